@@ -1,0 +1,50 @@
+# Two commands do all the set-up: `make chat` and `make test`. Both are quick when run again.
+
+PYTHON ?= python3
+VENV := .venv
+PY := $(VENV)/bin/python
+PIP := $(PY) -m pip --disable-pip-version-check -q
+
+.PHONY: chat test lint bench soak refresh-models clean
+
+chat: $(VENV)/.chat
+	@$(PY) -m foveal.apps.demo
+
+test: $(VENV)/.test
+	@$(VENV)/bin/ruff check .
+	@$(VENV)/bin/ruff format --check -q .
+	@$(VENV)/bin/mypy
+	@$(PY) -m pytest -n 2
+
+bench: $(VENV)/.bench
+	@$(PY) -m bench
+
+soak: $(VENV)/.test
+	@FOVEAL_SOAK=1 $(PY) -m pytest -n 2
+
+refresh-models: $(VENV)/.chat
+	@$(PY) tools/refresh_models.py
+
+$(VENV)/.venv:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Foveal needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Name another one: make PYTHON=python3.12 …")'
+	@echo "making a virtual environment in $(VENV) …"
+	@$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(VENV)/.chat: pyproject.toml constraints.txt $(VENV)/.venv
+	@echo "installing foveal …"
+	@$(PIP) install -c constraints.txt -e '.[exact]'
+	@touch $@
+
+$(VENV)/.test: $(VENV)/.chat
+	@echo "installing what the tests use …"
+	@$(PIP) install -c constraints.txt -e '.[exact,test,lint]'
+	@touch $@
+
+$(VENV)/.bench: $(VENV)/.chat
+	@echo "installing what the benchmarks compare with …"
+	@$(PIP) install -c constraints.txt -e '.[exact,bench]'
+	@touch $@
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .hypothesis

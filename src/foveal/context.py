@@ -1,0 +1,365 @@
+"""The small synchronous face for somebody else's loop: three lines, and the loop stays inside its window.
+
+    ctx = foveal.Context(model="gpt-4.1")
+    reply = client.chat.completions.create(model="gpt-4.1", messages=ctx.fit(messages))
+    ctx.observe(reply.usage)
+
+`fit` takes the whole history as the caller keeps it, in any of the three dialects, recognises by content what it
+has seen before, records the rest, reduces until the request fits, and returns a list in the same dialect. Its
+input is never changed and its output never shared with what is kept here.
+
+Messages that were handed over are facts. One that is edited (replaced, or changed in place while it is shown) is
+recognised: the log records a rewind to the message before it and goes on from there, and an edited system message
+replaces the old one where it stands.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
+from threading import RLock
+from typing import Any, Final
+
+from msgspec import Raw
+from msgspec.structs import replace
+
+from foveal import models, usage, wire
+from foveal.budget import Caps
+from foveal.clip import Limits
+from foveal.engine import Engine
+from foveal.errors import UnknownHandle
+from foveal.events import (
+    AnyFact,
+    Clipped,
+    Compacted,
+    Content,
+    Dialect,
+    Dropped,
+    Equipped,
+    Event,
+    Instructed,
+    Masked,
+    Opened,
+    Pinned,
+    Reverted,
+    Rewound,
+    SnapshotTaken,
+    ToolReturned,
+    handle,
+    kind,
+    raw,
+)
+from foveal.policy import Moment, Policy
+from foveal.policy import policy as choose_policy
+from foveal.render import Renderer, copied
+from foveal.report import Break, Line, Report, line, report
+from foveal.steps import Step
+from foveal.tokens import Counter, counter
+from foveal.view import effective
+
+_HANDLE: Final = re.compile(r"#?e?(\d{1,15})")
+
+
+class Context:
+    """One conversation's context. Use it from any thread; one call at a time is served."""
+
+    def __init__(
+        self,
+        model: str | models.Model,
+        *,
+        policy: str | Mapping[str, Any] | Policy = "economy",
+        window: int | None = None,
+        reserve: int | None = None,
+        max_input_tokens: int | None = None,
+        max_history_tokens: int = 0,
+        max_images: int = 100,
+        max_media_bytes: int = 20_000_000,
+        tokenizer: str | Counter = "auto",
+        clock: Callable[[], float] | None = time.time,
+    ) -> None:
+        if isinstance(model, str):
+            model = models.model(model, window=window)
+        elif window is not None:
+            model = replace(model, window=window, max_input=min(window, model.max_input))
+        caps = Caps(
+            reserve=reserve,
+            max_input_tokens=max_input_tokens,
+            max_history_tokens=max_history_tokens,
+            max_images=max_images,
+            max_media_bytes=max_media_bytes,
+        )
+        counting = counter(tokenizer, model=model.name) if isinstance(tokenizer, str) else tokenizer
+        self._engine = Engine(model, choose_policy(policy), caps, counting)
+        self._clock = clock
+        self._lock = RLock()
+        self._renderer = Renderer()
+        self._mirror: list[Any] = []
+        """Each message that was taken: our own copy while it is shown, the caller's object once it is not."""
+        self._before: list[int] = []
+        """For each of them, the seq of the last event that was recorded before it."""
+        self._dialect: Dialect = ""
+        self._per_call: dict[str, Limits] = {}
+        self._calls = 0
+        self._last_call: float | None = None
+        self._sent = (0, 0, 0)
+        self._broken = False
+        self._seen = 0
+        """How long the log was when the last request was made."""
+        self._breaks: list[Break] = []
+        self._replacing: dict[int, int] = {}
+        """For an edited system message, by its place among the messages: the event with its newest text."""
+        self._given: list[Any] = []
+        """The caller's own objects for the messages that were taken."""
+        self._record(Opened(model=model.name, policy=self._engine.policy.name))
+
+    # ── the three lines ──────────────────────────────────────────────────────────────────────────────
+
+    def fit(
+        self, messages: Sequence[Any] | None = None, *, tools: Sequence[Any] = (), system: Any = None
+    ) -> list[dict[str, Any]]:
+        """The history as the next request should send it: legal, and within the budget.
+
+        `system` is text that the caller sends beside the messages (Anthropic's `system`, Responses'
+        `instructions`); it is counted, never cut, and not part of what is returned. Without `messages`, what
+        was given to `append` is fitted.
+        """
+        with self._lock:
+            now = self._now()
+            self._take_system(system)
+            self._take_tools(tools)
+            if messages is not None:
+                self._dialect = self._dialect or wire.detect(messages, tools=tools, system=system)
+                self._take(messages)
+            self._settle(now)
+            fitted, moved = self._renderer.render(self._engine.view, self._wire)
+            self._count_call(now, moved)
+            return fitted
+
+    def append(self, *messages: Any) -> None:
+        """Record messages that follow those taken so far; for loops that would rather not resend the rest."""
+        with self._lock:
+            self._dialect = self._dialect or wire.detect(messages)
+            self._read(messages, 0)
+
+    def observe(self, report: Any) -> None:
+        """Learn from the usage that the provider reported for the request of the last `fit`: an object or a
+        dict of any dialect, or the whole reply. A report without numbers is ignored."""
+        with self._lock:
+            units, predicted, unreduced = self._sent
+            fact = usage.used(
+                report, model=self._engine.model.name, units=units, predicted=predicted, unreduced=unreduced
+            )
+            if fact is not None:
+                self._record(fact)
+
+    # ── looking ──────────────────────────────────────────────────────────────────────────────────────
+
+    def report(self) -> Report:
+        """What fills the window, and for every event its level and the rule that put it there."""
+        with self._lock:
+            return report(self._engine, calls=self._calls, breaks=self._breaks)
+
+    def why(self, name: str | int) -> Line:
+        """How one event stands in the next request: its level, its tokens, the rule and the event behind it."""
+        with self._lock:
+            event = self._event(name)
+            counts = any(event is other for other in effective(self._engine.log))
+            return line(self._engine, event, counts=counts)
+
+    def original(self, name: str | int) -> str:
+        """The whole text of an event, whatever is shown of it."""
+        with self._lock:
+            fact = self._event(name).fact
+            content = getattr(fact, "content", None)
+            if content is None:
+                return str(getattr(fact, "text", "") or getattr(fact, "summary", ""))
+            return content if isinstance(content, str) else wire.transcript([fact])
+
+    @property
+    def log(self) -> tuple[Event, ...]:
+        """Everything that happened, oldest first."""
+        with self._lock:
+            return tuple(self._engine.log)
+
+    # ── steering ─────────────────────────────────────────────────────────────────────────────────────
+
+    def pin(self, text: str = "", *, event: str | int | None = None) -> str:
+        """Keep a rule in every request, or the step of an event as it is now. Returns the pin's handle."""
+        with self._lock:
+            target = None if event is None else self._event(event).seq
+            if target is not None and self._engine.view.find(target) is None:
+                raise UnknownHandle(
+                    f"{event!r} is not shown any more, so it cannot be pinned; see why({event!r})"
+                )
+            return self._record(Pinned(text=text, target=target)).handle
+
+    def snapshot(self, data: Any, *, label: str = "") -> str:
+        """Record an application's own state (a commit id, say); it is never sent. Returns its handle."""
+        with self._lock:
+            return self._record(SnapshotTaken(data=raw(data), label=label)).handle
+
+    def limit(self, call_id: str, limits: Limits) -> None:
+        """Clip the coming result of one call by its own limits, before those of its tool and of the policy."""
+        with self._lock:
+            self._per_call[call_id] = limits
+
+    # ── taking in ────────────────────────────────────────────────────────────────────────────────────
+
+    def _now(self) -> float | None:
+        return None if self._clock is None else self._clock()
+
+    def _record(self, fact: AnyFact) -> Event:
+        limits = self._per_call.pop(fact.call_id, None) if isinstance(fact, ToolReturned) else None
+        return self._engine.append(fact, at=self._now(), limits=limits)
+
+    def _take_system(self, system: Any) -> None:
+        held = self._engine.view.asides.get("")
+        if system is None and held is None:
+            return
+        content = _content(system or "")
+        if held is None or held.fact.content != content:
+            self._broken = held is not None
+            self._record(Instructed(content=content, aside=True, dialect="anthropic"))
+
+    def _take_tools(self, tools: Sequence[Any]) -> None:
+        held = self._engine.view.tools
+        if not tools and held is None:
+            return
+        offered = Raw(wire.tools_text(tools).encode("utf-8", "replace"))
+        if held is None or held[1].tools != offered:
+            self._broken = held is not None
+            self._record(Equipped(tools=offered))
+
+    @property
+    def _wire(self) -> wire.Wire:
+        return wire.wire(self._dialect or "openai_chat")
+
+    def _take(self, messages: Sequence[Any]) -> None:
+        """Recognise what was seen before, rewind if it was edited, record the rest."""
+        mirror, known = self._mirror, len(self._mirror)
+        given = messages if type(messages) is list else list(messages)
+        if len(given) >= known:
+            mirror.extend(given[known:])  # so that one comparison, without a copy, checks the known part
+            same = mirror == given
+            del mirror[known:]
+            if same:
+                self._read(given, known)
+                return
+        self._take_edited(given)
+
+    def _take_edited(self, given: list[Any]) -> None:
+        known = min(len(self._mirror), len(given))
+        at = 0
+        while at < known and (self._mirror[at] == given[at] or self._replaced(given, at)):
+            at += 1
+        if at < len(self._mirror):
+            to = self._before[at]
+            at = bisect_left(self._before, to)  # messages that were read together go together
+            self._record(Rewound(to=to, keep_reductions=True))
+            del self._mirror[at:], self._before[at:], self._given[at:]
+            self._replacing = {index: seq for index, seq in self._replacing.items() if index < at}
+        self._read(given, at)
+
+    def _replaced(self, given: list[Any], at: int) -> bool:
+        """An edited system message takes the place of the old one; the rest of the history still stands."""
+        old = self._replacing.get(at, self._before[at] + 1)
+        if not isinstance(self._engine.log[old].fact, Instructed):
+            return False
+        facts = next(self._wire.read(given, at)).facts
+        if len(facts) != 1 or not isinstance(facts[0], Instructed):
+            return False
+        self._replacing[at] = self._record(replace(facts[0], replaces=old)).seq
+        self._mirror[at] = copied(given[at])
+        return True
+
+    def _read(self, given: Sequence[Any], start: int) -> None:
+        """Record the messages from `start` on; all of them are read before the first is recorded."""
+        at = start
+        for chunk in list(self._wire.read(given, start)):
+            before = self._engine.last_seq
+            for fact in chunk.facts:
+                self._record(fact)
+            self._before.extend([before] * chunk.messages)
+            taken = given[at : at + chunk.messages]
+            self._given.extend(taken)
+            self._mirror.extend(map(copied, taken))
+            at += chunk.messages
+
+    # ── sending ──────────────────────────────────────────────────────────────────────────────────────
+
+    def _settle(self, now: float | None) -> None:
+        model, known = self._engine.model, len(self._engine.log)
+        idle = None if now is None or self._last_call is None else max(0.0, now - self._last_call)
+        moment = Moment(
+            calls=self._calls,
+            idle=idle,
+            ttl=model.cache_ttl,
+            read=model.read_ratio,
+            write=model.write_ratio,
+            broken=self._broken,
+        )
+        self._engine.settle(moment, at=now)
+        self._release(self._engine.log[known:])
+
+    def _release(self, events: Sequence[Event]) -> None:
+        """Give up our copies of messages that are no longer shown: the caller's own objects will do to
+        recognise them, and they cost nothing."""
+        for event in events:
+            if isinstance(event.fact, Dropped):
+                ranges = event.fact.ranges
+            elif isinstance(event.fact, Compacted):
+                ranges = ((event.fact.first, event.fact.last),)
+            else:
+                continue
+            for first, last in ranges:
+                for at in range(bisect_left(self._before, first), bisect_left(self._before, last + 1)):
+                    if self._engine.view.find(self._before[at] + 1) is None:
+                        self._mirror[at] = self._given[at]
+
+    def _count_call(self, now: float | None, moved: Step | None) -> None:
+        engine = self._engine
+        self._calls += 1
+        self._last_call = now
+        self._broken = False
+        units = engine.total_units
+        self._sent = (units, engine.calibration.tokens(units), engine.unreduced + engine.fixed_units)
+        if moved is not None:
+            behind = sum(engine.view.units_of(step) for step in engine.view.steps if step.seq >= moved.seq)
+            cause = next(filter(moves_prefix, engine.log[self._seen :]), None)
+            self._breaks.append(
+                Break(
+                    call=self._calls,
+                    at=handle(moved.seq),
+                    tokens=round(behind * engine.calibration.ratio),
+                    cause=cause.handle if cause is not None else "",
+                    why=kind(cause.fact) if cause is not None else "",
+                )
+            )
+        self._seen = len(engine.log)
+
+    def _event(self, name: str | int) -> Event:
+        found = _HANDLE.fullmatch(str(name).strip())
+        seq = int(found.group(1)) if found else -1
+        log = self._engine.log
+        if not found or seq >= len(log):
+            raise UnknownHandle(f"no event has the handle {name!r}; the log has e0 to e{len(log) - 1}")
+        return log[seq]
+
+
+def _content(system: Any) -> Content:
+    """System text as a caller gives it (a string, or a list of blocks) as content."""
+    fact = next(wire.wire("anthropic").read([{"role": "system", "content": system}])).facts[0]
+    assert isinstance(fact, Instructed)
+    return fact.content
+
+
+def moves_prefix(event: Event) -> bool:
+    """A fact that can change what an earlier request had shown."""
+    fact = event.fact
+    if isinstance(fact, Clipped):
+        return fact.rule == "squeeze"
+    if isinstance(fact, Instructed):
+        return fact.replaces is not None
+    return isinstance(fact, Masked | Dropped | Compacted | Reverted | Rewound)

@@ -1,0 +1,65 @@
+"""Everything Foveal raises on purpose, in one tree.
+
+    FovealError
+    ├── ContextOverflow     what must stay is larger than the room; carries the numbers and the floor
+    ├── MalformedMessage    a message that no dialect allows; names its index and field
+    ├── BadSetting          a setting outside its range; names the field and what is allowed
+    ├── UnknownHandle       a handle that no event of this log has
+    └── UnreadableEvent     bytes in the log that are not an event
+
+What a *model* does wrong (a call with broken arguments, say) is an answer to the model, not an exception.
+"""
+
+from __future__ import annotations
+
+
+class FovealError(Exception):
+    """The root: catch this to catch whatever Foveal raises on purpose."""
+
+
+class ContextOverflow(FovealError):
+    """The parts that may never be cut do not fit; nothing was sent and nothing was lost."""
+
+    def __init__(
+        self, message: str, *, needed: int, available: int, window: int, reserve: int, margin: int, floor: int
+    ) -> None:
+        super().__init__(message)
+        self.needed = needed
+        """Tokens the smallest possible request would take."""
+        self.available = available
+        """Tokens a request may take: window − reserve − margin."""
+        self.window = window
+        self.reserve = reserve
+        self.margin = margin
+        self.floor = floor
+        """Tokens of what no reduction may touch."""
+
+
+class MalformedMessage(FovealError, ValueError):
+    """A message that cannot be read; `index` counts from 0 in the list that was given."""
+
+    def __init__(self, index: int, field: str, problem: str) -> None:
+        super().__init__(
+            f"messages[{index}].{field}: {problem}" if field else f"messages[{index}]: {problem}"
+        )
+        self.index = index
+        self.field = field
+        self.problem = problem
+
+
+class BadSetting(FovealError, ValueError):
+    """A setting that is not allowed; says which and what would be."""
+
+    def __init__(self, field: str, value: object, allowed: str) -> None:
+        super().__init__(f"{field} = {value!r} is not allowed: {allowed}")
+        self.field = field
+        self.value = value
+        self.allowed = allowed
+
+
+class UnknownHandle(FovealError, LookupError):
+    """No event of this log has that handle."""
+
+
+class UnreadableEvent(FovealError, ValueError):
+    """Bytes that are not an event of any version."""

@@ -1,0 +1,90 @@
+"""How many units each fact takes in a request: counted once, remembered by its place in the log.
+
+Units are what the counter counts (o200k tokens, or an estimate of them), before `calibration` turns them into
+the tokens that this model's provider will report.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from foveal.events import (
+    AnyPart,
+    Call,
+    Content,
+    Instructed,
+    Media,
+    ModelSaid,
+    Opaque,
+    Text,
+    Thinking,
+    ToolReturned,
+    UserSaid,
+    parts,
+)
+from foveal.tokens import Counter
+
+PER_MESSAGE: Final = 4
+"""Role and separators: what every chat template spends on a message."""
+PER_CALL: Final = 6
+"""The frame of a call: its id, its type, its brackets."""
+
+Message = Instructed | UserSaid | ModelSaid | ToolReturned
+
+
+class Meter:
+    """Counts facts with one counter; `seq` names the text, so that no text is counted twice."""
+
+    def __init__(self, counter: Counter) -> None:
+        self.counter = counter
+        self._facts: dict[int, int] = {}
+        self._texts: dict[tuple[int, int, int], int] = {}
+
+    def message(self, seq: int, fact: Message) -> int:
+        """Units of a whole message as it was said."""
+        known = self._facts.get(seq)
+        if known is None:
+            known = self._facts[seq] = self._measure(fact)
+        return known
+
+    def text(self, owner: int, target: int, part: int, text: str) -> int:
+        """Units of a text that event `owner` put in the place of a part of event `target`."""
+        key = (owner, target, part)
+        known = self._texts.get(key)
+        if known is None:
+            known = self._texts[key] = self.counter.count(text)
+        return known
+
+    def replaceable(self, seq: int, place: int, content: Content) -> int:
+        """Units that an overlay on one part takes away: a call keeps its name, the rest goes whole."""
+        key = (seq, seq, place)
+        known = self._texts.get(key)
+        if known is None:
+            part = parts(content)[place]
+            units = self.counter.count(part.arguments) if isinstance(part, Call) else self._part(part)
+            known = self._texts[key] = units
+        return known
+
+    def _measure(self, fact: Message) -> int:
+        units = PER_MESSAGE + self._content(fact.content)
+        if fact.extra is not None:
+            units += self.counter.count(bytes(fact.extra).decode("utf-8", "replace"))
+        return units
+
+    def _content(self, content: Content) -> int:
+        if isinstance(content, str):
+            return self.counter.count(content)
+        return sum(map(self._part, content))
+
+    def _part(self, part: AnyPart) -> int:
+        match part:
+            case Text():
+                return self.counter.count(part.text)
+            case Call():
+                return PER_CALL + self.counter.count(part.name) + self.counter.count(part.arguments)
+            case Thinking():
+                return self.counter.count(part.text) if part.text else len(bytes(part.native)) // 4
+            case Media():
+                return part.units
+            case Opaque():
+                return self.counter.count(bytes(part.native).decode("utf-8", "replace"))

@@ -1,0 +1,301 @@
+"""The rungs of the ladder, each a pure function from a view to the next reduction, or None.
+
+    mask   old results and old arguments become placeholders with a skeleton
+    drop   the oldest whole steps go, a notice stays
+    squeeze   what must stay but is too large is clipped: a single fresh result can be larger than the window
+    shed   images above their own budget become placeholders
+
+What no rung touches: instructions, pinned steps, the latest user message, and the newest step's calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+from foveal import clip as clipping
+from foveal import skeleton
+from foveal.budget import Budget
+from foveal.clip import Limits
+from foveal.events import Clipped, Dropped, Mask, Masked, Reduction, ToolReturned, calls_of, handle, text_of
+from foveal.policy.settings import Policy
+from foveal.steps import Shown, Slot, Step
+from foveal.view import View
+
+LEAST_SAVING = 24
+"""A mask that saves fewer units than this is not worth a changed prefix."""
+NOTICE = 24
+"""Units that the notice for dropped steps takes."""
+CHARACTERS = 4
+"""Characters to a unit, roughly, when room for a skeleton is given out."""
+
+
+# ── what may be touched ──────────────────────────────────────────────────────────────────────────────────
+
+
+def open_errors(view: View) -> set[int]:
+    """Failed results of tools that have not succeeded since: the agent is still at them."""
+    found: set[int] = set()
+    healed: set[str] = set()
+    for step in reversed(view.steps):
+        for slot in reversed(step.slots):
+            result = slot.result
+            if result is None or slot.call.name in healed:
+                continue
+            if _failed(result):
+                found.add(result.seq)
+            else:
+                healed.add(slot.call.name)
+    return found
+
+
+def _failed(result: Shown) -> bool:
+    fact = result.fact
+    return isinstance(fact, ToolReturned) and (fact.error or skeleton.failed(text_of(fact.content)))
+
+
+def maskable(view: View, policy: Policy) -> list[Slot]:
+    """Results that may be masked, oldest first."""
+    newest = view.results - policy.keep_last
+    current = view.steps[-1] if view.steps else None
+    candidates = [
+        slot
+        for slot in view.live.values()
+        if policy.keep_first <= slot.ordinal < newest
+        and slot.step is not current
+        and not slot.step.pinned
+        and slot.call.name not in policy.exempt_tools
+    ]
+    if not candidates:
+        return []
+    protected = open_errors(view)
+    return [slot for slot in candidates if slot.result is not None and slot.result.seq not in protected]
+
+
+def droppable(view: View, *, keep_task: bool) -> Iterator[Step]:
+    """Steps that may go, oldest first."""
+    kept = {id(view.latest_user), id(view.steps[-1]) if view.steps else 0}
+    if keep_task:
+        kept.add(id(view.first_user))
+    for step in view.steps:
+        if not step.pinned and step.kind not in ("instructed", "notice") and id(step) not in kept:
+            yield step
+
+
+# ── mask ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def mask(view: View, slots: Iterable[Slot], policy: Policy, *, excess: float, reason: str) -> Masked | None:
+    """Mask results, oldest first, until `excess` units are saved; None when nothing is to be saved."""
+    chosen = list(slots)
+    elsewhere = names_beside(view, {id(slot.result) for slot in chosen}) if policy.skeleton_share else set()
+    masks: list[Mask] = []
+    for slot in chosen:
+        if excess <= 0:
+            break
+        made = _mask_result(view, slot, policy, elsewhere)
+        if made is not None:
+            masks.append(made[0])
+            excess -= made[1]
+    return Masked(masks=tuple(masks), reason=reason, rule=policy.name) if masks else None
+
+
+def _mask_result(view: View, slot: Slot, policy: Policy, elsewhere: set[str]) -> tuple[Mask, int] | None:
+    result = slot.result
+    assert result is not None
+    units = result.units(view.meter)
+    if units <= LEAST_SAVING * 2:
+        return None
+    text = skeleton.placeholder(
+        text_of(result.fact.content),
+        what=f"result of {slot.call.name} {skeleton.subject(slot.call)}".rstrip(),
+        handle=handle(result.seq),
+        tokens=units,
+        room=_room(units, policy),
+        elsewhere=elsewhere,
+    )
+    saved = units - view.meter.counter.count(text)
+    return (Mask(target=result.seq, text=text), saved) if saved >= LEAST_SAVING else None
+
+
+def _room(units: int, policy: Policy) -> int:
+    """Characters that a skeleton may take."""
+    return int(min(units * policy.skeleton_share, policy.skeleton_tokens) * CHARACTERS)
+
+
+def mask_arguments(view: View, policy: Policy, *, excess: float, reason: str) -> Masked | None:
+    """Mask the long arguments of old calls, oldest first, until `excess` units are saved."""
+    masks: list[Mask] = []
+    for step in _old_calls(view, policy):
+        for place, call in calls_of(step.said.fact.content):
+            if excess <= 0:
+                break
+            units = view.meter.replaceable(step.seq, place, step.said.fact.content)
+            if units < policy.mask_arguments or (step.said.overlays and place in step.said.overlays):
+                continue
+            shown = handle(step.seq)
+            room = _room(units, policy)
+            text = skeleton.arguments(call, handle=shown, tokens=units, room=room)
+            saved = units - view.meter.counter.count(text)
+            if saved >= LEAST_SAVING:
+                masks.append(Mask(target=step.seq, text=text, part=place))
+                excess -= saved
+    return Masked(masks=tuple(masks), reason=reason, rule=policy.name) if masks else None
+
+
+def _old_calls(view: View, policy: Policy) -> Iterator[Step]:
+    """Steps whose calls are answered and lie behind the newest results."""
+    newest = view.results - policy.keep_last
+    for step in view.steps[:-1]:
+        if step.slots and not step.pinned and not step.open and step.slots[-1].ordinal < newest:
+            yield step
+
+
+def names_beside(view: View, masked: set[int]) -> set[str]:
+    """The names that stay visible when these results are masked."""
+    return set().union(
+        *(_names(shown) for step in view.steps for shown in step.shown() if id(shown) not in masked)
+    )
+
+
+def _names(shown: Shown) -> frozenset[str]:
+    if shown.names is None:
+        content = shown.as_shown().content
+        found = set(skeleton.names(text_of(content)))
+        for _, call in calls_of(content):
+            found.update(skeleton.names(call.arguments))
+        shown.names = frozenset(found)
+    return shown.names
+
+
+# ── drop ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def drop(view: View, policy: Policy, *, excess: float, reason: str, keep_task: bool) -> Dropped | None:
+    """Drop the oldest steps until `excess` units are saved, or all that may go are gone."""
+    going: set[int] = set()
+    for step in droppable(view, keep_task=keep_task):
+        if excess <= 0:
+            break
+        going.add(step.seq)
+        excess -= view.units_of(step)
+    if not going:
+        return None
+    return Dropped(ranges=tuple(_runs(view, going)), reason=reason, rule=policy.name)
+
+
+def _runs(view: View, going: set[int]) -> Iterator[tuple[int, int]]:
+    """The chosen steps as ranges of seq; a summary goes with all that it stands for."""
+    run: tuple[int, int] | None = None
+    for step in view.steps:
+        if step.seq in going:
+            first, last = step.covers or (step.seq, step.seq)
+            run = (run[0], max(run[1], last)) if run else (first, last)
+        elif run:
+            yield run
+            run = None
+    if run:
+        yield run
+
+
+def must_fit(view: View, budget: Budget, policy: Policy, *, target: float) -> Reduction | None:
+    """What to do when the messages are above the hard limit and nothing gentler is left: None when they fit,
+    or when nothing that remains may be touched."""
+    if view.units <= budget.hard:
+        return None
+    going = sum(view.units_of(step) for step in droppable(view, keep_task=policy.keep_task))
+    staying = view.units - going
+    if staying > budget.hard * 0.75:  # dropping the rest would not do: first make what must stay smaller
+        reduction = squeeze(view, policy, excess=staying - budget.hard * 0.5)
+        if reduction is not None:
+            return reduction
+    excess = view.units + NOTICE - target
+    return (
+        drop(view, policy, excess=excess, reason="budget", keep_task=policy.keep_task)
+        or squeeze(view, policy, excess=view.units - budget.hard)
+        or drop(view, policy, excess=excess, reason="budget", keep_task=False)
+    )
+
+
+# ── squeeze ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def squeeze(view: View, policy: Policy, *, excess: float) -> Clipped | Masked | None:
+    """Clip the largest result that is left; after that, mask the largest arguments of an answered call."""
+    result = _largest(view, lambda shown: shown.units(view.meter))
+    if result is not None:
+        clipped = _squeezed(view, result, policy, excess)
+        if clipped is not None:
+            return clipped
+    return _squeezed_arguments(view, policy)
+
+
+def _largest(view: View, size: Callable[[Shown], int]) -> Shown | None:
+    results = [slot.result for step in view.steps for slot in step.slots if slot.result is not None]
+    whole = [shown for shown in results if not shown.masked and isinstance(shown.fact.content, str)]
+    return max(whole, key=size, default=None)
+
+
+def _squeezed(view: View, result: Shown, policy: Policy, excess: float) -> Clipped | None:
+    units = result.units(view.meter)
+    limits = policy.clip or Limits(strategy="both")
+    tokens = max(0, int(units - excess) - 16)
+    if units <= LEAST_SAVING * 2:
+        return None
+    content = result.fact.content
+    assert isinstance(content, str)
+    smaller = Limits(strategy=limits.strategy, tokens=tokens, head_share=limits.head_share)
+    cut = clipping.clip(content, smaller, handle=handle(result.seq), counter=view.meter.counter)
+    if cut is None or cut.kept_tokens + LEAST_SAVING > units:
+        return None
+    return clipped(result.seq, -1, cut, rule="squeeze")
+
+
+def clipped(seq: int, part: int, cut: clipping.Clip, *, rule: str) -> Clipped:
+    """A clip as a fact about one part of the result `seq`."""
+    return Clipped(
+        target=seq,
+        pieces=cut.pieces,
+        part=part,
+        kept_tokens=cut.kept_tokens,
+        total_tokens=cut.total_tokens,
+        kept_lines=cut.kept_lines,
+        total_lines=cut.total_lines,
+        strategy=cut.strategy,
+        rule=rule,
+    )
+
+
+def _squeezed_arguments(view: View, policy: Policy) -> Masked | None:
+    best: tuple[int, Mask] | None = None
+    for step in view.steps:
+        if step.open or step.pinned:
+            continue
+        for place, call in calls_of(step.said.fact.content):
+            if step.said.overlays and place in step.said.overlays:
+                continue
+            units = view.meter.replaceable(step.seq, place, step.said.fact.content)
+            text = skeleton.arguments(call, handle=handle(step.seq), tokens=units, room=0)
+            saved = units - view.meter.counter.count(text)
+            if saved >= LEAST_SAVING and (best is None or saved > best[0]):
+                best = saved, Mask(target=step.seq, text=text, part=place)
+    return Masked(masks=(best[1],), reason="budget", rule="squeeze") if best else None
+
+
+# ── shed ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def shed(view: View, budget: Budget) -> Masked | None:
+    """Replace the oldest images until count and bytes are within their own budget."""
+    count, size = len(view.media), sum(part.size for part in view.media.values())
+    latest = view.latest_user
+    masks: list[Mask] = []
+    for (seq, place), part in view.media.items():
+        if count <= budget.max_images and size <= budget.max_media_bytes:
+            break
+        if latest is None or seq != latest.seq:
+            text = (
+                f"[foveal: {part.mime or 'media'} of {part.size:,} bytes is not shown; whole: {handle(seq)}]"
+            )
+            masks.append(Mask(target=seq, text=text, part=place))
+            count, size = count - 1, size - part.size
+    return Masked(masks=tuple(masks), reason="media", rule="media budget") if masks else None

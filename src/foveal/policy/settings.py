@@ -1,0 +1,144 @@
+"""A policy's values: one flat, TOML-able set for each preset. What they mean is written beside each field."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, Literal, get_args
+
+import msgspec
+
+from foveal.budget import share, whole
+from foveal.clip import TOKENS_8K, Limits
+from foveal.errors import BadSetting
+
+Ladder = Literal["economy", "rolling", "recent", "off"]
+
+
+class Policy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Everything that decides what is shown. Shares are of the room for messages."""
+
+    name: str
+    ladder: Ladder
+    """Which decision the values below are for; presets of a user's own build on one of these."""
+    warn: float = 0.8
+    act: float = 1.0
+    """Above this share of the room the ladder is used; at the share itself it is not."""
+    target: float = 1.0
+    """How far a reduction goes once it has begun."""
+    clip: Limits | None = None
+    """The most that is shown of a result when it arrives."""
+    clip_share: float = 1.0
+    """The same as a share of the room, whichever is less: a window may be smaller than the limit."""
+    clip_tools: dict[str, Limits] = {}
+    """Limits of single tools, by name; they go before `clip`."""
+    max_history_tokens: int = 0
+    """A cap on messages other than instructions; 0 is none."""
+    keep_first: int = 0
+    """So many of the first results are never masked …"""
+    keep_last: int = 0
+    """… nor so many of the newest."""
+    mask: bool = False
+    mask_every: int = 1
+    """Results are masked in batches of at least so many."""
+    mask_arguments: int = 0
+    """Arguments of old calls above so many tokens are masked too; 0 leaves all of them."""
+    exempt_tools: tuple[str, ...] = ()
+    """Results of these tools are never masked."""
+    skeleton_share: float = 0.15
+    """What a placeholder may keep, as a share of the text it stands for …"""
+    skeleton_tokens: int = 400
+    """… and at the most."""
+    keep_task: bool = False
+    """The first user message is dropped last of all."""
+    early: float = 1.0
+    """Above this share of the room a reduction is made before it must be, if it pays for itself."""
+    patience: float = 1.0
+    """How many more calls to expect, as a multiple of the calls so far, when asking whether it will pay."""
+
+    def __post_init__(self) -> None:
+        if self.ladder not in get_args(Ladder):
+            raise BadSetting("ladder", self.ladder, f"one of {', '.join(get_args(Ladder))}")
+        for field in ("warn", "act", "target", "clip_share", "skeleton_share", "early"):
+            share(field, getattr(self, field))
+        share("patience", self.patience, most=1_000)
+        counts = ("max_history_tokens", "keep_first", "keep_last", "mask_arguments", "skeleton_tokens")
+        for field in counts:
+            whole(field, getattr(self, field))
+        whole("mask_every", self.mask_every, least=1)
+        if self.warn > self.act:
+            raise BadSetting("warn", self.warn, f"at most act = {self.act}")
+        if self.target > self.act:
+            raise BadSetting("target", self.target, f"at most act = {self.act}")
+
+    def values(self) -> dict[str, Any]:
+        """The settings as they would stand in a TOML file."""
+        plain: dict[str, Any] = msgspec.to_builtins(self)
+        return plain
+
+
+PRESETS: Final[Mapping[str, Policy]] = {
+    "economy": Policy(
+        name="economy",
+        ladder="economy",
+        warn=0.8,
+        act=1.0,
+        target=0.45,
+        clip=Limits(strategy="smart", tokens=16_000),
+        clip_share=0.35,
+        mask=True,
+        keep_last=3,
+        mask_arguments=400,
+        keep_task=True,
+        early=0.6,
+        patience=0.5,
+    ),
+    "rolling": Policy(
+        name="rolling",
+        ladder="rolling",
+        clip=TOKENS_8K,
+        max_history_tokens=20_000,
+        keep_first=2,
+        keep_last=5,
+        mask=True,
+        skeleton_tokens=60,
+    ),
+    "recent": Policy(name="recent", ladder="recent"),
+    "off": Policy(name="off", ladder="off"),
+}
+
+
+def policy(name: str | Mapping[str, Any] | Policy = "economy", **changes: Any) -> Policy:
+    """A preset by name, a table of values as TOML has them (with `preset` or `ladder`), or a policy itself;
+    `changes` are values to set in it."""
+    if isinstance(name, Policy):
+        base, given = name, dict(changes)
+    elif isinstance(name, str):
+        base, given = _preset(name), dict(changes)
+    else:
+        given = {**name, **changes}
+        base = _preset(given.pop("preset", given.get("ladder", "economy")))
+        given.setdefault("name", base.name)
+    if not given:
+        return base
+    allowed = Policy.__struct_fields__
+    for field in given:
+        if field not in allowed:
+            raise BadSetting(field, given[field], f"no such setting; there are {', '.join(allowed)}")
+    values = {field: getattr(base, field) for field in allowed} | {k: _typed(k, v) for k, v in given.items()}
+    return Policy(**values)
+
+
+def _preset(name: object) -> Policy:
+    if not isinstance(name, str) or name not in PRESETS:
+        raise BadSetting("policy", name, f"one of {', '.join(PRESETS)}")
+    return PRESETS[name]
+
+
+_TYPES: Final = {field.name: field.type for field in msgspec.structs.fields(Policy)}
+
+
+def _typed(field: str, value: Any) -> Any:
+    try:
+        return msgspec.convert(value, _TYPES[field])
+    except msgspec.ValidationError as problem:
+        raise BadSetting(field, value, str(problem)) from None

@@ -1,0 +1,363 @@
+"""What fills the window and why, as data; `text` draws it for a terminal.
+
+1. The parts add up: the totals of all categories, with reserve, margin and free, are the window.
+2. What triggers and what is shown are the same number.
+3. Each number says whether it was measured (calibrated by what the provider reported) or estimated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import msgspec
+
+from foveal.budget import Budget
+from foveal.engine import Engine
+from foveal.events import (
+    AnyFact,
+    Compacted,
+    Event,
+    Instructed,
+    ModelSaid,
+    Pinned,
+    ToolReturned,
+    Used,
+    UserSaid,
+    handle,
+    kind,
+    text_of,
+)
+from foveal.meter import PER_MESSAGE
+from foveal.steps import NO_RESULT, Level, Shown, Step
+from foveal.view import View, effective
+
+CATEGORIES: Final = (
+    "system",
+    "instructions",
+    "tools",
+    "pinned",
+    "summaries",
+    "user",
+    "assistant",
+    "results",
+    "placeholders",
+    "overhead",
+    "reserve",
+    "margin",
+    "free",
+)
+RECENT_TURNS: Final = 5
+"""How many turns the estimate of turns left looks back on."""
+
+
+class Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One event of the log, as the next request will or will not show it."""
+
+    handle: str
+    kind: str
+    level: Level | str
+    """A level of detail, or "-" for what is never sent."""
+    tokens: int = 0
+    rule: str = ""
+    """Which rule put it there; "" for what is shown as it was said."""
+    by: str = ""
+    """The event that says so."""
+
+
+class Break(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A request whose beginning differed from the request before, so that the provider had to read again."""
+
+    call: int
+    """Which request, counted from 1."""
+    at: str
+    """The first event that was shown differently."""
+    tokens: int
+    """How many tokens lay behind that place."""
+    cause: str = ""
+    """The event that moved the prefix."""
+    why: str = ""
+
+
+class Repair(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that no provider would have accepted, and what was done about it."""
+
+    handle: str
+    problem: str
+    done: str
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    model: str
+    window: int
+    window_source: str
+    counted_by: str
+    """Which counter, and the ratio that was learned."""
+    measured: bool
+    totals: dict[str, int]
+    used: int
+    """Tokens of the next request."""
+    limit: int
+    """Tokens that it may have at the most."""
+    warn: int
+    act: int
+    state: str
+    """`ok`, `warn`, `act` or `over`."""
+    policy: str
+    calls: int
+    cached_share: float | None
+    """The part of the last reported prompt that came from the cache."""
+    turns: int
+    turns_left: int | None
+    spent: float | None
+    """Dollars, by the model's prices."""
+    saved: float | None
+    """Dollars against sending everything each time, with an ideal cache."""
+    breaks: tuple[Break, ...]
+    repairs: tuple[Repair, ...]
+    events: tuple[Line, ...]
+
+    def json(self) -> str:
+        return msgspec.json.encode(self).decode()
+
+    def __str__(self) -> str:
+        return text(self)
+
+
+def report(engine: Engine, *, calls: int, breaks: Sequence[Break]) -> Report:
+    budget = engine.budget()
+    calibration = engine.calibration
+    view = engine.view
+    shared = _totals(engine, budget)
+    usages = [event.fact for event in engine.log if isinstance(event.fact, Used)]
+    spent, saved = _money(engine, usages)
+    state = "over" if view.units > budget.hard else "act" if view.units > budget.act else "ok"
+    if state == "ok" and view.units > budget.warn:
+        state = "warn"
+    return Report(
+        model=engine.model.name,
+        window=budget.window,
+        window_source=engine.model.sources.get("window", ""),
+        counted_by=f"{view.meter.counter.name} × {calibration.ratio:.3f}",
+        measured=calibration.measured,
+        totals=shared,
+        used=calibration.tokens(engine.total_units),
+        limit=calibration.tokens(budget.hard + budget.fixed),
+        warn=calibration.tokens(budget.warn + budget.fixed),
+        act=calibration.tokens(budget.act + budget.fixed),
+        state=state,
+        policy=engine.policy.name,
+        calls=calls,
+        cached_share=usages[-1].cache_read / usages[-1].prompt if usages else None,
+        turns=view.turns,
+        turns_left=_turns_left(view, budget),
+        spent=spent,
+        saved=saved,
+        breaks=tuple(breaks),
+        repairs=tuple(_repairs(view)),
+        events=tuple(_lines(engine)),
+    )
+
+
+# ── totals ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _totals(engine: Engine, budget: Budget) -> dict[str, int]:
+    """Tokens by category. Units become tokens by the learned ratio; what the provider counts beyond them
+    (templates, hidden prompts) is `overhead`, and rounding goes to the largest part."""
+    units = dict.fromkeys(CATEGORIES, 0)
+    for category, amount in _parts(engine.view):
+        units[category] += amount
+    total = engine.calibration.tokens(engine.total_units)
+    counted = sum(units.values())
+    ratio = min(engine.calibration.ratio, total / counted) if counted else 0.0
+    tokens = {name: int(amount * ratio) for name, amount in units.items()}
+    rest = total - sum(tokens.values())
+    if engine.calibration.measured and rest > len(CATEGORIES):
+        tokens["overhead"] = rest
+    elif counted:
+        tokens[max(tokens, key=tokens.__getitem__)] += rest
+    tokens["reserve"] = budget.reserve
+    tokens["margin"] = min(budget.margin, max(0, budget.window - budget.reserve - total))
+    tokens["free"] = budget.window - total - tokens["reserve"] - tokens["margin"]
+    return tokens
+
+
+def _parts(view: View) -> Iterable[tuple[str, int]]:
+    meter = view.meter
+    for shown in view.asides.values():
+        yield _instruction_category(shown.fact), shown.units(meter)
+    yield "tools", view.tool_units
+    for step in view.steps:
+        yield _category(step), step.said.units(meter)
+        for slot in step.slots:
+            if slot.result is None:
+                yield "placeholders", PER_MESSAGE + meter.text(-1, -1, -1, NO_RESULT)
+            else:
+                yield "placeholders" if slot.result.masked else "results", slot.result.units(meter)
+
+
+def _category(step: Step) -> str:
+    match step.kind:
+        case "instructed":
+            return _instruction_category(step.said.fact)
+        case "model":
+            return "assistant"
+        case "summary":
+            return "summaries"
+        case "notice":
+            return "placeholders"
+        case "user" | "pinned":
+            return step.kind
+
+
+def _instruction_category(fact: AnyFact) -> str:
+    return "instructions" if isinstance(fact, Instructed) and fact.source else "system"
+
+
+def _turns_left(view: View, budget: Budget) -> int | None:
+    """How many more turns fit before something must be reduced, if they are like the latest ones."""
+    turns: list[int] = []
+    for step in reversed(view.steps):
+        if step.kind in ("user", "model"):
+            if not turns:
+                turns.append(0)
+            turns[-1] += view.units_of(step)
+            if step.kind == "user":
+                if len(turns) == RECENT_TURNS:
+                    break
+                turns.append(0)
+    sizes = [size for size in turns if size]
+    if not sizes:
+        return None
+    return max(0, budget.act - view.units) * len(sizes) // sum(sizes)
+
+
+def _money(engine: Engine, usages: Sequence[Used]) -> tuple[float | None, float | None]:
+    """Dollars spent, and dollars that sending everything would have cost beyond that."""
+    model, spent, saved, before = engine.model, 0.0, 0.0, 0
+    for used in usages:
+        kinds = {"input": used.input, "cache_read": used.cache_read, "cache_write": used.cache_write}
+        actual = model.cost(**kinds)
+        answer = model.cost(output=used.output)
+        ratio = used.prompt / used.units if used.units else 1.0
+        kept = min(before, used.unreduced)
+        ideal = model.cost(cache_read=round(kept * ratio), input=round(max(0, used.unreduced - kept) * ratio))
+        if actual is None or answer is None or ideal is None:
+            return None, None
+        spent += actual + answer
+        saved += ideal - actual if used.unreduced else 0.0
+        before = used.unreduced
+    return spent, saved
+
+
+# ── events ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _repairs(view: View) -> Iterable[Repair]:
+    for seq in view.orphans:
+        problem = "a result that no call waits for"
+        yield Repair(handle=handle(seq), problem=problem, done="kept out of the request")
+    for step in view.steps:
+        for slot in step.slots:
+            if slot.result is None:
+                problem = f"call {slot.call.id} ({slot.call.name}) has no result"
+                yield Repair(handle=handle(step.seq), problem=problem, done="a synthetic result is shown")
+
+
+def _lines(engine: Engine) -> Iterable[Line]:
+    counting = {event.seq for event in effective(engine.log)}
+    for event in engine.log:
+        yield line(engine, event, counts=event.seq in counting)
+
+
+def line(engine: Engine, event: Event, *, counts: bool) -> Line:
+    """How one event stands now."""
+    view, fact = engine.view, event.fact
+    sent = isinstance(fact, UserSaid | ModelSaid | ToolReturned | Instructed | Pinned | Compacted)
+    if not sent:
+        return Line(handle=event.handle, kind=kind(fact), level="-")
+    if not counts:
+        return Line(handle=event.handle, kind=kind(fact), level="dropped", rule="rewound or reverted")
+    found = view.find(event.seq)
+    shown = found[1] if found is not None else _aside(view, event.seq)
+    if shown is not None:
+        tokens = round(shown.units(view.meter) * engine.calibration.ratio)
+        by = next((handle(o.owner) for o in shown.overlays.values()), "") if shown.overlays else ""
+        return Line(
+            handle=event.handle, kind=kind(fact), level=shown.level, tokens=tokens, rule=shown.rule, by=by
+        )
+    return _hidden(view, event)
+
+
+def _aside(view: View, seq: int) -> Shown | None:
+    return next((shown for shown in view.asides.values() if shown.seq == seq), None)
+
+
+def _hidden(view: View, event: Event) -> Line:
+    if event.seq in view.orphans:
+        rule = "repair: a result that no call waits for"
+        return Line(handle=event.handle, kind=kind(event.fact), level="dropped", rule=rule)
+    cover = view.cover_of(event.seq)
+    if cover is None:
+        return Line(
+            handle=event.handle, kind=kind(event.fact), level="dropped", rule="replaced by a newer one"
+        )
+    return Line(
+        handle=event.handle, kind=kind(event.fact), level=cover.level, rule=cover.rule, by=handle(cover.owner)
+    )
+
+
+# ── drawing ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def text(report: Report) -> str:
+    """The usage card."""
+    return "\n".join([usage_line(report), *_card(report)])
+
+
+def usage_line(report: Report) -> str:
+    """One line: how full it is, how much of the last prompt was cached, what is left, what it cost."""
+    share = report.used / report.window if report.window else 1.0
+    filled = min(20, round(share * 20))
+    parts = [f"ctx {report.used:,}/{report.window:,} {share:.1%} ▕{'█' * filled}{'·' * (20 - filled)}▏"]
+    if report.cached_share is not None:
+        parts.append(f"cache {report.cached_share:.0%}")
+    if report.turns_left is not None:
+        parts.append(f"~{report.turns_left:,} turns left")
+    if report.spent is not None and report.spent > 0:
+        parts.append(f"${report.spent:.4f}")
+    return " · ".join(parts)
+
+
+def _card(report: Report) -> Iterable[str]:
+    how = "measured" if report.measured else "estimated"
+    yield (
+        f"  {report.model} (window: {report.window_source}) · {report.policy} · counted with "
+        f"{report.counted_by} ({how})"
+    )
+    for name, tokens in report.totals.items():
+        if tokens:
+            yield f"  {name:<13}{tokens:>11,}  {tokens / max(1, report.window):>6.1%}"
+    marks = f"warn {report.warn:,} · act {report.act:,} · limit {report.limit:,}"
+    yield f"  {'window':<13}{report.window:>11,}  {marks}"
+    levels: dict[str, int] = {}
+    for event in report.events:
+        if event.level not in ("-", "full"):
+            levels[event.level] = levels.get(event.level, 0) + 1
+    if levels:
+        yield "  " + ", ".join(f"{count:,} {level}" for level, count in levels.items())
+    if report.breaks:
+        last = report.breaks[-1]
+        yield f"  {len(report.breaks)} prefix breaks in {report.calls} calls, the last by {last.cause}: {last.why}"
+    if report.saved is not None and report.saved:
+        yield f"  spent ${report.spent or 0:.4f}, saved ${report.saved:.4f} against sending everything"
+    for repair in report.repairs:
+        yield f"  repaired {repair.handle}: {repair.problem}; {repair.done}"
+
+
+def preview(fact: AnyFact, *, characters: int = 60) -> str:
+    """The beginning of what was said, on one line."""
+    content = getattr(fact, "content", None)
+    words = " ".join(text_of(content).split()) if content is not None else ""
+    return words if len(words) <= characters else words[: characters - 1] + "…"

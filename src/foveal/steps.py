@@ -1,0 +1,169 @@
+"""Steps: what the view is made of.
+
+A step is one utterance with *all* of its results, so nothing can split a call from its answer. Each message of
+a step is `Shown`: the fact of the log, and overlays that say what stands in the place of which part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, Literal
+
+from msgspec.structs import replace
+
+from foveal.events import Call, Content, Text, ToolReturned
+from foveal.meter import PER_MESSAGE, Message, Meter
+
+Level = Literal["full", "clipped", "masked", "summarised", "dropped"]
+Kind = Literal["instructed", "user", "model", "pinned", "summary", "notice"]
+
+NO_RESULT: Final = "[foveal: this call has no recorded result; it was interrupted]"
+
+
+class Overlay:
+    """What is shown instead of a part of a message, and the event that says so."""
+
+    __slots__ = ("level", "owner", "rule", "text")
+
+    def __init__(self, text: str, level: Level, owner: int, rule: str) -> None:
+        self.text = text
+        self.level: Level = level
+        self.owner = owner
+        self.rule = rule
+
+
+class Shown:
+    """A message of the log as it is shown: the fact, and overlays on its parts (-1 for all of it)."""
+
+    __slots__ = ("fact", "names", "overlays", "seq")
+
+    def __init__(self, seq: int, fact: Message) -> None:
+        self.seq = seq
+        self.fact = fact
+        self.overlays: dict[int, Overlay] | None = None
+        self.names: frozenset[str] | None = None
+        """The names in it as it is shown, kept by whoever asks for them; None when it changed since."""
+
+    @property
+    def level(self) -> Level:
+        if not self.overlays:
+            return "full"
+        return "masked" if any(o.level == "masked" for o in self.overlays.values()) else "clipped"
+
+    @property
+    def rule(self) -> str:
+        return next(iter(self.overlays.values())).rule if self.overlays else ""
+
+    @property
+    def masked(self) -> bool:
+        """All of it is a placeholder."""
+        whole = self.overlays.get(-1) if self.overlays else None
+        return whole is not None and whole.level == "masked"
+
+    def overlay(self, part: int, overlay: Overlay) -> None:
+        if self.overlays is None:
+            self.overlays = {}
+        self.overlays[part] = overlay
+        self.names = None
+
+    def as_shown(self) -> Message:
+        """The fact with its overlays in place: what the wire writes."""
+        if not self.overlays:
+            return self.fact
+        return replace(self.fact, content=self._content(self.overlays))
+
+    def _content(self, overlays: dict[int, Overlay]) -> Content:
+        whole = overlays.get(-1)
+        if whole is not None or isinstance(self.fact.content, str):
+            return whole.text if whole is not None else self.fact.content
+        parts = list(self.fact.content)
+        for place, overlay in overlays.items():
+            part = parts[place]
+            if isinstance(part, Call):
+                parts[place] = replace(part, arguments=overlay.text)
+            else:
+                parts[place] = Text(text=overlay.text)
+        return tuple(parts)
+
+    def units(self, meter: Meter) -> int:
+        overlays = self.overlays
+        if not overlays:
+            return meter.message(self.seq, self.fact)
+        whole = overlays.get(-1)
+        if whole is not None:
+            return PER_MESSAGE + meter.text(whole.owner, self.seq, -1, whole.text)
+        units = meter.message(self.seq, self.fact)
+        for place, overlay in overlays.items():
+            units += meter.text(overlay.owner, self.seq, place, overlay.text)
+            units -= meter.replaceable(self.seq, place, self.fact.content)
+        return units
+
+
+class Slot:
+    """A call's place for its answer."""
+
+    __slots__ = ("call", "ordinal", "place", "result", "step")
+
+    def __init__(self, step: Step, place: int, call: Call) -> None:
+        self.step = step
+        self.place = place
+        self.call = call
+        self.result: Shown | None = None
+        self.ordinal = -1
+        """How many non-empty results came before this one; -1 while there is none."""
+
+    def as_shown(self) -> ToolReturned:
+        if self.result is not None:
+            shown = self.result.as_shown()
+            assert isinstance(shown, ToolReturned)
+            return shown
+        return ToolReturned(
+            call_id=self.call.id, content=NO_RESULT, name=self.call.name, variety=self.call.variety
+        )
+
+
+class Step:
+    """The smallest thing that can be hidden: an utterance and all that answers it."""
+
+    __slots__ = ("covers", "kind", "messages", "native", "pinned", "said", "seq", "slots", "units")
+
+    def __init__(self, seq: int, kind: Kind, fact: Message) -> None:
+        self.seq = seq
+        self.kind: Kind = kind
+        self.said = Shown(seq, fact)
+        self.slots: list[Slot] = []
+        self.pinned = False
+        self.covers: tuple[int, int] | None = None
+        """For a summary: the first and last seq that it stands for."""
+        self.messages = 1
+        """How many messages this step is in the log."""
+        self.units: int | None = None
+        self.native: list[dict[str, object]] | None = None
+        """The step in the provider's language, kept by whoever renders; None when it changed since."""
+
+    @property
+    def open(self) -> bool:
+        """A call still waits for its result."""
+        return any(slot.result is None for slot in self.slots)
+
+    def shown(self) -> Iterator[Shown]:
+        """The messages of this step that stand in the log."""
+        yield self.said
+        for slot in self.slots:
+            if slot.result is not None:
+                yield slot.result
+
+    def facts(self) -> Iterator[Message]:
+        """The step as facts, reductions applied, every call answered."""
+        yield self.said.as_shown()
+        for slot in self.slots:
+            yield slot.as_shown()
+
+    def count(self, meter: Meter) -> int:
+        units = self.said.units(meter)
+        for slot in self.slots:
+            if slot.result is not None:
+                units += slot.result.units(meter)
+            else:
+                units += PER_MESSAGE + meter.text(-1, -1, -1, NO_RESULT)
+        return units

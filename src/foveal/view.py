@@ -1,0 +1,424 @@
+"""The view: what the model will see, folded from the log.
+
+1. A step is one utterance with *all* of its results, so nothing can split a call from its answer.
+2. A result goes to the newest open call with its id; one that no call waits for is kept out and reported.
+3. A call without a result is shown with a fixed synthetic one.
+4. Instructions and pinned steps are never hidden, whatever a range says.
+5. Nothing here formats or counts what the log could have recorded: placeholders, clips and summaries are
+   texts of the events that made them. The only text written here is the notice for dropped steps.
+
+Folding n events takes O(n), advancing by one takes O(1); hiding steps takes O(visible). Units are counted
+when somebody asks for them, and only of what is then visible.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+from operator import attrgetter
+from typing import assert_never
+
+from foveal.events import (
+    AnyFact,
+    Clipped,
+    Compacted,
+    Dropped,
+    Equipped,
+    Event,
+    Instructed,
+    Masked,
+    Media,
+    ModelSaid,
+    Noted,
+    Opened,
+    Pinned,
+    Reverted,
+    Rewound,
+    SnapshotTaken,
+    Text,
+    ToolReturned,
+    Unknown,
+    Used,
+    UserSaid,
+    calls_of,
+    text_of,
+)
+from foveal.meter import Meter
+from foveal.steps import Level, Overlay, Shown, Slot, Step
+
+_seq = attrgetter("seq")
+
+
+class Cover:
+    """Ranges of seq that a drop or a compaction has hidden."""
+
+    __slots__ = ("level", "owner", "ranges", "rule")
+
+    def __init__(self, level: Level, owner: int, ranges: tuple[tuple[int, int], ...], rule: str) -> None:
+        self.level: Level = level
+        self.owner = owner
+        self.ranges = ranges
+        self.rule = rule
+
+
+class View:
+    """The visible steps in the order of the log, and what is known about them."""
+
+    def __init__(self, meter: Meter) -> None:
+        self.meter = meter
+        self.steps: list[Step] = []
+        self.asides: dict[str, Shown] = {}
+        """Instructions that are sent beside the messages, by source."""
+        self.live: dict[int, Slot] = {}
+        """Results that are not masked, by seq, oldest first."""
+        self.media: dict[tuple[int, int], Media] = {}
+        """Images, sounds and files in view, by seq and part, oldest first."""
+        self.covers: list[Cover] = []
+        self.orphans: list[int] = []
+        """Results that no call waited for: in the log, not in the request."""
+        self.late: list[int] = []
+        """Results that came after later messages: they changed a step that had already been shown."""
+        self.permanent: list[Step] = []
+        """Instructions and pinned rules: what no reduction hides."""
+        self.results = 0
+        """Non-empty results so far, visible or not."""
+        self.turns = 0
+        self.dropped_messages = 0
+        self.tools: tuple[int, Equipped] | None = None
+        """The tools on offer, and the event that says so."""
+        self._where: dict[int, tuple[Step, Shown]] = {}
+        self._waiting: dict[str, list[Slot]] = {}
+        self._notice: Step | None = None
+        self._units = 0
+        self._uncounted: list[Step] = []
+
+    # ── questions ────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def units(self) -> int:
+        """Units of all visible steps."""
+        for step in self._uncounted:
+            if step.units is None:
+                step.units = step.count(self.meter)
+                self._units += step.units
+        self._uncounted.clear()
+        return self._units
+
+    def units_of(self, step: Step) -> int:
+        if step.units is None:
+            return step.count(self.meter)
+        return step.units
+
+    @property
+    def aside_units(self) -> int:
+        """Units of the system text that is sent beside the messages."""
+        return sum(shown.units(self.meter) for shown in self.asides.values())
+
+    @property
+    def tool_units(self) -> int:
+        if self.tools is None:
+            return 0
+        seq, fact = self.tools
+        return self.meter.text(seq, seq, -1, bytes(fact.tools).decode("utf-8", "replace"))
+
+    @property
+    def permanent_units(self) -> int:
+        """Units of instructions and pinned rules among the messages."""
+        return sum(self.units_of(step) for step in self.permanent)
+
+    @property
+    def latest_user(self) -> Step | None:
+        return next((step for step in reversed(self.steps) if step.kind == "user"), None)
+
+    @property
+    def first_user(self) -> Step | None:
+        return next((step for step in self.steps if step.kind == "user"), None)
+
+    def find(self, seq: int) -> tuple[Step, Shown] | None:
+        """The visible step that event `seq` is shown in, and the event as shown."""
+        return self._where.get(seq)
+
+    def cover_of(self, seq: int) -> Cover | None:
+        """What hid the event `seq`: the newest cover of its step."""
+        for cover in reversed(self.covers):
+            if any(first <= seq <= last for first, last in cover.ranges):
+                return cover
+        return None
+
+    # ── the fold ─────────────────────────────────────────────────────────────────────────────────────
+
+    def advance(self, event: Event) -> None:
+        """Take in the next event that counts. Rewinds and reverts change what counts: see `advance`."""
+        seq, fact = event.seq, event.fact
+        match fact:
+            case ModelSaid():
+                self._model(seq, fact)
+            case ToolReturned():
+                self._returned(seq, fact)
+            case UserSaid():
+                self.turns += 1
+                self._add(Step(seq, "user", fact))
+            case Instructed():
+                self._instructed(seq, fact)
+            case Clipped():
+                text = _pieced(fact, self._where.get(fact.target))
+                self._overlay(fact.target, fact.part, Overlay(text, "clipped", seq, fact.rule))
+            case Masked():
+                for mask in fact.masks:
+                    self._overlay(mask.target, mask.part, Overlay(mask.text, "masked", seq, fact.rule))
+            case Dropped():
+                self._drop(seq, fact)
+            case Compacted():
+                self._compact(seq, fact)
+            case Pinned():
+                self._pin(seq, fact)
+            case Equipped():
+                self.tools = (seq, fact)
+            case Opened() | Noted() | Used() | SnapshotTaken() | Unknown():
+                pass
+            case Reverted() | Rewound():
+                raise AssertionError("a rewind or a revert changes which events count: fold again")
+            case _:
+                assert_never(fact)
+
+    def _add(self, step: Step) -> None:
+        self.steps.append(step)
+        self._place(step, step.said)
+        self._uncounted.append(step)
+
+    def _place(self, step: Step, shown: Shown) -> None:
+        self._where[shown.seq] = (step, shown)
+        content = shown.fact.content
+        if not isinstance(content, str):
+            for place, part in enumerate(content):
+                if isinstance(part, Media):
+                    self.media[shown.seq, place] = part
+
+    def _displace(self, shown: Shown) -> None:
+        self._where.pop(shown.seq, None)
+        self.live.pop(shown.seq, None)
+        self._forget_media(shown, -1)
+
+    def _forget_media(self, shown: Shown, part: int) -> None:
+        if self.media:
+            places = range(len(shown.fact.content)) if part == -1 else (part,)
+            for place in places:
+                self.media.pop((shown.seq, place), None)
+
+    def _touch(self, step: Step) -> None:
+        """The step has changed: it must be counted and written again."""
+        step.native = None
+        if step.units is not None:
+            self._units -= step.units
+            step.units = None
+            self._uncounted.append(step)
+
+    def _model(self, seq: int, fact: ModelSaid) -> None:
+        step = Step(seq, "model", fact)
+        for place, call in calls_of(fact.content):
+            slot = Slot(step, place, call)
+            step.slots.append(slot)
+            self._waiting.setdefault(call.id, []).append(slot)
+        self._add(step)
+
+    def _returned(self, seq: int, fact: ToolReturned) -> None:
+        slot = self._claim(fact.call_id)
+        if slot is None:
+            self.orphans.append(seq)
+            return
+        step = slot.step
+        slot.result = shown = Shown(seq, fact)
+        step.messages += 1
+        if step.seq not in self._where:  # the call is hidden by now, and so is its result
+            return
+        if step is not self.steps[-1]:
+            self.late.append(seq)
+        self._place(step, shown)
+        self.live[seq] = slot
+        if fact.content:
+            slot.ordinal = self.results
+            self.results += 1
+        self._touch(step)
+
+    def _claim(self, call_id: str) -> Slot | None:
+        """The call that a result with this id answers: of the newest step with an open one, the first."""
+        waiting = self._waiting.get(call_id)
+        if not waiting:
+            return None
+        newest = waiting[-1].step
+        place = next(i for i, slot in enumerate(waiting) if slot.step is newest)
+        slot = waiting.pop(place)
+        if not waiting:
+            del self._waiting[call_id]
+        return slot
+
+    def _instructed(self, seq: int, fact: Instructed) -> None:
+        if fact.aside:
+            self.asides[fact.source] = Shown(seq, fact)
+            return
+        if fact.replaces is None:
+            self._add(Step(seq, "instructed", fact))
+            self.permanent.append(self.steps[-1])
+            return
+        old = self._where.get(fact.replaces)
+        if old is None:  # rewound since
+            return
+        step = old[0]
+        self._displace(step.said)
+        step.said = Shown(seq, fact)
+        self._place(step, step.said)
+        self._touch(step)
+
+    def _overlay(self, target: int, part: int, overlay: Overlay) -> None:
+        found = self._where.get(target)
+        if found is None:  # hidden, rewound or never there: nothing to show differently
+            return
+        step, shown = found
+        shown.overlay(part, overlay)
+        if overlay.level == "masked":
+            self._forget_media(shown, part)
+            if part == -1:
+                self.live.pop(target, None)
+        self._touch(step)
+
+    def _pin(self, seq: int, fact: Pinned) -> None:
+        if fact.target is not None:
+            found = self._where.get(fact.target)
+            if found is not None:
+                found[0].pinned = True
+        if fact.text:
+            step = Step(seq, "pinned", Instructed(content=f"Pinned rule: {fact.text}", source="pinned"))
+            step.pinned = True
+            self._add(step)
+            self.permanent.append(step)
+
+    def _drop(self, seq: int, fact: Dropped) -> None:
+        self.covers.append(Cover("dropped", seq, fact.ranges, fact.rule))
+        hidden = self._hide(fact.ranges)
+        if not hidden:
+            return
+        self.dropped_messages += sum(step.messages for step in hidden if step.kind != "notice")
+        place = self._notice.seq if self._notice is not None else hidden[0].seq
+        if self._notice is not None:
+            self._remove([self._notice])
+        self._notice = Step(
+            min(place, hidden[0].seq), "notice", UserSaid(content=notice(self.dropped_messages))
+        )
+        self._notice.said.seq = -1 - self.dropped_messages  # no event of its own: the text names the count
+        self._insert(self._notice)
+
+    def _compact(self, seq: int, fact: Compacted) -> None:
+        span = (fact.first, fact.last)
+        self.covers.append(Cover("summarised", seq, (span,), fact.rule))
+        hidden = self._hide((span,))
+        if not hidden:
+            return
+        summary = Step(hidden[0].seq, "summary", UserSaid(content=fact.summary))
+        summary.covers = span
+        summary.said.seq = seq
+        summary.messages = sum(step.messages for step in hidden)
+        self._where[seq] = (summary, summary.said)
+        self._insert(summary)
+
+    def _hide(self, ranges: Sequence[tuple[int, int]]) -> list[Step]:
+        hidden = [step for step in self._within(ranges) if not _stays(step, ranges)]
+        self._remove(hidden)
+        return hidden
+
+    def _within(self, ranges: Sequence[tuple[int, int]]) -> Iterator[Step]:
+        for first, last in ranges:
+            at = bisect_left(self.steps, first, key=_seq)
+            while at < len(self.steps) and self.steps[at].seq <= last:
+                yield self.steps[at]
+                at += 1
+
+    def _remove(self, gone: Iterable[Step]) -> None:
+        removed = set()
+        for step in gone:
+            removed.add(id(step))
+            self._touch(step)
+            step.units = 0  # so that the uncounted list passes over it
+            for shown in step.shown():
+                self._displace(shown)
+        if removed:
+            self.steps = [step for step in self.steps if id(step) not in removed]
+
+    def _insert(self, step: Step) -> None:
+        at = bisect_left(self.steps, step.seq, key=_seq)
+        self.steps.insert(at, step)
+        self._uncounted.append(step)
+
+
+def _stays(step: Step, ranges: Sequence[tuple[int, int]]) -> bool:
+    if step.pinned or step.kind in ("instructed", "notice"):
+        return True
+    if step.covers is None:
+        return False
+    first, last = step.covers  # a summary goes only when all that it stands for goes
+    return not any(low <= first and last <= high for low, high in ranges)
+
+
+def _pieced(fact: Clipped, found: tuple[Step, Shown] | None) -> str:
+    if found is None:
+        return ""
+    content = found[1].fact.content
+    if isinstance(content, str):
+        text = content
+    else:
+        part = content[fact.part]
+        text = part.text if isinstance(part, Text) else text_of(content)
+    return "".join(piece if isinstance(piece, str) else text[piece[0] : piece[1]] for piece in fact.pieces)
+
+
+def notice(messages: int) -> str:
+    """What stands in the place of dropped steps."""
+    return f"[foveal: {messages:,} older messages are not shown here; they are kept in the log]"
+
+
+# ── which events count, and folding them ─────────────────────────────────────────────────────────────────
+
+
+def effective(log: Sequence[Event]) -> list[Event]:
+    """The events that still count: without what was rewound, and without what was reverted."""
+    kept: list[Event] = []
+    reverted: set[int] = set()
+    rewound: Rewound | None = None  # the rewind whose stretch we are in, walking back
+    for event in reversed(log):
+        fact = event.fact
+        if rewound is not None and event.seq <= rewound.to:
+            rewound = None
+        if rewound is not None and (not rewound.keep_reductions or _said(fact)):
+            continue
+        if event.seq in reverted:
+            continue
+        if isinstance(fact, Rewound):
+            rewound = fact
+        elif isinstance(fact, Reverted):
+            reverted.add(fact.target)
+        else:
+            kept.append(event)
+    kept.reverse()
+    return kept
+
+
+def _said(fact: AnyFact) -> bool:
+    """Part of the conversation itself, or a rewind of it; not a fact about how it is shown."""
+    if isinstance(fact, Instructed):
+        return not fact.aside and fact.replaces is None
+    return isinstance(fact, UserSaid | ModelSaid | ToolReturned | Rewound)
+
+
+def fold(log: Sequence[Event], meter: Meter) -> View:
+    """The view of a whole log."""
+    view = View(meter)
+    for event in effective(log):
+        view.advance(event)
+    return view
+
+
+def advance(view: View, event: Event, log: Sequence[Event]) -> View:
+    """The view after `event`, the newest of `log`: moved on, or folded anew if the past changed."""
+    if isinstance(event.fact, Reverted | Rewound):
+        return fold(log, view.meter)
+    view.advance(event)
+    return view

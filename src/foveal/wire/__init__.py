@@ -1,0 +1,64 @@
+"""Messages of the providers to facts, and facts to messages that their provider accepts.
+
+A wire knows one dialect and nothing of views or budgets: `read` turns messages into facts, `write` one fact (as it
+is to be shown) into messages, `join` puts the messages of many steps together so that the whole is legal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final, Protocol
+
+from foveal.errors import BadSetting
+from foveal.events import AnyFact, Dialect
+from foveal.wire import anthropic, openai_chat, openai_responses
+from foveal.wire._common import Bad, Chunk, Json, json_text
+from foveal.wire._detect import detect
+from foveal.wire.text import transcript
+
+__all__ = ["Chunk", "Wire", "detect", "tools_text", "transcript", "wire"]
+
+
+class Wire(Protocol):
+    """One dialect."""
+
+    @property
+    def dialect(self) -> Dialect: ...
+
+    def read(self, messages: Sequence[object], start: int = 0) -> Iterator[Chunk]:
+        """The facts in the messages from `start` on; raises `MalformedMessage`."""
+        ...
+
+    def write(self, fact: AnyFact) -> list[Json]:
+        """The messages of one fact, new ones each time."""
+        ...
+
+    def join(self, groups: Iterable[Sequence[Json]]) -> list[Json]:
+        """The messages of many steps as one legal list; shares messages with the groups, changes none."""
+        ...
+
+
+_WIRES: Final[dict[str, Wire]] = {
+    "": openai_chat,
+    "openai_chat": openai_chat,
+    "openai_responses": openai_responses,
+    "anthropic": anthropic,
+}
+
+
+def wire(dialect: Dialect) -> Wire:
+    """The wire of a dialect; messages that every dialect reads alike are chat's."""
+    try:
+        return _WIRES[dialect]
+    except KeyError:
+        raise BadSetting("dialect", dialect, f"one of {', '.join(filter(None, _WIRES))}") from None
+
+
+def tools_text(tools: Sequence[Any]) -> str:
+    """The list of tools as the JSON text that is sent, for counting; "" when there are none."""
+    if not tools:
+        return ""
+    try:
+        return json_text(list(tools))
+    except Bad as bad:
+        raise BadSetting("tools", tools, f"dicts or objects of a client library: {bad.problem}") from None
