@@ -147,13 +147,13 @@ def test_broken_and_hostile_text_is_counted(count: Counter) -> None:
 
 
 @BOTH
-def test_a_million_spaces_and_a_hundred_megabytes_take_less_than_a_second(count: Counter) -> None:
+def test_a_million_spaces_and_a_hundred_megabytes_take_less_than_two_seconds(count: Counter) -> None:
     huge = "x" * 100_000_000
     started = time.perf_counter()
     assert count.count(" " * 1_000_000) > 1000
     assert 10_000_000 < count.count(huge) < 50_000_000
     assert 1000 < count.head(huge, 1000) == count.tail(huge, 1000) < 20_000
-    assert time.perf_counter() - started < 1.0
+    assert time.perf_counter() - started < 2.0
 
 
 @BOTH

@@ -293,6 +293,8 @@ def test_objects_of_the_client_library_are_read_as_what_they_send() -> None:
         ({"type": "shell_call_output", "call_id": "c", "output": [{}]}, "output[0].stdout"),
         ({"type": "shell_call_output", "call_id": "c"}, "output"),
         ({"type": "computer_call", "id": "c"}, "call_id"),
+        ({"type": "reasoning", "summary": 3}, "summary"),
+        ({"type": "reasoning", "summary": [3]}, "summary[0]"),
     ],
     ids=str,
 )

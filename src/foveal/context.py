@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import re
 import time
-from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from threading import RLock
 from typing import Any, Final
@@ -53,11 +52,12 @@ from foveal.events import (
 )
 from foveal.policy import Moment, Policy
 from foveal.policy import policy as choose_policy
-from foveal.render import Renderer, copied
+from foveal.recognise import Taken
+from foveal.render import Renderer
 from foveal.report import Break, Line, Report, line, report
 from foveal.steps import Step
 from foveal.tokens import Counter, counter
-from foveal.view import effective
+from foveal.view import effective, hidden_by
 
 _HANDLE: Final = re.compile(r"#?e?(\d{1,15})")
 
@@ -77,7 +77,8 @@ class Context:
         max_images: int = 100,
         max_media_bytes: int = 20_000_000,
         tokenizer: str | Counter = "auto",
-        clock: Callable[[], float] | None = time.time,
+        dialect: Dialect = "",
+        clock: Callable[[], float] | None = None,
     ) -> None:
         if isinstance(model, str):
             model = models.model(model, window=window)
@@ -92,14 +93,11 @@ class Context:
         )
         counting = counter(tokenizer, model=model.name) if isinstance(tokenizer, str) else tokenizer
         self._engine = Engine(model, choose_policy(policy), caps, counting)
-        self._clock = clock
+        self._clock = clock or time.time
         self._lock = RLock()
         self._renderer = Renderer()
-        self._mirror: list[Any] = []
-        """Each message that was taken: our own copy while it is shown, the caller's object once it is not."""
-        self._before: list[int] = []
-        """For each of them, the seq of the last event that was recorded before it."""
-        self._dialect: Dialect = ""
+        self._taken = Taken()
+        self._dialect: Dialect = wire.wire(dialect).dialect if dialect else ""
         self._per_call: dict[str, Limits] = {}
         self._calls = 0
         self._last_call: float | None = None
@@ -110,8 +108,6 @@ class Context:
         self._breaks: list[Break] = []
         self._replacing: dict[int, int] = {}
         """For an edited system message, by its place among the messages: the event with its newest text."""
-        self._given: list[Any] = []
-        """The caller's own objects for the messages that were taken."""
         self._record(Opened(model=model.name, policy=self._engine.policy.name))
 
     # ── the three lines ──────────────────────────────────────────────────────────────────────────────
@@ -126,11 +122,12 @@ class Context:
         was given to `append` is fitted.
         """
         with self._lock:
-            now = self._now()
+            now = self._clock()
             self._take_system(system)
             self._take_tools(tools)
             if messages is not None:
-                self._dialect = self._dialect or wire.detect(messages, tools=tools, system=system)
+                if not self._dialect:
+                    self._dialect = wire.detect(messages[len(self._taken) :], tools=tools, system=system)
                 self._take(messages)
             self._settle(now)
             fitted, moved = self._renderer.render(self._engine.view, self._wire)
@@ -140,7 +137,8 @@ class Context:
     def append(self, *messages: Any) -> None:
         """Record messages that follow those taken so far; for loops that would rather not resend the rest."""
         with self._lock:
-            self._dialect = self._dialect or wire.detect(messages)
+            if not self._dialect:
+                self._dialect = wire.detect(messages)
             self._read(messages, 0)
 
     def observe(self, report: Any) -> None:
@@ -207,12 +205,9 @@ class Context:
 
     # ── taking in ────────────────────────────────────────────────────────────────────────────────────
 
-    def _now(self) -> float | None:
-        return None if self._clock is None else self._clock()
-
     def _record(self, fact: AnyFact) -> Event:
         limits = self._per_call.pop(fact.call_id, None) if isinstance(fact, ToolReturned) else None
-        return self._engine.append(fact, at=self._now(), limits=limits)
+        return self._engine.append(fact, at=self._clock(), limits=limits)
 
     def _take_system(self, system: Any) -> None:
         held = self._engine.view.asides.get("")
@@ -227,51 +222,41 @@ class Context:
         held = self._engine.view.tools
         if not tools and held is None:
             return
-        offered = Raw(wire.tools_text(tools).encode("utf-8", "replace"))
+        offered = Raw((wire.tools_text(tools) or "[]").encode("utf-8", "replace"))
         if held is None or held[1].tools != offered:
             self._broken = held is not None
             self._record(Equipped(tools=offered))
 
     @property
     def _wire(self) -> wire.Wire:
-        return wire.wire(self._dialect or "openai_chat")
+        return wire.wire(self._dialect)
 
     def _take(self, messages: Sequence[Any]) -> None:
         """Recognise what was seen before, rewind if it was edited, record the rest."""
-        mirror, known = self._mirror, len(self._mirror)
         given = messages if type(messages) is list else list(messages)
-        if len(given) >= known:
-            mirror.extend(given[known:])  # so that one comparison, without a copy, checks the known part
-            same = mirror == given
-            del mirror[known:]
-            if same:
-                self._read(given, known)
-                return
-        self._take_edited(given)
-
-    def _take_edited(self, given: list[Any]) -> None:
-        known = min(len(self._mirror), len(given))
-        at = 0
-        while at < known and (self._mirror[at] == given[at] or self._replaced(given, at)):
+        if self._taken.unchanged(given):
+            self._read(given, len(self._taken))
+            return
+        known, at = min(len(self._taken), len(given)), 0
+        while at < known and (self._taken.same(given, at) or self._replaced(given, at)):
             at += 1
-        if at < len(self._mirror):
-            to = self._before[at]
-            at = bisect_left(self._before, to)  # messages that were read together go together
+        if at < len(self._taken):
+            to = self._taken.before[at]
+            at = self._taken.cut(at)
             self._record(Rewound(to=to, keep_reductions=True))
-            del self._mirror[at:], self._before[at:], self._given[at:]
-            self._replacing = {index: seq for index, seq in self._replacing.items() if index < at}
+            self._replacing = {place: seq for place, seq in self._replacing.items() if place < at}
         self._read(given, at)
 
     def _replaced(self, given: list[Any], at: int) -> bool:
         """An edited system message takes the place of the old one; the rest of the history still stands."""
-        old = self._replacing.get(at, self._before[at] + 1)
+        old = self._replacing.get(at, self._taken.before[at] + 1)
         if not isinstance(self._engine.log[old].fact, Instructed):
             return False
         facts = next(self._wire.read(given, at)).facts
         if len(facts) != 1 or not isinstance(facts[0], Instructed):
             return False
         self._replacing[at] = self._record(replace(facts[0], replaces=old)).seq
-        self._mirror[at] = copied(given[at])
+        self._taken.replace(at, given[at])
         return True
 
     def _read(self, given: Sequence[Any], start: int) -> None:
@@ -281,17 +266,14 @@ class Context:
             before = self._engine.last_seq
             for fact in chunk.facts:
                 self._record(fact)
-            self._before.extend([before] * chunk.messages)
-            taken = given[at : at + chunk.messages]
-            self._given.extend(taken)
-            self._mirror.extend(map(copied, taken))
+            self._taken.add(given[at : at + chunk.messages], before=before)
             at += chunk.messages
 
     # ── sending ──────────────────────────────────────────────────────────────────────────────────────
 
-    def _settle(self, now: float | None) -> None:
+    def _settle(self, now: float) -> None:
         model, known = self._engine.model, len(self._engine.log)
-        idle = None if now is None or self._last_call is None else max(0.0, now - self._last_call)
+        idle = None if self._last_call is None else max(0.0, now - self._last_call)
         moment = Moment(
             calls=self._calls,
             idle=idle,
@@ -304,21 +286,14 @@ class Context:
         self._release(self._engine.log[known:])
 
     def _release(self, events: Sequence[Event]) -> None:
-        """Give up our copies of messages that are no longer shown: the caller's own objects will do to
-        recognise them, and they cost nothing."""
+        """Messages that are no longer shown need no copies."""
+        view = self._engine.view
         for event in events:
-            if isinstance(event.fact, Dropped):
-                ranges = event.fact.ranges
-            elif isinstance(event.fact, Compacted):
-                ranges = ((event.fact.first, event.fact.last),)
-            else:
-                continue
-            for first, last in ranges:
-                for at in range(bisect_left(self._before, first), bisect_left(self._before, last + 1)):
-                    if self._engine.view.find(self._before[at] + 1) is None:
-                        self._mirror[at] = self._given[at]
+            if isinstance(event.fact, Dropped | Compacted):
+                for first, last in hidden_by(event.fact):
+                    self._taken.hide(first, last, lambda seq: view.find(seq) is not None)
 
-    def _count_call(self, now: float | None, moved: Step | None) -> None:
+    def _count_call(self, now: float, moved: Step | None) -> None:
         engine = self._engine
         self._calls += 1
         self._last_call = now

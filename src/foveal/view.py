@@ -293,8 +293,7 @@ class View:
             self.permanent.append(step)
 
     def _drop(self, seq: int, fact: Dropped) -> None:
-        self.covers.append(Cover("dropped", seq, fact.ranges, fact.rule))
-        hidden = self._hide(fact.ranges)
+        hidden = self._hide(Cover("dropped", seq, hidden_by(fact), fact.rule))
         if not hidden:
             return
         self.dropped_messages += sum(step.messages for step in hidden if step.kind != "notice")
@@ -308,20 +307,19 @@ class View:
         self._insert(self._notice)
 
     def _compact(self, seq: int, fact: Compacted) -> None:
-        span = (fact.first, fact.last)
-        self.covers.append(Cover("summarised", seq, (span,), fact.rule))
-        hidden = self._hide((span,))
+        hidden = self._hide(Cover("summarised", seq, hidden_by(fact), fact.rule))
         if not hidden:
             return
         summary = Step(hidden[0].seq, "summary", UserSaid(content=fact.summary))
-        summary.covers = span
+        summary.covers = (fact.first, fact.last)
         summary.said.seq = seq
         summary.messages = sum(step.messages for step in hidden)
         self._where[seq] = (summary, summary.said)
         self._insert(summary)
 
-    def _hide(self, ranges: Sequence[tuple[int, int]]) -> list[Step]:
-        hidden = [step for step in self._within(ranges) if not _stays(step, ranges)]
+    def _hide(self, cover: Cover) -> list[Step]:
+        self.covers.append(cover)
+        hidden = [step for step in self._within(cover.ranges) if not _stays(step, cover.ranges)]
         self._remove(hidden)
         return hidden
 
@@ -368,6 +366,11 @@ def _pieced(fact: Clipped, found: tuple[Step, Shown] | None) -> str:
         part = content[fact.part]
         text = part.text if isinstance(part, Text) else text_of(content)
     return "".join(piece if isinstance(piece, str) else text[piece[0] : piece[1]] for piece in fact.pieces)
+
+
+def hidden_by(fact: Dropped | Compacted) -> tuple[tuple[int, int], ...]:
+    """The ranges of seq that a reduction takes out of the view."""
+    return fact.ranges if isinstance(fact, Dropped) else ((fact.first, fact.last),)
 
 
 def notice(messages: int) -> str:

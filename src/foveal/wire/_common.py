@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import islice
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
@@ -48,7 +47,7 @@ class Bad(Exception):
 
 def tail(messages: Sequence[object], start: int) -> Iterator[tuple[int, object]]:
     """The messages from `start` on, each with its index."""
-    return enumerate(islice(messages, start, None) if start else messages, start)
+    return enumerate(messages[start:] if start else messages, start)
 
 
 def at(index: int, reader: Callable[[Any], T], value: object) -> T:

@@ -31,23 +31,21 @@ _PARTS: Final[dict[str, Dialect]] = {
 def detect(messages: Sequence[object], *, tools: Sequence[Any] = (), system: object = None) -> Dialect:
     """The dialect of these messages, "" when every dialect reads them alike and nothing else decides.
 
-    Messages decide before tools, tools before a separate system text (which is how Anthropic takes it); a list of
-    texts, which both chat and Anthropic have, decides last.
+    Messages decide before tools, tools before a separate system text (which is how Anthropic takes it). A list of
+    texts, which both chat and Anthropic have, decides nothing.
     """
-    listed = False
     for message in messages:
         if type(message) is dict and len(message) == 2 and type(message.get("content")) is str:
             continue
         found = _message(message)
         if found:
             return found
-        listed = True
     for tool in tools:
         if found := _tool(tool):
             return found
     if system is not None:
         return "anthropic"
-    return "openai_chat" if listed else ""
+    return ""
 
 
 def _message(value: object) -> Dialect:

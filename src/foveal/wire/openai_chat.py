@@ -140,9 +140,9 @@ def _part(item: Mapping[str, Any]) -> AnyPart:
 
 
 def _call(item: Mapping[str, Any]) -> Call:
-    kind = item.get("type") or "function"
+    kind = "function" if item.get("type") is None else string(item, "type")
     if kind not in ("function", "custom"):
-        return _strange_call(item, str(kind))
+        return _strange_call(item, kind)
     body, field = _inner(item, kind), "arguments" if kind == "function" else "input"
     return Call(
         id=string(item, "id"),

@@ -35,7 +35,6 @@ from foveal.wire._common import (
     at,
     each,
     json_text,
-    mapping,
     media,
     opaque,
     owner,
@@ -184,10 +183,8 @@ def _summary(item: Mapping[str, Any]) -> str:
     """The words of a reasoning item, as far as the provider shows them."""
     found: list[str] = []
     for field in ("summary", "content"):
-        for part in item.get(field) or ():
-            words = mapping(part).get("text")
-            if isinstance(words, str):
-                found.append(words)
+        words = [part.get("text") for part in each(item.get(field) or (), field, dict)]
+        found += [text for text in words if isinstance(text, str)]
     return "\n".join(found)
 
 

@@ -1,0 +1,81 @@
+"""Recognising messages that were taken before, by content, without reading a long history again and again.
+
+A message that is still shown is compared whole with our own copy, so that an edit in place is noticed at once. Of
+one that is shown no more, the caller's own object is kept instead of a copy: comparing that costs next to nothing
+and notices when it was replaced. In a very long history these are looked at in turns, some thousand at each call.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from foveal.render import copied
+
+IN_TURN: Final = 8_192
+
+
+class Taken:
+    """The messages that were taken, oldest first."""
+
+    def __init__(self) -> None:
+        self.before: list[int] = []
+        """For each message, the seq of the last event that was recorded before it."""
+        self._given: list[Any] = []
+        """The caller's own objects."""
+        self._kept: list[Any] = []
+        """Our copy of each message, or the caller's object once it is hidden."""
+        self._recent = 0
+        """All messages from here on are shown …"""
+        self._watched: list[int] = []
+        """… and these before it."""
+        self._turn = 0
+
+    def __len__(self) -> int:
+        return len(self.before)
+
+    def add(self, messages: Sequence[Any], *, before: int) -> None:
+        """Messages that were read together, after the event `before`."""
+        self.before.extend([before] * len(messages))
+        self._given.extend(messages)
+        self._kept.extend(map(copied, messages))
+
+    def replace(self, at: int, message: Any) -> None:
+        self._given[at] = message
+        self._kept[at] = copied(message)
+
+    def cut(self, at: int) -> int:
+        """Forget the messages from `at` on, with those that were read together with it; returns the new length."""
+        at = bisect_left(self.before, self.before[at])
+        for column in (self.before, self._given, self._kept):
+            del column[at:]
+        self._recent = min(self._recent, at)
+        self._watched = [place for place in self._watched if place < at]
+        return at
+
+    def same(self, given: Sequence[Any], at: int) -> bool:
+        return bool(self._kept[at] == given[at])
+
+    def unchanged(self, given: list[Any]) -> bool:
+        """Whether `given` begins with all the messages that were taken."""
+        known, recent = len(self), self._recent
+        if len(given) < known or given[recent:known] != self._kept[recent:known]:
+            return False
+        if not all(self._kept[place] == given[place] for place in self._watched):
+            return False
+        turn, end = self._turn, min(recent, self._turn + IN_TURN)
+        self._turn = end if end < recent else 0
+        return given[turn:end] == self._kept[turn:end]
+
+    def hide(self, first: int, last: int, shown: Callable[[int], bool]) -> None:
+        """The events `first` to `last` were hidden, but for those that are still shown."""
+        low, high = (bisect_left(self.before, seq - 1) for seq in (first, last + 1))
+        for at in range(low, high):
+            if not shown(self.before[at] + 1):
+                self._kept[at] = self._given[at]
+        if high > self._recent:
+            early = range(self._recent, high)
+            self._watched += [at for at in early if self._kept[at] is not self._given[at]]
+            self._recent = high
+        self._watched = [at for at in self._watched if self._kept[at] is not self._given[at]]

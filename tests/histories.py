@@ -1,0 +1,559 @@
+"""Conversations as agents have them, drawn by Hypothesis, and helpers to run them through a `Context`.
+
+A `Tale` is told in no dialect: beats of users, models and tools, with the defects that real logs have (missing,
+orphaned, late and repeated results, repeated ids, empty messages, null content, system text in the middle,
+pictures, very long results). `told` puts it into a dialect. A loop calls `fit` before each utterance of the model, so a tale
+also says at which lengths of the history that is.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any, Final, NamedTuple
+
+import msgspec
+from hypothesis import strategies as st
+
+import foveal
+from foveal import Context
+from foveal.codec import decode, encode
+from foveal.events import (
+    AnyFact,
+    Call,
+    Clipped,
+    Compacted,
+    Dialect,
+    Dropped,
+    Equipped,
+    Event,
+    Instructed,
+    Mask,
+    Masked,
+    ModelSaid,
+    Noted,
+    Opened,
+    Pinned,
+    Reverted,
+    Rewound,
+    SnapshotTaken,
+    Text,
+    ToolReturned,
+    Unknown,
+    Used,
+    UserSaid,
+    handle,
+    raw,
+)
+from foveal.media import measure
+from foveal.meter import PER_MESSAGE, Meter
+from foveal.models import Model
+from foveal.render import Renderer
+from foveal.tokens import Counter, Estimate
+from foveal.view import View, fold
+from foveal.wire import wire
+from legal import check_anthropic, check_chat, check_responses
+
+DIALECTS: Final[tuple[Dialect, ...]] = ("openai_chat", "openai_responses", "anthropic")
+CHECKS: Final = {
+    "openai_chat": check_chat,
+    "openai_responses": check_responses,
+    "anthropic": check_anthropic,
+}
+MOVERS: Final = (Masked, Dropped, Compacted, Reverted, Rewound)
+PIXEL: Final = (
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR4nGNgYGBgAAAABQABpfZFQAAAAABJRU5ErkJggg=="
+)
+ESTIMATE: Final = Estimate()
+Json = dict[str, Any]
+
+
+# ── words ────────────────────────────────────────────────────────────────────────────────────────────────
+
+_LINES: Final = (
+    "def main(path: str) -> None:\n    return open(path).read()\n",
+    "src/foveal/view.py:123: error: Name 'x' is not defined\n",
+    "的一是在不了有和人这中大为上个国我以要他时来用们生到作地于出就分对成会可主发年动同工也能下过子说产种面而方后多定行学法所民得经十三\n",
+    "👩‍👩‍👧‍👦 🇩🇪 é ñ 🙂 — “quoted”\n",
+    '{"id": 17, "name": "Zoë", "path": "/usr/lib/python3.11/json/decoder.py", "ok": true},\n',
+    "word word word word word word word word\n",
+    "AAAABBBBccccDDDD0123456789+/AAAABBBBccccDDDD0123456789+/",
+    'Traceback (most recent call last):\n  File "a.py", line 3\nValueError: bad value 77\n',
+    "[foveal: masked result of bash ls; 900 tokens, 12 lines; whole text: e3]\n",
+    "\x1b[31mred\x1b[0m\ttab\u200b\u202e\x00 NUL and odd spaces\r\n",
+)
+SHORT: Final = (
+    "ok", "", " ", "Please go on.", "好的，继续。", "🙂", "exit code 1", "done\n",
+    "[foveal: 3 older messages are not shown]",
+)  # fmt: skip
+
+
+def short_texts() -> st.SearchStrategy[str]:
+    return st.sampled_from(SHORT) | st.text(max_size=30)
+
+
+def long_texts(most: int = 60) -> st.SearchStrategy[str]:
+    """One line many times, with the number of each in it where lines are wanted."""
+    return st.builds(_repeated, st.sampled_from(_LINES), st.integers(1, most), st.booleans())
+
+
+def _repeated(line: str, times: int, numbered: bool) -> str:
+    return "".join(f"{n} {line}" for n in range(times)) if numbered else line * times
+
+
+def texts() -> st.SearchStrategy[str]:
+    return short_texts() | long_texts(12)
+
+
+# ── a tale ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Heard(NamedTuple):
+    """The user or the system says something; `parts` where it is a list, with a picture if `picture`."""
+
+    who: str
+    text: str
+    listed: bool = False
+    picture: bool = False
+
+
+class Spoken(NamedTuple):
+    text: str | None
+    calls: tuple[tuple[str, str, Json], ...] = ()
+    listed: bool = False
+    thought: bool = False
+
+
+class Returned(NamedTuple):
+    call_id: str
+    text: str
+    listed: bool = False
+    failed: bool = False
+    late: bool = False
+    """It does not directly follow its call, or answers it a second time."""
+
+
+Beat = Heard | Spoken | Returned
+Tale = list[Beat]
+
+NAMES: Final = ("bash", "read_file", "search")
+
+
+@st.composite
+def tales(draw: st.DrawFn, *, turns: int = 4, steps: int = 4, longest: int = 120) -> Tale:
+    beats: Tale = []
+    if draw(st.booleans()):
+        beats.append(Heard("system", draw(texts())))
+    used: list[str] = []
+    for turn in range(draw(st.integers(1, turns))):
+        if turn and draw(st.integers(0, 5)) == 0:
+            beats.append(Heard("system", draw(texts())))
+        beats.append(_user(draw, turn))
+        if draw(st.integers(0, 7)) == 0:
+            beats.append(_user(draw, turn))
+        for _ in range(draw(st.integers(0, steps))):
+            _step(draw, beats, used, longest)
+        if draw(st.integers(0, 4)):
+            beats.append(Spoken(draw(texts()), listed=draw(st.booleans())))
+    return beats
+
+
+def _user(draw: st.DrawFn, turn: int) -> Heard:
+    text = draw(texts())
+    marked = f"question {turn}: {text}" if draw(st.integers(0, 5)) else text
+    kind = draw(st.integers(0, 5))
+    return Heard("user", marked, listed=kind < 2, picture=kind == 0)
+
+
+def _step(draw: st.DrawFn, beats: Tale, used: list[str], longest: int) -> None:
+    calls = []
+    for _ in range(draw(st.sampled_from((1, 1, 1, 2, 3)))):
+        again = used and draw(st.integers(0, 6)) == 0
+        name = draw(st.sampled_from(used)) if again else f"call_{len(used)}"
+        if name in [call[0] for call in calls]:
+            continue
+        used.append(name)
+        value = draw(long_texts(30)) if draw(st.integers(0, 4)) == 0 else f"cat file_{len(used)}.py"
+        calls.append((name, draw(st.sampled_from(NAMES)), {"command": value, "n": len(used)}))
+    words = draw(st.sampled_from((None, "", "Let me look.", "我看一下")))
+    beats.append(Spoken(words, tuple(calls), thought=draw(st.integers(0, 4)) == 0))
+    order = draw(st.permutations(calls)) if len(calls) > 1 else calls
+    defect = draw(st.integers(0, 14))
+    for call in order:
+        if defect == 0:
+            continue  # aborted: nothing came back
+        long = draw(st.integers(0, 2)) == 0
+        most = 40 * longest if draw(st.integers(0, 30)) == 0 else longest
+        text = draw(long_texts(most) if long else texts())
+        beats.append(
+            Returned(call[0], text, listed=draw(st.integers(0, 5)) == 0, failed=draw(st.integers(0, 8)) == 0)
+        )
+    if defect == 1:
+        beats.append(Returned(f"nobody_{len(used)}", "an orphan", late=True))
+    if defect == 2:
+        beats.append(Returned(calls[0][0], "the same again", late=True))
+    if defect == 3 and len(order) > 1:
+        late = beats.pop()
+        assert isinstance(late, Returned)
+        beats += [Heard("user", "are you still there?"), late._replace(late=True)]
+
+
+# ── a tale in a dialect ──────────────────────────────────────────────────────────────────────────────────
+
+
+class Told(NamedTuple):
+    dialect: Dialect
+    messages: list[Json]
+    calls: list[int]
+    """Lengths of the history at which a loop asks the model."""
+    late: list[int]
+    """Messages that hold a late result."""
+    tale: Tale
+    ends: list[int]
+    """For each beat, the length of the history after it."""
+
+
+def told(tale: Tale, dialect: Dialect) -> Told:
+    messages: list[Json] = []
+    calls: list[int] = []
+    late: list[int] = []
+    ends: list[int] = []
+    for beat in tale:
+        if isinstance(beat, Spoken) and messages and (not calls or calls[-1] < len(messages)):
+            calls.append(len(messages))
+        if isinstance(beat, Returned) and beat.late:
+            late.append(len(messages))
+        messages += _WRITERS[dialect](beat)
+        ends.append(len(messages))
+    if messages and (not calls or calls[-1] < len(messages)):
+        calls.append(len(messages))
+    return Told(dialect, messages, calls, late, tale, ends)
+
+
+def _chat(beat: Beat) -> list[Json]:
+    match beat:
+        case Heard():
+            picture = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PIXEL}"}}
+            parts: list[Json] = [{"type": "text", "text": beat.text}] + [picture] * beat.picture
+            return [{"role": beat.who, "content": parts if beat.listed else beat.text}]
+        case Spoken():
+            listed = beat.listed and beat.text
+            message: Json = {"role": "assistant", "content": beat.text}
+            if listed:
+                message["content"] = [{"type": "text", "text": beat.text}]
+            if beat.calls:
+                message["tool_calls"] = [
+                    {
+                        "id": c[0],
+                        "type": "function",
+                        "function": {"name": c[1], "arguments": json.dumps(c[2])},
+                    }
+                    for c in beat.calls
+                ]
+            return [message]
+        case Returned():
+            content = [{"type": "text", "text": beat.text}] if beat.listed else beat.text
+            return [{"role": "tool", "tool_call_id": beat.call_id, "content": content}]
+
+
+def _responses(beat: Beat) -> list[Json]:
+    match beat:
+        case Heard():
+            picture = {"type": "input_image", "image_url": f"data:image/png;base64,{PIXEL}", "detail": "auto"}
+            parts: list[Json] = [{"type": "input_text", "text": beat.text}] + [picture] * beat.picture
+            return [{"role": beat.who, "content": parts if beat.listed else beat.text}]
+        case Spoken():
+            items: list[Json] = []
+            if beat.thought and (beat.text or beat.calls):
+                items.append({"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "gAAA"})
+            if beat.text or not beat.calls:
+                content: Any = beat.text or ""
+                if beat.listed:
+                    content = [{"type": "output_text", "text": beat.text or "", "annotations": []}]
+                items.append({"role": "assistant", "content": content})
+            items += [
+                {"type": "function_call", "call_id": c[0], "name": c[1], "arguments": json.dumps(c[2])}
+                for c in beat.calls
+            ]
+            return items
+        case Returned():
+            output = [{"type": "input_text", "text": beat.text}] if beat.listed else beat.text
+            return [{"type": "function_call_output", "call_id": beat.call_id, "output": output}]
+
+
+def _anthropic(beat: Beat) -> list[Json]:
+    match beat:
+        case Heard():
+            source = {"type": "base64", "media_type": "image/png", "data": PIXEL}
+            picture = {"type": "image", "source": source}
+            parts: list[Json] = [{"type": "text", "text": beat.text}] + [picture] * beat.picture
+            return [{"role": beat.who, "content": parts if beat.listed else beat.text}]
+        case Spoken():
+            blocks: list[Json] = []
+            if beat.thought:
+                blocks.append({"type": "thinking", "thinking": "Hm.", "signature": "c2lnbmVk"})
+            if beat.text:
+                blocks.append({"type": "text", "text": beat.text})
+            for c in beat.calls:
+                blocks.append({"type": "tool_use", "id": c[0], "name": c[1], "input": c[2]})
+            plain = not beat.calls and not beat.thought and not beat.listed
+            return [{"role": "assistant", "content": (beat.text or "") if plain else blocks}]
+        case Returned():
+            content: Any = [{"type": "text", "text": beat.text}] if beat.listed else beat.text
+            block: Json = {"type": "tool_result", "tool_use_id": beat.call_id, "content": content}
+            if beat.failed:
+                block["is_error"] = True
+            return [{"role": "user", "content": [block]}]
+
+
+_WRITERS: Final = {"openai_chat": _chat, "openai_responses": _responses, "anthropic": _anthropic}
+
+
+def stories(**how: int) -> st.SearchStrategy[Told]:
+    return st.builds(told, tales(**how), st.sampled_from(DIALECTS))
+
+
+# ── settings to run them with ────────────────────────────────────────────────────────────────────────────
+
+POLICIES: Final[tuple[Any, ...]] = (
+    "economy",
+    "rolling",
+    "recent",
+    "off",
+    {
+        "preset": "rolling",
+        "max_history_tokens": 700,
+        "keep_first": 1,
+        "keep_last": 2,
+        "clip": {"tokens": 300},
+    },
+    {"preset": "economy", "keep_last": 1, "target": 0.3, "early": 0.4, "patience": 50.0},
+    {"preset": "recent", "target": 0.5, "act": 1.0},
+)
+WINDOWS: Final = (700, 1_500, 3_000, 8_000, 40_000)
+
+
+def plain_model(window: int, **known: Any) -> Model:
+    """A model that nobody knows, so that a token is a unit."""
+    return foveal.model("somebody/unheard-of", window=window, **known)
+
+
+class Clock:
+    """Time that passes only when told to."""
+
+    def __init__(self) -> None:
+        self.now = 1_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def context(window: int = 8_000, policy: Any = "economy", **how: Any) -> Context:
+    """A context that counts with the estimate and whose clock stands still."""
+    how.setdefault("tokenizer", ESTIMATE)
+    how.setdefault("clock", Clock())
+    how.setdefault("reserve", window // 10)
+    return Context(plain_model(window), policy=policy, **how)
+
+
+TOOLS: Final[dict[str, list[Json]]] = {
+    "openai_chat": [{"type": "function", "function": {"name": "bash", "description": "run " * 40}}],
+    "openai_responses": [{"type": "function", "name": "bash", "description": "run " * 40}],
+    "anthropic": [{"name": "bash", "description": "run " * 40, "input_schema": {"type": "object"}}],
+}
+
+
+# ── requests, looked at without the code under test ──────────────────────────────────────────────────────
+
+
+def wire_bytes(messages: list[Json]) -> bytes:
+    return json.dumps(messages, ensure_ascii=True, sort_keys=False).encode()
+
+
+def flat(messages: list[Json]) -> list[tuple[str, str]]:
+    """A request as a line of (role, piece); the Anthropic way of merging neighbours does not show."""
+    pieces: list[tuple[str, str]] = []
+    for message in messages:
+        role = message.get("role") or message.get("type")
+        content = message.get("content")
+        if isinstance(content, list) and set(message) == {"role", "content"}:
+            pieces += [(role, json.dumps(part)) for part in content]
+        elif isinstance(content, str) and set(message) == {"role", "content"}:
+            pieces.append((role, json.dumps({"type": "text", "text": content})))
+        else:
+            pieces.append((role, json.dumps(message)))
+    return pieces
+
+
+def strings(value: Any) -> Iterator[str]:
+    """All texts in a request; arguments that a dialect sends as an object, as the text of that object."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield from [json.dumps(item)] if key == "input" and isinstance(item, dict) else strings(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from strings(item)
+
+
+def recount(messages: list[Json], counter: Counter = ESTIMATE) -> int:
+    """Units of a request by what stands in it: texts, arguments, pictures."""
+    return sum(_recount(message, counter) for message in messages)
+
+
+def _recount(message: Json, counter: Counter) -> int:
+    units = PER_MESSAGE if message.get("type") not in ("function_call", "reasoning") else 0
+    for call in message.get("tool_calls") or ():
+        units += counter.count(call["function"]["name"]) + counter.count(call["function"]["arguments"])
+    if message.get("type") == "function_call":
+        units += counter.count(message["name"]) + counter.count(message["arguments"])
+    for field in ("content", "output"):
+        units += _recount_content(message.get(field), counter)
+    return units
+
+
+def _recount_content(content: Any, counter: Counter) -> int:
+    if isinstance(content, str):
+        return counter.count(content)
+    units = 0
+    for part in content or ():
+        if part["type"] in ("image", "image_url", "input_image"):
+            units += measure(part).units
+        elif part["type"] == "tool_use":
+            given = msgspec.json.encode(part["input"]).decode()
+            units += counter.count(part["name"]) + counter.count(given)
+        elif part["type"] == "tool_result":
+            units += _recount_content(part.get("content"), counter)
+        else:
+            units += counter.count(part.get("text", ""))
+    return units
+
+
+# ── the log again ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def reread(log: tuple[Event, ...] | list[Event]) -> list[Event]:
+    """A log as it comes back from lines of JSON."""
+    return [decode(line) for line in b"\n".join(map(encode, log)).split(b"\n")]
+
+
+def rendered(log: Any, dialect: Dialect, counter: Counter = ESTIMATE) -> list[Json]:
+    return Renderer().render(fold(list(log), Meter(counter)), wire(dialect))[0]
+
+
+def described(view: View) -> tuple[Any, ...]:
+    """All that a view is, in one comparable value."""
+    return (
+        view.units,
+        [(s.seq, s.kind, s.pinned, s.messages, s.covers, list(s.facts())) for s in view.steps],
+        {source: (shown.seq, shown.fact) for source, shown in view.asides.items()},
+        list(view.live),
+        list(view.media.items()),
+        [(c.level, c.owner, c.ranges, c.rule) for c in view.covers],
+        view.orphans,
+        view.late,
+        [s.seq for s in view.permanent],
+        (view.results, view.turns, view.dropped_messages, view.tools),
+    )
+
+
+# ── logs with every kind of fact ─────────────────────────────────────────────────────────────────────────
+
+_KINDS: Final = (
+    "mask", "mask", "clip", "drop", "compact", "revert", "rewind", "pin", "pin_event", "note", "use", "snapshot",
+    "equip", "unknown", "replace", "aside", "open",
+)  # fmt: skip
+
+
+@st.composite
+def logs(draw: st.DrawFn, *, dialect: Dialect | None = None) -> tuple[Dialect, list[Event]]:
+    """A conversation with facts of every other kind strewn in."""
+    speech = draw(st.sampled_from(DIALECTS)) if dialect is None else dialect
+    story = told(draw(tales(turns=3, steps=3, longest=20)), speech)
+    log: list[Event] = []
+    for chunk in wire(speech).read(story.messages):
+        for fact in chunk.facts:
+            log.append(Event(len(log), fact))
+            while draw(st.integers(0, 3)) == 0:
+                extra = _strewn(draw, log)
+                if extra is not None:
+                    log.append(Event(len(log), extra))
+    return speech, log
+
+
+def _strewn(draw: st.DrawFn, log: list[Event]) -> AnyFact | None:
+    def some(*kinds: type) -> Event | None:
+        found = [event for event in log if isinstance(event.fact, kinds)]
+        return found[draw(st.integers(0, len(found) - 1))] if found else None
+
+    last = len(log) - 1
+    match draw(st.sampled_from(_KINDS)):
+        case "mask":
+            return _masked(some(ToolReturned, ModelSaid, UserSaid))
+        case "clip":
+            return _clipped(draw, some(ToolReturned))
+        case "drop":
+            first = draw(st.integers(0, last))
+            return Dropped(ranges=((first, draw(st.integers(first, last))),), reason="budget", rule="test")
+        case "compact":
+            first = draw(st.integers(0, last))
+            return Compacted(
+                first=first, last=draw(st.integers(first, last)), summary="In short: …", by="ledger"
+            )
+        case "revert":
+            event = some(*MOVERS, Pinned, Clipped)
+            return Reverted(target=event.seq) if event else None
+        case "rewind":
+            return Rewound(to=draw(st.integers(0, last)), keep_reductions=draw(st.booleans()))
+        case "pin":
+            return Pinned(text=f"never touch file {last}")
+        case "pin_event":
+            return Pinned(target=draw(st.integers(0, last)))
+        case "note":
+            return Noted(text="for people")
+        case "use":
+            return Used(input=100, cache_read=50, output=7, units=140)
+        case "snapshot":
+            return SnapshotTaken(data=raw({"commit": "abc"}), label="git")
+        case "equip":
+            return Equipped(tools=raw([{"name": f"tool_{last}"}]))
+        case "replace":
+            event = some(Instructed)
+            keep = event and isinstance(event.fact, Instructed) and not event.fact.aside
+            return Instructed(content="the new rules", replaces=event.seq) if event and keep else None
+        case "aside":
+            return Instructed(content="beside", aside=True, source=draw(st.sampled_from(("", "AGENTS.md"))))
+        case "open":
+            return Opened(model="other", policy="economy")
+        case _:
+            return Unknown(kind="dreamt", raw=raw({"kind": "dreamt", "of": "😴"}), version=2)
+
+
+def _masked(event: Event | None) -> Masked | None:
+    if event is None:
+        return None
+    whole = Mask(target=event.seq, text=f"[masked; whole text: {handle(event.seq)}]")
+    if isinstance(event.fact, ToolReturned):
+        return Masked(masks=(whole,), reason="budget", rule="test")
+    content = getattr(event.fact, "content", "")
+    for place, part in enumerate(content if isinstance(content, tuple) else ()):
+        if isinstance(part, Call):
+            text = json.dumps({"command": whole.text})
+            return Masked(masks=(Mask(target=event.seq, text=text, part=place),), rule="test")
+    return None
+
+
+def _clipped(draw: st.DrawFn, event: Event | None) -> Clipped | None:
+    if event is None or not isinstance(event.fact, ToolReturned):
+        return None
+    content = event.fact.content
+    part = -1
+    text = content if isinstance(content, str) else ""
+    if not isinstance(content, str):
+        if not content or not isinstance(content[0], Text):
+            return None
+        part, text = 0, content[0].text
+    end = draw(st.integers(0, len(text)))
+    marker = f"[cut; whole text: {handle(event.seq)}]"
+    return Clipped(target=event.seq, pieces=((0, end), marker), part=part, strategy="head", rule="test")

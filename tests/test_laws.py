@@ -1,0 +1,429 @@
+"""The eight laws, over drawn conversations: through `Context` as a loop uses it, and over raw logs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from foveal import Context, ContextOverflow, Report
+from foveal.codec import encode
+from foveal.events import (
+    Clipped,
+    Event,
+    Instructed,
+    Masked,
+    ModelSaid,
+    Rewound,
+    ToolReturned,
+    UserSaid,
+    handle,
+    text_of,
+)
+from foveal.meter import Meter
+from foveal.report import CATEGORIES
+from foveal.view import View, advance, effective, fold
+from histories import (
+    CHECKS,
+    DIALECTS,
+    ESTIMATE,
+    MOVERS,
+    POLICIES,
+    TOOLS,
+    WINDOWS,
+    Heard,
+    Json,
+    Spoken,
+    Told,
+    context,
+    described,
+    flat,
+    logs,
+    recount,
+    rendered,
+    reread,
+    stories,
+    strings,
+    wire_bytes,
+)
+
+few = settings(max_examples=60)
+policies = st.sampled_from(POLICIES)
+windows = st.sampled_from(WINDOWS)
+
+
+class Call(NamedTuple):
+    """One request of a loop."""
+
+    taken: int
+    """Messages of the history at this point."""
+    request: list[Json] | None
+    """None when it did not fit."""
+    log: tuple[Event, ...]
+    report: Report
+    overflow: ContextOverflow | None
+
+
+def loop(ctx: Context, story: Told, **beside: Any) -> Iterator[Call]:
+    """Run a conversation as an agent does: the whole history so far before each utterance."""
+    for taken in story.calls:
+        try:
+            request, overflow = ctx.fit(story.messages[:taken], **beside), None
+        except ContextOverflow as problem:
+            request, overflow = None, problem
+        yield Call(taken, request, ctx.log, ctx.report(), overflow)
+
+
+# ── 1. fits ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@few
+@given(stories(), policies, windows)
+def test_a_request_is_never_larger_than_the_limit_or_an_error_says_by_how_much(
+    story: Told, policy: Any, window: int
+) -> None:
+    for call in loop(context(window, policy), story):
+        if call.overflow is not None:
+            problem = call.overflow
+            assert problem.needed > call.report.limit
+            assert 0 < problem.floor <= problem.needed
+            assert f"{problem.needed:,}" in str(problem)
+            assert (problem.window, call.report.state) == (window, "over")
+            continue
+        assert call.request is not None
+        assert call.report.used <= call.report.limit <= window - window // 10
+        assert recount(call.request) <= call.report.used + 16  # 16: the opening line of the Anthropic dialect
+
+
+@few
+@given(stories(), policies, windows)
+def test_tools_and_system_text_count_against_the_limit(story: Told, policy: Any, window: int) -> None:
+    tools = TOOLS[story.dialect]
+    beside = ESTIMATE.count(json.dumps(tools, separators=(",", ":"))) + ESTIMATE.count("rule " * 30)
+    for call in loop(context(window, policy), story, tools=tools, system="rule " * 30):
+        if call.request is not None:
+            assert recount(call.request) + beside <= call.report.used + 16
+            assert call.report.used <= call.report.limit
+            assert call.report.totals["tools"] > 0
+            assert call.report.totals["system"] > 0
+
+
+# ── 2. legal ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@few
+@given(stories(), policies, windows)
+def test_every_request_is_legal_in_its_dialect(story: Told, policy: Any, window: int) -> None:
+    for call in loop(context(window, policy), story):
+        if call.request is not None:
+            assert CHECKS[story.dialect](call.request) == []
+
+
+@few
+@given(logs(), st.sampled_from(DIALECTS))
+def test_every_log_renders_legally_in_every_dialect(drawn: tuple[Any, list[Event]], other: Any) -> None:
+    own, log = drawn
+    assert CHECKS[own](rendered(log, own)) == []
+    assert CHECKS[other](rendered(log, other)) == []
+
+
+# ── 3. stable ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def moved(events: tuple[Event, ...]) -> bool:
+    """Something among these events may change what was shown before."""
+    return any(
+        isinstance(e.fact, MOVERS)
+        or (isinstance(e.fact, Clipped) and e.fact.rule == "squeeze")
+        or (isinstance(e.fact, Instructed) and e.fact.replaces is not None)
+        for e in events
+    )
+
+
+@few
+@given(stories(), policies, windows)
+def test_a_longer_history_renders_an_extension_unless_a_recorded_reduction_lies_between(
+    story: Told, policy: Any, window: int
+) -> None:
+    before: Call | None = None
+    for call in loop(context(window, policy), story):
+        if before is not None and before.request is not None and call.request is not None:
+            late = any(before.taken <= at < call.taken for at in story.late)
+            if not late and not moved(call.log[len(before.log) :]):
+                old = flat(before.request)
+                assert flat(call.request)[: len(old)] == old
+        before = call
+
+
+@few
+@given(stories(), policies, windows)
+def test_the_same_history_gives_the_same_bytes_and_the_same_log(
+    story: Told, policy: Any, window: int
+) -> None:
+    first, second = (list(loop(context(window, policy), story)) for _ in range(2))
+    assert [c.request and wire_bytes(c.request) for c in first] == [
+        c.request and wire_bytes(c.request) for c in second
+    ]
+    assert [call.log for call in first] == [call.log for call in second]
+
+
+@few
+@given(logs())
+def test_the_same_log_renders_the_same_bytes_whatever_was_rendered_before(
+    drawn: tuple[Any, list[Event]],
+) -> None:
+    dialect, log = drawn
+    assert wire_bytes(rendered(log, dialect)) == wire_bytes(rendered(list(log), dialect))
+
+
+@few
+@given(logs())
+def test_a_longer_log_renders_an_extension_unless_a_recorded_change_lies_between(
+    drawn: tuple[Any, list[Event]],
+) -> None:
+    dialect, log = drawn
+    for cut in range(1, len(log)):
+        newer = tuple(log[cut : cut + 1])
+        fact = newer[0].fact
+        if moved(newer) or isinstance(fact, Clipped | ToolReturned):
+            continue
+        old = flat(rendered(log[:cut], dialect))
+        assert flat(rendered(log[: cut + 1], dialect))[: len(old)] == old
+
+
+# ── 4. lossless ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+@few
+@given(stories(), policies, windows)
+def test_no_event_is_changed_or_deleted(story: Told, policy: Any, window: int) -> None:
+    lines: list[bytes] = []
+    for call in loop(context(window, policy), story):
+        now = [encode(event) for event in call.log]
+        assert now[: len(lines)] == lines
+        assert [event.seq for event in call.log] == list(range(len(call.log)))
+        lines = now
+
+
+@few
+@given(stories(), policies, windows)
+def test_every_placeholder_and_every_clip_names_the_event_that_holds_the_whole_text(
+    story: Told, policy: Any, window: int
+) -> None:
+    ctx = context(window, policy)
+    for call in loop(ctx, story):
+        if call.request is None:
+            continue
+        words = "\n".join(strings(call.request))
+        for line in call.report.events:
+            if line.level in ("clipped", "masked"):
+                assert f": {line.handle}]" in words
+                assert ctx.why(line.handle) == line
+
+
+@few
+@given(stories(), policies, windows)
+def test_the_whole_text_of_every_message_can_be_had_back_exactly(
+    story: Told, policy: Any, window: int
+) -> None:
+    ctx = context(window, policy)
+    for _ in loop(ctx, story):
+        pass
+    for event in ctx.log:
+        fact = event.fact
+        if isinstance(fact, UserSaid | ToolReturned | ModelSaid | Instructed) and isinstance(
+            fact.content, str
+        ):
+            assert ctx.original(event.handle) == fact.content
+    said = [beat.text for beat in story.tale if isinstance(beat, Heard)]
+    kept = [
+        text_of(event.fact.content)
+        for event in ctx.log
+        if isinstance(event.fact, UserSaid) or (isinstance(event.fact, Instructed) and not event.fact.aside)
+    ]
+    assert kept == said
+
+
+# ── 5. idempotent ────────────────────────────────────────────────────────────────────────────────────────
+
+
+@few
+@given(stories(), policies, windows)
+def test_fitting_twice_does_nothing_the_second_time(story: Told, policy: Any, window: int) -> None:
+    ctx = context(window, policy)
+    for call in loop(ctx, story):
+        ctx._clock.now += 100_000  # type: ignore[union-attr]
+        if call.request is None:
+            continue
+        assert ctx.fit(story.messages[: call.taken]) == call.request
+        assert ctx.log == call.log
+
+
+@few
+@given(stories(), policies, windows)
+def test_an_overflow_raised_twice_is_the_same_and_records_nothing_new(
+    story: Told, policy: Any, window: int
+) -> None:
+    ctx = context(window, policy)
+    for call in loop(ctx, story):
+        if call.overflow is None:
+            continue
+        with pytest.raises(ContextOverflow) as again:
+            ctx.fit(story.messages[: call.taken])
+        assert str(again.value) == str(call.overflow)
+        assert ctx.log == call.log
+
+
+@few
+@given(stories(turns=3, steps=6), policies, windows)
+def test_nothing_is_masked_twice(story: Told, policy: Any, window: int) -> None:
+    ctx = context(window, policy)
+    for _ in loop(ctx, story):
+        pass
+    masks = [(m.target, m.part) for e in ctx.log if isinstance(e.fact, Masked) for m in e.fact.masks]
+    assert len(masks) == len(set(masks))
+
+
+# ── 6. honest ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def adds_up(report: Report) -> None:
+    """The parts are the total, and the total is the window."""
+    parts = {name: report.totals[name] for name in CATEGORIES}
+    assert sum(parts.values()) == report.window
+    apart = parts["reserve"] + parts["margin"] + parts["free"]
+    assert report.used == report.window - apart
+    assert all(tokens >= 0 for name, tokens in parts.items() if name != "free")
+    assert report.warn <= report.act < report.limit
+    over, act, warn = (report.used > mark for mark in (report.limit, report.act, report.warn))
+    assert report.state == ("over" if over else "act" if act else "warn" if warn else "ok")
+
+
+@few
+@given(stories(), policies, windows, st.lists(st.integers(1, 60_000), max_size=6))
+def test_the_parts_of_the_report_add_up_and_say_whether_they_were_measured(
+    story: Told, policy: Any, window: int, reported: list[int]
+) -> None:
+    ctx = context(window, policy)
+    adds_up(ctx.report())
+    measured = False
+    reports = iter(reported)
+    for call in loop(ctx, story):
+        adds_up(call.report)
+        assert call.report.measured is measured
+        tokens = next(reports, None)
+        if call.request is not None and tokens is not None:
+            ctx.observe({"prompt_tokens": tokens, "completion_tokens": 5})
+            measured = True
+            adds_up(ctx.report())
+
+
+@few
+@given(stories(), policies, windows)
+def test_the_report_says_how_every_event_is_shown(story: Told, policy: Any, window: int) -> None:
+    for call in loop(context(window, policy), story):
+        assert [line.handle for line in call.report.events] == [event.handle for event in call.log]
+        for line, event in zip(call.report.events, call.log, strict=True):
+            if isinstance(event.fact, UserSaid | ModelSaid | ToolReturned | Instructed):
+                assert line.level in ("full", "clipped", "masked", "summarised", "dropped")
+                assert (line.rule == "") == (line.level == "full")
+        shown = sum(line.tokens for line in call.report.events)
+        assert shown <= call.report.used + len(call.log)
+
+
+# ── 7. pinned ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@few
+@given(stories(), policies, windows)
+def test_what_must_stay_stands_verbatim_in_every_request(story: Told, policy: Any, window: int) -> None:
+    ctx = context(window, policy)
+    ctx.pin("never delete the archive")
+    for call in loop(ctx, story):
+        if call.request is None:
+            continue
+        words = set(strings(call.request))
+        assert any("never delete the archive" in word for word in words)
+        so_far = [beat for beat, end in zip(story.tale, story.ends, strict=True) if end <= call.taken]
+        for beat in so_far:
+            if isinstance(beat, Heard) and beat.who == "system" and beat.text.strip():
+                assert beat.text in words
+        latest = next((b for b in reversed(so_far) if isinstance(b, Heard) and b.who == "user"), None)
+        if latest is not None and latest.text.strip():
+            assert latest.text in words
+        if so_far and isinstance(so_far[-1], Spoken):
+            for _, _, arguments in so_far[-1].calls:
+                assert any(arguments["command"] in text for word in words for text in (word, unescaped(word)))
+
+
+def unescaped(word: str) -> str:
+    """The texts inside arguments."""
+    try:
+        value = json.loads(word)
+    except ValueError:
+        return ""
+    return "\n".join(strings(value))
+
+
+@few
+@given(logs())
+def test_instructions_and_pinned_steps_survive_every_recorded_reduction(
+    drawn: tuple[Any, list[Event]],
+) -> None:
+    dialect, log = drawn
+    view = fold(log, Meter(ESTIMATE))
+    counting = effective(log)
+    replaced = {e.fact.replaces for e in counting if isinstance(e.fact, Instructed)}
+    words = set(strings(rendered(log, dialect)))
+    for event in counting:
+        fact = event.fact
+        if not isinstance(fact, Instructed) or fact.aside or fact.replaces is not None:
+            continue
+        if event.seq not in replaced and text_of(fact.content).strip():
+            assert text_of(fact.content) in words
+    for step in view.steps:
+        if step.pinned:
+            assert view.find(step.said.seq) is not None
+
+
+# ── 8. replay = live ─────────────────────────────────────────────────────────────────────────────────────
+
+
+@few
+@given(stories(), policies, windows)
+def test_the_request_after_a_reload_is_the_request_before_it(story: Told, policy: Any, window: int) -> None:
+    for call in loop(context(window, policy), story):
+        if call.request is not None:
+            again = reread(call.log)
+            assert again == list(call.log)
+            assert wire_bytes(rendered(again, story.dialect)) == wire_bytes(call.request)
+
+
+@settings(max_examples=120)
+@given(logs())
+@example(("openai_chat", [Event(0, UserSaid(content="a")), Event(1, Rewound(to=0))]))
+def test_a_view_moved_on_event_by_event_is_the_view_folded_at_once(drawn: tuple[Any, list[Event]]) -> None:
+    _, log = drawn
+    view = View(Meter(ESTIMATE))
+    for at, event in enumerate(log):
+        view = advance(view, event, log[: at + 1])
+        if at % 3 == 0:
+            assert view.units == sum(step.count(view.meter) for step in view.steps)
+    assert described(view) == described(fold(log, Meter(ESTIMATE)))
+
+
+@few
+@given(logs())
+def test_a_log_written_as_lines_and_read_again_is_the_same_log(drawn: tuple[Any, list[Event]]) -> None:
+    dialect, log = drawn
+    again = reread(log)
+    assert again == log
+    assert wire_bytes(rendered(again, dialect)) == wire_bytes(rendered(log, dialect))
+
+
+def test_a_handle_is_the_place_of_its_event_for_ever() -> None:
+    assert [Event(n, UserSaid(content="")).handle for n in range(3)] == [handle(n) for n in range(3)]
