@@ -2,14 +2,18 @@
 
 A `Tale` is told in no dialect: beats of users, models and tools, with the defects that real logs have (missing,
 orphaned, late and repeated results, repeated ids, empty messages, null content, system text in the middle,
-pictures, very long results). `told` puts it into a dialect. A loop calls `fit` before each utterance of the model, so a tale
-also says at which lengths of the history that is.
+pictures, very long results). `told` puts it into a dialect. A loop calls `fit` before each utterance of the model,
+so a tale also says at which lengths of the history that is.
+
+Hypothesis draws a seed and sizes, and a small generator does the rest: a hundred draws a conversation would take
+longer than what is tested. Shrinking makes conversations shorter.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from random import Random
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -88,21 +92,22 @@ SHORT: Final = (
 )  # fmt: skip
 
 
-def short_texts() -> st.SearchStrategy[str]:
-    return st.sampled_from(SHORT) | st.text(max_size=30)
+def short_text(dice: Random) -> str:
+    if dice.random() < 0.7:
+        return dice.choice(SHORT)
+    return "".join(
+        chr(dice.choice((dice.randrange(32, 127), dice.randrange(0x20, 0xD7FF)))) for _ in range(12)
+    )
 
 
-def long_texts(most: int = 60) -> st.SearchStrategy[str]:
-    """One line many times, with the number of each in it where lines are wanted."""
-    return st.builds(_repeated, st.sampled_from(_LINES), st.integers(1, most), st.booleans())
+def long_text(dice: Random, most: int = 60) -> str:
+    """One line many times, sometimes with its number in it."""
+    line, times = dice.choice(_LINES), dice.randint(1, most)
+    return "".join(f"{n} {line}" for n in range(times)) if dice.random() < 0.5 else line * times
 
 
-def _repeated(line: str, times: int, numbered: bool) -> str:
-    return "".join(f"{n} {line}" for n in range(times)) if numbered else line * times
-
-
-def texts() -> st.SearchStrategy[str]:
-    return short_texts() | long_texts(12)
+def text(dice: Random) -> str:
+    return short_text(dice) if dice.random() < 0.6 else long_text(dice, 12)
 
 
 # ── a tale ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -139,55 +144,49 @@ Tale = list[Beat]
 NAMES: Final = ("bash", "read_file", "search")
 
 
-@st.composite
-def tales(draw: st.DrawFn, *, turns: int = 4, steps: int = 4, longest: int = 120) -> Tale:
+def tale(seed: int, turns: int, steps: int, longest: int) -> Tale:
+    dice = Random(seed)
     beats: Tale = []
-    if draw(st.booleans()):
-        beats.append(Heard("system", draw(texts())))
+    if dice.random() < 0.5:
+        beats.append(Heard("system", text(dice)))
     used: list[str] = []
-    for turn in range(draw(st.integers(1, turns))):
-        if turn and draw(st.integers(0, 5)) == 0:
-            beats.append(Heard("system", draw(texts())))
-        beats.append(_user(draw, turn))
-        if draw(st.integers(0, 7)) == 0:
-            beats.append(_user(draw, turn))
-        for _ in range(draw(st.integers(0, steps))):
-            _step(draw, beats, used, longest)
-        if draw(st.integers(0, 4)):
-            beats.append(Spoken(draw(texts()), listed=draw(st.booleans())))
+    for turn in range(turns):
+        if turn and dice.random() < 0.15:
+            beats.append(Heard("system", text(dice)))
+        beats.append(_user(dice, turn))
+        if dice.random() < 0.1:
+            beats.append(_user(dice, turn))
+        for _ in range(dice.randint(0, steps)):
+            _step(dice, beats, used, longest)
+        if dice.random() < 0.8:
+            beats.append(Spoken(text(dice), listed=dice.random() < 0.5))
     return beats
 
 
-def _user(draw: st.DrawFn, turn: int) -> Heard:
-    text = draw(texts())
-    marked = f"question {turn}: {text}" if draw(st.integers(0, 5)) else text
-    kind = draw(st.integers(0, 5))
+def _user(dice: Random, turn: int) -> Heard:
+    words = text(dice)
+    kind = dice.randint(0, 5)
+    marked = f"question {turn}: {words}" if dice.random() < 0.8 else words
     return Heard("user", marked, listed=kind < 2, picture=kind == 0)
 
 
-def _step(draw: st.DrawFn, beats: Tale, used: list[str], longest: int) -> None:
-    calls = []
-    for _ in range(draw(st.sampled_from((1, 1, 1, 2, 3)))):
-        again = used and draw(st.integers(0, 6)) == 0
-        name = draw(st.sampled_from(used)) if again else f"call_{len(used)}"
+def _step(dice: Random, beats: Tale, used: list[str], longest: int) -> None:
+    calls: list[tuple[str, str, Json]] = []
+    for _ in range(dice.choice((1, 1, 1, 2, 3))):
+        name = dice.choice(used) if used and dice.random() < 0.15 else f"call_{len(used)}"
         if name in [call[0] for call in calls]:
             continue
         used.append(name)
-        value = draw(long_texts(30)) if draw(st.integers(0, 4)) == 0 else f"cat file_{len(used)}.py"
-        calls.append((name, draw(st.sampled_from(NAMES)), {"command": value, "n": len(used)}))
-    words = draw(st.sampled_from((None, "", "Let me look.", "我看一下")))
-    beats.append(Spoken(words, tuple(calls), thought=draw(st.integers(0, 4)) == 0))
-    order = draw(st.permutations(calls)) if len(calls) > 1 else calls
-    defect = draw(st.integers(0, 14))
-    for call in order:
-        if defect == 0:
-            continue  # aborted: nothing came back
-        long = draw(st.integers(0, 2)) == 0
-        most = 40 * longest if draw(st.integers(0, 30)) == 0 else longest
-        text = draw(long_texts(most) if long else texts())
-        beats.append(
-            Returned(call[0], text, listed=draw(st.integers(0, 5)) == 0, failed=draw(st.integers(0, 8)) == 0)
-        )
+        value = long_text(dice, 30) if dice.random() < 0.2 else f"cat file_{len(used)}.py"
+        calls.append((name, dice.choice(NAMES), {"command": value, "n": len(used)}))
+    words = dice.choice((None, "", "Let me look.", "我看一下"))
+    beats.append(Spoken(words, tuple(calls), thought=dice.random() < 0.2))
+    order = dice.sample(calls, len(calls))
+    defect = dice.randint(0, 14)
+    for call in order if defect else ():  # 0: aborted, nothing came back
+        most = 40 * longest if dice.random() < 0.04 else longest
+        words = long_text(dice, most) if dice.random() < 0.4 else text(dice)
+        beats.append(Returned(call[0], words, listed=dice.random() < 0.2, failed=dice.random() < 0.1))
     if defect == 1:
         beats.append(Returned(f"nobody_{len(used)}", "an orphan", late=True))
     if defect == 2:
@@ -196,6 +195,12 @@ def _step(draw: st.DrawFn, beats: Tale, used: list[str], longest: int) -> None:
         late = beats.pop()
         assert isinstance(late, Returned)
         beats += [Heard("user", "are you still there?"), late._replace(late=True)]
+
+
+def tales(*, turns: int = 4, steps: int = 4, longest: int = 120) -> st.SearchStrategy[Tale]:
+    return st.builds(
+        tale, st.integers(0, 2**32), st.integers(1, turns), st.integers(0, steps), st.integers(1, longest)
+    )
 
 
 # ── a tale in a dialect ──────────────────────────────────────────────────────────────────────────────────
@@ -466,50 +471,53 @@ _KINDS: Final = (
 )  # fmt: skip
 
 
-@st.composite
-def logs(draw: st.DrawFn, *, dialect: Dialect | None = None) -> tuple[Dialect, list[Event]]:
-    """A conversation with facts of every other kind strewn in."""
-    speech = draw(st.sampled_from(DIALECTS)) if dialect is None else dialect
-    story = told(draw(tales(turns=3, steps=3, longest=20)), speech)
+def log_of(
+    seed: int, dialect: Dialect, turns: int, steps: int, kinds: tuple[str, ...]
+) -> tuple[Dialect, list[Event]]:
+    """A conversation with facts of other kinds strewn in."""
+    dice = Random(seed)
+    story = told(tale(seed, turns, steps, 20), dialect)
     log: list[Event] = []
-    for chunk in wire(speech).read(story.messages):
+    for chunk in wire(dialect).read(story.messages):
         for fact in chunk.facts:
             log.append(Event(len(log), fact))
-            while draw(st.integers(0, 3)) == 0:
-                extra = _strewn(draw, log)
+            while dice.random() < 0.3:
+                extra = _strewn(dice, dice.choice(kinds), log)
                 if extra is not None:
                     log.append(Event(len(log), extra))
-    return speech, log
+    return dialect, log
 
 
-def _strewn(draw: st.DrawFn, log: list[Event]) -> AnyFact | None:
+def logs(*, kinds: tuple[str, ...] = _KINDS) -> st.SearchStrategy[tuple[Dialect, list[Event]]]:
+    seed, dialect = st.integers(0, 2**32), st.sampled_from(DIALECTS)
+    return st.builds(log_of, seed, dialect, st.integers(1, 3), st.integers(0, 4), st.just(kinds))
+
+
+def _strewn(dice: Random, wanted: str, log: list[Event]) -> AnyFact | None:
     def some(*kinds: type) -> Event | None:
         found = [event for event in log if isinstance(event.fact, kinds)]
-        return found[draw(st.integers(0, len(found) - 1))] if found else None
+        return dice.choice(found) if found else None
 
     last = len(log) - 1
-    match draw(st.sampled_from(_KINDS)):
+    first = dice.randint(0, last)
+    match wanted:
         case "mask":
             return _masked(some(ToolReturned, ModelSaid, UserSaid))
         case "clip":
-            return _clipped(draw, some(ToolReturned))
+            return _clipped(dice, some(ToolReturned))
         case "drop":
-            first = draw(st.integers(0, last))
-            return Dropped(ranges=((first, draw(st.integers(first, last))),), reason="budget", rule="test")
+            return Dropped(ranges=((first, dice.randint(first, last)),), reason="budget", rule="test")
         case "compact":
-            first = draw(st.integers(0, last))
-            return Compacted(
-                first=first, last=draw(st.integers(first, last)), summary="In short: …", by="ledger"
-            )
+            return Compacted(first=first, last=dice.randint(first, last), summary="In short: …", by="ledger")
         case "revert":
             event = some(*MOVERS, Pinned, Clipped)
             return Reverted(target=event.seq) if event else None
         case "rewind":
-            return Rewound(to=draw(st.integers(0, last)), keep_reductions=draw(st.booleans()))
+            return Rewound(to=first, keep_reductions=dice.random() < 0.5)
         case "pin":
             return Pinned(text=f"never touch file {last}")
         case "pin_event":
-            return Pinned(target=draw(st.integers(0, last)))
+            return Pinned(target=first)
         case "note":
             return Noted(text="for people")
         case "use":
@@ -523,7 +531,7 @@ def _strewn(draw: st.DrawFn, log: list[Event]) -> AnyFact | None:
             keep = event and isinstance(event.fact, Instructed) and not event.fact.aside
             return Instructed(content="the new rules", replaces=event.seq) if event and keep else None
         case "aside":
-            return Instructed(content="beside", aside=True, source=draw(st.sampled_from(("", "AGENTS.md"))))
+            return Instructed(content="beside", aside=True, source=dice.choice(("", "AGENTS.md")))
         case "open":
             return Opened(model="other", policy="economy")
         case _:
@@ -544,7 +552,7 @@ def _masked(event: Event | None) -> Masked | None:
     return None
 
 
-def _clipped(draw: st.DrawFn, event: Event | None) -> Clipped | None:
+def _clipped(dice: Random, event: Event | None) -> Clipped | None:
     if event is None or not isinstance(event.fact, ToolReturned):
         return None
     content = event.fact.content
@@ -554,6 +562,6 @@ def _clipped(draw: st.DrawFn, event: Event | None) -> Clipped | None:
         if not content or not isinstance(content[0], Text):
             return None
         part, text = 0, content[0].text
-    end = draw(st.integers(0, len(text)))
+    end = dice.randint(0, len(text))
     marker = f"[cut; whole text: {handle(event.seq)}]"
     return Clipped(target=event.seq, pieces=((0, end), marker), part=part, strategy="head", rule="test")

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import anthropic
 import openai
 import pytest
 
-import foveal
-from foveal import Context, Report
+from foveal import Context
+from foveal.events import Used
 from standin import Answer, Request, StandIn, looping
 
 WINDOW = 6_000
@@ -35,7 +35,7 @@ def provider() -> Iterator[StandIn]:
 def search(query: str) -> str:
     """A tool with results of all sizes: some of them are larger than the whole window."""
     number = sum(map(ord, query))
-    lines = 2_000 if number % 17 == 0 else 3 + number % 23
+    lines = 2_000 if number % 17 == 0 else 2 + number % 13
     found = (
         f"{query}: src/module_{number}_{line}.py:{line}: value = {number * line}" for line in range(lines)
     )
@@ -115,7 +115,7 @@ def messages(url: str, ctx: Context) -> list[Any]:
             history.append({"role": "user", "content": f"Task {turn}: find the number {turn}."})
             while True:
                 reply = client.messages.create(
-                    model="claude-sonnet-4-5",
+                    model="claude-sonnet-4-6",
                     system=rules,
                     messages=ctx.fit(history, tools=tools, system=rules),  # type: ignore[arg-type]
                     tools=tools,
@@ -137,102 +137,91 @@ def messages(url: str, ctx: Context) -> list[Any]:
     return history
 
 
-LOOPS = [
-    pytest.param(chat, "gpt-4.1", id="openai chat"),
-    pytest.param(responses, "gpt-5.1", id="openai responses"),
-    pytest.param(messages, "claude-sonnet-4-5", id="anthropic"),
-]
+class Run(NamedTuple):
+    """A loop that was run, with all that is known of it afterwards."""
+
+    provider: StandIn
+    ctx: Context
+    history: list[Any]
 
 
-def run(
-    loop: Callable[[str, Context], list[Any]], model: str, provider: StandIn
-) -> tuple[Context, list[Any]]:
-    ctx = Context(model, window=WINDOW, reserve=ANSWER)
-    url = provider.anthropic if loop is messages else provider.openai
-    return ctx, loop(url, ctx)
+LOOPS = {
+    "openai chat": (chat, "gpt-4.1"),
+    "openai responses": (responses, "gpt-5.1"),
+    "anthropic": (messages, "claude-sonnet-4-6"),
+}
 
 
-def unreduced(request: Request) -> str:
-    return str(request.body.get("messages") or request.body.get("input"))
+@pytest.mark.parametrize("name", LOOPS)
+def test_a_long_loop_is_never_refused_and_what_the_provider_saw_is_what_the_report_says(name: str) -> None:
+    loop, model = LOOPS[name]
+    with StandIn(window=WINDOW) as provider:
+        ctx = Context(model, window=WINDOW, reserve=ANSWER)
+        ran = Run(provider, ctx, loop(provider.anthropic if loop is messages else provider.openai, ctx))
+    _every_request_was_legal_and_within_the_window(ran)
+    _counting_learned_from_the_provider(ran)
+    _most_of_what_was_sent_came_from_the_cache(ran)
+    _every_prefix_break_is_in_the_report(ran)
+    _the_aborted_call_got_a_synthetic_result(ran, model)
 
 
-@pytest.mark.parametrize(("loop", "model"), LOOPS)
-def test_a_long_loop_is_never_refused_and_the_report_is_measured(
-    loop: Callable[[str, Context], list[Any]], model: str, provider: StandIn
-) -> None:
-    ctx, history = run(loop, model, provider)
-    report = ctx.report()
-    assert provider.faults == []
-    assert len(provider.requests) == report.calls == 5 * TURNS
-    assert max(request.prompt for request in provider.requests) + ANSWER <= WINDOW
-    assert len(str(history)) > 4 * max(len(unreduced(request)) for request in provider.requests)
-    assert report.measured
-    _calibrated(ctx, provider)
-    _cheap(report, provider)
+def _every_request_was_legal_and_within_the_window(ran: Run) -> None:
+    requests = ran.provider.requests
+    assert ran.provider.faults == []
+    assert len(requests) == ran.ctx.report().calls == 5 * TURNS
+    assert max(request.prompt for request in requests) + ANSWER <= WINDOW
+    assert len(str(ran.history)) > 4 * max(len(str(sent(request))) for request in requests)
 
 
-def _calibrated(ctx: Context, provider: StandIn) -> None:
-    """After the first calls the prediction is close to what the provider counts."""
-    used = [event.fact for event in ctx.log if type(event.fact).__name__ == "Used"]
-    errors = sorted(abs(fact.predicted - fact.prompt) / fact.prompt for fact in used[5:])  # type: ignore[union-attr]
-    assert [fact.prompt for fact in used] == [request.prompt for request in provider.requests]  # type: ignore[union-attr]
-    assert errors[len(errors) // 2] < 0.05
+def _counting_learned_from_the_provider(ran: Run) -> None:
+    """After the first calls the prediction is close to what is then reported."""
+    used = [event.fact for event in ran.ctx.log if isinstance(event.fact, Used)]
+    errors = sorted(abs(fact.predicted - fact.prompt) / fact.prompt for fact in used[5:])
+    assert [fact.prompt for fact in used] == [request.prompt for request in ran.provider.requests]
+    assert errors[len(errors) // 2] < 0.02
+    assert ran.ctx.report().measured
 
 
-def _cheap(report: Report, provider: StandIn) -> None:
-    """Most of what is sent had been read before, because the beginning moves seldom."""
-    cached = sum(request.cached for request in provider.requests)
-    assert report.cached_share == provider.requests[-1].cached / provider.requests[-1].prompt
-    assert cached > 0.4 * sum(request.prompt for request in provider.requests)
-    assert len(report.breaks) <= report.calls / 4
+def _most_of_what_was_sent_came_from_the_cache(ran: Run) -> None:
+    requests, report = ran.provider.requests, ran.ctx.report()
+    assert report.cached_share == requests[-1].cached / requests[-1].prompt
+    assert sum(request.cached for request in requests) > 0.5 * sum(request.prompt for request in requests)
+    assert len(report.breaks) <= report.calls / 2
     assert report.spent is not None
     assert report.spent > 0
 
 
-@pytest.mark.parametrize(("loop", "model"), LOOPS)
-def test_every_prefix_break_that_the_provider_sees_is_in_the_report(
-    loop: Callable[[str, Context], list[Any]], model: str, provider: StandIn
-) -> None:
-    ctx, _ = run(loop, model, provider)
+def _every_prefix_break_is_in_the_report(ran: Run) -> None:
     broken = [
         number
-        for number, (one, next_one) in enumerate(pairwise(provider.requests), 2)
-        if not extends(_sent(one), _sent(next_one))
+        for number, (one, after) in enumerate(pairwise(ran.provider.requests), 2)
+        if not extends(sent(one), sent(after))
     ]
-    assert broken == [found.call for found in ctx.report().breaks]
+    assert broken == [found.call for found in ran.ctx.report().breaks]
 
 
-def _sent(request: Request) -> list[Any]:
-    sent: list[Any] = request.body.get("messages") or request.body["input"]
-    return sent
+def _the_aborted_call_got_a_synthetic_result(ran: Run, model: str) -> None:
+    assert "has no recorded result; it was interrupted" in str(sent(ran.provider.requests[9]))
+    roomy = Context(model, window=10_000_000)
+    roomy.fit(ran.history)
+    assert [repair.done for repair in roomy.report().repairs] == ["a synthetic result is shown"]
+
+
+def sent(request: Request) -> list[Any]:
+    found: list[Any] = request.body.get("messages") or request.body["input"]
+    return found
 
 
 def extends(short: list[Any], long: list[Any]) -> bool:
-    """The longer list begins with the shorter; Anthropic may add results and words to the last message."""
-    if long[: len(short)] == short:
-        return True
+    """The longer list begins with the shorter, but Anthropic's last message may have grown."""
     last = len(short) - 1
     if long[:last] != short[:last] or long[last].get("role") != short[last].get("role"):
         return False
-    return _blocks(long[last])[: len(_blocks(short[last]))] == _blocks(short[last])
-
-
-def _blocks(message: Any) -> list[Any]:
-    content = message.get("content")
-    return [{"type": "text", "text": content}] if isinstance(content, str) else content or []
-
-
-@pytest.mark.parametrize(("loop", "model"), LOOPS)
-def test_an_aborted_call_is_answered_in_the_request_and_told_in_the_report(
-    loop: Callable[[str, Context], list[Any]], model: str, provider: StandIn
-) -> None:
-    run(loop, model, provider)
-    assert "has no recorded result; it was interrupted" in unreduced(provider.requests[9])
-    first = Context(model, window=200_000)
-    with StandIn(window=200_000, script=looping(steps=4)) as roomy:
-        loop(roomy.anthropic if loop is messages else roomy.openai, first)
-    assert [repair.done for repair in first.report().repairs] == ["a synthetic result is shown"]
-    assert roomy.faults == []
+    if long[last].get("role") != "user" or not isinstance(long[last]["content"], list):
+        return bool(long[last] == short[last])
+    said = short[last]["content"]
+    blocks = [{"type": "text", "text": said}] if isinstance(said, str) else said
+    return bool(long[last]["content"][: len(blocks)] == blocks)
 
 
 def test_without_foveal_the_same_loop_is_refused(provider: StandIn) -> None:
@@ -241,7 +230,7 @@ def test_without_foveal_the_same_loop_is_refused(provider: StandIn) -> None:
             super().fit(messages[:1], tools=tools)
             return messages
 
-    with pytest.raises(openai.BadRequestError, match="maximum context length is 6000"):
+    with pytest.raises(openai.BadRequestError, match="maximum context length is 6000|wait for results"):
         chat(provider.openai, Everything("gpt-4.1"))
 
 
@@ -257,10 +246,9 @@ def test_the_stand_in_refuses_what_a_provider_refuses(provider: StandIn) -> None
         pytest.raises(anthropic.BadRequestError, match="prompt is too long"),
     ):
         claude.messages.create(
-            model="claude-sonnet-4-5", messages=[{"role": "user", "content": "word " * 9_000}], max_tokens=100
+            model="claude-sonnet-4-6", messages=[{"role": "user", "content": "word " * 9_000}], max_tokens=100
         )
 
 
 def test_an_answer_without_calls_ends_the_turn() -> None:
     assert looping(steps=2)(3) == Answer(text="Turn 1 is done: the answer is 3.")
-    assert foveal.__version__
