@@ -1,34 +1,23 @@
-"""How long clipping takes, by size of the text and strategy; run as a script it prints the table."""
+"""How long clipping takes, by size of the text and strategy, with the counter that needs no package."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
-from typing import get_args
+from collections.abc import Iterator
+from typing import Final, get_args
 
-from foveal.clip import Counter, Limits, Strategy, clip
+from bench.measure import Row, best_of, progress
+from foveal.clip import Limits, Strategy, clip
+from foveal.tokens import counter
 
-SIZES = {"10 kB": (10_000, 0.0001), "1 MB": (1_000_000, 0.001), "100 MB": (100_000_000, 0.1)}
+SIZES: Final = {"10 kB": (10_000, 0.0001), "1 MB": (1_000_000, 0.001), "100 MB": (100_000_000, 0.1)}
 """Name -> characters, and the seconds that are aimed at."""
-_LINE = "2025-08-01T02:43:12.158Z INFO module {} of the build was compiled in {} ms, nothing else happened\n"
-_BLOCK = "".join(_LINE.format(i, i * 7 % 1000) for i in range(1000)) + "src/a.c:12:5: error: expected ';'\n"
-
-
-class Quarters:
-    """A stand-in for `foveal.tokens.counter("estimate")`, to be replaced by it: four characters are a token."""
-
-    exact = False
-
-    def count(self, text: str) -> int:
-        return -(-len(text) // 4)
-
-    def count_all(self, texts: Sequence[str]) -> list[int]:
-        return [self.count(text) for text in texts]
-
-    def head(self, text: str, tokens: int) -> int:
-        return min(len(text), 4 * tokens)
-
-    tail = head
+LIMIT: Final = 1_000
+_LINE: Final = (
+    "2025-08-01T02:43:12.158Z INFO module {} of the build was compiled in {} ms, nothing else happened\n"
+)
+_BLOCK: Final = (
+    "".join(_LINE.format(i, i * 7 % 1000) for i in range(1000)) + "src/a.c:12:5: error: expected ';'\n"
+)
 
 
 def log_of(size: int) -> str:
@@ -36,29 +25,15 @@ def log_of(size: int) -> str:
     return (_BLOCK * (size // len(_BLOCK) + 1))[:size]
 
 
-def best_of(times: int, act: Callable[[], object]) -> float:
-    best = float("inf")
-    for _ in range(times):
-        start = time.perf_counter()
-        act()
-        best = min(best, time.perf_counter() - start)
-    return best
-
-
-def rows() -> list[tuple[str, float, str]]:
-    """(what, seconds, target), best of several, with the estimating counter and a limit of 1,000 tokens."""
-    estimate: Counter = Quarters()
-    table = []
+def rows() -> Iterator[Row]:
+    estimate = counter("estimate")
     for name, (size, target) in SIZES.items():
         text = log_of(size)
         for strategy in get_args(Strategy):
-            limits = Limits(strategy=strategy, tokens=1_000)
-            act = lambda: clip(text, limits, handle="e12", counter=estimate)  # noqa: B023, E731
-            seconds = best_of(5 if size > 10**7 else 50, act)
-            table.append((f"clip {name} {strategy}", seconds, f"< {target * 1000:g} ms"))
-    return table
-
-
-if __name__ == "__main__":
-    for what, seconds, target in rows():
-        print(f"{what:<22}{seconds * 1000:>10.3f} ms   {target}")
+            progress(f"clip: {name} {strategy} …")
+            limits = Limits(strategy=strategy, tokens=LIMIT)
+            seconds = best_of(
+                5 if size > 10**7 else 100,
+                lambda t=text, s=limits: clip(t, s, handle="e12", counter=estimate),
+            )
+            yield Row(f"clip {name}, {strategy}", seconds, limit=target, note=f"to {LIMIT:,} tokens")

@@ -9,7 +9,6 @@ from itertools import pairwise
 
 import msgspec
 import pytest
-from foveal.tokens import Counter
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -26,6 +25,7 @@ from foveal.clip import (
 )
 from foveal.clip_parts import clip_parts
 from foveal.errors import BadSetting
+from foveal.tokens import Counter
 
 
 class Characters:

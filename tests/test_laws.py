@@ -51,7 +51,7 @@ from histories import (
     wire_bytes,
 )
 
-few = settings(max_examples=60)
+few = settings(max_examples=200)
 policies = st.sampled_from(POLICIES)
 windows = st.sampled_from(WINDOWS)
 
@@ -408,7 +408,7 @@ def test_the_request_after_a_reload_is_the_request_before_it(story: Told, policy
             assert wire_bytes(rendered(again, story.dialect)) == wire_bytes(call.request)
 
 
-@settings(max_examples=120)
+@settings(max_examples=300)
 @given(logs())
 @example(("openai_chat", [Event(0, UserSaid(content="a")), Event(1, Rewound(to=0))]))
 def test_a_view_moved_on_event_by_event_is_the_view_folded_at_once(drawn: tuple[Any, list[Event]]) -> None:

@@ -5,7 +5,11 @@
     ├── MalformedMessage    a message that no dialect allows; names its index and field
     ├── BadSetting          a setting outside its range; names the field and what is allowed
     ├── UnknownHandle       a handle that no event of this log has
-    └── UnreadableEvent     bytes in the log that are not an event
+    ├── UnreadableEvent     bytes in the log that are not an event
+    └── StoreError          a store could not do what it was asked
+        ├── Conflict        somebody else appended first; carries the seq that is next
+        ├── UnknownSession  no session has that id
+        └── StoreUnusable   not a store, a newer version's, read-only, locked, full or damaged
 
 What a *model* does wrong (a call with broken arguments, say) is an answer to the model, not an exception.
 """
@@ -63,3 +67,31 @@ class UnknownHandle(FovealError, LookupError):
 
 class UnreadableEvent(FovealError, ValueError):
     """Bytes that are not an event of any version."""
+
+
+class StoreError(FovealError):
+    """A store could not do what it was asked; what had been appended before is intact."""
+
+
+class Conflict(StoreError):
+    """Somebody else appended first: read again from `next_seq − 1` on, and decide anew."""
+
+    def __init__(self, session: str, *, given: int, next_seq: int) -> None:
+        super().__init__(
+            f"session {session!r}: event {given} was to be appended, but the next one is {next_seq}"
+        )
+        self.session = session
+        self.given = given
+        self.next_seq = next_seq
+
+
+class UnknownSession(StoreError, LookupError):
+    """No session has that id."""
+
+    def __init__(self, session: str) -> None:
+        super().__init__(f"no session {session!r}; `foveal sessions` lists those that there are")
+        self.session = session
+
+
+class StoreUnusable(StoreError):
+    """The file cannot be used: what is wrong with it, and what to do."""

@@ -199,6 +199,13 @@ class SnapshotTaken(Fact, frozen=True, tag="snapshot_taken"):
     label: str = ""
 
 
+class Erased(Fact, frozen=True, tag="erased"):
+    """There was a fact here; its text was erased for good at somebody's request."""
+
+    was: str
+    """Its kind."""
+
+
 # ── reductions: facts about what is shown ────────────────────────────────────────────────────────────────
 
 
@@ -291,6 +298,7 @@ Known: TypeAlias = (
     | Noted
     | Used
     | SnapshotTaken
+    | Erased
     | Clipped
     | Masked
     | Dropped

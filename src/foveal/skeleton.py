@@ -16,7 +16,8 @@ from foveal import salient
 from foveal.events import Call
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_./:@#\-]{5,200}")
-_EDGES: Final = ".:-#/@"
+_BEFORE: Final = ":-#@"
+_AFTER: Final = ".:-#/@"
 _TELLING: Final = re.compile(r"[\d_./:@#\-]|[a-z][A-Z]|[A-Za-z]{9}")
 _EXIT: Final = re.compile(
     r"(?:exit(?:ed)?[ _]?(?:with[ _]?)?(?:code|status)?|return[ _]?code|status)\W{1,4}(-?\d{1,3})\b",
@@ -38,7 +39,7 @@ SUBJECT: Final = 80
 def names(text: str) -> Iterator[str]:
     """The identifiers, paths and numbers of a text in their order, repeats included."""
     for match in _NAME.finditer(text):
-        name = match.group().strip(_EDGES)
+        name = match.group().lstrip(_BEFORE).rstrip(_AFTER)
         if len(name) >= 5 and _TELLING.search(name):
             yield name
 

@@ -24,6 +24,7 @@ from foveal.events import (
     Compacted,
     Dropped,
     Equipped,
+    Erased,
     Event,
     Instructed,
     Masked,
@@ -174,7 +175,7 @@ class View:
                 self._pin(seq, fact)
             case Equipped():
                 self.tools = (seq, fact)
-            case Opened() | Noted() | Used() | SnapshotTaken() | Unknown():
+            case Opened() | Noted() | Used() | SnapshotTaken() | Erased() | Unknown():
                 pass
             case Reverted() | Rewound():
                 raise AssertionError("a rewind or a revert changes which events count: fold again")

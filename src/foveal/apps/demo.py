@@ -160,12 +160,14 @@ class Paper:
         if hasattr(sys.stdout, "reconfigure"):
             sys.stdout.reconfigure(errors="replace")
         self.delay = delay
-        self.colours = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+        wanted = sys.stdout.isatty() or bool(os.environ.get("FORCE_COLOR"))
+        self.colours = wanted and not os.environ.get("NO_COLOR")
         self.width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 100
 
     def write(self, text: str = "", style: str = "") -> None:
         if style and self.colours:
-            text = f"\x1b[{STYLES[style]}m{text}\x1b[0m"
+            line = text.lstrip("\n")
+            text = f"{text.removesuffix(line)}\x1b[{STYLES[style]}m{line}\x1b[0m"
         print(text, flush=self.delay > 0)
 
     def cut(self, text: str, *, taken: int = 0) -> str:
@@ -201,10 +203,8 @@ def _ending(ctx: Context, recorded: Sequence[Message], last: Request, paper: Pap
     if any(message.get("content") == rules for message in last.messages):
         paper.write("  the user's first message, with the rules, is in it word for word")
     _proof(ctx, recorded, paper)
-    paper.write(
-        "\nNext: README.md has the three lines for your own loop, examples/ one idea per file,", "bold"
-    )
-    paper.write("docs/design.md the whole design. Try --window 16000, --policy rolling, --policy off.")
+    paper.write("\nNext: README.md has the three lines for your own loop, examples/ one idea per")
+    paper.write("file, docs/design.md the design. Try --window 16000, or --policy rolling or off.")
 
 
 def _proof(ctx: Context, recorded: Sequence[Message], paper: Paper) -> None:

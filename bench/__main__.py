@@ -1,0 +1,76 @@
+"""Run the benchmarks (all, or those named) and print one table; `bench/results/latest.json` keeps it.
+
+python -m bench [fit fold clip memory import peers]
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import platform
+import sys
+import time
+from pathlib import Path
+from typing import Any, Final
+
+from bench.measure import Row, progress
+
+GROUPS: Final = ("import", "clip", "fold", "memory", "fit", "peers")
+RESULTS: Final = Path(__file__).parent / "results" / "latest.json"
+
+
+def main(names: list[str]) -> None:
+    unknown = [name for name in names if name not in GROUPS]
+    if unknown:
+        sys.exit(f"no benchmark is called {unknown[0]!r}; there are {', '.join(GROUPS)}")
+    machine = _machine()
+    print(f"{machine['python']}, {machine['processor']}, {machine['cores']} cores, load {machine['load']}")
+    rows = [(group, row) for group in names or GROUPS for row in _measured(group)]
+    RESULTS.parent.mkdir(exist_ok=True)
+    results = {"machine": machine, "rows": [{"group": group, **row.plain()} for group, row in rows]}
+    RESULTS.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n")
+    verdicts = [row.verdict for _, row in rows]
+    print(f"\n{verdicts.count('ok')} of {len(verdicts) - verdicts.count('')} targets met; {RESULTS}")
+
+
+def _measured(group: str) -> list[Row]:
+    """One group's rows, each printed as soon as it is known."""
+    progress(f"{group} …")
+    rows: list[Row] = []
+    for row in importlib.import_module(f"bench.bench_{group}").rows():
+        progress("")
+        print(_line(group if not rows else "", row), flush=True)
+        rows.append(row)
+        progress(f"{group} …")
+    progress("")
+    return rows
+
+
+def _line(group: str, row: Row) -> str:
+    figures = f"{row.measured:>12} {row.target:>14}  {row.verdict:<6}"
+    return f"{group:<7} {row.what:<62} {figures}  {row.note}".rstrip()
+
+
+def _machine() -> dict[str, Any]:
+    return {
+        "at": time.strftime("%Y-%m-%d %H:%M"),
+        "python": f"{platform.python_implementation()} {platform.python_version()}",
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "load": ", ".join(f"{load:.1f}" for load in os.getloadavg()),
+    }
+
+
+def _processor() -> str:
+    """The processor's name where Linux tells it."""
+    try:
+        told = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return platform.machine()
+    names = (line.partition(":")[2].strip() for line in told.splitlines() if line.startswith("model name"))
+    return next(names, platform.machine())
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

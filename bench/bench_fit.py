@@ -1,0 +1,98 @@
+"""`append + fit` for one more message: the same time at 100,000 messages as at 1,000, and under a millisecond.
+
+Both conversations end alike: after the first 1,000 or 100,000 messages the same messages are appended one by one,
+so that both windows are full of the same when the clock runs. A turn is one message. Of every run the median turn
+counts (the mean and the worst, which include the cuts, are in the note), and of several runs the best.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Any, Final
+
+from bench.measure import Row, Turns, progress, shown, timed
+from bench.work import Json, conversation
+from foveal import Context
+
+WINDOW: Final = 8_000
+SIZES: Final = (1_000, 100_000)
+WARM_UP: Final = 200
+TURNS: Final = 200
+RUNS: Final = 5
+GROWTH: Final = 1.5
+PER_TURN: Final = 0.001
+WAYS: Final = ("append(m); fit()", "fit(messages)")
+CASES: Final = (
+    ("estimate", "economy"),
+    ("estimate", "recent"),
+    ("estimate", "rolling"),
+    ("o200k_base", "economy"),
+)
+
+
+class Loop:
+    """An agent loop that has come so far, and goes on with the messages of `following`."""
+
+    def __init__(self, history: list[Json], following: list[Json], *, policy: str, tokenizer: str) -> None:
+        self.context = Context("gpt-4.1", window=WINDOW, policy=policy, tokenizer=tokenizer)
+        self.messages = list(history)
+        self.following = iter(following)
+        start = time.process_time()
+        self.context.fit(self.messages)
+        self.first_fit = time.process_time() - start
+
+    def turns(self, count: int, way: str) -> Turns:
+        """So many more turns, each timed."""
+        step = self._appended if way == WAYS[0] else self._given
+        return timed(map(step, islice(self.following, count)))
+
+    def _appended(self, message: Json) -> Callable[[], Any]:
+        self.messages.append(message)
+
+        def turn() -> None:
+            self.context.append(message)
+            self.context.fit()
+
+        return turn
+
+    def _given(self, message: Json) -> Callable[[], Any]:
+        def turn() -> None:
+            self.messages.append(message)
+            self.context.fit(self.messages)
+
+        return turn
+
+
+def rows() -> Iterator[Row]:
+    large = max(SIZES)
+    stream = list(islice(conversation(), large + WARM_UP + len(WAYS) * RUNS * TURNS))
+    for tokenizer, policy in CASES:
+        progress(f"fit: a conversation of {large:,} messages, {policy}, {tokenizer} …")
+        loops = {
+            size: Loop(stream[:size], stream[large:], policy=policy, tokenizer=tokenizer) for size in SIZES
+        }
+        for loop in loops.values():
+            loop.turns(WARM_UP, WAYS[0])
+        for way in WAYS:
+            yield from _compared(loops, way, f"{policy}, {tokenizer}: {way}", limited=tokenizer == "estimate")
+        first = loops[large].first_fit
+        yield Row(f"{policy}, {tokenizer}: first fit of {large:,}", first, note="all at once")
+
+
+def _compared(loops: dict[int, Loop], way: str, what: str, *, limited: bool) -> Iterator[Row]:
+    small, large = SIZES
+    runs: dict[int, list[Turns]] = {size: [] for size in SIZES}
+    for _ in range(RUNS):
+        for size, loop in loops.items():
+            runs[size].append(loop.turns(TURNS, way))
+    best = {size: min(run.median for run in runs[size]) for size in SIZES}
+    means = {size: min(run.mean for run in runs[size]) for size in SIZES}
+    worst = min(run.worst for run in runs[large])
+    note = f"per turn, median; mean {shown(means[large], 's')}, worst {shown(worst, 's')}"
+    yield Row(f"{what} at {large:,}", best[large], limit=PER_TURN if limited else None, note=note)
+    note = (
+        f"{shown(best[large], 's')} to {shown(best[small], 's')}; means {means[large] / means[small]:.2f} ×"
+    )
+    yield Row(f"{what}: growth from {small:,}", best[large] / best[small], "×", GROWTH, note)

@@ -1,0 +1,114 @@
+"""Folding a long log, and normalising: from facts, or from messages as a caller has them, to legal messages.
+
+    fold             events → view: which call a result answers, what is hidden, what is repaired
+    write and join   view → messages of one dialect; cold writes every step, warm finds all of them written
+    read             messages → facts
+
+What is normalised has two flaws as agents make them: a result that no call waited for, and a call without result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final, get_args
+
+from bench.measure import Row, best_after, best_of, progress
+from bench.work import Json, messages
+from foveal import wire
+from foveal.events import AnyFact, Dialect, Dropped, Event
+from foveal.meter import Meter
+from foveal.render import Renderer
+from foveal.tokens import counter
+from foveal.view import View, fold
+
+LONG: Final = 100_000
+ITEMS: Final = 1_000
+FOLDED: Final = 1.0
+NORMALISED: Final = 0.001
+SPACING: Final = 50
+
+
+def rows() -> Iterator[Row]:
+    meter = Meter(counter("estimate"))
+    progress(f"fold: a history of {LONG:,} messages …")
+    yield from _folding(events(facts(messages(LONG))), meter)
+    yield from _normalising(flawed(messages(ITEMS + 1)), meter)
+
+
+def _folding(log: list[Event], meter: Meter) -> Iterator[Row]:
+    seconds = best_of(5, lambda: fold(log, meter))
+    yield Row(f"fold {LONG:,} messages", seconds, limit=FOLDED, note="all visible, nothing counted")
+    reduced = events(dropping(event.fact for event in log))
+    note = f"{len(reduced):,} events, every {SPACING} a drop of all that is older"
+    yield Row(
+        f"fold {LONG:,} messages and their drops", best_of(5, lambda: fold(reduced, meter)), "s", FOLDED, note
+    )
+    seconds = best_of(1, lambda: fold(log, Meter(meter.counter)).units)
+    yield Row(f"fold {LONG:,} messages and count all of them", seconds, note="estimate")
+
+
+def _normalising(given: list[Json], meter: Meter) -> Iterator[Row]:
+    log = events(facts(given))
+    view = fold(log, meter)
+    for dialect in filter(None, get_args(Dialect)):
+        yield from _writing(view, wire.wire(dialect))
+    chat = wire.wire("openai_chat")
+    yield Row(
+        f"normalise {ITEMS:,} facts: fold, write and join",
+        best_of(50, lambda: Renderer().render(fold(log, meter), chat)),
+        limit=NORMALISED,
+        note="openai_chat",
+    )
+    for target in ("openai_chat", "anthropic"):
+        yield Row(
+            f"normalise {ITEMS:,} chat messages: read, fold, write and join",
+            best_of(50, lambda target=target: normalised(given, target, meter)),
+            note=f"to {target}",
+        )
+
+
+def _writing(view: View, dialect: wire.Wire) -> Iterator[Row]:
+    what = f"normalise {ITEMS:,} items: write and join, {dialect.dialect}"
+    cold = best_after(50, Renderer, lambda renderer: renderer.render(view, dialect))
+    yield Row(
+        f"{what}, cold", cold, limit=NORMALISED, note="a folded view, each step written for the first time"
+    )
+    renderer = Renderer()
+    renderer.render(view, dialect)
+    warm = best_of(50, lambda: renderer.render(view, dialect))
+    yield Row(f"{what}, warm", warm, limit=NORMALISED, note="each step written before; compared and copied")
+
+
+def normalised(given: Sequence[Json], target: Dialect, meter: Meter) -> list[Json]:
+    """Chat messages as legal messages of another dialect, or of their own."""
+    view = fold(events(facts(given)), meter)
+    return Renderer().render(view, wire.wire(target))[0]
+
+
+def facts(given: Sequence[Json]) -> list[AnyFact]:
+    return [fact for chunk in wire.wire("openai_chat").read(given) for fact in chunk.facts]
+
+
+def events(told: Sequence[AnyFact]) -> list[Event]:
+    return [Event(seq, fact) for seq, fact in enumerate(told)]
+
+
+def dropping(told: Iterator[AnyFact]) -> list[AnyFact]:
+    """The same facts, and every so often one that hides whatever is older."""
+    log: list[AnyFact] = []
+    for fact in told:
+        log.append(fact)
+        if len(log) % SPACING == 0:
+            log.append(Dropped(ranges=((0, len(log) - SPACING),)))
+    return log
+
+
+def flawed(given: list[Json]) -> list[Json]:
+    """Without the first call, whose result is now an orphan, and without the last result."""
+    first = _place(given, lambda message: "tool_calls" in message)
+    last = _place(given[::-1], lambda message: message["role"] == "tool")
+    return [message for at, message in enumerate(given) if at not in (first, len(given) - 1 - last)]
+
+
+def _place(given: list[Json], wanted: Callable[[Json], Any]) -> int:
+    return next(at for at, message in enumerate(given) if wanted(message))

@@ -1,0 +1,42 @@
+"""What `import foveal` costs, in fresh interpreters: modules beyond the interpreter's own, and time."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any, Final
+
+from bench.measure import Row, progress
+
+MOST: Final = 100
+RUNS: Final = 7
+_SCRIPT: Final = """
+import sys, time
+before = set(sys.modules)
+start = time.process_time()
+import foveal
+imported = time.process_time() - start
+modules = len(set(sys.modules) - before)
+foveal.Context("gpt-4.1")
+ready = time.process_time() - start
+import json
+print(json.dumps({"modules": modules, "imported": imported, "ready": ready}))
+"""
+
+
+def rows() -> Iterator[Row]:
+    progress("import: fresh interpreters …")
+    runs = [_run() for _ in range(RUNS)]
+    modules = max(run["modules"] for run in runs)
+    yield Row("import foveal: modules it loads", modules, "modules", MOST, "the library's own included")
+    yield Row("import foveal: time", min(run["imported"] for run in runs), note=f"best of {RUNS}, compiled")
+    ready = min(run["ready"] for run in runs)
+    yield Row("import and the first Context", ready, note="with the model table and the vocabulary")
+
+
+def _run() -> dict[str, Any]:
+    told = subprocess.run([sys.executable, "-c", _SCRIPT], check=True, capture_output=True, text=True)
+    run: dict[str, Any] = json.loads(told.stdout)
+    return run

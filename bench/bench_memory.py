@@ -1,0 +1,83 @@
+"""Memory of a 10,000-message context beyond the messages themselves, all of them visible.
+
+A fresh interpreter decodes the messages from JSON, as a caller would have them, and fits them with a window that
+holds them all. Both sizes are what tracemalloc saw allocated. A context shares its texts with the messages, so
+what it adds depends on their number more than on their length: hence one row for tiny messages.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import subprocess
+import sys
+import tracemalloc
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from bench import work
+from bench.measure import Row, progress
+from foveal import Context
+
+COUNT: Final = 10_000
+MOST: Final = 1.5
+CASES: Final = {
+    "AGENT": (MOST, "as agents have them"),
+    "CHAT": (MOST, "short chat"),
+    "TINY": (None, "2–12 characters each: no promise"),
+}
+
+
+class Growth(NamedTuple):
+    """Bytes."""
+
+    messages: int
+    context: int
+    peak: int
+
+
+def rows() -> Iterator[Row]:
+    for sizes, (limit, what) in CASES.items():
+        progress(f"memory: {what} …")
+        grown = _in_a_fresh_interpreter(sizes)
+        note = (
+            f"{grown.context / 1e6:.1f} MB beyond {grown.messages / 1e6:.1f} MB; "
+            f"{grown.context / COUNT:,.0f} bytes a message; peak of fit {grown.peak / grown.messages:.1f} ×"
+        )
+        yield Row(f"context of {COUNT:,} messages, {what}", grown.context / grown.messages, "×", limit, note)
+
+
+def _in_a_fresh_interpreter(sizes: str) -> Growth:
+    command = [sys.executable, "-m", "bench.bench_memory", sizes]
+    told = subprocess.run(command, check=True, capture_output=True, text=True)
+    return Growth(*json.loads(told.stdout))
+
+
+def growth(sizes: work.Sizes) -> Growth:
+    encoded = json.dumps(work.messages(COUNT, sizes))
+    _fitted(json.loads(encoded)[:10])  # so that tables and vocabularies are there already
+    tracemalloc.start()
+    empty = _allocated()
+    messages = json.loads(encoded)
+    held = _allocated()
+    tracemalloc.reset_peak()
+    context = _fitted(messages)
+    peak = tracemalloc.get_traced_memory()[1]
+    full = _allocated()
+    assert len(context.log) > COUNT
+    return Growth(held - empty, full - held, peak - held)
+
+
+def _fitted(messages: list[work.Json]) -> Context:
+    context = Context("gpt-4.1", window=100_000_000, tokenizer="estimate")
+    context.fit(messages)
+    return context
+
+
+def _allocated() -> int:
+    gc.collect()
+    return tracemalloc.get_traced_memory()[0]
+
+
+if __name__ == "__main__":
+    print(json.dumps(growth(getattr(work, sys.argv[1]))))

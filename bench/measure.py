@@ -1,0 +1,96 @@
+"""What a benchmark yields, and how it takes the time."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterable
+from statistics import mean, median
+from typing import Any, Final, Literal, NamedTuple
+
+Unit = Literal["s", "×", "modules"]
+
+_SCALES: Final = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
+
+
+class Row(NamedTuple):
+    """One line of the table. Without a value it could not be measured, without a limit nothing was promised."""
+
+    what: str
+    value: float | None
+    unit: Unit = "s"
+    limit: float | None = None
+    note: str = ""
+
+    @property
+    def measured(self) -> str:
+        return "–" if self.value is None else shown(self.value, self.unit)
+
+    @property
+    def target(self) -> str:
+        return "" if self.limit is None else f"≤ {shown(self.limit, self.unit, digits=2)}"
+
+    @property
+    def verdict(self) -> str:
+        if self.value is None or self.limit is None:
+            return ""
+        return "ok" if self.value <= self.limit else "missed"
+
+    def plain(self) -> dict[str, Any]:
+        """The row as it goes into the file of results."""
+        return {**self._asdict(), "verdict": self.verdict}
+
+
+def shown(value: float, unit: Unit, *, digits: int = 3) -> str:
+    """A figure for people: three digits and the unit that suits it."""
+    if unit == "s":
+        scale, name = next((s for s in _SCALES if value >= s[0]), _SCALES[-1])
+        return f"{_short(value / scale, digits)} {name}"
+    if unit == "×":
+        return f"{_short(value, digits)} ×"
+    return f"{value:,.0f} {unit}"
+
+
+def _short(value: float, digits: int) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.{digits}g}"
+
+
+class Turns(NamedTuple):
+    """How long each turn of a run took, in seconds."""
+
+    median: float
+    mean: float
+    worst: float
+
+
+def timed(acts: Iterable[Callable[[], object]]) -> Turns:
+    """Run each once and take its processor time."""
+    seconds: list[float] = []
+    for act in acts:
+        start = time.process_time()
+        act()
+        seconds.append(time.process_time() - start)
+    return Turns(median(seconds), mean(seconds), max(seconds))
+
+
+def best_of(times: int, act: Callable[[], object]) -> float:
+    """Processor seconds of the fastest of several runs."""
+    return best_after(times, lambda: None, lambda _: act())
+
+
+def best_after(times: int, prepare: Callable[[], Any], act: Callable[[Any], object]) -> float:
+    """The same for an act that needs something new each time; preparing it is not counted."""
+    best = float("inf")
+    for _ in range(times):
+        prepared = prepare()
+        start = time.process_time()
+        act(prepared)
+        best = min(best, time.process_time() - start)
+    return best
+
+
+def progress(words: str) -> None:
+    """Say what is being done, in place; only where somebody watches."""
+    if sys.stderr.isatty():
+        sys.stderr.write(f"\r\x1b[K{words}")
+        sys.stderr.flush()

@@ -1,0 +1,271 @@
+"""Draws the pictures of the documentation by running the engine: `python docs/draw.py` writes them anew.
+
+A drawing stands between `<!-- drawn: name -->` and the end of the code block that follows it. `tests/test_docs.py`
+checks that each is what the code draws today.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from html import escape
+from pathlib import Path
+
+from foveal import skeleton
+from foveal.budget import Caps
+from foveal.clip import Limits
+from foveal.engine import Engine
+from foveal.events import (
+    Call,
+    Compacted,
+    Event,
+    Instructed,
+    ModelSaid,
+    Opened,
+    Reverted,
+    Rewound,
+    ToolReturned,
+    UserSaid,
+    kind,
+    text_of,
+)
+from foveal.models import model
+from foveal.policy import Moment, Policy, policy
+from foveal.report import line
+from foveal.tokens import Estimate
+from foveal.view import effective
+
+ROOT = Path(__file__).parent.parent
+DRAWN = re.compile(r"(<!-- drawn: (\w+) -->\n```text\n)(.*?)(```)", re.DOTALL)
+PAGES = ("README.md", "docs/design.md", "docs/report.md")
+
+
+# ── a conversation to draw ───────────────────────────────────────────────────────────────────────────────
+
+
+def conversation(chosen: Policy, *, window: int, steps: int = 4, lines: int = 24) -> Engine:
+    """Rules, a task, and steps of a call and its result each."""
+    known = model("gpt-4.1", window=window)
+    engine = Engine(known, chosen, Caps(reserve=0), Estimate())
+    engine.append(Opened(model=known.name, policy=chosen.name))
+    engine.append(Instructed(content="You are careful."))
+    engine.append(UserSaid(content="Why is CI red?"))
+    for step in range(1, steps + 1):
+        call = Call(id=f"c{step}", name="bash", arguments=f'{{"command": "pytest part{step}"}}')
+        engine.append(ModelSaid(content=(call,)))
+        rows = [f"part{step}/test_{row}.py: passed" for row in range(lines)]
+        rows[lines // 2] = f"part{step}/test_{lines // 2}.py: FAILED: expected 12, got {step}"
+        engine.append(ToolReturned(call_id=f"c{step}", content="\n".join(rows)))
+    return engine
+
+
+def level(engine: Engine, event: Event) -> str:
+    """How an event is shown now, in a word or two."""
+    counts = any(event is other for other in effective(engine.log))
+    told = line(engine, event, counts=counts)
+    return "" if told.level == "-" else f"{told.level} {told.tokens or ''}".strip()
+
+
+def levels(engine: Engine) -> dict[int, str]:
+    return {event.seq: level(engine, event) for event in engine.log}
+
+
+def about(event: Event) -> str:
+    """What an event says, as briefly as possible."""
+    fact = event.fact
+    match fact:
+        case ModelSaid(content=(Call() as call,)):
+            words = f"calls {call.name}: {skeleton.subject(call)}"
+        case ToolReturned():
+            words = f"{text_of(fact.content).count(chr(10)) + 1} lines"
+        case Compacted():
+            words = f"e{fact.first}–e{fact.last}: {fact.summary}"
+        case _:
+            names = ("target", "to", "ranges", "masks")
+            known = {name: getattr(fact, name) for name in names if hasattr(fact, name)}
+            words = ", ".join(map(_about, known.items())) or text_of(getattr(fact, "content", ""))
+    return words if len(words) <= 33 else words[:32] + "…"
+
+
+def _about(item: tuple[str, object]) -> str:
+    name, value = item
+    if name == "masks":
+        return "masks " + ", ".join(f"e{mask.target}" for mask in value)  # type: ignore[attr-defined]
+    if name == "ranges":
+        return "ranges " + ", ".join(f"e{first}–e{last}" for first, last in value)  # type: ignore[attr-defined]
+    return f"{name} e{value}"
+
+
+def drawing(engine: Engine, change: Callable[[Engine], object], *, shown: Sequence[int] = ()) -> str:
+    """The log with the levels before and after a change, and what then stands for some events."""
+    before = levels(engine)
+    change(engine)
+    after = levels(engine)
+    rows = [f"{'log':<56}{'view before':<14}view after"]
+    for event in engine.log:
+        new = event.seq not in before
+        what = f"{'+' if new else ' '} {event.handle:<4}{kind(event.fact):<14}{about(event)}"
+        rows.append(f"{what:<56}{before.get(event.seq, ''):<14}{after[event.seq]}".rstrip())
+    rows += [f"\n{engine.log[seq].handle} is now shown as\n{_indented(engine, seq)}" for seq in shown]
+    return "\n".join(rows) + "\n"
+
+
+def _indented(engine: Engine, seq: int) -> str:
+    found = engine.view.find(seq)
+    assert found is not None
+    text = text_of(found[1].as_shown().content)
+    return "\n".join(f"  │ {row}" for row in text.splitlines())
+
+
+def settle(engine: Engine) -> None:
+    engine.settle(Moment())
+
+
+# ── the drawings ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def clip() -> str:
+    """A long result arrives: it is recorded whole, and then what is shown of it."""
+    engine = conversation(policy("economy", clip=Limits(strategy="smart", tokens=80)), window=8_000, steps=0)
+    engine.append(ModelSaid(content=(Call(id="c", name="bash", arguments='{"command": "pytest"}'),)))
+    rows = [f"test_{row}.py: passed" for row in range(40)]
+    rows[17] = "test_17.py: FAILED: expected 12, got 7"
+    arrives = ToolReturned(call_id="c", content="\n".join(rows))
+    return drawing(engine, lambda engine: engine.append(arrives), shown=[4])
+
+
+def mask() -> str:
+    """The room is full: the oldest results become placeholders, in one batch."""
+    return drawing(
+        conversation(policy("economy", target=0.75, keep_last=1, clip=None), window=1_250), settle, shown=[4]
+    )
+
+
+def drop() -> str:
+    """Masking is not enough, or not wanted (`recent`): the oldest whole steps go."""
+    engine = conversation(policy("recent"), window=900)
+    text = drawing(engine, settle)
+    notice = next(step for step in engine.view.steps if step.kind == "notice")
+    return text + f"\nin their place\n  │ {text_of(notice.said.fact.content)}\n"
+
+
+def compact() -> str:
+    """Somebody wrote a summary: it stands for the steps that it covers."""
+    summary = "Parts 1 and 2 fail in tests 12: expected 12."
+    fact = Compacted(first=3, last=6, summary=summary, by="gpt-4.1-mini")
+    return drawing(conversation(policy("economy"), window=8_000), lambda engine: engine.append(fact))
+
+
+def revert() -> str:
+    """A reduction is taken back: its event no longer counts, and the view is as it was."""
+    engine = conversation(policy("economy", target=0.75, keep_last=1, clip=None), window=1_250)
+    settle(engine)
+    masked = engine.last_seq
+    return drawing(engine, lambda engine: engine.append(Reverted(target=masked)))
+
+
+def rewind() -> str:
+    """The caller edited history: what came after the common part no longer counts."""
+
+    def change(engine: Engine) -> None:
+        engine.append(Rewound(to=6, keep_reductions=True))
+        engine.append(UserSaid(content="Leave parts 3 and 4 alone."))
+
+    return drawing(conversation(policy("economy"), window=8_000), change)
+
+
+def printed(**environment: str) -> list[str]:
+    """The lines that `make chat` prints."""
+    command = [sys.executable, "-m", "foveal.apps.demo"]
+    wanted = {**os.environ, "PYTHONIOENCODING": "utf-8", **environment}
+    done = subprocess.run(command, capture_output=True, encoding="utf-8", check=True, cwd=ROOT, env=wanted)
+    return done.stdout.splitlines()
+
+
+def demo() -> str:
+    """The beginning of what `make chat` prints, and the proof at its end."""
+    rows = printed()
+    turn, proof = (next(n for n, row in enumerate(rows) if row.startswith(w)) for w in ("turn 2", "Nothing"))
+    return "\n".join([*rows[: turn - 1], "", "…", "", *rows[proof : rows.index("", proof)]]) + "\n"
+
+
+def card() -> str:
+    """The card at the end of the demo."""
+    rows = printed()
+    start = next(place for place, row in enumerate(rows) if row.startswith("The card"))
+    return "\n".join(rows[start + 1 : rows.index("", start)]) + "\n"
+
+
+# ── the picture ──────────────────────────────────────────────────────────────────────────────────────────
+
+PICTURE = ROOT / "docs" / "demo.svg"
+STYLED = re.compile(r"\x1b\[(\d+)m(.*)\x1b\[0m")
+COLOURS = {"": "#c9d1d9", "1": "#ffffff", "2": "#8b949e", "31": "#ff7b72", "32": "#56d364", "33": "#e3b341"}
+WIDE, HIGH, LEFT, TOP = 8, 18, 20, 50
+
+
+def picture() -> str:
+    """What `make chat` prints in a terminal, as a drawing. Bars are drawn as bars: fonts disagree about them."""
+    rows = _until_card(printed(FORCE_COLOR="1"))
+    width, height = 2 * LEFT + 100 * WIDE, TOP + HIGH * len(rows) + 16
+    body = [svg for place, row in enumerate(rows) for svg in _row(row, TOP + HIGH * (place + 1) - 5)]
+    dots = [
+        f'<circle cx="{24 + 20 * place}" cy="24" r="6" fill="{colour}"/>'
+        for place, colour in enumerate(("#ff5f57", "#febc2e", "#28c840"))
+    ]
+    font = "ui-monospace, SFMono-Regular, Menlo, Consolas, 'DejaVu Sans Mono', monospace"
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" '
+        f'height="{height}" role="img" font-size="13" font-family="{font}" xml:space="preserve">'
+    )
+    title = "<title>Foveal keeps a recorded conversation inside a window of 8,000 tokens</title>"
+    back = f'<rect width="{width}" height="{height}" rx="10" fill="#0d1117"/>'
+    return "\n".join([head, title, back, *dots, *body, "</svg>\n"])
+
+
+def _until_card(rows: list[str]) -> list[str]:
+    return rows[: next(place for place, row in enumerate(rows) if "The card" in row) - 1]
+
+
+def _row(row: str, y: int) -> Iterator[str]:
+    found = STYLED.fullmatch(row)
+    style, text = (found[1], found[2]) if found else ("", row)
+    before, left, rest = text.partition("▕")
+    yield from _text(before, 0, y, style)
+    if left:
+        bar, _, after = rest.partition("▏")
+        start = len(before) + 1
+        full, x = bar.count("█"), LEFT + WIDE * start
+        yield f'<rect x="{x}" y="{y - 11}" width="{len(bar) * WIDE}" height="13" rx="2" fill="#21262d"/>'
+        colour = COLOURS[style]
+        yield f'<rect x="{x}" y="{y - 11}" width="{full * WIDE}" height="13" rx="2" fill="{colour}"/>'
+        yield from _text(after, start + len(bar) + 1, y, style)
+
+
+def _text(text: str, column: int, y: int, style: str) -> Iterator[str]:
+    words = text.strip(" ")
+    if words:
+        x = LEFT + WIDE * (column + len(text) - len(text.lstrip(" ")))
+        bold = ' font-weight="bold"' if style == "1" else ""
+        size = f'textLength="{WIDE * len(words)}" lengthAdjust="spacingAndGlyphs"'
+        yield f'<text x="{x}" y="{y}" fill="{COLOURS[style]}" {size}{bold}>{escape(words)}</text>'
+
+
+DRAWINGS: dict[str, Callable[[], str]] = {
+    drawn.__name__: drawn for drawn in (clip, mask, drop, compact, revert, rewind, demo, card)
+}
+
+
+def redrawn(page: str) -> str:
+    """A page with all of its drawings as the code draws them now."""
+    return DRAWN.sub(lambda found: found[1] + DRAWINGS[found[2]]() + found[4], page)
+
+
+if __name__ == "__main__":
+    for name in PAGES:
+        path = ROOT / name
+        path.write_text(redrawn(path.read_text(encoding="utf-8")), encoding="utf-8")
+    PICTURE.write_text(picture(), encoding="utf-8")

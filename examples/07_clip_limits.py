@@ -1,0 +1,35 @@
+"""A result is clipped when it arrives: by the policy's limits, by those of its tool, or by those of one call."""
+
+import foveal
+from foveal import Limits
+
+LOG = "\n".join(
+    "ERROR: disk quota exceeded on /var/lib" if line == 700 else f"12:00:{line:04d} copied block {line}"
+    for line in range(2_000)
+)
+
+
+def called(call_id: str, tool: str) -> list[dict]:
+    call = {"id": call_id, "type": "function", "function": {"name": tool, "arguments": "{}"}}
+    return [
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": call_id, "content": LOG},
+    ]
+
+
+policy = foveal.policy(
+    "economy",
+    clip=Limits(strategy="smart", tokens=300),
+    clip_tools={"tail": Limits(strategy="tail", lines=6)},
+)
+ctx = foveal.Context("gpt-4.1", policy=policy)
+ctx.limit("call_3", Limits(strategy="both", bytes=400, lines=20))
+history = [{"role": "user", "content": "What went wrong?"}]
+history += called("call_1", "backup") + called("call_2", "tail") + called("call_3", "backup")
+
+for message in ctx.fit(history):
+    if message["role"] == "tool":
+        print(f"── {message['tool_call_id']}\n{message['content']}")
+
+whole = [line.handle for line in ctx.report().events if line.level == "clipped"]
+assert all(ctx.original(handle) == LOG for handle in whole)

@@ -1,0 +1,120 @@
+"""Every example runs as a program of its own; those that need a provider talk to the stand-in."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from standin import StandIn
+
+ROOT = Path(__file__).parent.parent
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+SAYS = {
+    "01_three_lines": ["(measured)", "cache ", "prefix break"],
+    "02_anthropic": ["(measured)", "cache ", "claude-sonnet-4-6"],
+    "03_responses": ["(measured)", "cache ", "gpt-5.1"],
+    "04_why_and_original": ["foveal: masked result of bash pytest", "level='masked'", "and 39 more"],
+    "05_policies": [
+        "economy ",
+        "rolling ",
+        "recent ",
+        "mine ",
+        "off      context needs",
+        "a number from 0 to 1",
+    ],
+    "06_pins_and_snapshots": ["Pinned rule: Never touch the public API.", '{"commit":"0000096"}'],
+    "07_clip_limits": ["ERROR: disk quota exceeded", "(smart)", "(tail)", "(both)"],
+    "08_overflow_and_errors": [
+        "context needs 5,00",
+        "messages[1].tool_call_id",
+        "no event has the handle 'e999'",
+    ],
+    "09_models": ["gpt-4.1: 1,047,576 tokens (snapshot)", "32,768 tokens (yours)"],
+}
+"""What each of them must print, in parts."""
+
+
+def run(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    wanted = {**os.environ, "NO_PROXY": "127.0.0.1", "PYTHONIOENCODING": "utf-8", **environment}
+    return subprocess.run(
+        [sys.executable, *command], cwd=ROOT, env=wanted, capture_output=True, encoding="utf-8", timeout=120
+    )
+
+
+def test_the_examples_are_numbered_without_a_gap_and_each_is_checked() -> None:
+    assert [path.stem for path in EXAMPLES] == list(SAYS)
+    assert [int(path.stem[:2]) for path in EXAMPLES] == list(range(1, len(EXAMPLES) + 1))
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
+def test_an_example_runs_and_says_what_it_should(example: Path) -> None:
+    with StandIn(window=8_000) as provider:
+        done = run(
+            str(example),
+            OPENAI_BASE_URL=provider.openai,
+            OPENAI_API_KEY="none",
+            ANTHROPIC_BASE_URL=provider.anthropic,
+            ANTHROPIC_API_KEY="none",
+        )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert provider.faults == []
+    assert [part for part in SAYS[example.stem] if part not in done.stdout] == []
+
+
+# ── the demo ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_demo_shows_every_rung_and_that_nothing_is_lost() -> None:
+    done = run("-m", "foveal.apps.demo")
+    assert done.returncode == 0, done.stderr
+    assert "\x1b" not in done.stdout
+    for part in (
+        "No model is called",
+        "clipped the result",
+        "masked ",
+        "dropped",
+        "turn 3:",
+        "(estimated)",
+    ):
+        assert part in done.stdout
+    assert "38 of 38 tool results in the log equal the recording" in done.stdout
+    assert "with the rules, is in it word for word" in done.stdout
+    assert ">>> ctx.original('e11')" in done.stdout
+
+
+@pytest.mark.parametrize("policy", ["economy", "rolling", "recent"])
+@pytest.mark.parametrize("window", [3_000, 16_000, 200_000])
+def test_the_demo_fits_every_window_under_every_preset(policy: str, window: int) -> None:
+    done = run("-m", "foveal.apps.demo", "--policy", policy, "--window", str(window))
+    assert done.returncode == 0, done.stdout[-500:] + done.stderr
+    assert "38 of 38" in done.stdout
+
+
+def test_the_demo_says_what_does_not_fit() -> None:
+    done = run("-m", "foveal.apps.demo", "--policy", "off")
+    assert done.returncode == 1
+    assert "ContextOverflow: context needs" in done.stdout
+
+
+def test_the_demo_names_a_bad_setting() -> None:
+    done = run("-m", "foveal.apps.demo", "--policy", "thrifty")
+    assert done.returncode == 2
+    assert done.stderr == "foveal: policy = 'thrifty' is not allowed: one of economy, rolling, recent, off\n"
+
+
+def test_the_demo_can_be_cut_short_by_a_pipe() -> None:
+    command = f'"{sys.executable}" -m foveal.apps.demo | head -n 2'
+    done = subprocess.run(command, shell=True, cwd=ROOT, capture_output=True, encoding="utf-8", timeout=60)
+    assert len(done.stdout.splitlines()) == 2
+    assert done.stderr == ""
+
+
+def test_the_recording_names_no_place_outside_its_workspace() -> None:
+    text = (ROOT / "src/foveal/apps/recorded.jsonl").read_text(encoding="utf-8")
+    for place in ("/home/", "/root/", "/work/", "/Users/", "/tmp/pytest"):
+        assert place not in text

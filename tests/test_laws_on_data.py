@@ -1,0 +1,120 @@
+"""The laws on every recorded conversation, at three windows, under every preset.
+
+Needs ../shared/data beside the checkout. Of long conversations the costly checks are made at every few calls;
+FOVEAL_SOAK=1 makes them at every one.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from foveal import PRESETS, Context, ContextOverflow
+from histories import ESTIMATE, Json, context, recount, rendered, reread, strings, wire_bytes
+from legal import check_chat
+from test_laws import adds_up
+
+DATA: Final = Path(__file__).parents[2] / "shared" / "data"
+FILES: Final = sorted(path for path in DATA.glob("*.jsonl.gz") if path.name != "raw.jsonl.gz")
+SOAK: Final = bool(os.environ.get("FOVEAL_SOAK"))
+
+pytestmark = [
+    pytest.mark.data,
+    pytest.mark.skipif(not FILES, reason="the recorded conversations are not beside this checkout"),
+]
+
+
+@cache
+def conversations(path: Path) -> list[list[Json]]:
+    with gzip.open(path, "rt", encoding="utf-8") as lines:
+        return [json.loads(line)["messages"] for line in lines]
+
+
+def calls(messages: list[Json]) -> Iterator[int]:
+    """Lengths of the history at which the recorded agent asked its model, and the end."""
+    for at, message in enumerate(messages):
+        if at and message["role"] == "assistant":
+            yield at
+    yield len(messages)
+
+
+def words(message: Json | None) -> list[str]:
+    """The texts of a message that must stand in a request."""
+    return [] if message is None else [text for text in strings(message["content"]) if text.strip()]
+
+
+def said(messages: list[Json], role: str) -> list[Json]:
+    return [message for message in messages if message["role"] == role]
+
+
+def check(ctx: Context, so_far: list[Json], request: list[Json], policy: str) -> None:
+    """All that can be seen at one request."""
+    report = ctx.report()
+    adds_up(report)
+    assert recount(request) <= report.used <= report.limit
+    assert check_chat(request) == []
+    shown = set(strings([message["content"] for message in request]))
+    for message in said(so_far, "system"):
+        assert set(words(message)) <= shown
+    users = said(so_far, "user")
+    if users:
+        assert set(words(users[-1])) <= shown
+        if policy == "economy":
+            assert set(words(users[0])) <= shown, "the task is gone"
+
+
+def floor(so_far: list[Json]) -> int:
+    """Roughly what must stay: system text, the latest user message, and the newest step without its results."""
+    kept = said(so_far, "system") + said(so_far, "user")[-1:]
+    newest = next((m for m in reversed(so_far) if m["role"] in ("assistant", "user")), None)
+    return recount([*kept, newest] if newest else kept)
+
+
+def replay(messages: list[Json], window: int, policy: str) -> None:
+    ctx = context(window, policy)
+    points = list(calls(messages))
+    every = 1 if SOAK or len(points) < 12 else 16
+    request: list[Json] | None = None
+    for number, taken in enumerate(points):
+        so_far = messages[:taken]
+        try:
+            request = ctx.fit(so_far)
+        except ContextOverflow as problem:
+            request = None
+            assert problem.needed >= problem.floor > 0
+            if policy == "off":
+                return
+            assert floor(so_far) > ctx.report().limit * 0.6, str(problem)
+            continue
+        if number % every == 0 or taken == len(messages):
+            check(ctx, so_far, request, policy)
+    if request is not None:
+        log = reread(ctx.log)
+        assert log == list(ctx.log)
+        assert wire_bytes(rendered(log, "openai_chat")) == wire_bytes(request)
+        assert ctx.fit(messages) == request
+
+
+CASES: Final[list[Any]] = [
+    pytest.param(path, window, policy, id=f"{path.name.partition('.')[0]}-{window // 1_000}k-{policy}")
+    for path in FILES
+    for window in (8_000, 32_000, 128_000)
+    for policy in PRESETS
+]
+
+
+@pytest.mark.parametrize(("path", "window", "policy"), CASES)
+def test_every_recorded_conversation_keeps_the_laws(path: Path, window: int, policy: str) -> None:
+    for messages in conversations(path):
+        replay(messages, window, policy)
+
+
+def test_the_estimate_counts_what_these_tests_recount() -> None:
+    assert recount([{"role": "user", "content": "word " * 10}]) == 4 + ESTIMATE.count("word " * 10)
