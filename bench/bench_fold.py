@@ -32,7 +32,7 @@ def rows() -> Iterator[Row]:
     meter = Meter(counter("estimate"))
     progress(f"fold: a history of {LONG:,} messages …")
     yield from _folding(events(facts(messages(LONG))), meter)
-    yield from _normalising(flawed(messages(ITEMS + 1)), meter)
+    yield from _normalising(flawed(messages(ITEMS + 2)), meter)
 
 
 def _folding(log: list[Event], meter: Meter) -> Iterator[Row]:

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tracemalloc
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Final, NamedTuple
 
 from bench import work
@@ -49,7 +50,7 @@ def rows() -> Iterator[Row]:
 
 def _in_a_fresh_interpreter(sizes: str) -> Growth:
     command = [sys.executable, "-m", "bench.bench_memory", sizes]
-    told = subprocess.run(command, check=True, capture_output=True, text=True)
+    told = subprocess.run(command, check=True, capture_output=True, text=True, cwd=Path(__file__).parents[1])
     return Growth(*json.loads(told.stdout))
 
 

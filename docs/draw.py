@@ -6,6 +6,7 @@ checks that each is what the code draws today.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -13,8 +14,10 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from html import escape
 from pathlib import Path
+from typing import Any
 
-from foveal import skeleton
+import foveal
+from foveal import PRESETS, skeleton
 from foveal.budget import Caps
 from foveal.clip import Limits
 from foveal.engine import Engine
@@ -40,7 +43,7 @@ from foveal.view import effective
 
 ROOT = Path(__file__).parent.parent
 DRAWN = re.compile(r"(<!-- drawn: (\w+) -->\n```text\n)(.*?)(```)", re.DOTALL)
-PAGES = ("README.md", "docs/design.md", "docs/report.md")
+PAGES = ("README.md", "docs/design.md", "docs/policies.md", "docs/report.md", "docs/errors.md")
 
 
 # ── a conversation to draw ───────────────────────────────────────────────────────────────────────────────
@@ -163,7 +166,7 @@ def revert() -> str:
     """A reduction is taken back: its event no longer counts, and the view is as it was."""
     engine = conversation(policy("economy", target=0.75, keep_last=1, clip=None), window=1_250)
     settle(engine)
-    masked = engine.last_seq
+    masked = engine.log[-1].seq
     return drawing(engine, lambda engine: engine.append(Reverted(target=masked)))
 
 
@@ -199,11 +202,35 @@ def card() -> str:
     return "\n".join(rows[start + 1 : rows.index("", start)]) + "\n"
 
 
+def presets() -> str:
+    """The values of each preset that are not the defaults."""
+    plain = {name: chosen.values() for name, chosen in PRESETS.items()}
+    return "\n".join(f"[{name}]\n{_table(values)}" for name, values in plain.items())
+
+
+def _table(values: dict[str, Any]) -> str:
+    return "".join(f"{name} = {_value(value)}\n" for name, value in values.items() if name != "name")
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, dict):
+        known = {name: inner for name, inner in value.items() if inner is not None}
+        return "{ " + ", ".join(f"{name} = {_value(inner)}" for name, inner in known.items()) + " }"
+    return json.dumps(value)
+
+
+def errors() -> str:
+    """The tree of errors, as the module draws it."""
+    drawn = [row for row in (foveal.errors.__doc__ or "").splitlines() if row.startswith("    ")]
+    return "\n".join(row[4:] for row in drawn) + "\n"
+
+
 # ── the picture ──────────────────────────────────────────────────────────────────────────────────────────
 
 PICTURE = ROOT / "docs" / "demo.svg"
 STYLED = re.compile(r"\x1b\[(\d+)m(.*)\x1b\[0m")
 COLOURS = {"": "#c9d1d9", "1": "#ffffff", "2": "#8b949e", "31": "#ff7b72", "32": "#56d364", "33": "#e3b341"}
+NBSP = "&#160;"
 WIDE, HIGH, LEFT, TOP = 8, 18, 20, 50
 
 
@@ -250,12 +277,14 @@ def _text(text: str, column: int, y: int, style: str) -> Iterator[str]:
     if words:
         x = LEFT + WIDE * (column + len(text) - len(text.lstrip(" ")))
         bold = ' font-weight="bold"' if style == "1" else ""
+        safe = escape(words).replace(" ", NBSP)
         size = f'textLength="{WIDE * len(words)}" lengthAdjust="spacingAndGlyphs"'
-        yield f'<text x="{x}" y="{y}" fill="{COLOURS[style]}" {size}{bold}>{escape(words)}</text>'
+        yield f'<text x="{x}" y="{y}" fill="{COLOURS[style]}" {size}{bold}>{safe}</text>'
 
 
 DRAWINGS: dict[str, Callable[[], str]] = {
-    drawn.__name__: drawn for drawn in (clip, mask, drop, compact, revert, rewind, demo, card)
+    drawn.__name__: drawn
+    for drawn in (clip, mask, drop, compact, revert, rewind, demo, card, presets, errors)
 }
 
 

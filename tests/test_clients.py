@@ -230,7 +230,7 @@ def test_without_foveal_the_same_loop_is_refused(provider: StandIn) -> None:
             super().fit(messages[:1], tools=tools)
             return messages
 
-    with pytest.raises(openai.BadRequestError, match="maximum context length is 6000|wait for results"):
+    with pytest.raises(openai.BadRequestError, match=r"maximum context length is 6000|wait for results"):
         chat(provider.openai, Everything("gpt-4.1"))
 
 

@@ -54,8 +54,8 @@ def said(messages: list[Json], role: str) -> list[Json]:
     return [message for message in messages if message["role"] == role]
 
 
-def check(ctx: Context, so_far: list[Json], request: list[Json], policy: str) -> None:
-    """All that can be seen at one request."""
+def check(ctx: Context, so_far: list[Json], request: list[Json], *, task: bool) -> None:
+    """All that can be seen at one request; `task` when the first user message must still be there."""
     report = ctx.report()
     adds_up(report)
     assert recount(request) <= report.used <= report.limit
@@ -66,35 +66,46 @@ def check(ctx: Context, so_far: list[Json], request: list[Json], policy: str) ->
     users = said(so_far, "user")
     if users:
         assert set(words(users[-1])) <= shown
-        if policy == "economy":
-            assert set(words(users[0])) <= shown, "the task is gone"
+        assert not task or set(words(users[0])) <= shown, "the task is gone"
 
 
 def floor(so_far: list[Json]) -> int:
     """Roughly what must stay: system text, the latest user message, and the newest step without its results."""
-    kept = said(so_far, "system") + said(so_far, "user")[-1:]
+    kept = said(so_far[:2], "system")
+    latest = next((m for m in reversed(so_far) if m["role"] == "user"), None)
     newest = next((m for m in reversed(so_far) if m["role"] in ("assistant", "user")), None)
-    return recount([*kept, newest] if newest else kept)
+    kept += [message for message in (latest, newest) if message is not None]
+    return recount(kept)
+
+
+def attempt(ctx: Context, messages: list[Json]) -> tuple[list[Json], None] | tuple[None, ContextOverflow]:
+    try:
+        return ctx.fit(messages), None
+    except ContextOverflow as problem:
+        return None, problem
 
 
 def replay(messages: list[Json], window: int, policy: str) -> None:
     ctx = context(window, policy)
     points = list(calls(messages))
     every = 1 if SOAK or len(points) < 12 else 16
+    first = recount(said(messages, "user")[:1])
+    limit = ctx.report().limit
+    task = policy == "economy"
     request: list[Json] | None = None
     for number, taken in enumerate(points):
         so_far = messages[:taken]
-        try:
-            request = ctx.fit(so_far)
-        except ContextOverflow as problem:
-            request = None
+        request, problem = attempt(ctx, so_far)
+        must_stay = floor(so_far)
+        task = task and first + must_stay < limit * 0.6  # where both do not fit, the task has to go
+        if problem is not None:
             assert problem.needed >= problem.floor > 0
             if policy == "off":
                 return
-            assert floor(so_far) > ctx.report().limit * 0.6, str(problem)
-            continue
-        if number % every == 0 or taken == len(messages):
-            check(ctx, so_far, request, policy)
+            assert must_stay > limit * 0.6, str(problem)
+        elif number % every == 0 or taken == len(messages):
+            assert request is not None
+            check(ctx, so_far, request, task=task)
     if request is not None:
         log = reread(ctx.log)
         assert log == list(ctx.log)

@@ -17,21 +17,20 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from threading import RLock
-from typing import Any, Final
+from typing import Any, Final, Unpack
 
 from msgspec import Raw
 from msgspec.structs import replace
 
-from foveal import models, usage, wire
-from foveal.budget import Caps
+from foveal import wire
+from foveal.calls import Calls
 from foveal.clip import Limits
 from foveal.engine import Engine
 from foveal.errors import UnknownHandle
 from foveal.events import (
     AnyFact,
-    Clipped,
     Compacted,
     Content,
     Dialect,
@@ -39,24 +38,18 @@ from foveal.events import (
     Equipped,
     Event,
     Instructed,
-    Masked,
     Opened,
     Pinned,
-    Reverted,
     Rewound,
     SnapshotTaken,
     ToolReturned,
-    handle,
-    kind,
     raw,
 )
-from foveal.policy import Moment, Policy
-from foveal.policy import policy as choose_policy
+from foveal.models import Model
 from foveal.recognise import Taken
 from foveal.render import Renderer
-from foveal.report import Break, Line, Report, line, report
-from foveal.steps import Step
-from foveal.tokens import Counter, counter
+from foveal.report import Line, Report, line, report
+from foveal.setup import Settings, setup
 from foveal.view import effective, hidden_by
 
 _HANDLE: Final = re.compile(r"#?e?(\d{1,15})")
@@ -67,48 +60,25 @@ class Context:
 
     def __init__(
         self,
-        model: str | models.Model,
+        model: str | Model,
         *,
-        policy: str | Mapping[str, Any] | Policy = "economy",
-        window: int | None = None,
-        reserve: int | None = None,
-        max_input_tokens: int | None = None,
-        max_history_tokens: int = 0,
-        max_images: int = 100,
-        max_media_bytes: int = 20_000_000,
-        tokenizer: str | Counter = "auto",
         dialect: Dialect = "",
         clock: Callable[[], float] | None = None,
+        **settings: Unpack[Settings],
     ) -> None:
-        if isinstance(model, str):
-            model = models.model(model, window=window)
-        elif window is not None:
-            model = replace(model, window=window, max_input=min(window, model.max_input))
-        caps = Caps(
-            reserve=reserve,
-            max_input_tokens=max_input_tokens,
-            max_history_tokens=max_history_tokens,
-            max_images=max_images,
-            max_media_bytes=max_media_bytes,
-        )
-        counting = counter(tokenizer, model=model.name) if isinstance(tokenizer, str) else tokenizer
-        self._engine = Engine(model, choose_policy(policy), caps, counting)
+        """`settings` are those of `foveal.setup.Settings`: policy, window, reserve, caps, tokenizer. The dialect
+        is recognised from the messages; name it where they leave it open."""
+        self._engine = Engine(*setup(model, **settings))
         self._clock = clock or time.time
         self._lock = RLock()
         self._renderer = Renderer()
+        self._calls = Calls()
         self._taken = Taken()
         self._dialect: Dialect = wire.wire(dialect).dialect if dialect else ""
         self._per_call: dict[str, Limits] = {}
-        self._calls = 0
-        self._last_call: float | None = None
-        self._sent = (0, 0, 0)
-        self._broken = False
-        self._seen = 0
-        """How long the log was when the last request was made."""
-        self._breaks: list[Break] = []
         self._replacing: dict[int, int] = {}
         """For an edited system message, by its place among the messages: the event with its newest text."""
-        self._record(Opened(model=model.name, policy=self._engine.policy.name))
+        self._record(Opened(model=self._engine.model.name, policy=self._engine.policy.name))
 
     # ── the three lines ──────────────────────────────────────────────────────────────────────────────
 
@@ -131,7 +101,7 @@ class Context:
                 self._take(messages)
             self._settle(now)
             fitted, moved = self._renderer.render(self._engine.view, self._wire)
-            self._count_call(now, moved)
+            self._calls.made(self._engine, now, moved)
             return fitted
 
     def append(self, *messages: Any) -> None:
@@ -145,10 +115,7 @@ class Context:
         """Learn from the usage that the provider reported for the request of the last `fit`: an object or a
         dict of any dialect, or the whole reply. A report without numbers is ignored."""
         with self._lock:
-            units, predicted, unreduced = self._sent
-            fact = usage.used(
-                report, model=self._engine.model.name, units=units, predicted=predicted, unreduced=unreduced
-            )
+            fact = self._calls.report(report, self._engine)
             if fact is not None:
                 self._record(fact)
 
@@ -157,7 +124,7 @@ class Context:
     def report(self) -> Report:
         """What fills the window, and for every event its level and the rule that put it there."""
         with self._lock:
-            return report(self._engine, calls=self._calls, breaks=self._breaks)
+            return report(self._engine, calls=self._calls.count, breaks=self._calls.breaks)
 
     def why(self, name: str | int) -> Line:
         """How one event stands in the next request: its level, its tokens, the rule and the event behind it."""
@@ -215,7 +182,7 @@ class Context:
             return
         content = _content(system or "")
         if held is None or held.fact.content != content:
-            self._broken = held is not None
+            self._calls.broken = held is not None
             self._record(Instructed(content=content, aside=True, dialect="anthropic"))
 
     def _take_tools(self, tools: Sequence[Any]) -> None:
@@ -224,7 +191,7 @@ class Context:
             return
         offered = Raw((wire.tools_text(tools) or "[]").encode("utf-8", "replace"))
         if held is None or held[1].tools != offered:
-            self._broken = held is not None
+            self._calls.broken = held is not None
             self._record(Equipped(tools=offered))
 
     @property
@@ -263,7 +230,7 @@ class Context:
         """Record the messages from `start` on; all of them are read before the first is recorded."""
         at = start
         for chunk in list(self._wire.read(given, start)):
-            before = self._engine.last_seq
+            before = self._engine.next_seq - 1
             for fact in chunk.facts:
                 self._record(fact)
             self._taken.add(given[at : at + chunk.messages], before=before)
@@ -272,17 +239,8 @@ class Context:
     # ── sending ──────────────────────────────────────────────────────────────────────────────────────
 
     def _settle(self, now: float) -> None:
-        model, known = self._engine.model, len(self._engine.log)
-        idle = None if self._last_call is None else max(0.0, now - self._last_call)
-        moment = Moment(
-            calls=self._calls,
-            idle=idle,
-            ttl=model.cache_ttl,
-            read=model.read_ratio,
-            write=model.write_ratio,
-            broken=self._broken,
-        )
-        self._engine.settle(moment, at=now)
+        known = self._engine.next_seq
+        self._engine.settle(self._calls.moment(self._engine, now), at=now)
         self._release(self._engine.log[known:])
 
     def _release(self, events: Sequence[Event]) -> None:
@@ -292,27 +250,6 @@ class Context:
             if isinstance(event.fact, Dropped | Compacted):
                 for first, last in hidden_by(event.fact):
                     self._taken.hide(first, last, lambda seq: view.find(seq) is not None)
-
-    def _count_call(self, now: float, moved: Step | None) -> None:
-        engine = self._engine
-        self._calls += 1
-        self._last_call = now
-        self._broken = False
-        units = engine.total_units
-        self._sent = (units, engine.calibration.tokens(units), engine.unreduced + engine.fixed_units)
-        if moved is not None:
-            behind = sum(engine.view.units_of(step) for step in engine.view.steps if step.seq >= moved.seq)
-            cause = next(filter(moves_prefix, engine.log[self._seen :]), None)
-            self._breaks.append(
-                Break(
-                    call=self._calls,
-                    at=handle(moved.seq),
-                    tokens=round(behind * engine.calibration.ratio),
-                    cause=cause.handle if cause is not None else "",
-                    why=kind(cause.fact) if cause is not None else "",
-                )
-            )
-        self._seen = len(engine.log)
 
     def _event(self, name: str | int) -> Event:
         found = _HANDLE.fullmatch(str(name).strip())
@@ -328,13 +265,3 @@ def _content(system: Any) -> Content:
     fact = next(wire.wire("anthropic").read([{"role": "system", "content": system}])).facts[0]
     assert isinstance(fact, Instructed)
     return fact.content
-
-
-def moves_prefix(event: Event) -> bool:
-    """A fact that can change what an earlier request had shown."""
-    fact = event.fact
-    if isinstance(fact, Clipped):
-        return fact.rule == "squeeze"
-    if isinstance(fact, Instructed):
-        return fact.replaces is not None
-    return isinstance(fact, Masked | Dropped | Compacted | Reverted | Rewound)

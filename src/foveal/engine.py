@@ -6,14 +6,18 @@ time it is. The only way to change anything is `append`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
 from typing import Final
 
+import msgspec
 from msgspec.structs import replace
 
 from foveal import clip as clipping
+from foveal.accounts import Accounts
 from foveal.budget import Budget, Caps, plan
 from foveal.calibration import Calibration
+from foveal.carry import Carried, carried, restore
 from foveal.clip import UNLIMITED, Limits
 from foveal.clip_parts import clip_parts
 from foveal.errors import ContextOverflow
@@ -31,49 +35,101 @@ EXACT_SPREAD: Final = 0.05
 ESTIMATE_SPREAD: Final = 0.1
 
 
+class State(msgspec.Struct, frozen=True, kw_only=True):
+    """A conversation as it was after event `seq`, without the events themselves."""
+
+    seq: int
+    carried: Carried
+    calibration: Calibration
+    accounts: Accounts
+    unreduced: int
+
+
 class Engine:
     """One conversation: its log, and everything that follows from it."""
 
     def __init__(
-        self, model: Model, policy: Policy, caps: Caps, counter: Counter, *, log: Iterable[Event] = ()
+        self,
+        model: Model,
+        policy: Policy,
+        caps: Caps,
+        counter: Counter,
+        *,
+        log: Sequence[Event] = (),
+        state: State | None = None,
     ) -> None:
+        """Without `state`, `log` is the whole log; with it, the events that the state needs, and all newer ones."""
         self.model = model
         self.policy = policy
         self.caps = caps
         self.log: list[Event] = list(log)
-        self.view: View = fold(self.log, Meter(counter))
+        """The events in memory."""
+        self.accounts = Accounts()
+        self._settled: tuple[int, Budget] | None = None
+        meter = Meter(counter)
         spread = EXACT_SPREAD if counter.exact else ESTIMATE_SPREAD
         self.calibration = Calibration(ratio=model.token_ratio, spread=spread)
         self.unreduced = 0
         """Units of the whole conversation as it was said."""
-        self._settled: tuple[int, Budget] | None = None
+        self.view: View
+        if state is None:
+            self.view = fold(self.log, meter)
+            self._recount()
+            for event in self.log:
+                if isinstance(event.fact, Used):
+                    self._account(event)
+        else:
+            self._resume(state, meter)
+        self.next_seq = self.log[-1].seq + 1 if self.log else 0
         self._hard = self.budget().hard
-        self._recount()
 
-    @property
-    def last_seq(self) -> int:
-        return self.log[-1].seq if self.log else -1
+    def state(self) -> State:
+        """What `Engine` needs, beside the events that the view needs, to go on from here."""
+        return State(
+            seq=self.next_seq - 1,
+            carried=carried(self.view),
+            calibration=self.calibration,
+            accounts=self.accounts,
+            unreduced=self.unreduced,
+        )
+
+    def _resume(self, state: State, meter: Meter) -> None:
+        old = bisect_right(self.log, state.seq, key=lambda event: event.seq)
+        self.view = restore(self.log[:old], state.carried, meter)
+        self.calibration, self.accounts = state.calibration, state.accounts
+        self.unreduced = state.unreduced
+        for event in self.log[old:]:
+            self.view.advance(event)
+            self._account(event)
 
     # ── record ───────────────────────────────────────────────────────────────────────────────────────
 
     def append(self, fact: AnyFact, *, at: float | None = None, limits: Limits | None = None) -> Event:
         """Record one fact. A result that is longer than its limits is recorded whole, and then its clip;
         `limits` are this call's own and go before those of the tool and the policy."""
-        event = Event(self.last_seq + 1, fact, at)
+        event = Event(self.next_seq, fact, at)
+        self.next_seq += 1
         self.log.append(event)
         before = self.view
         self.view = advance(self.view, event, self.log)
         if self.view is not before:
             self._recount()
-        elif isinstance(fact, UserSaid | ModelSaid | ToolReturned | Instructed):
-            self.unreduced += self.view.meter.message(event.seq, fact)
+        else:
+            self._account(event)
             if isinstance(fact, ToolReturned):
                 self._clip(event, fact, limits)
-        elif isinstance(fact, Used):
-            self.calibration = self.calibration.observe(fact.units, fact.prompt)
         return event
 
+    def _account(self, event: Event) -> None:
+        fact = event.fact
+        if isinstance(fact, UserSaid | ModelSaid | ToolReturned | Instructed):
+            self.unreduced += self.view.meter.message(event.seq, fact)
+        elif isinstance(fact, Used):
+            self.calibration = self.calibration.observe(fact.units, fact.prompt)
+            self.accounts = self.accounts.after(fact, self.model)
+
     def _recount(self) -> None:
+        """The past has changed: count again what there is of it; what was spent remains spent."""
         said = (UserSaid, ModelSaid, ToolReturned, Instructed)
         facts = ((event.seq, event.fact) for event in effective(self.log))
         self.unreduced = sum(
@@ -131,7 +187,7 @@ class Engine:
         """Reduce until the next request fits, or raise `ContextOverflow`. Without new events since the last
         time this does nothing, whatever the clock says."""
         budget = self.budget()
-        if self._settled == (len(self.log), budget):
+        if self._settled == (self.next_seq, budget):
             return budget
         for _ in range(ROUNDS):
             reduction = decide(self.view, budget, moment, self.policy)
@@ -141,7 +197,7 @@ class Engine:
             moment = replace(moment, cutting=True)
         if self.view.units > budget.hard or self._too_much_media(budget):
             raise self._overflow(budget)
-        self._settled = (len(self.log), budget)
+        self._settled = (self.next_seq, budget)
         return budget
 
     def _too_much_media(self, budget: Budget) -> bool:

@@ -22,7 +22,6 @@ from foveal.events import (
     ModelSaid,
     Pinned,
     ToolReturned,
-    Used,
     UserSaid,
     handle,
     kind,
@@ -129,8 +128,7 @@ def report(engine: Engine, *, calls: int, breaks: Sequence[Break]) -> Report:
     calibration = engine.calibration
     view = engine.view
     shared = _totals(engine, budget)
-    usages = [event.fact for event in engine.log if isinstance(event.fact, Used)]
-    spent, saved = _money(engine, usages)
+    accounts = engine.accounts
     state = "over" if view.units > budget.hard else "act" if view.units > budget.act else "ok"
     if state == "ok" and view.units > budget.warn:
         state = "warn"
@@ -148,11 +146,11 @@ def report(engine: Engine, *, calls: int, breaks: Sequence[Break]) -> Report:
         state=state,
         policy=engine.policy.name,
         calls=calls,
-        cached_share=usages[-1].cache_read / usages[-1].prompt if usages else None,
+        cached_share=accounts.cached_share,
         turns=view.turns,
         turns_left=_turns_left(view, budget),
-        spent=spent,
-        saved=saved,
+        spent=accounts.spent,
+        saved=accounts.saved,
         breaks=tuple(breaks),
         repairs=tuple(_repairs(view)),
         events=tuple(_lines(engine)),
@@ -231,24 +229,6 @@ def _turns_left(view: View, budget: Budget) -> int | None:
     if not sizes:
         return None
     return max(0, budget.act - view.units) * len(sizes) // sum(sizes)
-
-
-def _money(engine: Engine, usages: Sequence[Used]) -> tuple[float | None, float | None]:
-    """Dollars spent, and dollars that sending everything would have cost beyond that."""
-    model, spent, saved, before = engine.model, 0.0, 0.0, 0
-    for used in usages:
-        kinds = {"input": used.input, "cache_read": used.cache_read, "cache_write": used.cache_write}
-        actual = model.cost(**kinds)
-        answer = model.cost(output=used.output)
-        ratio = used.prompt / used.units if used.units else 1.0
-        kept = min(before, used.unreduced)
-        ideal = model.cost(cache_read=round(kept * ratio), input=round(max(0, used.unreduced - kept) * ratio))
-        if actual is None or answer is None or ideal is None:
-            return None, None
-        spent += actual + answer
-        saved += ideal - actual if used.unreduced else 0.0
-        before = used.unreduced
-    return spent, saved
 
 
 # ── events ───────────────────────────────────────────────────────────────────────────────────────────────

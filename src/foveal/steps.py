@@ -125,14 +125,15 @@ class Slot:
 class Step:
     """The smallest thing that can be hidden: an utterance and all that answers it."""
 
-    __slots__ = ("covers", "kind", "messages", "native", "pinned", "said", "seq", "slots", "units")
+    __slots__ = ("covers", "kind", "messages", "native", "pin", "said", "seq", "slots", "units")
 
     def __init__(self, seq: int, kind: Kind, fact: Message) -> None:
         self.seq = seq
         self.kind: Kind = kind
         self.said = Shown(seq, fact)
         self.slots: list[Slot] = []
-        self.pinned = False
+        self.pin = -1
+        """The event that pinned it; -1 when none did."""
         self.covers: tuple[int, int] | None = None
         """For a summary: the first and last seq that it stands for."""
         self.messages = 1
@@ -140,6 +141,10 @@ class Step:
         self.units: int | None = None
         self.native: list[dict[str, object]] | None = None
         """The step in the provider's language, kept by whoever renders; None when it changed since."""
+
+    @property
+    def pinned(self) -> bool:
+        return self.pin >= 0
 
     @property
     def open(self) -> bool:

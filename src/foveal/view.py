@@ -85,11 +85,14 @@ class View:
         """Non-empty results so far, visible or not."""
         self.turns = 0
         self.dropped_messages = 0
+        self.notice: Step | None = None
+        """The step that tells of them."""
+        self.spared: set[int] = set()
+        """Results whose mask somebody took back: not to be masked again unless there is no other way."""
         self.tools: tuple[int, Equipped] | None = None
         """The tools on offer, and the event that says so."""
         self._where: dict[int, tuple[Step, Shown]] = {}
         self._waiting: dict[str, list[Slot]] = {}
-        self._notice: Step | None = None
         self._units = 0
         self._uncounted: list[Step] = []
 
@@ -134,6 +137,11 @@ class View:
     @property
     def first_user(self) -> Step | None:
         return next((step for step in self.steps if step.kind == "user"), None)
+
+    @property
+    def seqs(self) -> Iterable[int]:
+        """The events that are shown, as messages or as summaries."""
+        return self._where.keys()
 
     def find(self, seq: int) -> tuple[Step, Shown] | None:
         """The visible step that event `seq` is shown in, and the event as shown."""
@@ -286,10 +294,10 @@ class View:
         if fact.target is not None:
             found = self._where.get(fact.target)
             if found is not None:
-                found[0].pinned = True
+                found[0].pin = seq
         if fact.text:
             step = Step(seq, "pinned", Instructed(content=f"Pinned rule: {fact.text}", source="pinned"))
-            step.pinned = True
+            step.pin = seq
             self._add(step)
             self.permanent.append(step)
 
@@ -297,26 +305,40 @@ class View:
         hidden = self._hide(Cover("dropped", seq, hidden_by(fact), fact.rule))
         if not hidden:
             return
-        self.dropped_messages += sum(step.messages for step in hidden if step.kind != "notice")
-        place = self._notice.seq if self._notice is not None else hidden[0].seq
-        if self._notice is not None:
-            self._remove([self._notice])
-        self._notice = Step(
-            min(place, hidden[0].seq), "notice", UserSaid(content=notice(self.dropped_messages))
-        )
-        self._notice.said.seq = -1 - self.dropped_messages  # no event of its own: the text names the count
-        self._insert(self._notice)
+        self.dropped_messages += sum(step.messages for step in hidden)
+        place = hidden[0].seq
+        if self.notice is not None:
+            place = min(place, self.notice.seq)
+            self._remove([self.notice])
+        self.show_notice(place)
+
+    def show_notice(self, place: int) -> None:
+        """Say at this place how many messages were dropped."""
+        self.notice = Step(place, "notice", UserSaid(content=notice(self.dropped_messages)))
+        self.notice.said.seq = -1 - self.dropped_messages  # no event of its own: the text names the count
+        self._insert(self.notice)
 
     def _compact(self, seq: int, fact: Compacted) -> None:
         hidden = self._hide(Cover("summarised", seq, hidden_by(fact), fact.rule))
         if not hidden:
             return
-        summary = Step(hidden[0].seq, "summary", UserSaid(content=fact.summary))
+        self.show_summary(seq, fact, place=hidden[0].seq, messages=sum(step.messages for step in hidden))
+
+    def show_summary(self, seq: int, fact: Compacted, *, place: int, messages: int) -> None:
+        summary = Step(place, "summary", UserSaid(content=fact.summary))
         summary.covers = (fact.first, fact.last)
         summary.said.seq = seq
-        summary.messages = sum(step.messages for step in hidden)
-        self._where[seq] = (summary, summary.said)
+        summary.messages = messages
+        self._place(summary, summary.said)
         self._insert(summary)
+
+    def show_instruction(self, seq: int, fact: Instructed, *, place: int) -> None:
+        """An instruction that stands where an older version of it stood."""
+        step = Step(place, "instructed", fact)
+        step.said.seq = seq
+        self._place(step, step.said)
+        self._insert(step)
+        self.permanent.append(step)
 
     def _hide(self, cover: Cover) -> list[Step]:
         self.covers.append(cover)
@@ -415,9 +437,17 @@ def _said(fact: AnyFact) -> bool:
 def fold(log: Sequence[Event], meter: Meter) -> View:
     """The view of a whole log."""
     view = View(meter)
-    for event in effective(log):
+    counting = effective(log)
+    for event in counting:
         view.advance(event)
+    view.spared = _spared(log, {event.seq for event in counting}) if len(counting) < len(log) else set()
     return view
+
+
+def _spared(log: Sequence[Event], counting: set[int]) -> set[int]:
+    """What masks that no longer count had hidden."""
+    gone = (e.fact for e in log if isinstance(e.fact, Masked) and e.seq not in counting)
+    return {mask.target for fact in gone for mask in fact.masks}
 
 
 def advance(view: View, event: Event, log: Sequence[Event]) -> View:

@@ -67,7 +67,7 @@ def maskable(view: View, policy: Policy) -> list[Slot]:
     ]
     if not candidates:
         return []
-    protected = open_errors(view)
+    protected = open_errors(view) | view.spared
     return [slot for slot in candidates if slot.result is not None and slot.result.seq not in protected]
 
 

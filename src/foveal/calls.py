@@ -1,0 +1,83 @@
+"""The requests of a conversation: how many there were, when the last was, and where the prefix broke."""
+
+from __future__ import annotations
+
+from foveal.engine import Engine
+from foveal.events import (
+    Clipped,
+    Compacted,
+    Dropped,
+    Event,
+    Instructed,
+    Masked,
+    Reverted,
+    Rewound,
+    Used,
+    handle,
+    kind,
+)
+from foveal.policy import Moment
+from foveal.report import Break
+from foveal.steps import Step
+from foveal.usage import used
+
+
+class Calls:
+    def __init__(self, count: int = 0) -> None:
+        self.count = count
+        self.breaks: list[Break] = []
+        self.broken = False
+        """The prefix will be lost anyway: the tools or the system text changed since the last request."""
+        self._last: float | None = None
+        self._seen = 0
+        self._sent = (0, 0, 0)
+
+    def moment(self, engine: Engine, now: float) -> Moment:
+        """What a policy may know of the next request. A clock that goes backwards means no time has passed."""
+        model = engine.model
+        return Moment(
+            calls=self.count,
+            idle=None if self._last is None else max(0.0, now - self._last),
+            ttl=model.cache_ttl,
+            read=model.read_ratio,
+            write=model.write_ratio,
+            broken=self.broken,
+        )
+
+    def made(self, engine: Engine, now: float, moved: Step | None) -> None:
+        """A request was made; `moved` is the first step in it that was not as in the request before."""
+        self.count += 1
+        self._last = now
+        self.broken = False
+        units = engine.total_units
+        self._sent = (units, engine.calibration.tokens(units), engine.unreduced + engine.fixed_units)
+        if moved is not None:
+            self.breaks.append(self._break(engine, moved))
+        self._seen = engine.next_seq
+
+    def _break(self, engine: Engine, moved: Step) -> Break:
+        behind = sum(engine.view.units_of(step) for step in engine.view.steps if step.seq >= moved.seq)
+        since = (event for event in reversed(engine.log) if event.seq >= self._seen)
+        causes = [event for event in since if moves_prefix(event)]
+        return Break(
+            call=self.count,
+            at=handle(moved.seq),
+            tokens=round(behind * engine.calibration.ratio),
+            cause=causes[-1].handle if causes else "",
+            why=kind(causes[-1].fact) if causes else "",
+        )
+
+    def report(self, reported: object, engine: Engine) -> Used | None:
+        """What a provider reported for the newest request, as a fact; None when it says nothing."""
+        units, predicted, unreduced = self._sent
+        return used(reported, model=engine.model.name, units=units, predicted=predicted, unreduced=unreduced)
+
+
+def moves_prefix(event: Event) -> bool:
+    """A fact that can change what an earlier request had shown."""
+    fact = event.fact
+    if isinstance(fact, Clipped):
+        return fact.rule == "squeeze"
+    if isinstance(fact, Instructed):
+        return fact.replaces is not None
+    return isinstance(fact, Masked | Dropped | Compacted | Reverted | Rewound)

@@ -1,0 +1,83 @@
+"""Opening a long session from its newest point: which events the view still needs, and what it had counted.
+
+A view that is restored from this shows the same bytes as one that was folded from the start. It is a cache of the
+fold, never the truth: without it, or after a change of its form, the whole log is folded again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from foveal.events import Compacted, Event, Instructed
+from foveal.meter import Meter
+from foveal.view import View
+
+
+class Carried(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a view knows beyond the events that it shows."""
+
+    dropped_messages: int = 0
+    notice_at: int | None = None
+    results: int = 0
+    turns: int = 0
+    ordinals: dict[int, int] = {}
+    """For each result in view, how many came before it."""
+    places: dict[int, tuple[int, int]] = {}
+    """Summaries and replaced instructions: where they stand, and how many messages that is."""
+    orphans: tuple[int, ...] = ()
+    spared: tuple[int, ...] = ()
+
+
+def carried(view: View) -> Carried:
+    """What to keep beside the events that `needed` names."""
+    shown = [slot for step in view.steps for slot in step.slots if slot.result is not None]
+    moved = [step for step in view.steps if step.said.seq != step.seq and step is not view.notice]
+    return Carried(
+        dropped_messages=view.dropped_messages,
+        notice_at=None if view.notice is None else view.notice.seq,
+        results=view.results,
+        turns=view.turns,
+        ordinals={slot.result.seq: slot.ordinal for slot in shown if slot.result is not None},
+        places={step.said.seq: (step.seq, step.messages) for step in moved},
+        orphans=tuple(view.orphans[-100:]),
+        spared=tuple(sorted(view.spared)),
+    )
+
+
+def needed(view: View) -> set[int]:
+    """The events without which the view could not be restored."""
+    seqs = set(view.seqs)
+    seqs.update(shown.seq for shown in view.asides.values())
+    seqs.update(step.pin for step in view.steps if step.pinned)
+    if view.tools is not None:
+        seqs.add(view.tools[0])
+    for step in view.steps:
+        for shown in step.shown():
+            if shown.overlays:
+                seqs.update(overlay.owner for overlay in shown.overlays.values())
+    return seqs
+
+
+def restore(events: Iterable[Event], state: Carried, meter: Meter) -> View:
+    """The view again, from the events it needs."""
+    view = View(meter)
+    for event in events:
+        place = state.places.get(event.seq)
+        if place is None:
+            view.advance(event)
+        elif isinstance(event.fact, Compacted):
+            view.show_summary(event.seq, event.fact, place=place[0], messages=place[1])
+        elif isinstance(event.fact, Instructed):
+            view.show_instruction(event.seq, event.fact, place=place[0])
+    view.results, view.turns = state.results, state.turns
+    for slot in (slot for step in view.steps for slot in step.slots):
+        if slot.result is not None:
+            slot.ordinal = state.ordinals.get(slot.result.seq, slot.ordinal)
+    view.dropped_messages = state.dropped_messages
+    if state.notice_at is not None:
+        view.show_notice(state.notice_at)
+    view.orphans = list(state.orphans)
+    view.spared = set(state.spared)
+    return view

@@ -1,0 +1,134 @@
+"""The documentation is true: its code runs, its drawings are what the code draws, its tables name what there is."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import anthropic
+import msgspec
+import openai
+import pytest
+
+import foveal
+from foveal import BadSetting, Limits, Policy
+from standin import Answer, StandIn
+
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT / "docs"))
+
+import draw  # noqa: E402
+
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "AGENTS.md", ROOT / "CHANGELOG.md"]
+PAGES += sorted((ROOT / "docs").glob("*.md"))
+CODE = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
+BLOCKS = [
+    pytest.param(code, id=f"{page.stem} {number}")
+    for page in PAGES
+    for number, code in enumerate(CODE.findall(page.read_text(encoding="utf-8")), 1)
+]
+
+
+@pytest.fixture
+def clients(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
+    """The names that a reader has at hand: a client of either provider."""
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    with (
+        StandIn(script=lambda number: Answer(text="Because of a bound.")) as provider,
+        openai.OpenAI(base_url=provider.openai, api_key="none") as client,
+        anthropic.Anthropic(base_url=provider.anthropic, api_key="none") as claude,
+    ):
+        yield {"client": client, "claude": claude}
+        assert provider.faults == []
+
+
+@pytest.mark.parametrize("code", BLOCKS)
+def test_a_code_block_runs_as_it_stands(code: str, clients: dict[str, Any]) -> None:
+    exec(code, clients)  # noqa: S102
+
+
+@pytest.mark.parametrize("name", draw.PAGES)
+def test_a_drawing_is_what_the_code_draws(name: str) -> None:
+    page = (ROOT / name).read_text(encoding="utf-8")
+    assert draw.DRAWN.search(page)
+    assert page == draw.redrawn(page), "run .venv/bin/python docs/draw.py and look at what changed"
+
+
+def test_the_picture_is_what_the_demo_prints() -> None:
+    assert draw.PICTURE.read_text(encoding="utf-8") == draw.picture(), "run .venv/bin/python docs/draw.py"
+
+
+def test_every_reduction_has_a_drawing() -> None:
+    design = (ROOT / "docs/design.md").read_text(encoding="utf-8")
+    drawn = {name for _, name, *_ in draw.DRAWN.findall(design)}
+    assert drawn == {"clip", "mask", "drop", "compact", "revert", "rewind"}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_a_link_leads_somewhere_inside_the_repository(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)", page.read_text(encoding="utf-8")):
+        assert (page.parent / target).exists(), target
+
+
+# ── settings ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def rows(heading: str) -> dict[str, tuple[str, str]]:
+    """A table of the page about policies: for each setting its default and what is allowed."""
+    page = (ROOT / "docs/policies.md").read_text(encoding="utf-8")
+    section = page.split(f"\n## {heading}\n")[1].split("\n## ")[0]
+    found = re.findall(r"^\| `(\w+)` \| (.*?) \| (.*?) \|", section, re.MULTILINE)
+    return {name: (default, allowed) for name, default, allowed in found}
+
+
+def defaults(struct: type[msgspec.Struct]) -> dict[str, str]:
+    found = {}
+    for field in msgspec.structs.fields(struct):
+        if field.default_factory is not msgspec.NODEFAULT:
+            found[field.name] = str(field.default_factory())
+        else:
+            found[field.name] = "–" if field.required else str(field.default)
+    return found
+
+
+def test_every_setting_is_documented_with_its_default() -> None:
+    assert {name: default for name, (default, _) in rows("Settings").items()} == defaults(Policy)
+    assert {name: default for name, (default, _) in rows("Limits").items()} == defaults(Limits)
+
+
+def outside(allowed: str) -> list[object]:
+    """Values that a range does not allow."""
+    if found := re.fullmatch(r"0 to (\d+)", allowed):
+        return [-0.1, int(found[1]) + 0.1]
+    if found := re.fullmatch(r"whole, from (\d)", allowed):
+        return [int(found[1]) - 1, 1.5]
+    return ["no such value"] if allowed.startswith(("economy", "head", "true", "limits")) else []
+
+
+def test_the_documented_ranges_are_the_real_ones() -> None:
+    for name, (_, allowed) in rows("Settings").items():
+        for value in outside(allowed):
+            with pytest.raises(BadSetting, match=name):
+                foveal.policy({"preset": "economy", name: value})
+    for name, (_, allowed) in rows("Limits").items():
+        for value in outside(allowed):
+            with pytest.raises(BadSetting, match=name):
+                Limits(**{name: value})
+
+
+def test_every_public_error_is_explained() -> None:
+    page = (ROOT / "docs/errors.md").read_text(encoding="utf-8")
+    errors = [name for name in foveal.__all__ if _is_error(getattr(foveal, name))]
+    assert [name for name in errors if name not in page] == []
+
+
+def _is_error(value: object) -> bool:
+    return isinstance(value, type) and issubclass(value, Exception)
+
+
+def test_the_changelog_begins_with_this_version() -> None:
+    changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert re.search(r"^## (\S+)", changes, re.MULTILINE)[1] == foveal.__version__  # type: ignore[index]
