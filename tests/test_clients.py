@@ -185,8 +185,8 @@ def _counting_learned_from_the_provider(ran: Run) -> None:
 def _most_of_what_was_sent_came_from_the_cache(ran: Run) -> None:
     requests, report = ran.provider.requests, ran.ctx.report()
     assert report.cached_share == requests[-1].cached / requests[-1].prompt
-    assert sum(request.cached for request in requests) > 0.5 * sum(request.prompt for request in requests)
-    assert len(report.breaks) <= report.calls / 2
+    assert sum(request.cached for request in requests) > 0.6 * sum(request.prompt for request in requests)
+    assert len(report.breaks) <= report.calls / 3
     assert report.spent is not None
     assert report.spent > 0
 

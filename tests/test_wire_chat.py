@@ -222,7 +222,7 @@ def test_joining_leaves_the_groups_alone() -> None:
         ({"role": "user", "content": ["a"]}, "content[0]"),
         ({"role": "user", "content": [{"text": "a"}]}, "content[0].type"),
         ({"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text"}]}, "content[1].text"),
-        ({"role": "user", "content": "x", "tag": object()}, ""),
+        ({"role": "user", "content": "x", "tag": print}, ""),
         ({"role": "tool", "content": "x"}, "tool_call_id"),
         ({"role": "function", "content": "x"}, "name"),
         ({"role": "assistant", "tool_calls": "x"}, "tool_calls"),

@@ -32,6 +32,8 @@ class Caps(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     max_input_tokens: int | None = None
     max_history_tokens: int = 0
     """Tokens for the messages other than instructions."""
+    max_messages: int = 0
+    """Messages in view; for a session that may keep only so many events in memory."""
     max_images: int = 100
     max_media_bytes: int = 20_000_000
     """Bytes of images, sounds and files in one request, as encoded."""
@@ -41,7 +43,7 @@ class Caps(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
             value = getattr(self, field)
             if value is not None:
                 whole(field, value, least=0 if field == "reserve" else 1)
-        for field in ("max_history_tokens", "max_images", "max_media_bytes"):
+        for field in ("max_history_tokens", "max_messages", "max_images", "max_media_bytes"):
             whole(field, getattr(self, field), least=0)
         share("margin", self.margin, most=0.9)
 
@@ -60,6 +62,7 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
     act: int
     hard: int
     """Units that the messages may take, at the most."""
+    max_messages: int = 0
     max_images: int = 0
     max_media_bytes: int = 0
 
@@ -125,6 +128,7 @@ def plan(
         warn=low,
         act=middle,
         hard=hard,
+        max_messages=caps.max_messages,
         max_images=caps.max_images,
         max_media_bytes=caps.max_media_bytes,
     )

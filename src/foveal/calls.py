@@ -3,19 +3,7 @@
 from __future__ import annotations
 
 from foveal.engine import Engine
-from foveal.events import (
-    Clipped,
-    Compacted,
-    Dropped,
-    Event,
-    Instructed,
-    Masked,
-    Reverted,
-    Rewound,
-    Used,
-    handle,
-    kind,
-)
+from foveal.events import Used, handle, kind
 from foveal.policy import Moment
 from foveal.report import Break
 from foveal.steps import Step
@@ -29,7 +17,6 @@ class Calls:
         self.broken = False
         """The prefix will be lost anyway: the tools or the system text changed since the last request."""
         self._last: float | None = None
-        self._seen = 0
         self._sent = (0, 0, 0)
 
     def moment(self, engine: Engine, now: float) -> Moment:
@@ -53,31 +40,20 @@ class Calls:
         self._sent = (units, engine.calibration.tokens(units), engine.unreduced + engine.fixed_units)
         if moved is not None:
             self.breaks.append(self._break(engine, moved))
-        self._seen = engine.next_seq
+        engine.mover = None
 
     def _break(self, engine: Engine, moved: Step) -> Break:
         behind = sum(engine.view.units_of(step) for step in engine.view.steps if step.seq >= moved.seq)
-        since = (event for event in reversed(engine.log) if event.seq >= self._seen)
-        causes = [event for event in since if moves_prefix(event)]
+        cause = engine.mover
         return Break(
             call=self.count,
             at=handle(moved.seq),
             tokens=round(behind * engine.calibration.ratio),
-            cause=causes[-1].handle if causes else "",
-            why=kind(causes[-1].fact) if causes else "",
+            cause=cause.handle if cause is not None else "",
+            why=kind(cause.fact) if cause is not None else "",
         )
 
     def report(self, reported: object, engine: Engine) -> Used | None:
         """What a provider reported for the newest request, as a fact; None when it says nothing."""
         units, predicted, unreduced = self._sent
         return used(reported, model=engine.model.name, units=units, predicted=predicted, unreduced=unreduced)
-
-
-def moves_prefix(event: Event) -> bool:
-    """A fact that can change what an earlier request had shown."""
-    fact = event.fact
-    if isinstance(fact, Clipped):
-        return fact.rule == "squeeze"
-    if isinstance(fact, Instructed):
-        return fact.replaces is not None
-    return isinstance(fact, Masked | Dropped | Compacted | Reverted | Rewound)

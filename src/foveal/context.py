@@ -15,11 +15,10 @@ replaces the old one where it stands.
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Sequence
 from threading import RLock
-from typing import Any, Final, Unpack
+from typing import Any, Unpack
 
 from msgspec import Raw
 from msgspec.structs import replace
@@ -43,6 +42,7 @@ from foveal.events import (
     Rewound,
     SnapshotTaken,
     ToolReturned,
+    parse_handle,
     raw,
 )
 from foveal.models import Model
@@ -51,8 +51,6 @@ from foveal.render import Renderer
 from foveal.report import Line, Report, line, report
 from foveal.setup import Settings, setup
 from foveal.view import effective, hidden_by
-
-_HANDLE: Final = re.compile(r"#?e?(\d{1,15})")
 
 
 class Context:
@@ -136,11 +134,7 @@ class Context:
     def original(self, name: str | int) -> str:
         """The whole text of an event, whatever is shown of it."""
         with self._lock:
-            fact = self._event(name).fact
-            content = getattr(fact, "content", None)
-            if content is None:
-                return str(getattr(fact, "text", "") or getattr(fact, "summary", ""))
-            return content if isinstance(content, str) else wire.transcript([fact])
+            return wire.original(self._event(name).fact)
 
     @property
     def log(self) -> tuple[Event, ...]:
@@ -252,10 +246,8 @@ class Context:
                     self._taken.hide(first, last, lambda seq: view.find(seq) is not None)
 
     def _event(self, name: str | int) -> Event:
-        found = _HANDLE.fullmatch(str(name).strip())
-        seq = int(found.group(1)) if found else -1
-        log = self._engine.log
-        if not found or seq >= len(log):
+        seq, log = parse_handle(name), self._engine.log
+        if seq is None or seq >= len(log):
             raise UnknownHandle(f"no event has the handle {name!r}; the log has e0 to e{len(log) - 1}")
         return log[seq]
 

@@ -6,8 +6,9 @@ time it is. The only way to change anything is `append`.
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence, Set
+from operator import attrgetter
 from typing import Final
 
 import msgspec
@@ -21,13 +22,28 @@ from foveal.carry import Carried, carried, restore
 from foveal.clip import UNLIMITED, Limits
 from foveal.clip_parts import clip_parts
 from foveal.errors import ContextOverflow
-from foveal.events import AnyFact, Clipped, Event, Instructed, ModelSaid, Text, ToolReturned, Used, UserSaid
+from foveal.events import (
+    AnyFact,
+    Clipped,
+    Compacted,
+    Dropped,
+    Event,
+    Instructed,
+    Masked,
+    ModelSaid,
+    Opened,
+    Text,
+    ToolReturned,
+    Used,
+    UserSaid,
+)
 from foveal.meter import Meter
 from foveal.models import Model
 from foveal.policy import Moment, Policy, decide, rungs
 from foveal.tokens import Counter
 from foveal.view import View, advance, effective, fold
 
+_seq = attrgetter("seq")
 ROUNDS: Final = 500
 """Reductions for one request, at the most: a policy that goes on for longer is not getting anywhere."""
 EXACT_SPREAD: Final = 0.05
@@ -65,6 +81,8 @@ class Engine:
         self.log: list[Event] = list(log)
         """The events in memory."""
         self.accounts = Accounts()
+        self.mover: Event | None = None
+        """The first event since the last request that can have changed what that one showed."""
         self._settled: tuple[int, Budget] | None = None
         meter = Meter(counter)
         spread = EXACT_SPREAD if counter.exact else ESTIMATE_SPREAD
@@ -80,7 +98,10 @@ class Engine:
                     self._account(event)
         else:
             self._resume(state, meter)
-        self.next_seq = self.log[-1].seq + 1 if self.log else 0
+        self.next_seq = 1 + max(self.log[-1].seq if self.log else -1, -1 if state is None else state.seq)
+        last = next((event for event in reversed(self.log) if isinstance(event.fact, Opened)), None)
+        self.opened = last.fact if last is not None and isinstance(last.fact, Opened) else Opened(model="")
+        self.opened_seq = last.seq if last is not None else -1
         self._hard = self.budget().hard
 
     def state(self) -> State:
@@ -94,13 +115,29 @@ class Engine:
         )
 
     def _resume(self, state: State, meter: Meter) -> None:
-        old = bisect_right(self.log, state.seq, key=lambda event: event.seq)
+        old = bisect_right(self.log, state.seq, key=_seq)
         self.view = restore(self.log[:old], state.carried, meter)
         self.calibration, self.accounts = state.calibration, state.accounts
         self.unreduced = state.unreduced
         for event in self.log[old:]:
             self.view.advance(event)
             self._account(event)
+
+    def since(self, seq: int) -> list[Event]:
+        """The events from `seq` on."""
+        return self.log[bisect_left(self.log, seq, key=_seq) :]
+
+    def forget(self, wanted: Set[int]) -> None:
+        """Keep only these events in memory."""
+        self.log = [event for event in self.log if event.seq in wanted]
+        self.view.meter.forget(wanted)
+
+    def take(self, event: Event) -> None:
+        """An event that somebody else recorded."""
+        self.log.append(event)
+        self.next_seq = event.seq + 1
+        self.view.advance(event)
+        self._account(event)
 
     # ── record ───────────────────────────────────────────────────────────────────────────────────────
 
@@ -114,6 +151,7 @@ class Engine:
         self.view = advance(self.view, event, self.log)
         if self.view is not before:
             self._recount()
+            self.mover = self.mover or event
         else:
             self._account(event)
             if isinstance(fact, ToolReturned):
@@ -122,8 +160,12 @@ class Engine:
 
     def _account(self, event: Event) -> None:
         fact = event.fact
+        if self.mover is None and moves_prefix(event):
+            self.mover = event
         if isinstance(fact, UserSaid | ModelSaid | ToolReturned | Instructed):
             self.unreduced += self.view.meter.message(event.seq, fact)
+        elif isinstance(fact, Opened):
+            self.opened, self.opened_seq = fact, event.seq
         elif isinstance(fact, Used):
             self.calibration = self.calibration.observe(fact.units, fact.prompt)
             self.accounts = self.accounts.after(fact, self.model)
@@ -266,3 +308,13 @@ def _clips(
         for place, cut in zip(places, cuts, strict=True)
         if cut is not None
     ]
+
+
+def moves_prefix(event: Event) -> bool:
+    """A fact that can change what an earlier request had shown."""
+    fact = event.fact
+    if isinstance(fact, Clipped):
+        return fact.rule == "squeeze"
+    if isinstance(fact, Instructed):
+        return fact.replaces is not None
+    return isinstance(fact, Masked | Dropped | Compacted)

@@ -13,12 +13,14 @@ How they are written down is the business of `codec`.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any, Final, Literal, TypeAlias, cast
 
 import msgspec
 from msgspec import Raw
 
+_HANDLE: Final = re.compile(r"#?e?(\d{1,15})")
 FORMAT: Final = 1
 """Version of the line format; a line without `v` is version 1."""
 
@@ -327,6 +329,12 @@ class Event(msgspec.Struct, frozen=True, gc=False):
 def handle(seq: int) -> str:
     """How an event is called in placeholders, markers and tools: short, and the same for ever."""
     return f"e{seq}"
+
+
+def parse_handle(name: str | int) -> int | None:
+    """The seq that a handle names, however a person or a model writes it: e12, #e12, 12; None if it is none."""
+    found = _HANDLE.fullmatch(str(name).strip())
+    return int(found.group(1)) if found else None
 
 
 def kind(fact: AnyFact) -> str:

@@ -6,6 +6,7 @@ the tokens that this model's provider will report.
 
 from __future__ import annotations
 
+from collections.abc import Set
 from typing import Final
 
 from foveal.events import (
@@ -64,6 +65,11 @@ class Meter:
             units = self.counter.count(part.arguments) if isinstance(part, Call) else self._part(part)
             known = self._texts[key] = units
         return known
+
+    def forget(self, wanted: Set[int]) -> None:
+        """Keep only the counts of these events."""
+        self._facts = {seq: units for seq, units in self._facts.items() if seq in wanted or seq < 0}
+        self._texts = {key: units for key, units in self._texts.items() if key[1] in wanted or key[1] < 0}
 
     def _measure(self, fact: Message) -> int:
         units = PER_MESSAGE + self._content(fact.content)

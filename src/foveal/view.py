@@ -14,7 +14,7 @@ when somebody asks for them, and only of what is then visible.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from operator import attrgetter
 from typing import assert_never
 
@@ -139,7 +139,7 @@ class View:
         return next((step for step in self.steps if step.kind == "user"), None)
 
     @property
-    def seqs(self) -> Iterable[int]:
+    def seqs(self) -> Collection[int]:
         """The events that are shown, as messages or as summaries."""
         return self._where.keys()
 

@@ -28,4 +28,4 @@ def decide(view: View, budget: Budget, moment: Moment, policy: Policy) -> Reduct
             chosen = recent.decide(view, budget, moment, policy)
         case _:
             assert_never(policy.ladder)
-    return chosen or (rungs.shed(view, budget) if view.media else None)
+    return chosen or rungs.thin(view, budget, policy) or (rungs.shed(view, budget) if view.media else None)

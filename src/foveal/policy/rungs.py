@@ -197,6 +197,20 @@ def _runs(view: View, going: set[int]) -> Iterator[tuple[int, int]]:
         yield run
 
 
+def thin(view: View, budget: Budget, policy: Policy) -> Dropped | None:
+    """Drop the oldest steps when there are more messages in view than may be; down to three quarters of that."""
+    messages = len(view.seqs)
+    if not budget.max_messages or messages <= budget.max_messages:
+        return None
+    going: set[int] = set()
+    for step in droppable(view, keep_task=policy.keep_task):
+        if messages <= budget.max_messages * 3 // 4:
+            break
+        going.add(step.seq)
+        messages -= 1 + len(step.slots)
+    return Dropped(ranges=tuple(_runs(view, going)), reason="messages", rule=policy.name) if going else None
+
+
 def must_fit(view: View, budget: Budget, policy: Policy, *, target: float) -> Reduction | None:
     """What to do when the messages are above the hard limit and nothing gentler is left: None when they fit,
     or when nothing that remains may be touched."""

@@ -16,7 +16,7 @@ from foveal.wire._common import Bad, Chunk, Json, json_text
 from foveal.wire._detect import detect
 from foveal.wire.text import transcript
 
-__all__ = ["Chunk", "Wire", "detect", "tools_text", "transcript", "wire"]
+__all__ = ["Chunk", "Wire", "detect", "original", "tools_text", "transcript", "wire"]
 
 
 class Wire(Protocol):
@@ -62,3 +62,11 @@ def tools_text(tools: Sequence[Any]) -> str:
         return json_text(list(tools))
     except Bad as bad:
         raise BadSetting("tools", tools, f"dicts or objects of a client library: {bad.problem}") from None
+
+
+def original(fact: AnyFact) -> str:
+    """All the words of one fact: its text as it is, or its parts as a transcript."""
+    content = getattr(fact, "content", None)
+    if content is None:
+        return str(getattr(fact, "text", "") or getattr(fact, "summary", ""))
+    return content if isinstance(content, str) else transcript([fact])

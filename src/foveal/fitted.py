@@ -1,0 +1,86 @@
+"""A fitted request: what the model shall see, in whichever dialect it is asked for."""
+
+from __future__ import annotations
+
+from itertools import chain
+from typing import Any
+
+import msgspec
+
+from foveal import wire
+from foveal.engine import Engine
+from foveal.events import AnyFact, Dialect, Instructed, text_of, unraw
+from foveal.steps import Step
+from foveal.view import View
+
+Json = dict[str, Any]
+
+
+class Fitted(msgspec.Struct, frozen=True, kw_only=True):
+    facts: tuple[AnyFact, ...]
+    """The messages as facts, reductions applied, every call answered."""
+    aside: tuple[Instructed, ...]
+    """System text that goes beside the messages."""
+    tools: list[Any]
+    tokens: int
+    """What the provider is expected to count for it."""
+    limit: int
+    """The most that it might have been."""
+
+    @classmethod
+    def of(cls, engine: Engine) -> Fitted:
+        view, budget = engine.view, engine.budget()
+        aside = (shown.fact for shown in view.asides.values())
+        return cls(
+            facts=tuple(chain.from_iterable(step.facts() for step in view.steps)),
+            aside=tuple(fact for fact in aside if isinstance(fact, Instructed)),
+            tools=[] if view.tools is None else unraw(view.tools[1].tools),
+            tokens=engine.calibration.tokens(engine.total_units),
+            limit=engine.calibration.tokens(budget.hard + budget.fixed),
+        )
+
+    def to_openai(self) -> list[Json]:
+        """Messages for OpenAI's chat completions, and all who speak like it. System text stands in front."""
+        return self._written("openai_chat", [*map(_inline, self.aside), *self.facts])
+
+    def to_responses(self) -> list[Json]:
+        """Items for OpenAI's Responses. System text stands in front."""
+        return self._written("openai_responses", [*map(_inline, self.aside), *self.facts])
+
+    def to_anthropic(self) -> list[Json]:
+        """Messages for Anthropic; the system text at the beginning is in `system`."""
+        return self._written("anthropic", self.facts[len(self._leading()) :])
+
+    @property
+    def system(self) -> str:
+        """System text as one string, for a provider that takes it beside the messages."""
+        return "\n\n".join(text_of(fact.content) for fact in (*self.aside, *self._leading()))
+
+    def _leading(self) -> list[Instructed]:
+        leading: list[Instructed] = []
+        for fact in self.facts:
+            if not isinstance(fact, Instructed):
+                break
+            leading.append(fact)
+        return leading
+
+    def _written(self, dialect: Dialect, facts: Any) -> list[Json]:
+        writer = wire.wire(dialect)
+        return writer.join([writer.write(fact) for fact in facts])
+
+    def moved(self, view: View, before: tuple[AnyFact, ...]) -> Step | None:
+        """The first step that is not as it was in the request before; None when only new ones were added."""
+        if self.facts[: len(before)] == before:
+            return None
+        at = next(
+            (i for i, (a, b) in enumerate(zip(self.facts, before, strict=False)) if a != b), len(self.facts)
+        )
+        for step in view.steps:
+            at -= 1 + len(step.slots)
+            if at < 0:
+                return step
+        return view.steps[-1] if view.steps else None
+
+
+def _inline(fact: Instructed) -> Instructed:
+    return msgspec.structs.replace(fact, aside=False)

@@ -1,0 +1,366 @@
+"""A durable session: the same engine as `Context`, its log in a store.
+
+    async with foveal.open_store("chats.db") as store:
+        session = await foveal.Session.open(store, "demo", model="anthropic/claude-sonnet-4-5")
+        await session.append(foveal.UserSaid(content="…"))
+        messages = (await session.fit()).to_anthropic()
+
+1. What `append` returned is stored; nothing is shown to a model that is not.
+2. Only what the view needs is in memory, and opening reads only that.
+3. When another process appended first, the session reads what it missed and tries again: a user's message is
+   never lost to a conflict, and a reduction is decided anew.
+4. After an error in the store, or a cancellation, the next call reads the session again from the store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Self, Unpack
+
+import msgspec
+from msgspec.structs import replace
+
+from foveal import wire
+from foveal.accounts import Accounts
+from foveal.calls import Calls
+from foveal.carry import needed
+from foveal.engine import Engine, State
+from foveal.errors import Conflict, ContextOverflow, StoreError, UnknownHandle
+from foveal.events import (
+    REDUCTIONS,
+    AnyFact,
+    Event,
+    Opened,
+    Pinned,
+    Reverted,
+    Rewound,
+    SnapshotTaken,
+    parse_handle,
+    raw,
+)
+from foveal.fitted import Fitted
+from foveal.inherit import inheritance
+from foveal.models import Model
+from foveal.ports import Checkpoint, Hit, SessionInfo, Store
+from foveal.report import Line, Report, line, report
+from foveal.setup import Settings, Setup, setup
+from foveal.view import effective
+
+TRIES: Final = 50
+"""How often a conflict with other writers is resolved by reading again before giving up."""
+KEEP_EVERY: Final = 64
+"""A checkpoint is kept after so many events, and after every reduction."""
+
+
+def events_in_memory(model: Model) -> int:
+    """How many events a session keeps in memory: twice what fits into the window, if each has 200 tokens."""
+    return min(2_000, max(100, model.max_input // 200 * 2))
+
+
+class Session:
+    """One session, to be used from one event loop; calls are served one after the other."""
+
+    def __init__(self, store: Store, id: str, made: Setup, clock: Callable[[], float]) -> None:
+        self.store = store
+        self.id = id
+        self._limit = events_in_memory(made.model)
+        caps = made.caps
+        if not caps.max_messages:
+            caps = replace(caps, max_messages=self._limit * 3 // 4)
+        self._setup = made._replace(caps=caps)
+        self._engine: Engine | None = None
+        self._clock = clock
+        self._lock = asyncio.Lock()
+        self._calls = Calls()
+        self._kept = -1
+        self._before: tuple[AnyFact, ...] = ()
+
+    @classmethod
+    async def open(
+        cls,
+        store: Store,
+        id: str,
+        *,
+        model: str | Model,
+        origin: str = "",
+        clock: Callable[[], float] | None = None,
+        **settings: Unpack[Settings],
+    ) -> Self:
+        """Open a session, or begin one. A change of model or policy is recorded."""
+        session = cls(store, id, setup(model, **settings), clock or time.time)
+        async with session._lock:
+            engine = await session._ready()
+            opened = Opened(model=engine.model.name, policy=engine.policy.name, origin=origin)
+            if origin or (opened.model, opened.policy) != (engine.opened.model, engine.opened.policy):
+                await session._commit([opened])
+        return session
+
+    # ── the loop ─────────────────────────────────────────────────────────────────────────────────────
+
+    async def append(self, *facts: AnyFact) -> tuple[Event, ...]:
+        """Store facts; they are durable when this returns."""
+        async with self._lock:
+            return tuple(await self._commit(facts))
+
+    async def fit(self) -> Fitted:
+        """What the next request should send: legal, and within the budget, or `ContextOverflow`."""
+        async with self._lock:
+            engine = await self._caught_up()
+            now = self._clock()
+            for _ in range(TRIES):
+                first = engine.next_seq
+                overflow: ContextOverflow | None = None
+                try:
+                    engine.settle(self._calls.moment(engine, now), at=now)
+                except ContextOverflow as problem:
+                    overflow = problem
+                if await self._stored(engine, first):
+                    break
+                engine = await self._ready()
+            if overflow is not None:
+                raise overflow
+            return self._fitted(engine, now)
+
+    async def observe(self, reported: Any) -> None:
+        """Record the usage that a provider reported for the request of the last `fit`."""
+        async with self._lock:
+            fact = self._calls.report(reported, await self._ready())
+            if fact is not None:
+                await self._commit([fact])
+
+    # ── looking ──────────────────────────────────────────────────────────────────────────────────────
+
+    async def usage(self) -> Accounts:
+        """What this session has used and cost so far."""
+        async with self._lock:
+            return (await self._caught_up()).accounts
+
+    async def report(self) -> Report:
+        """What fills the window and why; lists the events that the view needs, not the whole log."""
+        async with self._lock:
+            return report(await self._caught_up(), calls=self._calls.count, breaks=self._calls.breaks)
+
+    async def why(self, name: str | int) -> Line:
+        """How one event stands in the next request, and which event is behind that."""
+        async with self._lock:
+            event = await self._event(name)
+            whole = Engine(*self._setup, log=await self.store.read(self.id))
+            counts = any(event.seq == other.seq for other in effective(whole.log))
+            return line(whole, event, counts=counts)
+
+    async def original(self, name: str | int) -> str:
+        """The whole text of an event, whatever is shown of it."""
+        return wire.original((await self._event(name)).fact)
+
+    async def events(self, *, first: int = 0, last: int | None = None) -> list[Event]:
+        return await self.store.read(self.id, first=first, last=last)
+
+    async def search(self, query: str, *, limit: int = 50) -> list[Hit]:
+        """Events whose text has words of the query, best first."""
+        return await self.store.search(self.id, query, limit=limit)
+
+    async def pick(self, seqs: Sequence[int]) -> list[Event]:
+        return await self.store.pick(self.id, seqs)
+
+    def visible(self, seq: int) -> bool:
+        """The event is shown whole in the request as it stands now."""
+        found = self._engine.view.find(seq) if self._engine is not None else None
+        return found is not None and found[1].level == "full"
+
+    @property
+    def last_seq(self) -> int:
+        return self._engine.next_seq - 1 if self._engine is not None else -1
+
+    async def info(self) -> SessionInfo:
+        return await self.store.info(self.id)
+
+    # ── steering ─────────────────────────────────────────────────────────────────────────────────────
+
+    async def pin(self, text: str = "", *, event: str | int | None = None) -> str:
+        """Keep a rule in every request, or the step of an event as it is now. Returns the pin's handle."""
+        async with self._lock:
+            target = None
+            if event is not None:
+                target = (await self._event(event)).seq
+                if (await self._ready()).view.find(target) is None:
+                    raise UnknownHandle(f"{event!r} is not shown any more, so it cannot be pinned")
+            return (await self._commit([Pinned(text=text, target=target)]))[0].handle
+
+    async def snapshot(self, data: Any, *, label: str = "") -> str:
+        """Record an application's own state; it is never sent. Returns its handle."""
+        return (await self.append(SnapshotTaken(data=raw(data), label=label)))[0].handle
+
+    async def undo(self, name: str | int | None = None) -> Event:
+        """Take back one reduction (the newest, if none is named), whatever came after it. Returns what was taken
+        back."""
+        async with self._lock:
+            await self._caught_up()
+            event = await self._newest_reduction() if name is None else await self._event(name)
+            if not isinstance(event.fact, (*REDUCTIONS, Pinned)):
+                raise UnknownHandle(
+                    f"{event.handle} is not a reduction or a pin, so there is nothing to undo"
+                )
+            await self._rewrite(Reverted(target=event.seq))
+            return event
+
+    async def rewind(self, to: int) -> None:
+        """Go back to how the session was after event `to`; what came later stays in the log, and is not shown."""
+        async with self._lock:
+            engine = await self._caught_up()
+            if not 0 <= to < engine.next_seq:
+                raise UnknownHandle(f"there is no event {to}; the log has 0 to {engine.next_seq - 1}")
+            await self._rewrite(Rewound(to=to))
+
+    async def fork(self, id: str, *, at: int | None = None) -> Session:
+        """A new session that begins with this one's events up to `at` (all of them, if not given)."""
+        async with self._lock:
+            engine = await self._caught_up()
+            last = engine.next_seq - 1 if at is None else at
+            if not 0 <= last < engine.next_seq:
+                raise UnknownHandle(f"there is no event {at}; the log has 0 to {engine.next_seq - 1}")
+            await self.store.fork(self.id, id, at=last)
+        forked = type(self)(self.store, id, self._setup, self._clock)
+        await forked.append(replace(engine.opened, origin=f"{self.id}@{last}"))
+        return forked
+
+    @classmethod
+    async def continue_from(
+        cls, store: Store, origin: str, id: str, *, model: str | Model, **settings: Unpack[Settings]
+    ) -> Self:
+        """Begin a session with the summary and the pinned rules of an earlier one."""
+        earlier = await store.read(origin)
+        session = await cls.open(store, id, model=model, origin=origin, **settings)
+        await session.append(*inheritance(earlier, origin, session._setup.counter))
+        return session
+
+    async def rename(self, title: str) -> None:
+        await self.store.rename(self.id, title)
+
+    async def delete(self) -> None:
+        """Erase the text of this session for good; its log stays gapless, with nothing in it."""
+        async with self._lock:
+            await self.store.erase(self.id)
+            self._engine = None
+
+    # ── the only appender ────────────────────────────────────────────────────────────────────────────
+
+    async def _commit(self, facts: Sequence[AnyFact]) -> list[Event]:
+        """Store facts after whatever is there, trying again when somebody else was first."""
+        for _ in range(TRIES):
+            engine = await self._ready()
+            first = engine.next_seq
+            now = self._clock()
+            events = [engine.append(fact, at=now) for fact in facts]
+            if await self._stored(engine, first):
+                return events
+        raise StoreError(f"session {self.id!r}: {TRIES} conflicts in a row with other writers; try again")
+
+    async def _stored(self, engine: Engine, first: int) -> bool:
+        """Store what the engine has appended since `first`; False when somebody else was first."""
+        new = engine.since(first)
+        if not new:
+            return True
+        self._engine = None  # until it is stored, what is in memory is not true
+        try:
+            await self.store.append(self.id, new)
+        except Conflict:
+            return False
+        self._engine = engine
+        await self._tidy(engine, new)
+        return True
+
+    async def _rewrite(self, fact: Reverted | Rewound) -> None:
+        """Store a fact that changes which earlier ones count, and fold the whole log again."""
+        for _ in range(TRIES):
+            engine = await self._caught_up()
+            event = Event(engine.next_seq, fact, self._clock())
+            self._engine = None
+            try:
+                await self.store.append(self.id, [event])
+                break
+            except Conflict:
+                continue
+        self._kept = -1
+        await self._tidy(await self._ready(), [event])
+
+    async def _tidy(self, engine: Engine, new: Sequence[Event]) -> None:
+        """Keep a checkpoint now and then, and only what the view needs in memory."""
+        reduced = any(isinstance(event.fact, (*REDUCTIONS, Reverted, Rewound)) for event in new)
+        due = engine.next_seq - self._kept > KEEP_EVERY
+        if not (reduced or due or len(engine.log) > self._limit):
+            return
+        wanted = needed(engine.view) | {engine.opened_seq}
+        state = engine.state()
+        checkpoint = Checkpoint(seq=state.seq, needed=tuple(sorted(wanted)), state=msgspec.json.encode(state))
+        engine.forget(wanted)
+        await self.store.keep_checkpoint(self.id, checkpoint)
+        self._kept = engine.next_seq
+
+    # ── reading ──────────────────────────────────────────────────────────────────────────────────────
+
+    async def _ready(self) -> Engine:
+        """The engine as of the last thing that this session knows to be stored."""
+        if self._engine is None:
+            self._engine = await self._loaded()
+            self._limit = events_in_memory(self._engine.model)
+        return self._engine
+
+    async def _caught_up(self) -> Engine:
+        """The engine with what other processes have appended meanwhile."""
+        engine = await self._ready()
+        missed = await self.store.read(self.id, first=engine.next_seq) if engine.next_seq else []
+        if any(isinstance(event.fact, Reverted | Rewound) for event in missed):
+            self._engine = None
+            return await self._ready()
+        for event in missed:
+            engine.take(event)
+        return engine
+
+    async def _loaded(self) -> Engine:
+        checkpoint = await self.store.checkpoint(self.id)
+        if checkpoint is not None:
+            engine = await self._resumed(checkpoint)
+            if engine is not None:
+                return engine
+        try:
+            log = await self.store.read(self.id)
+        except LookupError:
+            log = []
+        return Engine(*self._setup, log=log)
+
+    async def _resumed(self, checkpoint: Checkpoint) -> Engine | None:
+        """From the checkpoint on; None when it cannot be used and the whole log must be folded."""
+        try:
+            state = msgspec.json.decode(checkpoint.state, type=State)
+        except msgspec.DecodeError:
+            return None
+        newer = await self.store.read(self.id, first=checkpoint.seq + 1)
+        if any(isinstance(event.fact, Reverted | Rewound) for event in newer):
+            return None
+        older = await self.store.pick(self.id, checkpoint.needed)
+        if len(older) != len(checkpoint.needed):
+            return None
+        self._kept = checkpoint.seq
+        return Engine(*self._setup, log=[*older, *newer], state=state)
+
+    async def _event(self, name: str | int) -> Event:
+        seq = parse_handle(name)
+        found = await self.store.pick(self.id, [seq]) if seq is not None else []
+        if not found:
+            raise UnknownHandle(f"no event of session {self.id!r} has the handle {name!r}")
+        return found[0]
+
+    async def _newest_reduction(self) -> Event:
+        log = await self.store.read(self.id)
+        for event in reversed(effective(log)):
+            if isinstance(event.fact, REDUCTIONS):
+                return event
+        raise UnknownHandle(f"nothing in session {self.id!r} has been reduced, so there is nothing to undo")
+
+    def _fitted(self, engine: Engine, now: float) -> Fitted:
+        fitted = Fitted.of(engine)
+        self._calls.made(engine, now, fitted.moved(engine.view, self._before))
+        self._before = fitted.facts
+        return fitted
