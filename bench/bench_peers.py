@@ -22,6 +22,8 @@ from foveal.tokens import counter
 SIZES: Final = (500, 5_000)
 BUDGET: Final = 8_000
 TURNS: Final = 20
+PATIENCE: Final = 20.0
+"""Seconds for all turns of one peer."""
 OURS: Final = ("estimate", "o200k_base")
 
 
@@ -46,9 +48,9 @@ def _trimming(size: int, peers: Sequence[Trimmer]) -> Iterator[Row]:
         yield Row(f"{what}: foveal, {name}", ours[name], note=_judged(_context(name).fit(given)))
     for peer in peers:
         progress(f"peers: {what}, {peer.name} …")
-        held = peer.held(given)
-        seconds = best_of(3, lambda peer=peer, held=held: peer.trim(held, BUDGET))
-        note = f"{_ratio(seconds, ours, peer)}; {_judged(peer.plain(peer.trim(held, BUDGET)))}"
+        held, fitted = peer.held(given), []
+        seconds = best_of(3, lambda p=peer, h=held, f=fitted: f.append(p.trim(h, BUDGET)))
+        note = f"{_ratio(seconds, ours, peer)}; {_judged(peer.plain(fitted[0]))}"
         yield Row(f"{what}: {peer.name}, {peer.counting}", seconds, note=note)
 
 
@@ -60,15 +62,17 @@ def _turns(size: int, peers: Sequence[Trimmer]) -> Iterator[Row]:
     for name in OURS:
         context, given = _context(name), stream[:size]
         context.fit(given)
-        ours[name] = timed(_growing(given, stream[size:], context.fit)).median
-        yield Row(f"{what}: foveal, {name}", ours[name], note="fit(messages)")
+        turns = timed(_growing(given, stream[size:], context.fit))
+        ours[name] = turns.median
+        note = f"fit(messages), worst {shown(turns.worst, 's')}"
+        yield Row(f"{what}: foveal, {name}", turns.median, note=note)
     for peer in peers:
         progress(f"peers: {what}, {peer.name} …")
         held = peer.held(stream)
         trim: Callable[[list[Any]], Any] = lambda given, peer=peer: peer.trim(given, BUDGET)  # noqa: E731
-        seconds = timed(_growing(held[:size], held[size:], trim)).median
-        note = _ratio(seconds, ours, peer)
-        yield Row(f"{what}: {peer.name}, {peer.counting}", seconds, note=note)
+        turns = timed(_growing(held[:size], held[size:], trim), patience=PATIENCE)
+        note = f"{_ratio(turns.median, ours, peer)}; worst {shown(turns.worst, 's')}"
+        yield Row(f"{what}: {peer.name}, {peer.counting}", turns.median, note=note)
 
 
 def _growing(

@@ -565,3 +565,48 @@ def _clipped(dice: Random, event: Event | None) -> Clipped | None:
     end = dice.randint(0, len(text))
     marker = f"[cut; whole text: {handle(event.seq)}]"
     return Clipped(target=event.seq, pieces=((0, end), marker), part=part, strategy="head", rule="test")
+
+
+# ── plain conversations for single cases ─────────────────────────────────────────────────────────────────
+
+
+def asked(call_id: str, name: str = "bash", **arguments: Any) -> Json:
+    """An assistant that calls one tool."""
+    function = {"name": name, "arguments": json.dumps(arguments or {"command": f"run {call_id}"})}
+    return {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [{"id": call_id, "type": "function", "function": function}],
+    }
+
+
+def answered(call_id: str, content: Any) -> Json:
+    return {"role": "tool", "tool_call_id": call_id, "content": content}
+
+
+def user(content: Any) -> Json:
+    return {"role": "user", "content": content}
+
+
+def result(number: int, words: int = 200) -> str:
+    """A result with names that stand in no other."""
+    return "\n".join(
+        f"line {n} of /srv/data_{number}/file_{number}_{n}.txt has words" for n in range(words // 10)
+    )
+
+
+def session(results: int, words: int = 200, task: str = "Find the bug in the parser, please.") -> list[Json]:
+    """One task and many tool calls."""
+    messages = [{"role": "system", "content": "You are careful."}, user(task)]
+    for number in range(results):
+        messages += [asked(f"c{number}"), answered(f"c{number}", result(number, words))]
+    return messages
+
+
+def masks(log: Any) -> list[Mask]:
+    return [mask for event in log if isinstance(event.fact, Masked) for mask in event.fact.masks]
+
+
+def of(log: Any, *kinds: type) -> list[Event]:
+    """The events of some kinds."""
+    return [event for event in log if isinstance(event.fact, kinds)]

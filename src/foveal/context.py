@@ -72,7 +72,8 @@ class Context:
         self._renderer = Renderer()
         self._calls = Calls()
         self._taken = Taken()
-        self._dialect: Dialect = wire.wire(dialect).dialect if dialect else ""
+        self._wire = wire.wire(dialect)
+        self._dialect: Dialect = dialect
         self._per_call: dict[str, Limits] = {}
         self._replacing: dict[int, int] = {}
         """For an edited system message, by its place among the messages: the event with its newest text."""
@@ -94,8 +95,7 @@ class Context:
             self._take_system(system)
             self._take_tools(tools)
             if messages is not None:
-                if not self._dialect:
-                    self._dialect = wire.detect(messages[len(self._taken) :], tools=tools, system=system)
+                self._recognise(messages[len(self._taken) :], tools, system)
                 self._take(messages)
             self._settle(now)
             fitted, moved = self._renderer.render(self._engine.view, self._wire)
@@ -105,8 +105,7 @@ class Context:
     def append(self, *messages: Any) -> None:
         """Record messages that follow those taken so far; for loops that would rather not resend the rest."""
         with self._lock:
-            if not self._dialect:
-                self._dialect = wire.detect(messages)
+            self._recognise(messages, (), None)
             self._read(messages, 0)
 
     def observe(self, report: Any) -> None:
@@ -188,9 +187,11 @@ class Context:
             self._calls.broken = held is not None
             self._record(Equipped(tools=offered))
 
-    @property
-    def _wire(self) -> wire.Wire:
-        return wire.wire(self._dialect)
+    def _recognise(self, messages: Sequence[Any], tools: Sequence[Any], system: Any) -> None:
+        """Find out the dialect. What messages or tools say is final; a separate system text is only a hint."""
+        if not self._dialect:
+            self._dialect = wire.detect(messages, tools=tools)
+            self._wire = wire.wire(self._dialect or wire.detect((), system=system))
 
     def _take(self, messages: Sequence[Any]) -> None:
         """Recognise what was seen before, rewind if it was edited, record the rest."""

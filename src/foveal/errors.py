@@ -29,14 +29,14 @@ class ContextOverflow(FovealError):
     ) -> None:
         super().__init__(message)
         self.needed = needed
-        """Tokens the smallest possible request would take."""
+        """Tokens of the request as it stands after every reduction that was allowed."""
         self.available = available
         """Tokens a request may take: window − reserve − margin."""
         self.window = window
         self.reserve = reserve
         self.margin = margin
         self.floor = floor
-        """Tokens of what no reduction may touch."""
+        """Tokens of the smallest possible request: what no reduction may touch."""
 
 
 class MalformedMessage(FovealError, ValueError):

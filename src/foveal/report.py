@@ -304,18 +304,22 @@ def usage_line(report: Report) -> str:
     if report.cached_share is not None:
         parts.append(f"cache {report.cached_share:.0%}")
     if report.turns_left is not None:
-        parts.append(f"~{report.turns_left:,} turns left")
+        parts.append(_turns(report.turns_left))
     if report.spent is not None and report.spent > 0:
         parts.append(f"${report.spent:.4f}")
     return " · ".join(parts)
 
 
+def _turns(left: int) -> str:
+    if left == 0:
+        return "less than a turn left"
+    return f"~{left:,} turn{'s' if left != 1 else ''} left"
+
+
 def _card(report: Report) -> Iterable[str]:
     how = "measured" if report.measured else "estimated"
-    yield (
-        f"  {report.model} (window: {report.window_source}) · {report.policy} · counted with "
-        f"{report.counted_by} ({how})"
-    )
+    yield f"  {report.model} (window: {report.window_source}) · policy {report.policy}"
+    yield f"  counted with {report.counted_by} ({how})"
     for name, tokens in report.totals.items():
         if tokens:
             yield f"  {name:<13}{tokens:>11,}  {tokens / max(1, report.window):>6.1%}"
@@ -329,7 +333,9 @@ def _card(report: Report) -> Iterable[str]:
         yield "  " + ", ".join(f"{count:,} {level}" for level, count in levels.items())
     if report.breaks:
         last = report.breaks[-1]
-        yield f"  {len(report.breaks)} prefix breaks in {report.calls} calls, the last by {last.cause}: {last.why}"
+        many = "s" if len(report.breaks) != 1 else ""
+        count = f"{len(report.breaks)} prefix break{many} in {report.calls} calls"
+        yield f"  {count}, the last by {last.cause}: {last.why}"
     if report.saved is not None and report.saved:
         yield f"  spent ${report.spent or 0:.4f}, saved ${report.saved:.4f} against sending everything"
     for repair in report.repairs:

@@ -107,7 +107,7 @@ PRESETS: Final[Mapping[str, Policy]] = {
 }
 
 
-def policy(name: str | Mapping[str, Any] | Policy = "economy", **changes: Any) -> Policy:
+def policy(name: str | Mapping[str, Any] | Policy = "economy", /, **changes: Any) -> Policy:
     """A preset by name, a table of values as TOML has them (with `preset` or `ladder`), or a policy itself;
     `changes` are values to set in it."""
     if isinstance(name, Policy):

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from foveal.errors import MalformedMessage
-from foveal.events import AnyFact, Dialect, Equipped, Instructed, Raw, Used, raw
-from foveal.transcripts.recording import Builder, words
+from msgspec import Raw
+
+from foveal.events import AnyFact, Dialect, Equipped, Instructed, ModelSaid, Noted, Used, raw
+from foveal.transcripts.recording import UNKNOWN, Builder, Recorded, as_text, words
 from foveal.usage import used
 from foveal.wire import Wire, detect, wire
 
@@ -59,6 +61,56 @@ def readable(dialect: Wire, message: object) -> bool:
         return False
 
 
+class Feed:
+    """Messages that come one by one. A run of the model's items is one utterance, written when something else
+    follows; what happens beside it meanwhile comes after it."""
+
+    def __init__(self, into: Builder, dialect: Wire) -> None:
+        self.into = into
+        self.dialect = dialect
+        self._run: list[object] = []
+        self._at: float | None = None
+        self._beside: list[Recorded] = []
+
+    def message(self, message: object, *, at: float | None = None) -> bool:
+        """The next message; False when it is none."""
+        facts = self._facts((message,))
+        if facts is None:
+            return False
+        if self.dialect.dialect == "openai_responses" and isinstance(facts[0], ModelSaid):
+            self._at = at if not self._run else self._at
+            self._run.append(message)
+        else:
+            self.flush()
+            self.into.add(*facts, at=at)
+        return True
+
+    def beside(self, *facts: AnyFact, at: float | None = None) -> None:
+        """Something that is no message; it does not end an utterance."""
+        (self._beside if self._run else self.into.facts).extend((fact, at) for fact in facts)
+
+    def keep(self, line: bytes | str) -> None:
+        self.into.unknown += 1
+        self.beside(Noted(topic=UNKNOWN, text=as_text(line)))
+
+    def flush(self) -> None:
+        if self._run:
+            run, self._run = self._run, []
+            self.into.add(*(self._facts(run) or ()), at=self._at)
+        self.into.facts += self._beside
+        self._beside = []
+
+    def _facts(self, messages: Sequence[object]) -> tuple[AnyFact, ...] | None:
+        try:
+            return tuple(fact for chunk in self.dialect.read(messages) for fact in chunk.facts) or None
+        except REFUSED:
+            return None
+
+
+Usage: TypeAlias = Mapping[int, Sequence[Used]]
+"""Reports of usage by the index of the message that they came with."""
+
+
 def conversation(
     into: Builder, messages: Sequence[object], *, dialect: Dialect | None = None, usage: Usage | None = None
 ) -> None:
@@ -71,11 +123,8 @@ def conversation(
         else:
             into.add(*facts)
         for place in range(index, index + count):
-            into.add(*usage.get(place, ())) if usage else None
+            into.add(*(usage or {}).get(place, ()))
         index += count
-
-
-Usage = Mapping[int, Sequence[Used]]
 
 
 def frame(into: Builder, request: Mapping[str, Any]) -> None:
@@ -87,7 +136,10 @@ def frame(into: Builder, request: Mapping[str, Any]) -> None:
     tools = request.get("tools")
     if isinstance(tools, list) and tools:
         held = opaque(tools)
-        into.keep(written(tools)) if held is None else into.add(Equipped(tools=held))
+        if held is None:
+            into.keep(written(tools))
+        else:
+            into.add(Equipped(tools=held))
 
 
 def _system(into: Builder, text: object) -> None:

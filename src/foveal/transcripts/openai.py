@@ -12,7 +12,7 @@ from itertools import chain
 from typing import Any, Final
 
 from foveal.transcripts.lines import Line, NotJson
-from foveal.transcripts.messages import conversation, frame, gather, opaque, reported, written
+from foveal.transcripts.messages import Feed, conversation, frame, reported
 from foveal.transcripts.recording import Builder, Recording, headline, moment, words
 from foveal.wire import detect, wire
 
@@ -69,24 +69,10 @@ def _recording(request: Mapping[str, Any], path: str, id: str) -> Recording:
 def _loose(lines: list[tuple[Line, Any]], path: str, id: str) -> Recording:
     """Lines of one message each; what is no message is kept in its place."""
     into = Builder(NAME, path)
-    messages = [held for _, held in lines if isinstance(held, Mapping)]
-    dialect = wire(detect(messages))
-    places = [place for place, (_, held) in enumerate(lines) if isinstance(held, Mapping)]
-    taken = done = 0
-    for count, facts in gather(dialect, messages):
-        while done < places[taken]:
-            into.keep(lines[done][0].raw)
-            done += 1
-        if facts is None:
-            into.keep(lines[done][0].raw)
-        else:
-            into.add(*facts)
-        taken += count
-        for place in range(done, places[taken - 1] + 1):  # in the middle of a run: after it
-            if place not in _span(places, taken, count):
-                into.keep(lines[place][0].raw)
-        done = places[taken - 1] + 1
-    for line, _ in lines[done:]:
-        into.keep(line.raw)
+    feed = Feed(into, wire(detect([held for _, held in lines if isinstance(held, Mapping)])))
+    for line, held in lines:
+        if not isinstance(held, Mapping) or not feed.message(held):
+            feed.keep(line.raw)
+    feed.flush()
     into.title = headline(into.facts)
     return into.done(id)

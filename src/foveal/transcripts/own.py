@@ -1,0 +1,107 @@
+"""Foveal's own format: a header line, then one event a line, as `codec` writes them.
+
+    {"foveal":"session","v":1,"id":"demo","title":"A day's work"}
+    {"seq":0,"fact":{"kind":"user_said","content":"Hello"}}
+
+What was written comes back byte for byte, facts of later versions included. A file can hold several sessions. Events
+keep their seq: a line that is not understood takes the place of the event that is missing there, and stands at the
+end when none is missing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+import msgspec
+
+from foveal.codec import decode, encode
+from foveal.errors import UnreadableEvent
+from foveal.events import FORMAT, Event, Noted
+from foveal.transcripts.lines import Line
+from foveal.transcripts.recording import UNKNOWN, Builder, Recording, as_text, words
+
+NAME: Final = "foveal"
+MOST_MISSING: Final = 10_000
+"""A seq that jumps further is taken for a broken line."""
+
+
+class Header(msgspec.Struct, kw_only=True):
+    foveal: str = "session"
+    v: int = FORMAT
+    id: str
+    title: str = ""
+
+
+def write_events(events: Iterable[Event], session_id: str, title: str = "") -> Iterator[bytes]:
+    """A session as lines, each with its newline."""
+    header = Header(id=session_id, title=title)
+    try:
+        yield msgspec.json.encode(header) + b"\n"
+    except UnicodeEncodeError:  # a lone surrogate is not UTF-8, but JSON's own escapes can carry it
+        yield json.dumps(msgspec.structs.asdict(header)).encode() + b"\n"
+    for event in events:
+        yield encode(event) + b"\n"
+
+
+def read(lines: Iterable[Line], path: str, stem: str) -> Iterator[Recording]:
+    session: _Session | None = None
+    told = 0
+    for line in lines:
+        header = line.mapping() if line.raw.startswith(b'{"foveal"') else None
+        if header is None or header.get("foveal") != NAME_OF_HEADER:
+            session = session or _Session(path)
+            session.line(line)
+            continue
+        if session is not None:
+            yield session.done(stem, told)
+            told += 1
+        session = _Session(path)
+        session.into.id, session.into.title = words(header.get("id")), words(header.get("title"))
+    if session is not None:
+        yield session.done(stem, told)
+
+
+NAME_OF_HEADER: Final = "session"
+
+
+class _Session:
+    """One session as its lines come."""
+
+    def __init__(self, path: str) -> None:
+        self.into = Builder(NAME, path)
+        self.first: int | None = None
+        self.strange: list[bytes] = []
+
+    def line(self, line: Line) -> None:
+        try:
+            event = decode(line.raw)
+        except UnreadableEvent:
+            self.strange.append(line.raw)
+            return
+        if isinstance(event.seq, int) and self._reach(event.seq):
+            self.into.add(event.fact, at=event.at)
+        else:
+            self.strange.append(line.raw)
+
+    def _reach(self, seq: int) -> bool:
+        """Fill what is missing before `seq`; False when that is not a place for an event."""
+        if self.first is None:
+            self.first = max(0, seq - len(self.strange))
+        gap = seq - self.first - len(self.into)
+        if not 0 <= gap <= MOST_MISSING:
+            return False
+        for place in range(seq - gap, seq):
+            if self.strange:
+                self.into.keep(self.strange.pop(0))
+            else:
+                self.into.unknown += 1
+                self.into.note("missing event", f"e{place} is not in the file")
+        return True
+
+    def done(self, stem: str, told: int) -> Recording:
+        for raw in self.strange:
+            self.into.unknown += 1
+            self.into.add(Noted(topic=UNKNOWN, text=as_text(raw)))
+        return self.into.done(f"{stem}:{told}" if told else stem, first=self.first or 0)
