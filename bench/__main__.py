@@ -1,6 +1,7 @@
 """Run the benchmarks (all, or those named) and print one table; `bench/results/latest.json` keeps it.
 
-python -m bench [fit fold clip memory import peers]
+python -m bench [import clip fold memory fit peers]
+python -m bench.table                                 the kept results as Markdown
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ def _measured(group: str) -> list[Row]:
 
 def _line(group: str, row: Row) -> str:
     figures = f"{row.measured:>12} {row.target:>14}  {row.verdict:<6}"
-    return f"{group:<7} {row.what:<62} {figures}  {row.note}".rstrip()
+    return f"{group:<7} {row.what:<68} {figures}  {row.note}".rstrip()
 
 
 def _machine() -> dict[str, Any]:

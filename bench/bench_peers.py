@@ -22,8 +22,8 @@ from foveal.tokens import counter
 SIZES: Final = (500, 5_000)
 BUDGET: Final = 8_000
 TURNS: Final = 20
-PATIENCE: Final = 20.0
-"""Seconds for all turns of one peer."""
+PATIENCE: Final = 5.0
+"""Seconds after which a peer makes no more turns."""
 OURS: Final = ("estimate", "o200k_base")
 
 

@@ -49,7 +49,7 @@ def shown(value: float, unit: Unit, *, digits: int = 3) -> str:
         scale, name = next((s for s in _SCALES if value >= s[0]), _SCALES[-1])
         return f"{_short(value / scale, digits)} {name}"
     if unit == "×":
-        return f"{_short(value, digits)} ×"
+        return f"{value:.2f} ×" if value < 10 else f"{_short(value, digits)} ×"
     return f"{value:,.0f} {unit}"
 
 

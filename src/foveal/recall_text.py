@@ -1,8 +1,8 @@
 """The words of an event, for reading and for searching, and how they are quoted to a model.
 
-What a tool of `foveal.recall` answers begins with `MARK`. Lines of ours begin with `[`; every line of the log stands
-after a prefix (`> `, or its number), so that no text of the log can pass for a line of ours, and characters that
-some readers take for the end of a line are shown as signs.
+What a tool of `foveal.recall` answers begins with `MARK`. Lines of ours begin with `[`; every line of the log
+stands after a prefix (`> `, or its number), so that no text of the log can pass for a line of ours, and characters
+that some readers take for the end of a line are shown as signs.
 """
 
 from __future__ import annotations
@@ -180,29 +180,58 @@ def inline(text: str, *, most: int = 80) -> str:
 
 # ── the part of a long text that a query is about ────────────────────────────────────────────────────────
 
+UNSPACED: Final = re.compile(
+    "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff"
+    "\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff]+"
+)
+"""Thai, Lao, Burmese, Khmer, kana, Han and Hangul."""
+_STOP_WORDS: Final = (
+    "a about after again all also am an and any are as at be because been before being between both but by can"
+    " could d did do does doing down during each few for from further get got had has have having he her here"
+    " hers him his how i if in into is it its itself just let ll m me more most my myself no nor not now of off"
+    " on once only or other our ours out over own please re s same she should so some such t tell than that the"
+    " their theirs them then there these they this those through to too under until up us ve very was we were"
+    " what when where which while who whom why will with would you your yours"
+)
+STOP_WORDS: Final = frozenset(_STOP_WORDS.split())
+"""English words that a question has and its answer need not have."""
+_WORD: Final = re.compile(r"[^\W_]{2,}")
+_JOINED: Final = re.compile(r"\w[^\w\s]\w|_")
+_ENDS: Final = "\"'`.,;:!?()[]{}<>"
 _LOOKED: Final = 2_000_000
 """Characters of one text that are searched for the best place."""
-_PLACES: Final = 2_000
+_PLACES: Final = 50_000
 
 
-def around(text: str, words: frozenset[str], *, width: int) -> tuple[int, int]:
-    """The stretch of about `width` characters with the most different words of a query; the beginning if none."""
+def telling(query: str) -> frozenset[str]:
+    """What to look for in a text: identifiers of a query, the beginnings of its words, and pairs of characters if
+    it has no spaces."""
+    query = query[:2_000].lower()
+    found = {word for word in (each.strip(_ENDS) for each in query.split()) if _JOINED.search(word)}
+    for word in _WORD.findall(query):
+        if UNSPACED.search(word):
+            found.update(word[at : at + 2] for at in range(len(word) - 1))
+        elif word not in STOP_WORDS:
+            found.add(word[: max(4, len(word) - 2)])
+    return frozenset(sorted(found)[:64])
+
+
+def around(text: str, words: frozenset[str], *, width: int) -> int:
+    """Where the `width` characters begin that have the most letters of different words of a query; 0 if none has."""
     places = _places(text, words)
-    best, start, low = 0.0, 0, 0
+    best, worth, start, low = 0, 0, 0, 0
     seen: dict[str, int] = {}
-    for high, (at, word) in enumerate(places):
+    for at, word in places:
+        worth += 0 if seen.get(word) else len(word)
         seen[word] = seen.get(word, 0) + 1
-        while at - places[low][0] > width * 2 // 3:
+        while at - places[low][0] > width:
             gone = places[low][1]
             seen[gone] -= 1
+            worth -= 0 if seen[gone] else len(gone)
             low += 1
-            if not seen[gone]:
-                del seen[gone]
-        worth = len(seen) + min(high - low, 20) / 100
         if worth > best:
             best, start = worth, places[low][0]
-    begin = max(0, min(start - width // 6, len(text) - width))
-    return _at_line(text, begin, width // 8), min(len(text), begin + width)
+    return start
 
 
 def _places(text: str, words: frozenset[str]) -> list[tuple[int, str]]:
@@ -219,8 +248,8 @@ def _places(text: str, words: frozenset[str]) -> list[tuple[int, str]]:
     return found
 
 
-def _at_line(text: str, at: int, near: int) -> int:
-    """The beginning of a line shortly before or after, if there is one."""
+def line_start(text: str, at: int, near: int) -> int:
+    """The beginning of a line at most `near` characters further on, if there is one."""
     if at == 0:
         return 0
     after = text.find("\n", at - 1, at + near)

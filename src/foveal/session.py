@@ -27,7 +27,7 @@ from foveal.accounts import Accounts
 from foveal.calls import Calls
 from foveal.carry import needed
 from foveal.engine import Engine, State
-from foveal.errors import Conflict, ContextOverflow, StoreError, UnknownHandle
+from foveal.errors import Conflict, ContextOverflow, StoreError, UnknownHandle, UnknownSession
 from foveal.events import (
     REDUCTIONS,
     AnyFact,
@@ -157,7 +157,7 @@ class Session:
     async def events(self, *, first: int = 0, last: int | None = None) -> list[Event]:
         return await self.store.read(self.id, first=first, last=last)
 
-    async def search(self, query: str, *, limit: int = 50) -> list[Hit]:
+    async def search(self, query: str, limit: int = 50) -> list[Hit]:
         """Events whose text has words of the query, best first."""
         return await self.store.search(self.id, query, limit=limit)
 
@@ -170,7 +170,7 @@ class Session:
         return found is not None and found[1].level == "full"
 
     @property
-    def last_seq(self) -> int:
+    def last(self) -> int:
         return self._engine.next_seq - 1 if self._engine is not None else -1
 
     async def info(self) -> SessionInfo:
@@ -319,16 +319,15 @@ class Session:
         return engine
 
     async def _loaded(self) -> Engine:
-        checkpoint = await self.store.checkpoint(self.id)
+        try:
+            checkpoint = await self.store.checkpoint(self.id)
+        except UnknownSession:
+            return Engine(*self._setup)
         if checkpoint is not None:
             engine = await self._resumed(checkpoint)
             if engine is not None:
                 return engine
-        try:
-            log = await self.store.read(self.id)
-        except LookupError:
-            log = []
-        return Engine(*self._setup, log=log)
+        return Engine(*self._setup, log=await self.store.read(self.id))
 
     async def _resumed(self, checkpoint: Checkpoint) -> Engine | None:
         """From the checkpoint on; None when it cannot be used and the whole log must be folded."""

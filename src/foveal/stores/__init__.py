@@ -1,0 +1,22 @@
+"""Where sessions are kept; `ports.Store` is the contract of all of these.
+
+```python
+async with open_store("chats.db") as store:
+    await store.append("demo", [Event(0, UserSaid(content="hello"))])
+```
+"""
+
+from __future__ import annotations
+
+import os
+
+from foveal.stores.memory import MemoryStore
+from foveal.stores.opening import Durability
+from foveal.stores.sqlite import SqliteStore
+
+__all__ = ["Durability", "MemoryStore", "SqliteStore", "open_store"]
+
+
+def open_store(path: str | os.PathLike[str], *, durability: Durability = "full") -> SqliteStore:
+    """The store in the file `path`, to be used with `async with`."""
+    return SqliteStore(path, durability=durability)

@@ -56,13 +56,16 @@ class Packer:
     def __init__(self) -> None:
         words = zstandard.ZstdCompressionDict(WORDS, dict_type=zstandard.DICT_TYPE_RAWCONTENT)
         short = zstandard.ZstdCompressionParameters.from_level(
-            LEVEL, format=zstandard.FORMAT_ZSTD1_MAGICLESS, write_content_size=1, write_dict_id=0
+            LEVEL,
+            source_size=LARGE,
+            dict_size=len(WORDS),
+            format=zstandard.FORMAT_ZSTD1_MAGICLESS,
+            write_content_size=1,
+            write_dict_id=0,
         )
         words.precompute_compress(compression_params=short)
         self._shorten = zstandard.ZstdCompressor(dict_data=words, compression_params=short)
-        self._lengthen = zstandard.ZstdDecompressor(
-            dict_data=words, format=zstandard.FORMAT_ZSTD1_MAGICLESS
-        )
+        self._lengthen = zstandard.ZstdDecompressor(dict_data=words, format=zstandard.FORMAT_ZSTD1_MAGICLESS)
         self._deflate = zstandard.ZstdCompressor(level=LEVEL_OF_BLOBS, write_checksum=True)
         self._inflate = zstandard.ZstdDecompressor()
 

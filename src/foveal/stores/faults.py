@@ -16,14 +16,29 @@ from foveal.errors import StoreError, StoreUnusable, UnreadableEvent
 
 _ADVICE: Final[tuple[tuple[type[apsw.Error], str], ...]] = (
     (apsw.NotADBError, "is not a store, nor any other SQLite file: choose another path"),
-    (apsw.CorruptError, "is damaged: copy it away, then restore a backup or run `sqlite3 FILE .recover` on the copy"),
-    (apsw.BusyError, "is locked by another process, which did not let go in time: end that process or try again"),
+    (
+        apsw.CorruptError,
+        "is damaged: copy it away, then restore a backup or run `sqlite3 FILE .recover` on the copy",
+    ),
+    (
+        apsw.BusyError,
+        "is locked by another process, which did not let go in time: end that process or try again",
+    ),
     (apsw.LockedError, "is locked by another connection, which did not let go in time: try again"),
     (apsw.FullError, "could not grow, the disk is full: make room and try again; nothing was half written"),
-    (apsw.ReadOnlyError, "cannot be written: the file, its folder or the disk is read-only; change that or the path"),
+    (
+        apsw.ReadOnlyError,
+        "cannot be written: the file, its folder or the disk is read-only; change that or the path",
+    ),
     (apsw.PermissionsError, "may not be used by this user: change its owner or its permissions"),
-    (apsw.CantOpenError, "cannot be opened: see that it and its folder exist and that this user may read and write both"),
-    (apsw.IOError, "could not be read or written: a quota or the disk is full, or the disk fails; make room and try again"),
+    (
+        apsw.CantOpenError,
+        "cannot be opened: see that it and its folder exist and that this user may read and write both",
+    ),
+    (
+        apsw.IOError,
+        "could not be read or written: a quota or the disk is full, or the disk fails; make room and try again",
+    ),
     (apsw.SchemaChangeError, "was changed by another program while in use: close it there and open it again"),
 )
 
@@ -34,9 +49,15 @@ def told(path: str) -> Iterator[None]:
     try:
         yield
     except apsw.TooBigError:
-        raise StoreError("an event is larger than SQLite can hold (1 GB): split it; nothing was stored") from None
+        raise StoreError(
+            "an event is larger than SQLite can hold (1 GB): split it; nothing was stored"
+        ) from None
     except apsw.Error as problem:
         raise StoreUnusable(f"{path} {_advice(problem)} ({problem})") from problem
+    except UnicodeEncodeError:
+        raise StoreError(
+            "the id and the title of a session must be valid Unicode; nothing was stored"
+        ) from None
     except (zstandard.ZstdError, UnreadableEvent) as problem:
         raise StoreUnusable(f"{path} is damaged: an event in it cannot be read ({problem})") from problem
 

@@ -27,8 +27,10 @@ def opened(path: str, *, durability: Durability, timeout: float) -> apsw.Connect
         connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)  # a file that is refused stays as it is
         refuse_foreign(connection, path)
         if connection.readonly("main"):
-            raise StoreUnusable(f"{path} cannot be written: change its permissions, or copy it to another place")
-        connection.pragma("secure_delete", True)
+            raise StoreUnusable(
+                f"{path} cannot be written: change its permissions, or copy it to another place"
+            )
+        connection.pragma("secure_delete", 1)
         migrate(connection)
         _use_wal(connection, timeout)
         connection.pragma("synchronous", durability)
@@ -43,7 +45,7 @@ def opened(path: str, *, durability: Durability, timeout: float) -> apsw.Connect
 def reader(path: str, *, timeout: float) -> apsw.Connection:
     """Another connection to a file that is open already; it never writes."""
     connection = _connected(path, timeout)
-    connection.pragma("query_only", True)
+    connection.pragma("query_only", 1)
     return connection
 
 
@@ -94,4 +96,6 @@ def _use_wal(connection: apsw.Connection, timeout: float) -> None:
                 raise
             time.sleep(0.01)
     if mode != "wal":
-        raise StoreUnusable(f"{connection.filename} cannot use a write-ahead log here: is it on a network disk?")
+        raise StoreUnusable(
+            f"{connection.filename} cannot use a write-ahead log here: is it on a network disk?"
+        )

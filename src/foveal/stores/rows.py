@@ -6,9 +6,9 @@ Nothing here waits, locks or knows of threads; `sqlite` does. Whoever calls hold
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable, Sequence
-from itertools import groupby
+from itertools import accumulate, groupby, pairwise
+from math import isfinite
 from typing import Final, NamedTuple
 
 import apsw
@@ -18,11 +18,9 @@ from foveal.codec import decode, encode
 from foveal.errors import Conflict, StoreError, UnknownSession
 from foveal.events import Erased, Event, kind
 from foveal.ports import Checkpoint
-from foveal.stores.blobs import Cut, Packed, Packer, digest
-from foveal.stores.schema import SPAN
+from foveal.stores.blobs import LARGE, Cut, Packed, Packer, digest
+from foveal.stores.schema import ROW, SPAN
 
-ROW: Final = 14
-"""Bytes that an event's row takes beside its body: its id, its time, and its place in the page."""
 BLOB: Final = 90
 """Bytes that a blob's row takes beside its body: its digest, twice, and what points to it."""
 
@@ -36,60 +34,68 @@ class Line(NamedTuple):
 
 def lines(packer: Packer, events: Sequence[Event]) -> list[Line]:
     """Events as they are stored; raises when they do not follow one another."""
-    for before, after in zip(events, events[1:], strict=False):
+    for before, after in pairwise(events):
         if after.seq != before.seq + 1:
             raise StoreError(f"event {after.seq} was given right after event {before.seq}; seqs are gapless")
     return [Line(_finite(event.at), packer.pack(encode(Event(0, event.fact)))) for event in events]
 
 
 def _finite(at: float | None) -> float | None:
-    return at if at is not None and math.isfinite(at) else None
+    return at if at is not None and isfinite(at) else None
 
 
 # ── writing ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
+def append_one(cursor: apsw.Cursor, packer: Packer, key: int, event: Event) -> bool:
+    """Add a small event to a known session, in one statement that is a transaction by itself. False when it is not
+    that simple: `append` will do it, or say why not."""
+    if event.at is None or not isfinite(event.at) or not 0 < event.seq < SPAN:
+        return False
+    line = encode(Event(0, event.fact))
+    if len(line) > LARGE:
+        return False
+    body = packer.pack(line).body
+    try:
+        cursor.execute(
+            "INSERT INTO events SELECT ?1 + 1, ?2, total + ?3, ?4 FROM events WHERE id = ?1",
+            (key * SPAN + event.seq - 1, event.at, len(body) + ROW, body),
+        )
+    except apsw.ConstraintError:
+        return False
+    return cursor.connection.changes() == 1
+
+
 def append(
     connection: apsw.Connection, packer: Packer, session: str, first: int, new: Sequence[Line], now: float
-) -> None:
-    times = [line.at for line in new if line.at is not None] or [now]
-    size = sum(len(line.packed.body) + ROW for line in new)
-    key = _advance(connection, session, first, len(new), times[-1], size)
-    if key is None:
-        key = _begin(connection, session, first, len(new), times, size)
+) -> int:
+    """Add lines to a session, a new one if need be; its key."""
+    key, total = _ready(connection, session, first, now if new[0].at is None else new[0].at)
     start = key * SPAN + first
-    if len(new) == 1:
-        connection.execute("INSERT INTO events VALUES (?, ?, ?)", (start, new[0].at, new[0].packed.body))
-    else:
-        rows = ((start + place, line.at, line.packed.body) for place, line in enumerate(new))
-        connection.executemany("INSERT INTO events VALUES (?, ?, ?)", rows)
+    totals = accumulate((len(line.packed.body) + ROW for line in new), initial=total)
+    next(totals)
+    rows = ((start + nr, line.at, next(totals), line.packed.body) for nr, line in enumerate(new))
+    connection.executemany("INSERT INTO events VALUES (?, ?, ?, ?)", rows)
+    if new[-1].at is None:
+        connection.execute("UPDATE sessions SET active = ? WHERE key = ?", (now, key))
     for place, line in enumerate(new):
         if line.packed.cuts:
             _keep_cuts(connection, packer, start + place, line.packed.cuts)
-
-
-def _advance(
-    connection: apsw.Connection, session: str, first: int, count: int, active: float, size: int
-) -> int | None:
-    """Move a session on by `count` events if `first` is its next; None when it is not, or there is none."""
-    key: int | None = connection.execute(
-        "UPDATE sessions SET next = next + ?, active = ?, bytes = bytes + ? WHERE id = ? AND next = ? RETURNING key",
-        (count, active, size, session, first),
-    ).get
     return key
 
 
-def _begin(
-    connection: apsw.Connection, session: str, first: int, count: int, times: list[float], size: int
-) -> int:
-    known: int | None = connection.execute("SELECT next FROM sessions WHERE id = ?", (session,)).get
-    if known is not None or first != 0:
-        raise Conflict(session, given=first, next_seq=known or 0)
+def _ready(connection: apsw.Connection, session: str, first: int, created: float) -> tuple[int, int]:
+    """The key and the size of a session whose next seq is `first`; it is made when that is 0."""
+    known = find(connection, session)
+    end = known.end if known else 0
+    if end != first:
+        raise Conflict(session, given=first, next_seq=end)
+    if known:
+        return known.key, known.total
     connection.execute(
-        "INSERT INTO sessions(id, created, active, next, bytes) VALUES (?, ?, ?, ?, ?)",
-        (session, times[0], times[-1], count, size),
+        "INSERT INTO sessions(id, created, active) VALUES (?, ?, ?)", (session, created, created)
     )
-    return connection.last_insert_rowid()
+    return connection.last_insert_rowid(), 0
 
 
 def _keep_cuts(connection: apsw.Connection, packer: Packer, event: int, cuts: Sequence[Cut]) -> None:
@@ -103,57 +109,55 @@ def _keep_blob(connection: apsw.Connection, packer: Packer, text: bytes) -> int:
     if known is not None:
         return known
     body = packer.deflate(text)
-    connection.execute("INSERT INTO blobs(digest, size, body) VALUES (?, ?, ?)", (name, len(body) + BLOB, body))
+    connection.execute(
+        "INSERT INTO blobs(digest, size, body) VALUES (?, ?, ?)", (name, len(body) + BLOB, body)
+    )
     return connection.last_insert_rowid()
 
 
 def rename(connection: apsw.Connection, session: str, title: str) -> None:
-    connection.execute("UPDATE sessions SET title = ? WHERE key = ?", (title, key_of(connection, session)))
+    connection.execute("UPDATE sessions SET title = ? WHERE key = ?", (title, known(connection, session).key))
 
 
 def fork(connection: apsw.Connection, session: str, new: str, at: int, now: float) -> None:
     """Copy the rows of events and what they refer to; blobs are shared."""
-    key, end = _key_and_end(connection, session)
-    taken: int | None = connection.execute("SELECT next FROM sessions WHERE id = ?", (new,)).get
-    if taken is not None:
-        raise Conflict(new, given=0, next_seq=taken)
+    key, end, _ = known(connection, session)
+    if taken := find(connection, new):
+        raise Conflict(new, given=0, next_seq=taken.end)
     if not 0 <= at < end:
         raise StoreError(f"session {session!r} has events 0 to {end - 1}; it cannot be forked at {at}")
     connection.execute(
-        "INSERT INTO sessions(id, created, active, next, erased) SELECT ?, ?, ?, ?, erased FROM sessions WHERE key = ?",
-        (new, now, now, at + 1, key),
+        "INSERT INTO sessions(id, created, active, erased) SELECT ?, ?, ?, erased FROM sessions WHERE key = ?",
+        (new, now, now, key),
     )
     copy = connection.last_insert_rowid()
     moved = {"by": (copy - key) * SPAN, "first": key * SPAN, "last": key * SPAN + at}
     connection.execute(
-        "INSERT INTO events SELECT id + :by, at, body FROM events WHERE id BETWEEN :first AND :last ORDER BY id", moved
+        "INSERT INTO events SELECT id + :by, at, total, body FROM events"
+        " WHERE id BETWEEN :first AND :last ORDER BY id",
+        moved,
     )
     connection.execute(
-        "INSERT INTO cuts SELECT event + :by, nr, place, blob FROM cuts WHERE event BETWEEN :first AND :last", moved
+        "INSERT INTO cuts SELECT event + :by, nr, place, blob FROM cuts WHERE event BETWEEN :first AND :last",
+        moved,
     )
     connection.execute(
         "INSERT INTO checkpoints SELECT ?, seq, needed, state FROM checkpoints WHERE session = ? AND seq <= ?",
         (copy, key, at),
     )
-    _recount(connection, copy)
-
-
-def _recount(connection: apsw.Connection, key: int) -> None:
-    connection.execute(
-        "UPDATE sessions SET bytes = (SELECT coalesce(sum(length(body) + ?), 0) FROM events WHERE id BETWEEN ? AND ?)"
-        " WHERE key = ?",
-        (ROW, key * SPAN, key * SPAN + SPAN - 1, key),
-    )
 
 
 def erase(connection: apsw.Connection, packer: Packer, session: str) -> int:
     """Put `Erased` facts in the place of all others, and remove the rest of what the session said."""
-    key, end = _key_and_end(connection, session)
+    key, end, _ = known(connection, session)
     first, last = key * SPAN, key * SPAN + end - 1
-    for start in range(0, end, _BATCH):
-        found = read(connection, packer, key, range(start, min(start + _BATCH, end)))
-        bodies = ((_erased(packer, event), first + event.seq) for event in found)
-        connection.executemany("UPDATE events SET body = ? WHERE id = ?", bodies)
+    total = 0
+    for start in range(first, last + 1, _BATCH):
+        left = _stubs(connection, packer, start, min(start + _BATCH - 1, last))
+        totals = list(accumulate((len(body) + ROW for _, body in left), initial=total))
+        total = totals[-1]
+        rows = ((body, size, id) for (id, body), size in zip(left, totals[1:], strict=True))
+        connection.executemany("UPDATE events SET body = ?, total = ? WHERE id = ?", rows)
     orphans = "SELECT blob FROM cuts WHERE event BETWEEN ?1 AND ?2"
     connection.execute(
         f"DELETE FROM blobs WHERE id IN ({orphans}) AND NOT EXISTS "
@@ -163,38 +167,68 @@ def erase(connection: apsw.Connection, packer: Packer, session: str) -> int:
     connection.execute("DELETE FROM cuts WHERE event BETWEEN ? AND ?", (first, last))
     connection.execute("DELETE FROM checkpoints WHERE session = ?", (key,))
     connection.execute("UPDATE sessions SET title = '', erased = 1 WHERE key = ?", (key,))
-    _recount(connection, key)
     return key
 
 
-_BATCH: Final = 256
+_BATCH: Final = 1_000
 
 
-def _erased(packer: Packer, event: Event) -> bytes:
-    fact = event.fact if isinstance(event.fact, Erased) else Erased(was=kind(event.fact))
-    return packer.pack(encode(Event(0, fact))).body
+def _stubs(connection: apsw.Connection, packer: Packer, first: int, last: int) -> list[tuple[int, bytes]]:
+    """The bodies that remain of events, each with its id. Without its cuts a line is still JSON, with
+    empty strings: enough to tell the kind."""
+    found = connection.execute(
+        "SELECT events.id, coalesce(blobs.body, events.body), blobs.id IS NOT NULL FROM events"
+        " LEFT JOIN cuts ON event = events.id AND nr = 0 AND length(events.body) = 0"
+        " LEFT JOIN blobs ON blobs.id = blob WHERE events.id BETWEEN ? AND ? ORDER BY events.id",
+        (first, last),
+    )
+    return [
+        (id, _erased(packer, packer.inflate(body) if is_blob else packer.unpack(body)))
+        for id, body, is_blob in found
+    ]
+
+
+def _erased(packer: Packer, line: bytes) -> bytes:
+    fact = decode(line).fact
+    left = fact if isinstance(fact, Erased) else Erased(was=kind(fact))
+    return packer.pack(encode(Event(0, left))).body
 
 
 def keep_checkpoint(connection: apsw.Connection, session: str, checkpoint: Checkpoint) -> None:
     needed = msgspec.msgpack.encode(checkpoint.needed)
-    row = (key_of(connection, session), checkpoint.seq, needed, checkpoint.state)
+    row = (known(connection, session).key, checkpoint.seq, needed, checkpoint.state)
     connection.execute("REPLACE INTO checkpoints VALUES (?, ?, ?, ?)", row)
 
 
 # ── reading ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def key_of(connection: apsw.Connection, session: str) -> int:
-    return _key_and_end(connection, session)[0]
+class Known(NamedTuple):
+    """A session that exists."""
+
+    key: int
+    end: int
+    """Its next seq."""
+    total: int
+    """Bytes of its events, without blobs."""
 
 
-def _key_and_end(connection: apsw.Connection, session: str) -> tuple[int, int]:
-    row: tuple[int, int] | None = connection.execute(
-        "SELECT key, next FROM sessions WHERE id = ?", (session,)
+def find(connection: apsw.Connection, session: str) -> Known | None:
+    key: int | None = connection.execute("SELECT key FROM sessions WHERE id = ?", (session,)).get
+    if key is None:
+        return None
+    last, total = connection.execute(
+        "SELECT id, total FROM events WHERE id BETWEEN ? AND ? ORDER BY id DESC LIMIT 1",
+        (key * SPAN, key * SPAN + SPAN - 1),
     ).get
-    if row is None:
+    return Known(key, last % SPAN + 1, total)
+
+
+def known(connection: apsw.Connection, session: str) -> Known:
+    found = find(connection, session)
+    if found is None:
         raise UnknownSession(session)
-    return row
+    return found
 
 
 def read(connection: apsw.Connection, packer: Packer, key: int, seqs: range) -> list[Event]:
@@ -235,7 +269,7 @@ def _events(packer: Packer, found: apsw.Cursor, cuts: apsw.Cursor) -> list[Event
 
 def checkpoint(connection: apsw.Connection, session: str) -> Checkpoint | None:
     row: tuple[int, bytes, bytes] | None = connection.execute(
-        "SELECT seq, needed, state FROM checkpoints WHERE session = ?", (key_of(connection, session),)
+        "SELECT seq, needed, state FROM checkpoints WHERE session = ?", (known(connection, session).key,)
     ).get
     if row is None:
         return None

@@ -3,8 +3,9 @@
 A new file goes through the same steps as an old one: the schema is the list of steps. A step is never changed once
 a release has shipped it; what should be different later is another step.
 
-    sessions     one row a session, with all that a list of sessions shows
-    events       one row an event; its id is the session's key × 2³² + seq, so that a session lies together
+    sessions     one row a session; its last event tells how long it is
+    events       one row an event; its id is the session's key × 2³² + seq, so that a session lies together;
+                 `total` is the room that the session takes up to here
     blobs        large texts, once per content
     cuts         which blob belongs where in which event
     checkpoints  from where a session can be opened quickly: a cache
@@ -28,6 +29,10 @@ SPAN: Final = 1 << 32
 """How many events a session may have, and the distance of two sessions' ids."""
 
 
+ROW: Final = 14
+"""Bytes that an event's row takes beside its body: its id, its time, and its place in the page."""
+
+
 def _tables(connection: apsw.Connection) -> None:
     connection.execute(f"""
         CREATE TABLE sessions (
@@ -36,13 +41,12 @@ def _tables(connection: apsw.Connection) -> None:
             title TEXT NOT NULL DEFAULT '',
             created REAL NOT NULL,
             active REAL NOT NULL,
-            next INTEGER NOT NULL DEFAULT 0 CHECK (next BETWEEN 0 AND {SPAN}),
-            bytes INTEGER NOT NULL DEFAULT 0,
             erased INTEGER NOT NULL DEFAULT 0
         ) STRICT;
         CREATE TABLE events (
             id INTEGER PRIMARY KEY,
             at REAL,
+            total INTEGER NOT NULL,
             body BLOB NOT NULL
         ) STRICT;
         CREATE TABLE blobs (
@@ -60,11 +64,9 @@ def _tables(connection: apsw.Connection) -> None:
         ) STRICT, WITHOUT ROWID;
         CREATE INDEX cuts_of_blob ON cuts(blob);
         CREATE TRIGGER seqs_are_gapless BEFORE INSERT ON events
-        WHEN NEW.id % {SPAN} <> 0 AND NOT EXISTS (SELECT 1 FROM events WHERE id = NEW.id - 1)
+        WHEN NOT EXISTS (SELECT 1 FROM events WHERE id = NEW.id - 1) AND NOT
+            (NEW.id % {SPAN} = 0 AND EXISTS (SELECT 1 FROM sessions WHERE key = NEW.id / {SPAN}))
         BEGIN SELECT RAISE(ABORT, 'seqs are gapless'); END;
-        CREATE TRIGGER events_belong_to_sessions BEFORE INSERT ON events
-        WHEN NEW.id % {SPAN} = 0 AND NOT EXISTS (SELECT 1 FROM sessions WHERE key = NEW.id / {SPAN})
-        BEGIN SELECT RAISE(ABORT, 'an event belongs to a session'); END;
         CREATE TRIGGER events_remain BEFORE DELETE ON events
         BEGIN SELECT RAISE(ABORT, 'the log is append-only'); END;
     """)
@@ -92,7 +94,9 @@ def refuse_foreign(connection: apsw.Connection, path: str) -> None:
     """Raise when the file is another program's, or that of a later version of ours; only reads."""
     application, version = connection.pragma("application_id"), connection.pragma("user_version")
     if application not in (0, APPLICATION) or (application == 0 and _has_tables(connection)):
-        raise StoreUnusable(f"{path} is the SQLite file of another program; choose another path for the store")
+        raise StoreUnusable(
+            f"{path} is the SQLite file of another program; choose another path for the store"
+        )
     if version > VERSION:
         raise StoreUnusable(
             f"{path} was written by a later version of Foveal (its schema is {version}, this version knows "

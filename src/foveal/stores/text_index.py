@@ -19,13 +19,13 @@ import math
 import re
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
-from typing import Final
+from typing import Any, Final
 
 import apsw
 
 from foveal.events import Event
 from foveal.ports import Hit
-from foveal.recall_text import findable
+from foveal.recall_text import STOP_WORDS, UNSPACED, findable
 
 PIECE: Final = 4_000
 """Characters of one piece: long enough for nearly every message, short enough to tell passages apart."""
@@ -108,7 +108,7 @@ class TextIndex:
         scores: dict[int, float] = {}
         for term in self.terms(query):
             rows = self._rows(session, term)
-            worth = math.log(1 + (total - len(rows) + 0.5) / (len(rows) + 0.5)) if len(rows) <= total else 0.0
+            worth = math.log(1 + (total - len(rows) + 0.5) / (len(rows) + 0.5))
             for row in rows:
                 scores[row] = scores.get(row, 0.0) + worth
         best = heapq.nlargest(4 * limit + 100, scores.items(), key=lambda item: (item[1], item[0]))
@@ -150,7 +150,7 @@ class TextIndex:
         ranked = sorted(best.items(), key=lambda item: (-item[1], -item[0]))
         return [Hit(seq=seq, score=score) for seq, score in ranked]
 
-    def _one(self, what: str, row: int):  # type: ignore[no-untyped-def]
+    def _one(self, what: str, row: int) -> Any:
         return self._connection.execute(f"SELECT {what} = ?", (row,)).get
 
 
@@ -158,12 +158,12 @@ def _tokens(tokenizer: apsw.FTS5Tokenizer, text: str) -> list[str]:
     found = tokenizer(
         text.encode(), apsw.FTS5_TOKENIZE_QUERY, None, include_offsets=False, include_colocated=False
     )
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(word for word in found if isinstance(word, str)))
 
 
 def _expression(word: str) -> str:
     """A word as FTS5 reads it; a single character of a script without spaces stands for all pairs it begins."""
-    return f'"{word}" *' if len(word) == 1 and _UNSPACED.match(word) else f'"{word}"'
+    return f'"{word}" *' if len(word) == 1 and UNSPACED.match(word) else f'"{word}"'
 
 
 def _varint(blob: bytes) -> int:
@@ -178,11 +178,6 @@ def _varint(blob: bytes) -> int:
 
 # ── what is given to FTS5 ────────────────────────────────────────────────────────────────────────────────
 
-_UNSPACED: Final = re.compile(
-    "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff"
-    "\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff]+"
-)
-"""Thai, Lao, Burmese, Khmer, kana, Han and Hangul."""
 _BLOB: Final = re.compile(r"[A-Za-z0-9+/=_-]{200,}")
 """Encoded data: its beginning is enough to find it by."""
 _SEPARATORS: Final = str.maketrans(
@@ -191,16 +186,6 @@ _SEPARATORS: Final = str.maketrans(
 _JOINTS: Final = re.compile(r"[_.\-]+")
 _HUMPED: Final = re.compile(r"[a-z0-9][A-Z]|[A-Z]{2}[a-z]")
 _HUMP: Final = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|[0-9]+")
-
-STOP_WORDS: Final = frozenset(
-    "a about after again all also am an and any are as at be because been before being between both but by can"
-    " could d did do does doing down during each few for from further get got had has have having he her here"
-    " hers him his how i if in into is it its itself just let ll m me more most my myself no nor not now of off"
-    " on once only or other our ours out over own please re s same she should so some such t tell than that the"
-    " their theirs them then there these they this those through to too under until up us ve very was we were"
-    " what when where which while who whom why will with would you your yours".split()
-)
-"""English words that a question has and its answer need not have."""
 
 
 def pieces(text: str) -> Iterator[str]:
@@ -218,7 +203,7 @@ def pieces(text: str) -> Iterator[str]:
 def prepared(text: str) -> str:
     """A text and, after it, what its identifiers are also called; unspaced scripts in pairs of characters."""
     if not text.isascii():
-        text = _UNSPACED.sub(_pairs, text.encode("utf-8", "replace").decode())
+        text = UNSPACED.sub(_pairs, text.encode("utf-8", "replace").decode())
     if len(text) > 200 and _BLOB.search(text):
         text = _BLOB.sub(lambda blob: f" {blob.group()[:_WORD]} ", text)
     others = set(map(_other_names, text.translate(_SEPARATORS).split()))

@@ -1,10 +1,10 @@
 """Claude Code sessions: `~/.claude/projects/*/*.jsonl`.
 
-A line names its parent, so a file is a tree. It is read in the order in which it was written: a line that goes on from
-an earlier place makes a rewind to there, so the view is the newest branch and the log has them all. Three things look
-like branches and are none: an utterance comes in several lines with one `message.id`; the results of parallel calls
-each hang on their own call; a compaction begins a new root. An utterance, its results and what happened meanwhile are
-therefore gathered before they are written, as one group.
+A line names its parent, so a file is a tree. It is read in the order in which it was written: a line that goes on
+from an earlier place makes a rewind to there, so the view is the newest branch and the log has them all. Three
+things look like branches and are none: an utterance comes in several lines with one `message.id`; the results of
+parallel calls each hang on their own call; a compaction begins a new root. An utterance, its results and what
+happened meanwhile are therefore gathered before they are written, as one group.
 
 Lines of subagents (`isSidechain`) are conversations of their own. The rest of a line's envelope (cwd, version, the
 `toolUseResult` beside a result) is not kept.
@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from foveal.events import AnyFact, ModelSaid, Noted, Rewound, ToolReturned, text_of
+from foveal.events import AnyFact, Noted, Rewound, ToolReturned, UserSaid, text_of
 from foveal.transcripts.lines import Line
 from foveal.transcripts.messages import REFUSED, reported
 from foveal.transcripts.recording import Builder, Recorded, Recording, as_text, headline, moment, words
@@ -24,8 +24,8 @@ from foveal.wire import wire
 NAME: Final = "claude_code"
 MESSAGES: Final = ("user", "assistant")
 NOTES: Final = frozenset(
-    {"system", "attachment", "progress", "summary", "custom-title", "ai-title", "file-history-snapshot", "tag", "mode",
-     "queue-operation", "last-prompt", "agent-name", "agent-color", "pr-link", "permission-mode", "saved_hook_context"}
+    {"system", "attachment", "progress", "summary", "custom-title", "ai-title", "file-history-snapshot", "tag",
+     "queue-operation", "last-prompt", "agent-name", "agent-color", "pr-link", "permission-mode", "mode"}
 )  # fmt: skip
 
 
@@ -68,6 +68,8 @@ class _Chain:
         self.lines: list[bytes] = []
         self.results: list[Recorded] = []
         self.beside: list[Recorded] = []
+        self.kept = ""
+        """The first message that a compaction leaves as it is."""
         self.usage: object = None
         self.at: float | None = None
 
@@ -82,7 +84,7 @@ class _Chain:
     # ── lines ────────────────────────────────────────────────────────────────────────────────────────
 
     def line(self, held: Mapping[str, Any], line: Line) -> None:
-        kind, at = held.get("type"), moment(held.get("timestamp"))
+        kind, at = words(held.get("type")), moment(held.get("timestamp"))
         self.into.id = words(held.get("sessionId")) or self.into.id
         message = held.get("message")
         if kind in MESSAGES and isinstance(message, Mapping) and held.get("isApiErrorMessage") is not True:
@@ -93,7 +95,7 @@ class _Chain:
             else:
                 self._user(held, message, line, at)
         elif kind in NOTES or kind in MESSAGES:
-            self._noted(held, line, str(kind), at)
+            self._noted(held, line, kind, at)
         else:
             self.keep(line)
 
@@ -102,6 +104,7 @@ class _Chain:
         for field in ("customTitle", "aiTitle", "summary"):
             if words(held.get(field)):
                 self.titles[field] = words(held.get(field))
+        self.kept = _kept(held.get("compactMetadata")) or self.kept
         uuid, parent = words(held.get("uuid")), words(held.get("parentUuid"))
         if uuid:
             self.groups[uuid] = self.groups.get(parent, self._group())
@@ -181,8 +184,10 @@ class _Chain:
         """The summary that stands for all that came before it."""
         self.flush()
         facts = _facts(({"role": "user", "content": message.get("content")},)) or ()
-        summary = "\n".join(text_of(fact.content) for fact in facts if not isinstance(fact, Noted))  # type: ignore
-        if not self.into.compact(summary, by=self.into.model or NAME, at=at):
+        summary = "\n".join(text_of(fact.content) for fact in facts if isinstance(fact, UserSaid))
+        group, self.kept = self.groups.get(self.kept), ""
+        last = self.spans[group][0] - 1 if group is not None and group < len(self.spans) else None
+        if not self.into.compact(summary, by=self.into.model or NAME, last=last, at=at):
             return False
         self.groups[words(held.get("uuid"))] = self._group()
         before = self.current
@@ -199,6 +204,12 @@ class _Chain:
         session = self.into.id or stem
         self.into.id = f"{session}/{side}" if side else session
         return self.into.done(stem)
+
+
+def _kept(metadata: object) -> str:
+    """Where the part begins that a compaction leaves as it is."""
+    segment = metadata.get("preservedSegment") if isinstance(metadata, Mapping) else None
+    return words(segment.get("headUuid")) if isinstance(segment, Mapping) else ""
 
 
 def _parts(message: Mapping[str, Any]) -> list[Any]:

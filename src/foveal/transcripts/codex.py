@@ -1,9 +1,9 @@
 """Codex CLI rollouts: `~/.codex/sessions/**/rollout-*.jsonl`.
 
-A line is `{"timestamp", "type", "payload"}`; older versions wrote a header without type and then bare items. Items are
-those of OpenAI Responses. What the items say already (`user_message`, `agent_message`, `agent_reasoning`) is passed
-over, other events are notes. A compaction covers all that came before it; the items that Codex put in the place of the
-history follow it. A rollback is a rewind.
+A line is `{"timestamp", "type", "payload"}`; older versions wrote a header without type and then bare items. Items
+are those of OpenAI Responses. What the items say already (`user_message`, `agent_message`, `agent_reasoning`) is
+passed over, other events are notes. A compaction covers all that came before it; the items that Codex put in the
+place of the history follow it. A rollback is a rewind.
 """
 
 from __future__ import annotations
@@ -28,7 +28,12 @@ TYPES: Final = frozenset({"session_meta", "response_item", "event_msg", "turn_co
 _SAID_ALREADY: Final = frozenset(
     {"user_message", "agent_message", "agent_reasoning", "agent_reasoning_raw_content"}
 )
-_NOT_A_TURN: Final = ("<environment_context>", "<user_instructions>", "# AGENTS.md instructions", "<turn_aborted>")
+_NOT_A_TURN: Final = (
+    "<environment_context>",
+    "<user_instructions>",
+    "# AGENTS.md instructions",
+    "<turn_aborted>",
+)
 
 
 def read(lines: Iterable[Line], path: str, stem: str) -> Iterator[Recording]:
@@ -80,7 +85,7 @@ class _Rollout:
 
     def _old(self, held: Mapping[str, Any]) -> bool:
         """A line of the versions before there were payloads."""
-        if held.get("type") in ITEMS:
+        if words(held.get("type")) in ITEMS:
             return self._item(held)
         if "record_type" in held:
             self._note("state", held)
@@ -99,7 +104,7 @@ class _Rollout:
             self.feed.beside(Instructed(content=text, aside=True), at=self.at)
 
     def _item(self, payload: Mapping[str, Any]) -> bool:
-        kind = payload.get("type")
+        kind = words(payload.get("type"))
         if kind == "ghost_snapshot" and (data := opaque(payload)) is not None:
             self.feed.beside(SnapshotTaken(data=data, label="codex ghost_snapshot"), at=self.at)
             return True
@@ -108,7 +113,7 @@ class _Rollout:
         return self.feed.message(payload, at=self.at)
 
     def _event(self, payload: Mapping[str, Any]) -> bool:
-        kind = payload.get("type")
+        kind = words(payload.get("type"))
         if kind in _SAID_ALREADY:
             return True
         if kind == "token_count":
@@ -118,9 +123,9 @@ class _Rollout:
             self.into.title = words(payload.get("thread_name")) or self.into.title
         if kind == "thread_rolled_back":
             self._rolled_back(payload.get("num_turns"))
-        if isinstance(kind, str):
+        if kind:
             self._note(f"event {kind}", payload)
-        return isinstance(kind, str)
+        return bool(kind)
 
     def _used(self, payload: Mapping[str, Any]) -> Iterator[Used]:
         info = payload.get("info", payload)

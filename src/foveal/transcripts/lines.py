@@ -1,7 +1,7 @@
 """Files as lines of bytes: plain or gzipped, whole or broken off, with an eye on how far the reading is.
 
-Nothing here raises because of what a line holds. A compressed file that breaks off gives what could be had of it, and
-one more line that says so; a last line without its end is a line.
+Nothing here raises because of what a line holds. A compressed file that breaks off gives what could be had of it,
+and one more line that says so; a last line without its end is a line.
 """
 
 from __future__ import annotations
@@ -97,10 +97,11 @@ def _unzipped(chunks: Iterable[bytes]) -> Iterator[bytes]:
     for chunk in chunks:
         read += len(chunk)
         while chunk:
-            begun = True
+            begun, before = True, member.copy()
             try:
                 yield member.decompress(chunk, CHUNK)
             except zlib.error as problem:
+                yield from _salvaged(before, chunk)
                 yield f"\n[foveal: damaged before byte {read:,} of the compressed file: {problem}]".encode()
                 return
             chunk = member.unconsumed_tail
@@ -110,6 +111,15 @@ def _unzipped(chunks: Iterable[bytes]) -> Iterator[bytes]:
     yield member.flush()
     if begun and not member.eof:
         yield f"\n[foveal: the compressed file breaks off after {read:,} bytes]".encode()
+
+
+def _salvaged(member: Any, chunk: bytes) -> Iterator[bytes]:
+    """What comes out of a damaged piece before the damage."""
+    try:
+        for place in range(0, len(chunk), 64):
+            yield member.decompress(chunk[place : place + 64])
+    except zlib.error:
+        return
 
 
 def _split(chunks: Iterable[bytes]) -> Iterator[bytes]:

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any, Final, TypeAlias
 
-from foveal.errors import MalformedMessage
 from msgspec import Raw
 
+from foveal.errors import MalformedMessage
 from foveal.events import AnyFact, Dialect, Equipped, Instructed, ModelSaid, Noted, Used, raw
 from foveal.transcripts.recording import UNKNOWN, Builder, Recorded, as_text, words
 from foveal.usage import used

@@ -1,8 +1,8 @@
 """Lists of messages as clients keep them: OpenAI chat, OpenAI Responses, Anthropic.
 
 Read are: a JSON list of messages; an object with `messages` or `input` (a request, a line of a training or a batch
-file), perhaps with `system` or `instructions`, `tools`, `model`, `usage`; a list of such objects; and JSONL with one
-of these, or one message, per line. Messages one a line make one conversation.
+file), perhaps with `system` or `instructions`, `tools`, `model`, `usage`; a list of such objects; and JSONL with
+one of these, or one message, per line. Messages one a line make one conversation.
 """
 
 from __future__ import annotations

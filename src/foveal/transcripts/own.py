@@ -3,9 +3,9 @@
     {"foveal":"session","v":1,"id":"demo","title":"A day's work"}
     {"seq":0,"fact":{"kind":"user_said","content":"Hello"}}
 
-What was written comes back byte for byte, facts of later versions included. A file can hold several sessions. Events
-keep their seq: a line that is not understood takes the place of the event that is missing there, and stands at the
-end when none is missing.
+What was written comes back byte for byte, facts of later versions included. A file can hold several sessions.
+Events keep their seq: a line that is not understood takes the place of the event that is missing there, and stands
+at the end when none is missing.
 """
 
 from __future__ import annotations
@@ -15,20 +15,22 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
 from foveal.codec import decode, encode
 from foveal.errors import UnreadableEvent
-from foveal.events import FORMAT, Event, Noted
+from foveal.events import FORMAT, Event, Instructed, Noted
 from foveal.transcripts.lines import Line
 from foveal.transcripts.recording import UNKNOWN, Builder, Recording, as_text, words
 
 NAME: Final = "foveal"
+HEADER: Final = "session"
 MOST_MISSING: Final = 10_000
 """A seq that jumps further is taken for a broken line."""
 
 
 class Header(msgspec.Struct, kw_only=True):
-    foveal: str = "session"
+    foveal: str = HEADER
     v: int = FORMAT
     id: str
     title: str = ""
@@ -42,15 +44,23 @@ def write_events(events: Iterable[Event], session_id: str, title: str = "") -> I
     except UnicodeEncodeError:  # a lone surrogate is not UTF-8, but JSON's own escapes can carry it
         yield json.dumps(msgspec.structs.asdict(header)).encode() + b"\n"
     for event in events:
-        yield encode(event) + b"\n"
+        yield encode(_canonical(event)) + b"\n"
+
+
+def _canonical(event: Event) -> Event:
+    """The event as it will be when it was read: msgspec leaves a default out only if it is the very same object."""
+    fact = event.fact
+    if isinstance(fact, Instructed) and fact.role == "system":
+        return Event(event.seq, replace(fact, role="system"), event.at)
+    return event
 
 
 def read(lines: Iterable[Line], path: str, stem: str) -> Iterator[Recording]:
     session: _Session | None = None
     told = 0
     for line in lines:
-        header = line.mapping() if line.raw.startswith(b'{"foveal"') else None
-        if header is None or header.get("foveal") != NAME_OF_HEADER:
+        header = line.mapping() if b'"foveal"' in line.raw[:32] else None
+        if header is None or header.get("foveal") != HEADER:
             session = session or _Session(path)
             session.line(line)
             continue
@@ -61,9 +71,6 @@ def read(lines: Iterable[Line], path: str, stem: str) -> Iterator[Recording]:
         session.into.id, session.into.title = words(header.get("id")), words(header.get("title"))
     if session is not None:
         yield session.done(stem, told)
-
-
-NAME_OF_HEADER: Final = "session"
 
 
 class _Session:
@@ -77,7 +84,7 @@ class _Session:
     def line(self, line: Line) -> None:
         try:
             event = decode(line.raw)
-        except UnreadableEvent:
+        except (UnreadableEvent, RecursionError):
             self.strange.append(line.raw)
             return
         if isinstance(event.seq, int) and self._reach(event.seq):

@@ -1,9 +1,8 @@
 """Sessions of pi's coding agent: `~/.pi/agent/sessions/*/*.jsonl`.
 
-Entries form a tree by `id` and `parentId`. The file is read in the order in which it was written, and an entry that
-goes on from an earlier one makes a rewind to there: the view is the newest branch, and the log has them all. Entries
-without ids (version 1) are a line. Messages are told in Anthropic's form; thinking that another provider signed is
-kept but not sent again.
+Entries form a tree by `id` and `parentId`. The file is read in the order in which it was written, and an entry
+that goes on from an earlier one makes a rewind to there: the view is the newest branch, and the log has them all.
+Entries without ids (version 1) are a line. Thinking that Anthropic did not sign is kept but not sent again.
 """
 
 from __future__ import annotations
@@ -11,14 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from msgspec.structs import replace
-
-from foveal.events import AnyFact, AnyPart, ModelSaid, Rewound, Thinking, ToolReturned, Used, UserSaid, raw
+from foveal.events import AnyFact, Rewound, UserSaid
 from foveal.transcripts.lines import Line
-from foveal.transcripts.messages import REFUSED, written
+from foveal.transcripts.messages import written
+from foveal.transcripts.pi_messages import assistant, bash, result, user
 from foveal.transcripts.recording import Builder, Recording, headline, moment, words
-from foveal.usage import used
-from foveal.wire import wire
 
 NAME: Final = "pi"
 NOTES: Final = frozenset(
@@ -61,7 +57,7 @@ class _Session:
 
     def entry(self, held: Mapping[str, Any]) -> bool:
         """Take in an entry; False when it is not understood."""
-        if held.get("type") not in ENTRIES:
+        if words(held.get("type")) not in ENTRIES:
             return False
         id = words(held.get("id")) or f"#{len(self.entries)}"
         at = moment(held.get("timestamp"))
@@ -90,7 +86,7 @@ class _Session:
             case "message":
                 facts = self._message(held.get("message"))
             case "custom_message":
-                facts = _user(held.get("content"))
+                facts = user(held.get("content"))
             case "branch_summary":
                 facts = [UserSaid(content=words(held.get("summary")))]
             case "compaction":
@@ -110,16 +106,16 @@ class _Session:
             return None
         match message.get("role"):
             case "user" | "custom" | "hookMessage":
-                return _user(message.get("content"))
+                return user(message.get("content"))
             case "branchSummary" | "compactionSummary":
                 return [UserSaid(content=words(message.get("summary")))]
             case "assistant":
                 self.into.model = words(message.get("model")) or self.into.model
-                return _assistant(message, self.into.model)
+                return assistant(message, self.into.model)
             case "toolResult":
-                return _result(message)
+                return result(message)
             case "bashExecution":
-                return _bash(message)
+                return bash(message)
             case _:
                 return None
 
@@ -144,92 +140,3 @@ class _Session:
     def done(self, stem: str) -> Recording:
         self.into.title = self.into.title or headline(self.into.facts)
         return self.into.done(stem)
-
-
-# ── messages ─────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def _user(content: object) -> list[AnyFact] | None:
-    return _read({"role": "user", "content": _parts(content)})
-
-
-def _assistant(message: Mapping[str, Any], model: str) -> list[AnyFact] | None:
-    own = str(message.get("api", "")).startswith("anthropic")
-    facts = _read({"role": "assistant", "content": _parts(message.get("content"), own=own)})
-    if facts is None or not isinstance(facts[0], ModelSaid):
-        return None
-    foreign = () if own else tuple(_thoughts(message.get("content")))
-    if foreign and not isinstance(facts[0].content, str):
-        facts = [replace(facts[0], content=(*foreign, *facts[0].content))]
-    return [*facts, *_usage(message.get("usage"), model)]
-
-
-def _usage(usage: object, model: str) -> Iterator[Used]:
-    if isinstance(usage, Mapping):
-        fact = used(
-            {
-                "input_tokens": usage.get("input"),
-                "cache_read_input_tokens": usage.get("cacheRead"),
-                "cache_creation_input_tokens": usage.get("cacheWrite"),
-                "output_tokens": usage.get("output"),
-            },
-            model=model,
-        )
-        if fact is not None:
-            yield fact
-
-
-def _result(message: Mapping[str, Any]) -> list[AnyFact] | None:
-    block: dict[str, Any] = {
-        "type": "tool_result",
-        "tool_use_id": message.get("toolCallId"),
-        "content": _parts(message.get("content")),
-    }
-    if message.get("isError") is True:
-        block["is_error"] = True
-    facts = _read({"role": "user", "content": [block]})
-    if facts is None or not isinstance(facts[0], ToolReturned):
-        return None
-    return [replace(facts[0], name=words(message.get("toolName")))]
-
-
-def _bash(message: Mapping[str, Any]) -> list[AnyFact]:
-    """A command that the user ran, as pi tells it to the model."""
-    output = words(message.get("output"))
-    told = [f"Ran `{words(message.get('command'))}`", f"```\n{output}\n```" if output else "(no output)"]
-    code = message.get("exitCode")
-    if message.get("cancelled") is True:
-        told.append("\n(command cancelled)")
-    elif isinstance(code, int) and code:
-        told.append(f"\nCommand exited with code {code}")
-    return [UserSaid(content="\n".join(told))]
-
-
-def _read(message: dict[str, Any]) -> list[AnyFact] | None:
-    try:
-        return [fact for chunk in wire("anthropic").read((message,)) for fact in chunk.facts]
-    except REFUSED:
-        return None
-
-
-def _parts(content: object, *, own: bool = False) -> object:
-    if not isinstance(content, list):
-        return content
-    return [part for block in content for part in _part(block, own=own)]
-
-
-def _part(block: object, *, own: bool) -> list[Any]:
-    if not isinstance(block, Mapping):
-        return [block]
-    match block.get("type"):
-        case "image":
-            source = {"type": "base64", "media_type": block.get("mimeType"), "data": block.get("data")}
-            return [{"type": "image", "source": source}]
-        case "toolCall":
-            return [{"type": "tool_use", **{name: block.get(name) for name in ("id", "name")}, "input": block.get("arguments")}]
-        case "thinking":
-            return [_thought(block)] if own and words(block.get("thinkingSignature")) else []
-        case "text":
-            return [{"type": "text", "text": block.get("text")}]
-        case _:
-            return [block]

@@ -1,7 +1,7 @@
 """What a recorded conversation becomes: facts in the order in which they happened.
 
-Positions inside a recording (the `last` of a compaction, the `to` of a rewind) count its facts from `first`, which is
-0 unless our own format says otherwise; `Recording.events` moves them to wherever the facts are appended.
+Positions inside a recording (the `last` of a compaction, the `to` of a rewind) count its facts from `first`, which
+is 0 unless our own format says otherwise; `Recording.events` moves them to wherever the facts are appended.
 """
 
 from __future__ import annotations

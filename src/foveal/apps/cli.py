@@ -1,0 +1,88 @@
+"""`foveal`: sessions from the command line."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+from collections.abc import Callable, Coroutine, Sequence
+from pathlib import Path
+from typing import Any
+
+from foveal import __version__
+from foveal.errors import FovealError
+
+DIALECTS = ("openai", "responses", "anthropic")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; the answer is the exit code: 0 done, 1 it could not be done, 2 a wrong call."""
+    given = _parser().parse_args(argv)
+    if given.command == "demo":
+        from foveal.apps import demo
+
+        return demo.main(given.rest)
+    from foveal.apps import commands
+
+    try:
+        command: Callable[[argparse.Namespace], Coroutine[Any, Any, int]] = getattr(commands, given.command)
+        return asyncio.run(command(given))
+    except BrokenPipeError:  # the reader of our output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except FovealError as problem:
+        print(f"foveal: {problem}", file=sys.stderr)
+        return 1
+
+
+def store_path() -> Path:
+    """Where sessions are kept, unless somebody says otherwise."""
+    data = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
+    return Path(os.environ.get("FOVEAL_STORE") or Path(data) / "foveal" / "sessions.db")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="foveal", description="Sessions that never outgrow their window.")
+    parser.add_argument("--version", action="version", version=f"foveal {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    demo = commands.add_parser("demo", help="watch the engine keep a recorded conversation in a small window")
+    demo.add_argument("rest", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+
+    commands.add_parser("sessions", help="list the sessions, the newest first", parents=[_store()])
+
+    taken = commands.add_parser("import", help="take in recorded conversations", parents=[_store()])
+    taken.set_defaults(command="import_")
+    taken.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="a file, or a folder of files")
+    taken.add_argument("--format", default="auto", help="how they are written; recognised if not given")
+
+    given = commands.add_parser("export", help="write a session out", parents=[_store(), _session()])
+    given.add_argument("--to", default="foveal", choices=["foveal", *DIALECTS], help="default: foveal")
+    given.add_argument("-o", "--output", type=Path, help="a file; default: standard output")
+
+    commands.add_parser("log", help="what happened, reductions marked", parents=[_store(), _session()])
+
+    shown = commands.add_parser("show", help="what the model sees", parents=[_store(), _session()])
+    shown.add_argument("--at", type=int, metavar="SEQ", help="as it was after this event; default: now")
+    shown.add_argument("--to", default="openai", choices=DIALECTS, help="dialect; default: openai")
+    shown.add_argument("--json", action="store_true", help="the exact messages as JSON")
+    return parser
+
+
+def _store() -> argparse.ArgumentParser:
+    part = argparse.ArgumentParser(add_help=False)
+    part.add_argument(
+        "--store", type=Path, default=store_path(), help="the file with the sessions (FOVEAL_STORE)"
+    )
+    return part
+
+
+def _session() -> argparse.ArgumentParser:
+    part = argparse.ArgumentParser(add_help=False)
+    part.add_argument("session", metavar="SESSION", help="its id, or the beginning of it")
+    return part
+
+
+if __name__ == "__main__":
+    sys.exit(main())
