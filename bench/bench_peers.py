@@ -1,18 +1,23 @@
 """The same work side by side with `trim_messages` of langchain-core and of litellm, and with their normalisers.
 
 Each is called as its documentation does, on the same history and with the same budget. They keep nothing between
-calls, so that a loop pays for the whole history at every turn; a `Context` pays once for the history and then for
-what is new. The ratio in a peer's row is its time through ours: 10 × is ten times as long. What came out is judged
-by one measure for all: the tokens of contents and calls, and whether every result has its call.
+calls, so that a loop pays for the whole history at every turn; a `Context` pays once for the history (`new`) and
+then for what is new (`next turn`). Both are compared, for whoever trims a list once pays the former.
+
+A figure is the median over the same few ends of the history for everybody, the worst is in the note: litellm takes
+ten times as long, or a hundred times, whenever what it has kept happens to leave more than three tokens free. The
+ratio is the peer's time through ours. What came out is judged by one measure for all: the tokens of contents and
+calls, and whether every result has its call.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final
+from copy import deepcopy
+from typing import Any, Final, NamedTuple
 
 from bench.bench_fold import ITEMS, normalised
-from bench.measure import Row, best_of, progress, shown, timed
+from bench.measure import Row, Turns, best_of, progress, shown, timed
 from bench.peers import MODEL, Trimmer, missing, normalisers, trimmers
 from bench.work import Json, messages
 from foveal import Context
@@ -21,10 +26,15 @@ from foveal.tokens import counter
 
 SIZES: Final = (500, 5_000)
 BUDGET: Final = 8_000
-TURNS: Final = 20
-PATIENCE: Final = 5.0
-"""Seconds after which a peer makes no more turns."""
+TURNS: Final = 9
 OURS: Final = ("estimate", "o200k_base")
+
+
+class Ours(NamedTuple):
+    """Median seconds of a context with one counter."""
+
+    new: float
+    turn: float
 
 
 def rows() -> Iterator[Row]:
@@ -33,54 +43,43 @@ def rows() -> Iterator[Row]:
     peers = list(trimmers())
     for size in SIZES:
         yield from _trimming(size, peers)
-    for size in SIZES:
-        yield from _turns(size, peers)
     yield from _normalising()
 
 
 def _trimming(size: int, peers: Sequence[Trimmer]) -> Iterator[Row]:
-    given = messages(size)
-    what = f"trim {size:,} messages to {BUDGET:,} tokens"
-    ours: dict[str, float] = {}
-    for name in OURS:
-        progress(f"peers: {what}, foveal …")
-        ours[name] = best_of(5, lambda name=name: _context(name).fit(given))
-        yield Row(f"{what}: foveal, {name}", ours[name], note=_judged(_context(name).fit(given)))
-    for peer in peers:
-        progress(f"peers: {what}, {peer.name} …")
-        held, fitted = peer.held(given), []
-        seconds = best_of(3, lambda p=peer, h=held, f=fitted: f.append(p.trim(h, BUDGET)))
-        note = f"{_ratio(seconds, ours, peer)}; {_judged(peer.plain(fitted[0]))}"
-        yield Row(f"{what}: {peer.name}, {peer.counting}", seconds, note=note)
-
-
-def _turns(size: int, peers: Sequence[Trimmer]) -> Iterator[Row]:
-    """A conversation that goes on after `size` messages: the median turn of a few."""
     stream = messages(size + TURNS)
-    what = f"a turn after {size:,} messages"
-    ours: dict[str, float] = {}
-    for name in OURS:
-        context, given = _context(name), stream[:size]
-        context.fit(given)
-        turns = timed(_growing(given, stream[size:], context.fit))
-        ours[name] = turns.median
-        note = f"fit(messages), worst {shown(turns.worst, 's')}"
-        yield Row(f"{what}: foveal, {name}", turns.median, note=note)
+    what = f"trim {size:,} messages to {BUDGET:,} tokens"
+    ours: dict[str, Ours] = {}
+    for counting in OURS:
+        progress(f"peers: {what}, foveal …")
+        new = _turns(stream, size, lambda given, counting=counting: _context(counting).fit(given))
+        context = _context(counting)
+        context.fit(stream[:size])
+        turn = _turns(stream, size, context.fit)
+        ours[counting] = Ours(new.median, turn.median)
+        note = f"worst {shown(new.worst, 's')}; {_judged(_context(counting).fit(stream))}"
+        yield Row(f"{what}: foveal, {counting}, new", new.median, note=note)
+        note = f"fit(messages), worst {shown(turn.worst, 's')}"
+        yield Row(f"{what}: foveal, {counting}, next turn", turn.median, note=note)
     for peer in peers:
         progress(f"peers: {what}, {peer.name} …")
-        held = peer.held(stream)
-        trim: Callable[[list[Any]], Any] = lambda given, peer=peer: peer.trim(given, BUDGET)  # noqa: E731
-        turns = timed(_growing(held[:size], held[size:], trim), patience=PATIENCE)
-        note = f"{_ratio(turns.median, ours, peer)}; worst {shown(turns.worst, 's')}"
+        fitted: list[list[Any]] = []
+        turns = _turns(peer.held(stream), size, lambda given, p=peer: fitted.append(p.trim(given, BUDGET)))
+        note = f"{_ratios(turns.median, ours[peer.like])}; worst {shown(turns.worst, 's')}"
+        note += f"; {_judged(peer.plain(fitted[-1]))}"
         yield Row(f"{what}: {peer.name}, {peer.counting}", turns.median, note=note)
 
 
-def _growing(
-    given: list[Any], following: list[Any], fit: Callable[[list[Any]], object]
-) -> Iterator[Callable[[], object]]:
-    for message in following:
-        given.append(message)
-        yield lambda: fit(given)
+def _turns(stream: list[Any], size: int, trim: Callable[[list[Any]], object]) -> Turns:
+    """The history of `size` messages, and one more with every turn."""
+    given = stream[:size]
+
+    def acts() -> Iterator[Callable[[], object]]:
+        for message in stream[size:]:
+            given.append(message)
+            yield lambda: trim(given)
+
+    return timed(acts())
 
 
 def _normalising() -> Iterator[Row]:
@@ -88,7 +87,8 @@ def _normalising() -> Iterator[Row]:
     meter = Meter(counter("estimate"))
     for peer in normalisers():
         ours = best_of(20, lambda peer=peer: normalised(given, peer.target, meter))
-        seconds = best_of(20, lambda peer=peer: peer.act(given))
+        theirs = deepcopy(given)
+        seconds = best_of(20, lambda peer=peer, theirs=theirs: peer.act(theirs))
         note = f"{shown(seconds / ours, '×')} foveal's read, fold, write and join ({shown(ours, 's')})"
         yield Row(f"{ITEMS:,} chat messages: {peer.name}", seconds, note=note)
 
@@ -99,9 +99,8 @@ def _context(tokenizer: str) -> Context:
     return Context(MODEL, policy="recent", window=BUDGET * 10 // 9, reserve=0, tokenizer=tokenizer)
 
 
-def _ratio(seconds: float, ours: dict[str, float], peer: Trimmer) -> str:
-    like = "estimate" if peer.counting == "approximate" else "o200k_base"
-    return f"{shown(seconds / ours[like], '×')} foveal's {like}"
+def _ratios(seconds: float, ours: Ours) -> str:
+    return f"{shown(seconds / ours.new, '×')} foveal new, {shown(seconds / ours.turn, '×')} its next turn"
 
 
 def _judged(fitted: Sequence[Json]) -> str:

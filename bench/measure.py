@@ -10,8 +10,6 @@ from typing import Any, Final, Literal, NamedTuple
 
 Unit = Literal["s", "×", "modules"]
 
-_SLOW: Final = 10.0
-"""What takes so many seconds is not run again."""
 _SCALES: Final = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
 
 
@@ -65,15 +63,13 @@ class Turns(NamedTuple):
     worst: float
 
 
-def timed(acts: Iterable[Callable[[], object]], *, patience: float = 60.0) -> Turns:
-    """Run each once and take its processor time; after so many seconds in all, no more of them."""
+def timed(acts: Iterable[Callable[[], object]]) -> Turns:
+    """Run each once and take its processor time."""
     seconds: list[float] = []
     for act in acts:
         start = time.process_time()
         act()
         seconds.append(time.process_time() - start)
-        if sum(seconds) > patience:
-            break
     return Turns(median(seconds), mean(seconds), max(seconds))
 
 
@@ -90,8 +86,6 @@ def best_after(times: int, prepare: Callable[[], Any], act: Callable[[Any], obje
         start = time.process_time()
         act(prepared)
         best = min(best, time.process_time() - start)
-        if best > _SLOW:
-            break
     return best
 
 

@@ -21,7 +21,9 @@ class Trimmer(NamedTuple):
 
     name: str
     counting: str
-    """Who counts tokens."""
+    """Who counts tokens …"""
+    like: str
+    """… and our counter that does the same sort of work."""
     held: Callable[[list[Json]], list[Any]]
     """The messages as a user of that package holds them; not timed."""
     trim: Callable[[list[Any], int], list[Any]]
@@ -84,10 +86,12 @@ def _langchain() -> Iterator[Trimmer]:
             texts += [str(call["args"]) for call in getattr(message, "tool_calls", ())]
         return sum(exact.count_all(texts)) + 4 * len(messages)
 
-    for counting, token_counter in (("approximate", "approximate"), ("o200k_base", count)):
+    counters = (("approximate", "estimate", "approximate"), ("o200k_base", "o200k_base", count))
+    for counting, like, token_counter in counters:
         yield Trimmer(
             "langchain-core",
             counting,
+            like,
             held=convert_to_messages,
             trim=lambda messages, most, token_counter=token_counter: trim_messages(
                 messages, max_tokens=most, token_counter=token_counter, start_on="human", include_system=True
@@ -103,6 +107,7 @@ def _litellm() -> Trimmer:
     return Trimmer(
         "litellm",
         "o200k_base by tiktoken",
+        "o200k_base",
         held=deepcopy,
         trim=lambda messages, most: trim_messages(messages, MODEL, max_tokens=most),
         plain=list,

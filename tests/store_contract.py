@@ -18,7 +18,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from foveal.codec import decode, encode
+from foveal.codec import encode
 from foveal.errors import Conflict, StoreError, UnknownSession
 from foveal.events import (
     AnyFact,
@@ -65,7 +65,8 @@ def log(*facts: AnyFact, first: int = 0, at: float | None = 1_700_000_000.5) -> 
 
 
 def said(count: int, *, first: int = 0, text: str = "word") -> list[Event]:
-    return log(*(UserSaid(content=f"{text} {first + nr}") for nr in range(count)), first=first)
+    facts = (UserSaid(content=f"{text} {first + nr}") for nr in range(count))
+    return log(*facts, first=first, at=1_700_000_000.5 + first)
 
 
 LONG = "".join(f"line {nr}: the parser stops at token {nr * 7919 % 1000}\n" for nr in range(2_000))
@@ -330,15 +331,13 @@ class Contract:
             " ",
             "a",
             "A",
-            "ä",
+            "\u00e9",
+            "e\u0301",
             "a\x00b",
             "a\x00c",
             "%",
-            "_",
             "'; DROP TABLE events; --",
             "x" * 5_000,
-            "é",
-            "é",
         ]
 
         async def act(store: Store) -> None:
@@ -470,7 +469,7 @@ class Contract:
         self.do(place, act)
 
     @pytest.mark.parametrize(
-        "query", ["", '"', "a AND OR (", "*", "\x00", "\ud800", "NEAR(", "x" * 50_000, "col:x ^ -y"]
+        "query", ["", '"', "a AND OR (", "*", "\x00", "\ud800", "NEAR(", "x" * 50_000, "a:b ^"]
     )
     def test_any_text_is_a_valid_query(self, place: Path, query: str) -> None:
         async def act(store: Store) -> None:
@@ -489,9 +488,11 @@ class Contract:
 
 # ── a store against a model of it ────────────────────────────────────────────────────────────────────────
 
+_LARGE = {"long": LONG, "middle": LONG[:5_000], "noise": NOISE, "just": "x" * 4_096, "accents": "é" * 2_049}
 _texts = st.one_of(
     st.text(max_size=40),
-    st.sampled_from(["", "\ud800", "\x00", LONG, LONG[:5_000], NOISE, "x" * 4_096, "é" * 2_049]),
+    st.sampled_from(["", "\ud800", "\x00"]),
+    st.sampled_from(sorted(_LARGE)).map(lambda name: _LARGE[name]),
 )
 _facts = st.one_of(
     st.builds(lambda text: UserSaid(content=text), _texts),

@@ -27,7 +27,7 @@ SHELL: Final = (
     "transcripts",
     "apps",
 )
-"""The code that may wait, read clocks and touch disks. Everything else under `foveal` is core: pure and synchronous."""
+"""The code that may wait, read clocks and touch disks. Everything else is core: pure and synchronous."""
 IMPURE: Final = {
     "asyncio", "http", "logging", "multiprocessing", "os", "pathlib", "pickle", "random", "requests", "secrets",
     "shelve", "shutil", "signal", "socket", "sqlite3", "subprocess", "tempfile", "threading", "time", "urllib",

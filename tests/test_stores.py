@@ -187,7 +187,7 @@ def test_the_bytes_of_sessions_add_up_to_about_the_file(path: Path) -> None:
 
     def text() -> str:
         return " ".join(
-            f"{pick.getrandbits(pick.choice((8, 20, 40))):x}" for _ in range(pick.randint(5, 900))
+            f"{pick.getrandbits(pick.choice((8, 20, 40))):x}" for _ in range(pick.randint(5, 300))
         )
 
     async def act() -> int:
@@ -267,19 +267,18 @@ def stored_bytes(path: Path, session: int) -> list[bytes]:
 def remnants(path: Path, bodies: list[bytes]) -> int:
     """How many pieces of 16 bytes of these are anywhere in the files beside the path."""
     files = b"".join(file.read_bytes() for file in path.parent.glob(f"{path.name}*"))
-    pieces = {body[at : at + 16] for body in bodies for at in range(20, len(body) - 16, 16)}
+    pieces = sorted({body[at : at + 16] for body in bodies for at in range(20, len(body) - 16, 16)})
     assert len(pieces) > 200
-    return sum(piece in files for piece in pieces)
+    return sum(piece in files for piece in random.Random(1).sample(pieces, min(len(pieces), 1_000)))
 
 
 def secrets(seed: int, count: int) -> list[Event]:
     """Events of words that nobody else says, long and short."""
     pick = random.Random(seed)
-    texts = (
-        " ".join(f"{pick.getrandbits(64):016x}" for _ in range(pick.choice((3, 20, 60, 400))))
-        for _ in range(count)
+    words = (
+        [f"{pick.getrandbits(64):016x}" for _ in range(pick.choice((3, 20, 60, 400)))] for _ in range(count)
     )
-    return log(*(UserSaid(content=text) for text in texts))
+    return log(*(UserSaid(content=" ".join(some)) for some in words))
 
 
 @pytest.mark.parametrize("durability", ["full", "normal"])
@@ -308,7 +307,7 @@ def test_erased_text_cannot_be_found_in_the_bytes_of_the_files(path: Path, durab
             assert {type(event.fact) for event in await store.read("gone")} == {Erased}
 
     asyncio.run(act())
-    assert remnants(path, [body for body in map(encode, gone)]) == 0
+    assert remnants(path, [encode(event) for event in gone]) == 0
 
 
 # ── versions ─────────────────────────────────────────────────────────────────────────────────────────────
@@ -377,10 +376,7 @@ def test_a_file_of_a_newer_version_is_refused_and_not_touched(path: Path) -> Non
     with pytest.raises(StoreUnusable, match=f"later version of Foveal.*{VERSION + 1}.*upgrade"):
         read(path, "a")
     assert path.read_bytes() == before
-    assert [file.name for file in path.parent.iterdir()] in (
-        ["chats.db"],
-        ["chats.db", "chats.db-wal", "chats.db-shm"],
-    )
+    assert [file.name for file in path.parent.iterdir()] == ["chats.db"]
 
 
 def test_a_newer_file_whose_log_is_not_yet_copied_is_not_touched_either(path: Path) -> None:

@@ -22,6 +22,8 @@ REACH: Final = 8
 """How many events before and after a hit get something of its score."""
 DECAY: Final = 0.8
 """What remains of it with each step."""
+FIRST: Final = 1
+"""So many of the best hits come before all others, however lonely they are."""
 WHOLE: Final = 4
 """A message that takes at most this part (a quarter) of the answer is quoted whole."""
 PART: Final = 8
@@ -29,10 +31,6 @@ PART: Final = 8
 _LEAST: Final = 60
 _NAMED: Final = 30
 _TINY: Final = 40
-
-
-FIRST: Final = 1
-"""So many of the best hits come before all others, however lonely they are."""
 
 
 def spread(

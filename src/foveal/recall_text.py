@@ -217,7 +217,7 @@ def telling(query: str) -> frozenset[str]:
 
 
 def around(text: str, words: frozenset[str], *, width: int) -> int:
-    """Where the `width` characters begin that have the most letters of different words of a query; 0 if none has."""
+    """Where the `width` characters begin that have most letters of different words of a query; 0 if none has."""
     places = _places(text, words)
     best, worth, start, low = 0, 0, 0, 0
     seen: dict[str, int] = {}

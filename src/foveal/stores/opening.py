@@ -9,7 +9,7 @@ from typing import Final, Literal, TypeAlias
 import apsw
 
 from foveal.errors import StoreUnusable
-from foveal.stores.schema import migrate, refuse_foreign
+from foveal.stores.schema import migrate, refuse_at_sight, refuse_foreign
 
 Durability: TypeAlias = Literal["full", "normal"]
 """`full`: what was appended survives a power cut. `normal`: it survives the end of the process, and after a power
@@ -22,6 +22,8 @@ _LARGEST_WAL: Final = 8 << 20
 def opened(path: str, *, durability: Durability, timeout: float) -> apsw.Connection:
     """A connection that may write, to a file of this version's schema."""
     _make(path)
+    if not _has_log(path):
+        _at_sight(path)
     connection = _connected(path, timeout)
     try:
         connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)  # a file that is refused stays as it is
@@ -70,6 +72,22 @@ def _make(path: str) -> None:
     except OSError as problem:
         raise StoreUnusable(f"{path} cannot be made ({problem.strerror}): choose another folder") from problem
     _settle(folder)
+
+
+def _has_log(path: str) -> bool:
+    try:
+        return os.path.getsize(f"{path}-wal") > 0
+    except OSError:
+        return False
+
+
+def _at_sight(path: str) -> None:
+    try:
+        refuse_at_sight(path)
+    except OSError as problem:
+        raise StoreUnusable(
+            f"{path} cannot be read ({problem.strerror}): change its permissions, or the path"
+        ) from problem
 
 
 def _settle(folder: str) -> None:

@@ -247,7 +247,8 @@ def pick(connection: apsw.Connection, packer: Packer, key: int, seqs: Iterable[i
     """Single events of one session."""
     ids = json.dumps(sorted({key * SPAN + seq for seq in seqs if 0 <= seq < SPAN}))
     found = connection.execute(
-        "SELECT id, at, events.body FROM json_each(?) CROSS JOIN events ON id = value ORDER BY id", (ids,)
+        "SELECT events.id, at, body FROM json_each(?) CROSS JOIN events ON events.id = value ORDER BY events.id",
+        (ids,),
     )
     cuts = connection.execute(
         "SELECT event, place, body FROM json_each(?) CROSS JOIN cuts ON event = value"

@@ -14,6 +14,7 @@ a release has shipped it; what should be different later is another step.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 from typing import Final
 
@@ -90,14 +91,28 @@ STEPS: Final[tuple[Callable[[apsw.Connection], None], ...]] = (_tables, _caches)
 VERSION: Final = len(STEPS)
 
 
+def refuse_at_sight(path: str) -> None:
+    """Raise when the first bytes of the file already say that it is not for us: SQLite then never touches it."""
+    with open(path, "rb") as file:
+        header = file.read(100)
+    if len(header) == 100 and header.startswith(b"SQLite format 3\0"):
+        version, application = struct.unpack_from(">4xI4xI", header, 56)
+        refuse(path, application=application, version=version, has_tables=False)
+
+
 def refuse_foreign(connection: apsw.Connection, path: str) -> None:
-    """Raise when the file is another program's, or that of a later version of ours; only reads."""
+    """The same for what SQLite reads from the file and its log; only reads."""
     application, version = connection.pragma("application_id"), connection.pragma("user_version")
-    if application not in (0, APPLICATION) or (application == 0 and _has_tables(connection)):
+    refuse(path, application=application, version=version, has_tables=_has_tables(connection))
+
+
+def refuse(path: str, *, application: int, version: int, has_tables: bool) -> None:
+    """Raise when the file is another program's, or that of a later version of ours."""
+    if application not in (0, APPLICATION) or (application == 0 and has_tables):
         raise StoreUnusable(
             f"{path} is the SQLite file of another program; choose another path for the store"
         )
-    if version > VERSION:
+    if application == APPLICATION and version > VERSION:
         raise StoreUnusable(
             f"{path} was written by a later version of Foveal (its schema is {version}, this version knows "
             f"{VERSION}); it was left as it is: upgrade Foveal to use it"

@@ -1,0 +1,236 @@
+"""The store in a file: appends against bare SQLite, opening long sessions, room on disk, reading.
+
+Appends wait for the disk, so they are measured by the clock on the wall, ours and bare ones in turn, best of
+several; what a loop and threads cost is in ours. Room on disk is measured on recorded conversations where they lie
+beside the checkout, and on made-up ones elsewhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import random
+import re
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+import apsw
+
+from bench import work
+from bench.measure import Row, progress
+from foveal.codec import encode
+from foveal.events import AnyFact, Event
+from foveal.ports import Checkpoint
+from foveal.stores import Durability, SqliteStore, open_store
+from foveal.wire import wire
+
+DATA: Final = Path(__file__).parents[2] / "shared" / "data"
+MANY: Final = 100_000
+FEW: Final = 1_000
+NEEDED: Final = 300
+TAIL: Final = 50
+ROUNDS: Final = 7
+APPENDS: Final[dict[Durability, int]] = {"full": 200, "normal": 2_000}
+
+
+def rows() -> Iterator[Row]:
+    with tempfile.TemporaryDirectory(prefix="foveal-bench-") as folder:
+        yield from _appends(Path(folder))
+        yield from _room(Path(folder))
+        yield from _opening(Path(folder))
+
+
+# ── appends ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _appends(folder: Path) -> Iterator[Row]:
+    events = [
+        Event(seq, fact, 1.7e9 + seq) for seq, fact in enumerate(_facts(work.messages(3_000, work.AGENT)))
+    ]
+    for durability, count in APPENDS.items():
+        progress(f"store: appends, {durability} …")
+        ours = bare = float("inf")
+        for nr in range(ROUNDS):
+            ours = min(ours, asyncio.run(_ours(folder / f"{durability}{nr}.db", durability, events[:count])))
+            bare = min(bare, _bare(folder / f"bare-{durability}{nr}.db", durability, events[:count]))
+        note = f"{ours / count * 1e6:,.0f} µs against {bare / count * 1e6:,.0f} µs; best of {ROUNDS}"
+        yield Row(
+            f"append, durability {durability}: against a bare transaction", ours / bare, "×", 1 / 0.7, note
+        )
+
+
+async def _ours(path: Path, durability: Durability, events: list[Event]) -> float:
+    async with open_store(path, durability=durability) as store:
+        start = time.perf_counter()
+        for event in events:
+            await store.append("s", [event])
+        return time.perf_counter() - start
+
+
+def _bare(path: Path, durability: Durability, events: list[Event]) -> float:
+    """What somebody would write who needs nothing but the lines."""
+    connection = apsw.Connection(str(path))
+    connection.pragma("journal_mode", "wal")
+    connection.pragma("synchronous", durability)
+    connection.execute(
+        "CREATE TABLE events(session TEXT, seq INTEGER, line TEXT, PRIMARY KEY (session, seq))"
+    )
+    start = time.perf_counter()
+    for event in events:
+        connection.execute("BEGIN IMMEDIATE")
+        connection.execute("INSERT INTO events VALUES (?, ?, ?)", ("s", event.seq, encode(event)))
+        connection.execute("COMMIT")
+    seconds = time.perf_counter() - start
+    connection.close()
+    return seconds
+
+
+# ── room on disk ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _room(folder: Path) -> Iterator[Row]:
+    recorded = _recorded()
+    for varied, what in ((True, "every copy with other words"), (False, "plain copies, for comparison")):
+        progress(f"store: room on disk, {what} …")
+        path = folder / f"room-{varied}.db"
+        start = time.perf_counter()
+        size = asyncio.run(_filled(path, _sessions(recorded, varied=varied)))
+        seconds = time.perf_counter() - start
+        note = f"{path.stat().st_size / 1e6:.0f} of {size / 1e6:.0f} MB; {what}; written in {seconds:.1f} s"
+        limit = 0.5 if varied else None
+        yield Row(
+            f"room of {MANY:,} events: bytes per byte of JSON", path.stat().st_size / size, "×", limit, note
+        )
+
+
+async def _filled(path: Path, sessions: Iterator[list[AnyFact]]) -> int:
+    """Write so many events in batches of a turn, several sessions side by side; the size of their JSON."""
+    size = count = 0
+    async with open_store(path, durability="normal") as store:
+        while count < MANY:
+            beside = [(f"s{count}-{nr}", next(sessions)) for nr in range(8)]
+            for first in range(0, max(len(facts) for _, facts in beside), 4):
+                for session, facts in beside:
+                    batch = facts[first : first + 4]
+                    events = [Event(first + nr, fact, 1.7e9 + count + nr) for nr, fact in enumerate(batch)]
+                    await store.append(session, events)
+                    count += len(events)
+                    size += sum(len(encode(event)) + 1 for event in events)
+    return size
+
+
+def _sessions(recorded: list[list[work.Json]], *, varied: bool) -> Iterator[list[AnyFact]]:
+    """Conversations without end; those that come again have other words if `varied`."""
+    turn = 0
+    while True:
+        for messages in recorded:
+            again = _varied(messages, random.Random(turn)) if varied and turn else messages
+            yield _facts(again)
+        turn += 1
+
+
+def _varied(messages: list[work.Json], pick: random.Random) -> list[work.Json]:
+    """The same conversation with a third of its words changed, each the same way throughout."""
+    changed: dict[str, str] = {}
+
+    def word(found: re.Match[str]) -> str:
+        old = found.group()
+        if old not in changed:
+            letters = list(old)
+            if pick.random() < 0.33:
+                pick.shuffle(letters)
+            changed[old] = "".join(letters)
+        return changed[old]
+
+    def varied(value: object) -> object:
+        if isinstance(value, str):
+            return re.sub(r"[A-Za-z0-9]{4,}", word, value)
+        if isinstance(value, list):
+            return [varied(item) for item in value]
+        if isinstance(value, dict):
+            keep = ("role", "type", "name")
+            return {key: item if key in keep else varied(item) for key, item in value.items()}
+        return value
+
+    return [{key: varied(item) if key != "role" else item for key, item in m.items()} for m in messages]
+
+
+def _recorded() -> list[list[work.Json]]:
+    files = [path for path in sorted(DATA.glob("*.jsonl.gz")) if path.name != "raw.jsonl.gz"]
+    if not files:
+        return [work.messages(400, work.AGENT)]
+    conversations: list[list[work.Json]] = []
+    for path in files:
+        with gzip.open(path, "rt", encoding="utf-8") as lines:
+            conversations.extend(json.loads(line)["messages"] for line in lines)
+    return conversations
+
+
+def _facts(messages: list[work.Json]) -> list[AnyFact]:
+    return [fact for chunk in wire("openai_chat").read(messages) for fact in chunk.facts]
+
+
+# ── opening and reading ──────────────────────────────────────────────────────────────────────────────────
+
+
+def _opening(folder: Path) -> Iterator[Row]:
+    path = folder / "opening.db"
+    progress("store: a long session …")
+    asyncio.run(_long_sessions(path))
+    few, many = asyncio.run(_measured_opening(path))
+    what = f"open by checkpoint, {NEEDED} needed and {TAIL} new"
+    yield Row(f"{what}: of {MANY:,} events", many, "s", 0.010, "a new store each time, by the wall clock")
+    yield Row(f"{what}: against one of {FEW:,}", many / few, "×", 2, f"{few * 1e3:.1f} ms")
+    seconds = asyncio.run(_timed(path, lambda store: store.read("many")))
+    yield Row(f"read all of {MANY:,} events", seconds, note=f"{MANY / seconds:,.0f} events a second")
+    info = asyncio.run(_timed(path, lambda store: store.sessions()))
+    yield Row("list the sessions of that store", info)
+
+
+async def _long_sessions(path: Path) -> None:
+    facts = _facts(work.messages(5_000, work.CHAT))
+    async with open_store(path, durability="normal") as store:
+        for session, count in (("few", FEW), ("many", MANY)):
+            for first in range(0, count, 500):
+                batch = range(first, first + 500)
+                await store.append(
+                    session, [Event(seq, facts[seq % len(facts)], 1.7e9 + seq) for seq in batch]
+                )
+            needed = tuple(sorted(random.Random(1).sample(range(count - TAIL), NEEDED)))
+            await store.keep_checkpoint(
+                session, Checkpoint(seq=count - TAIL - 1, needed=needed, state=b"x" * 2_000)
+            )
+
+
+async def _measured_opening(path: Path) -> tuple[float, float]:
+    few = many = float("inf")
+    for _ in range(ROUNDS):
+        few = min(few, await _open(path, "few"))
+        many = min(many, await _open(path, "many"))
+    return few, many
+
+
+async def _open(path: Path, session: str) -> float:
+    start = time.perf_counter()
+    async with open_store(path) as store:
+        checkpoint = await store.checkpoint(session)
+        assert checkpoint is not None
+        events = await store.pick(session, checkpoint.needed)
+        events += await store.read(session, first=checkpoint.seq + 1)
+        seconds = time.perf_counter() - start
+    assert len(events) == NEEDED + TAIL
+    return seconds
+
+
+async def _timed(path: Path, act: Callable[[SqliteStore], Awaitable[object]]) -> float:
+    best = float("inf")
+    async with open_store(path) as store:
+        for _ in range(3):
+            start = time.perf_counter()
+            await act(store)
+            best = min(best, time.perf_counter() - start)
+    return best
