@@ -8,7 +8,7 @@ PIP := $(PY) -m pip --disable-pip-version-check -q
 .PHONY: chat test lint bench soak refresh-models clean
 
 chat: $(VENV)/.chat
-	@$(PY) -m foveal.apps.demo
+	@$(PY) -m foveal.apps.cli.demo
 
 test: $(VENV)/.test
 	@$(VENV)/bin/ruff check .

@@ -24,7 +24,7 @@ import apsw
 from bench.measure import Row, best_of, progress
 from foveal.events import Event, ModelSaid, UserSaid
 from foveal.recall import InMemoryLibrary, Recall
-from foveal.recall_text import quoted
+from foveal.recall.text import quoted
 from foveal.stores.text_index import TextIndex, searchable
 from foveal.tokens import counter
 from foveal.wire import openai_chat

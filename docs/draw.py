@@ -182,7 +182,7 @@ def rewind() -> str:
 
 def printed(**environment: str) -> list[str]:
     """The lines that `make chat` prints."""
-    command = [sys.executable, "-m", "foveal.apps.demo"]
+    command = [sys.executable, "-m", "foveal.apps.cli.demo"]
     wanted = {**os.environ, "PYTHONIOENCODING": "utf-8", **environment}
     done = subprocess.run(command, capture_output=True, encoding="utf-8", check=True, cwd=ROOT, env=wanted)
     return done.stdout.splitlines()

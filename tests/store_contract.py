@@ -170,9 +170,6 @@ class Contract:
             for found in (await store.read("a"), await store.pick("a", [0, 1, 2])):
                 assert [encode(event) for event in found] == [encode(event) for event in events]
                 assert [event.seq for event in found] == [0, 1, 2]
-            assert [decode(encode(event)) for event in await store.read("a", first=2)] == [
-                decode(encode(events[2]))
-            ]
 
         self.do(place, act)
 
@@ -432,7 +429,7 @@ class Contract:
             assert await store.search("a", "parser") == []
             await store.append("a", said(1, first=len(facts)))
             await store.erase("a")
-            assert await store.read("a", first=len(facts)) == log(Erased(was="user_said"), first=len(facts))
+            assert [event.fact for event in await store.read("a", first=len(facts))] == [Erased(was="user_said")]
 
         self.do(place, act)
 

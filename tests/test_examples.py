@@ -70,7 +70,7 @@ def test_an_example_runs_and_says_what_it_should(example: Path) -> None:
 
 
 def test_the_demo_shows_every_rung_and_that_nothing_is_lost() -> None:
-    done = run("-m", "foveal.apps.demo")
+    done = run("-m", "foveal.apps.cli.demo")
     assert done.returncode == 0, done.stderr
     assert "\x1b" not in done.stdout
     for part in (
@@ -90,31 +90,31 @@ def test_the_demo_shows_every_rung_and_that_nothing_is_lost() -> None:
 @pytest.mark.parametrize("policy", ["economy", "rolling", "recent"])
 @pytest.mark.parametrize("window", [3_000, 16_000, 200_000])
 def test_the_demo_fits_every_window_under_every_preset(policy: str, window: int) -> None:
-    done = run("-m", "foveal.apps.demo", "--policy", policy, "--window", str(window))
+    done = run("-m", "foveal.apps.cli.demo", "--policy", policy, "--window", str(window))
     assert done.returncode == 0, done.stdout[-500:] + done.stderr
     assert "38 of 38" in done.stdout
 
 
 def test_the_demo_says_what_does_not_fit() -> None:
-    done = run("-m", "foveal.apps.demo", "--policy", "off")
+    done = run("-m", "foveal.apps.cli.demo", "--policy", "off")
     assert done.returncode == 1
     assert "ContextOverflow: context needs" in done.stdout
 
 
 def test_the_demo_names_a_bad_setting() -> None:
-    done = run("-m", "foveal.apps.demo", "--policy", "thrifty")
+    done = run("-m", "foveal.apps.cli.demo", "--policy", "thrifty")
     assert done.returncode == 2
     assert done.stderr == "foveal: policy = 'thrifty' is not allowed: one of economy, rolling, recent, off\n"
 
 
 def test_the_demo_can_be_cut_short_by_a_pipe() -> None:
-    command = f'"{sys.executable}" -m foveal.apps.demo | head -n 2'
+    command = f'"{sys.executable}" -m foveal.apps.cli.demo | head -n 2'
     done = subprocess.run(command, shell=True, cwd=ROOT, capture_output=True, encoding="utf-8", timeout=60)
     assert len(done.stdout.splitlines()) == 2
     assert done.stderr == ""
 
 
 def test_the_recording_names_no_place_outside_its_workspace() -> None:
-    text = (ROOT / "src/foveal/apps/recorded.jsonl").read_text(encoding="utf-8")
+    text = (ROOT / "src/foveal/apps/cli/recorded.jsonl").read_text(encoding="utf-8")
     for place in ("/home/", "/root/", "/work/", "/Users/", "/tmp/pytest"):
         assert place not in text

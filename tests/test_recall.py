@@ -38,10 +38,10 @@ from foveal.events import (
 )
 from foveal.ports import Hit
 from foveal.recall import InMemoryLibrary, Recall, tools
-from foveal.recall_grep import finder
-from foveal.recall_lines import Wanted, part, wanted_lines
-from foveal.recall_search import spread
-from foveal.recall_text import MARK, quoted
+from foveal.recall.grep import finder
+from foveal.recall.lines import Wanted, part, wanted_lines
+from foveal.recall.search import spread
+from foveal.recall.text import MARK, quoted
 from foveal.tokens import counter
 
 ESTIMATE: Final = counter("estimate")

@@ -25,7 +25,7 @@ from foveal.events import (
     UserSaid,
 )
 from foveal.ports import Hit
-from foveal.recall_text import MARK
+from foveal.recall.text import MARK
 from foveal.stores.text_index import PIECE, TextIndex, pieces, prepared, searchable
 
 

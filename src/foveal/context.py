@@ -16,9 +16,9 @@ replaces the old one where it stands.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from threading import RLock
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast
 
 from msgspec import Raw
 from msgspec.structs import replace
@@ -52,6 +52,11 @@ from foveal.report import Line, Report, line, report
 from foveal.setup import Settings, setup
 from foveal.view import effective, hidden_by
 
+if TYPE_CHECKING:
+    from foveal.recall import Recall
+
+T = TypeVar("T")
+
 
 class Context:
     """One conversation's context. Use it from any thread; one call at a time is served."""
@@ -75,6 +80,7 @@ class Context:
         self._wire = wire.wire(dialect)
         self._dialect: Dialect = dialect
         self._per_call: dict[str, Limits] = {}
+        self._recall: Recall | None = None
         self._replacing: dict[int, int] = {}
         """For an edited system message, by its place among the messages: the event with its newest text."""
         self._record(Opened(model=self._engine.model.name, policy=self._engine.policy.name))
@@ -140,6 +146,20 @@ class Context:
         """Everything that happened, oldest first."""
         with self._lock:
             return tuple(self._engine.log)
+
+    def recall(self, name: str, arguments: str | Mapping[str, Any]) -> str:
+        """Answer a model's call of `recall_search` or `recall_read` (offer them with `foveal.recall.tools`): looks
+        into the whole log, also at what is no longer shown. Needs no event loop."""
+        from foveal.recall import InMemoryLibrary, Recall  # looks for SQLite, which most loops never need
+
+        with self._lock:
+            if self._recall is None:
+                self._recall = Recall(InMemoryLibrary(self._engine.log, visible=self._shown_whole))
+            return finished(self._recall.call(name, arguments))
+
+    def _shown_whole(self, seq: int) -> bool:
+        found = self._engine.view.find(seq)
+        return found is not None and found[1].level == "full"
 
     # ── steering ─────────────────────────────────────────────────────────────────────────────────────
 
@@ -251,6 +271,15 @@ class Context:
         if seq is None or seq >= len(log):
             raise UnknownHandle(f"no event has the handle {name!r}; the log has e0 to e{len(log) - 1}")
         return log[seq]
+
+
+def finished(work: Coroutine[Any, Any, T]) -> T:
+    """The answer of a coroutine that never has to wait."""
+    try:
+        work.send(None)
+    except StopIteration as answer:
+        return cast(T, answer.value)
+    raise AssertionError("a library in memory has nothing to wait for")
 
 
 def _content(system: Any) -> Content:

@@ -95,9 +95,12 @@ def refuse_at_sight(path: str) -> None:
     """Raise when the first bytes of the file already say that it is not for us: SQLite then never touches it."""
     with open(path, "rb") as file:
         header = file.read(100)
-    if len(header) == 100 and header.startswith(b"SQLite format 3\0"):
-        version, application = struct.unpack_from(">4xI4xI", header, 56)
-        refuse(path, application=application, version=version, has_tables=False)
+    if not header:
+        return
+    if len(header) < 100 or not header.startswith(b"SQLite format 3\0"):
+        raise StoreUnusable(f"{path} is not a store, nor any other SQLite file: choose another path")
+    version, application = struct.unpack_from(">4xI4xI", header, 56)
+    refuse(path, application=application, version=version, has_tables=False)
 
 
 def refuse_foreign(connection: apsw.Connection, path: str) -> None:

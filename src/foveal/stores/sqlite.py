@@ -6,7 +6,6 @@ same file. A cancelled call may have been carried out: whoever cancels an append
 
 from __future__ import annotations
 
-import asyncio
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -129,12 +128,9 @@ class SqliteStore:
 
     async def close(self) -> None:
         """Wait for what has been asked for, then close the file; closing twice is fine."""
-        await asyncio.to_thread(self._shut)
-
-    def _shut(self) -> None:
-        self._readers.stop()
+        await self._writer.do(self._readers.stop)
+        await self._writer.do(self._file.close)
         self._writer.stop()
-        self._file.close()
 
     async def _read(self, work: Work[T]) -> T:
         return await self._readers.do(lambda: self._file.read(work))

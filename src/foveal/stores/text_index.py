@@ -25,7 +25,7 @@ import apsw
 
 from foveal.events import Event
 from foveal.ports import Hit
-from foveal.recall_text import STOP_WORDS, UNSPACED, findable
+from foveal.recall.text import STOP_WORDS, UNSPACED, findable
 
 PIECE: Final = 4_000
 """Characters of one piece: long enough for nearly every message, short enough to tell passages apart."""

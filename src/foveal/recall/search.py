@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from foveal.events import Event
 from foveal.ports import Hit
-from foveal.recall_text import MARK, around, dialogue, findable, inline, line_start, quoted, telling, title
+from foveal.recall.text import MARK, around, dialogue, findable, inline, line_start, quoted, telling, title
 from foveal.tokens import Counter
 
 REACH: Final = 8

@@ -1,6 +1,6 @@
 """Replays a recorded conversation of a coding agent through the engine, in a window that is much too small for it.
 
-    python -m foveal.apps.demo [--window 8000] [--policy economy] [--fast]
+    python -m foveal.apps.cli.demo [--window 8000] [--policy economy] [--fast]
 
 No model is called and nothing leaves the machine: the recording lies beside this file. Each request that the
 agent had sent is fitted again; one line shows how full it is, the lines under it what was reduced to get there.
@@ -49,7 +49,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="python -m foveal.apps.demo", description="A recorded conversation in a window too small for it."
+        prog="python -m foveal.apps.cli.demo",
+        description="A recorded conversation in a window too small for it.",
     )
     parser.add_argument("--window", type=int, default=8_000, help="tokens (default: 8000)")
     parser.add_argument(
@@ -65,7 +66,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 def recording() -> list[Message]:
     """The conversation, as messages of the OpenAI chat dialect."""
-    text = resources.files("foveal.apps").joinpath("recorded.jsonl").read_text(encoding="utf-8")
+    text = resources.files("foveal.apps.cli").joinpath("recorded.jsonl").read_text(encoding="utf-8")
     return [json.loads(line) for line in text.splitlines()]
 
 

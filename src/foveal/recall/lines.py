@@ -3,7 +3,7 @@
 Lines are counted from 1 and end at a newline. A line too long to show is cut, and the note after it says how to go
 on inside it (`lines="7+2000"`: line 7 from its character 2,000 on), so that every character can be reached.
 
-A search (see `recall_grep`) looks at lines in slices of `WIDTH` characters; after `SECONDS` it stops and says so.
+A search (see `grep`) looks at lines in slices of `WIDTH` characters; after `SECONDS` it stops and says so.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from foveal.recall_grep import finder
-from foveal.recall_text import plain
+from foveal.recall.grep import finder
+from foveal.recall.text import plain
 from foveal.tokens import Counter
 
 WIDTH: Final = 2_000

@@ -12,7 +12,7 @@ What a tool answers:
 
 1. It is never longer than `tokens`, and says what it left out and how to get that.
 2. It never raises for what a model asked: a bad handle, range, pattern or JSON gets an answer that helps.
-3. The log is quoted in it (see `recall_text`): nothing that was once said can pass for a line of ours.
+3. The log is quoted in it (see `text`): nothing that was once said can pass for a line of ours.
 4. It is not found again: these calls and their answers are passed over by the search.
 """
 
@@ -26,10 +26,10 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from foveal.errors import BadSetting
 from foveal.events import AnyFact, Clipped, Dropped, Erased, Event, Masked, handle, kind
 from foveal.ports import Hit
-from foveal.recall_lines import ALL, Part, Wanted, count, part
-from foveal.recall_search import Answer, spread
-from foveal.recall_text import MARK, READ, SEARCH, inline, readable, title
-from foveal.recall_tools import handles, tools, values, wanted, whole
+from foveal.recall.lines import ALL, Part, Wanted, count, part
+from foveal.recall.schemas import handles, tools, values, wanted, whole
+from foveal.recall.search import Answer, spread
+from foveal.recall.text import MARK, READ, SEARCH, inline, readable, title
 from foveal.tokens import Counter, counter
 
 if TYPE_CHECKING:

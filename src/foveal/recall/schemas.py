@@ -15,8 +15,8 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from foveal.errors import BadSetting
-from foveal.recall_lines import Wanted, wanted_lines
-from foveal.recall_text import READ, SEARCH, inline
+from foveal.recall.lines import Wanted, wanted_lines
+from foveal.recall.text import READ, SEARCH, inline
 
 _HANDLES: Final = re.compile(r"#?e?(\d{1,15})(?:\s*(?:-|–|\.\.|:|to)\s*#?e?(\d{1,15}))?", re.I)
 

@@ -20,10 +20,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; the answer is the exit code: 0 done, 1 it could not be done, 2 a wrong call."""
     given = _parser().parse_args(argv)
     if given.command == "demo":
-        from foveal.apps import demo
+        from foveal.apps.cli import demo
 
         return demo.main(given.rest)
-    from foveal.apps import commands
+    from foveal.apps.cli import commands
 
     try:
         command: Callable[[argparse.Namespace], Coroutine[Any, Any, int]] = getattr(commands, given.command)
@@ -82,7 +82,3 @@ def _session() -> argparse.ArgumentParser:
     part = argparse.ArgumentParser(add_help=False)
     part.add_argument("session", metavar="SESSION", help="its id, or the beginning of it")
     return part
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,0 +1,7 @@
+"""`python -m foveal.apps.cli`."""
+
+import sys
+
+from foveal.apps.cli import main
+
+sys.exit(main())
