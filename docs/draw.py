@@ -36,7 +36,7 @@ from foveal.events import (
     text_of,
 )
 from foveal.models import model
-from foveal.policy import Moment, Policy, policy
+from foveal.policies import Moment, Policy, policy
 from foveal.report import line
 from foveal.tokens import Estimate
 from foveal.view import effective

@@ -429,7 +429,9 @@ class Contract:
             assert await store.search("a", "parser") == []
             await store.append("a", said(1, first=len(facts)))
             await store.erase("a")
-            assert [event.fact for event in await store.read("a", first=len(facts))] == [Erased(was="user_said")]
+            assert [event.fact for event in await store.read("a", first=len(facts))] == [
+                Erased(was="user_said")
+            ]
 
         self.do(place, act)
 

@@ -55,6 +55,7 @@ async def next_seq(store: SqliteStore) -> int:
 async def append_for_ever(path: str, durability: str) -> None:
     async with SqliteStore(path, durability=durability) as store:  # type: ignore[arg-type]
         seq = await next_seq(store)
+        say("open")
         while True:
             events = batch(seq)
             await store.append(SESSION, events)

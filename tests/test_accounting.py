@@ -11,7 +11,7 @@ import foveal
 from foveal.budget import Caps
 from foveal.engine import Engine
 from foveal.events import Used
-from foveal.policy import policy
+from foveal.policies import policy
 from foveal.usage import used
 from histories import ESTIMATE, context, of, plain_model, reread, session, user
 

@@ -94,7 +94,6 @@ def test_a_history_that_is_resent_whole_is_recognised_by_content() -> None:
     assert len(ctx.log) == known
 
 
-@pytest.mark.xfail(strict=True, reason="recognition compares objects, not what they say")
 def test_an_object_of_a_client_library_and_what_it_sends_are_the_same_message() -> None:
     message = ChatCompletionMessage(role="assistant", content="hello")
     ctx = context()
@@ -181,7 +180,6 @@ def test_a_replaced_system_message_is_the_cause_of_the_break_in_the_report() -> 
     assert (broken.call, broken.at, broken.why) == (2, "e1", "instructed")
 
 
-@pytest.mark.xfail(strict=True, reason="moves_prefix does not know late results")
 def test_a_late_result_is_the_cause_of_the_break_in_the_report() -> None:
     ctx = context(50_000)
     history = [user("go"), asked("a"), user("are you there?")]
@@ -241,7 +239,6 @@ def test_a_malformed_message_names_its_index_and_field_and_leaves_nothing_half_r
     assert ctx.fit([*history, user("fine")]) == [*history, user("fine")]
 
 
-@pytest.mark.xfail(strict=True, reason="the rewind is recorded before the rest is read")
 def test_a_malformed_message_in_an_edited_history_records_no_rewind() -> None:
     ctx = context(50_000)
     history = session(3)
@@ -253,7 +250,6 @@ def test_a_malformed_message_in_an_edited_history_records_no_rewind() -> None:
     assert ctx.fit(history) == request
 
 
-@pytest.mark.xfail(strict=True, reason="the replacement is recorded before the rest is read")
 def test_a_malformed_message_behind_an_edited_system_message_replaces_nothing() -> None:
     ctx = context(50_000)
     history = session(3)
@@ -264,7 +260,6 @@ def test_a_malformed_message_behind_an_edited_system_message_replaces_nothing() 
     assert ctx.log == before
 
 
-@pytest.mark.xfail(strict=True, reason="system text and tools are recorded before the messages are read")
 def test_a_malformed_message_records_neither_tools_nor_system_text() -> None:
     ctx = context()
     before = ctx.log
@@ -281,7 +276,6 @@ def test_a_malformed_first_message_does_not_decide_the_dialect() -> None:
     assert check_anthropic(ctx.fit([user("hi"), {"role": "assistant", "content": [block]}])) == []
 
 
-@pytest.mark.xfail(strict=True, reason="the error speaks of messages[0]")
 def test_malformed_system_text_is_not_called_a_message() -> None:
     with pytest.raises(foveal.FovealError, match="system"):
         context().fit([user("hi")], system=[{"text": "no type"}])
@@ -298,7 +292,6 @@ def test_an_append_of_several_messages_is_all_or_nothing() -> None:
 # ── looking back ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.xfail(strict=True, reason="results of the last step of a range are taken for replaced")
 def test_why_tells_of_every_level_which_rule_put_an_event_there() -> None:
     ctx = context(6_000, {"preset": "economy", "clip": {"strategy": "head", "tokens": 400}, "keep_last": 2})
     history = session(0)
@@ -314,7 +307,6 @@ def test_why_tells_of_every_level_which_rule_put_an_event_there() -> None:
         assert ctx.why(lines[level].handle) == lines[level]
 
 
-@pytest.mark.xfail(strict=True, reason="results of the last step of a range are taken for replaced")
 def test_why_tells_of_a_dropped_result_which_event_dropped_it() -> None:
     ctx = context(3_000, "recent")
     ctx.fit(session(30))
@@ -355,7 +347,6 @@ def test_a_handle_may_be_written_as_people_and_models_write_it(name: Any) -> Non
 ODD = "line one\r\nline two\n\n  indented\u2028separated\x0cpage\x1bend\n"
 
 
-@pytest.mark.xfail(strict=True, reason="original gives a quoted transcript of lists")
 @pytest.mark.parametrize("dialect", ["openai_chat", "openai_responses", "anthropic"])
 def test_the_original_of_a_result_given_as_a_list_of_texts_is_the_exact_text(dialect: Any) -> None:
     history: dict[str, list[Json]] = {
@@ -374,7 +365,6 @@ def test_the_original_of_a_result_given_as_a_list_of_texts_is_the_exact_text(dia
     assert ctx.original("e3") == ODD
 
 
-@pytest.mark.xfail(strict=True, reason="original quotes each line of the arguments")
 def test_the_original_of_a_call_holds_its_arguments_exactly() -> None:
     pretty = json.dumps({"path": "a.py", "content": "x = 1\n" * 3}, indent=2)
     call = asked("a")
@@ -424,7 +414,6 @@ def test_a_pinned_step_stays_as_it_is(policy: str) -> None:
         assert answered("c2", result(2)) in request
 
 
-@pytest.mark.xfail(strict=True, reason="rungs.squeeze does not look at pins")
 @pytest.mark.parametrize("policy", ["economy", "rolling", "recent"])
 def test_a_pinned_result_is_not_squeezed_either(policy: str) -> None:
     ctx = context(4_000, policy)
@@ -438,7 +427,6 @@ def test_a_pinned_result_is_not_squeezed_either(policy: str) -> None:
     assert answered("a", result(0, 600)) in request
 
 
-@pytest.mark.xfail(strict=True, reason="rungs.shed does not look at pins")
 def test_a_pinned_picture_is_not_shed() -> None:
     picture = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PIXEL}"}}
     history = [user([{"type": "text", "text": f"{n}"}, picture]) for n in range(4)]
@@ -456,7 +444,6 @@ def test_an_event_that_is_not_shown_cannot_be_pinned_any_more() -> None:
         ctx.pin(event=gone)
 
 
-@pytest.mark.xfail(strict=True, reason="an empty pin is recorded")
 def test_a_pin_of_nothing_is_refused() -> None:
     ctx = context()
     with pytest.raises(foveal.FovealError):
@@ -476,6 +463,17 @@ def test_calls_that_wait_for_their_results_stay_verbatim_whatever_is_pinned_afte
     assert call["tool_calls"] in [message.get("tool_calls") for message in request]
 
 
+@pytest.mark.parametrize("policy", ["economy", "rolling", "recent"])
+def test_calls_that_wait_for_their_results_stay_however_much_is_said_after_them(policy: str) -> None:
+    ctx = context(3_000, policy)
+    call = asked("open", command="word " * 300)
+    history = [*session(2), call]
+    for number in range(12):
+        history.append(user(f"{number} " + "word " * 200))
+        request = ctx.fit(history)
+        assert call["tool_calls"] in [message.get("tool_calls") for message in request]
+
+
 def test_a_snapshot_is_recorded_never_sent_and_survives() -> None:
     ctx = context(3_000, "recent")
     handle = ctx.snapshot({"commit": "abc123"}, label="git")
@@ -486,7 +484,6 @@ def test_a_snapshot_is_recorded_never_sent_and_survives() -> None:
     assert ctx.why(handle).level == "-"
 
 
-@pytest.mark.xfail(strict=True, reason="a TypeError of msgspec")
 def test_a_snapshot_of_what_is_no_json_is_an_error_of_ours() -> None:
     with pytest.raises(foveal.FovealError):
         context().snapshot(object())
@@ -579,7 +576,6 @@ def test_a_list_of_texts_larger_than_the_window_is_clipped_when_it_arrives() -> 
     too_large("economy", listed=True)
 
 
-@pytest.mark.xfail(strict=True, reason="rungs.squeeze only knows plain texts")
 @pytest.mark.parametrize("policy", ["rolling", "recent"])
 def test_a_list_of_texts_larger_than_the_window_is_squeezed_until_it_fits(policy: str) -> None:
     too_large(policy, listed=True)

@@ -116,7 +116,6 @@ def test_a_fact_written_and_read_again_is_equal_in_every_field(fact: Known) -> N
     comes_back(fact)
 
 
-@pytest.mark.xfail(strict=True, reason="codec: `Raw | None` cannot be decoded; the fact becomes Unknown")
 @pytest.mark.parametrize("fact", OPAQUE, ids=kind)
 def test_a_fact_with_opaque_fields_written_and_read_again_is_equal_in_every_field(fact: Known) -> None:
     comes_back(fact)
@@ -138,7 +137,6 @@ def test_a_fact_with_a_lone_surrogate_is_read_again_too(fact: Known) -> None:
     comes_back_odd(fact)
 
 
-@pytest.mark.xfail(strict=True, reason="codec: the slow way cannot convert `Raw | None` either")
 @pytest.mark.parametrize("fact", [fact for fact in OPAQUE if kind(fact) in ("opened", "compacted")], ids=kind)
 def test_a_fact_with_a_lone_surrogate_and_opaque_fields_is_read_again_too(fact: Known) -> None:
     comes_back_odd(fact)
@@ -189,7 +187,6 @@ def test_what_a_later_version_wrote_is_kept_and_written_out_again(line: bytes) -
     assert decode(encode(event)) == event
 
 
-@pytest.mark.xfail(strict=True, reason="codec: the slow way knows no Unknown")
 def test_what_a_later_version_wrote_is_kept_although_it_is_no_valid_unicode() -> None:
     line = b'{"seq":5,"fact":{"kind":"dreamt","of":"\\ud800"},"v":2}'
     assert json.loads(encode(decode(line))) == json.loads(line)
@@ -237,7 +234,6 @@ def test_bytes_that_are_no_event_are_an_error_that_shows_them(line: bytes) -> No
         decode(line)
 
 
-@pytest.mark.xfail(strict=True, reason="codec: the slow way does not check seq and at")
 @pytest.mark.parametrize(
     "line",
     [

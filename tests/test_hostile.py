@@ -71,7 +71,6 @@ def test_odd_characters_go_through_unchanged_and_survive_a_reload(odd: str, dial
     json.loads(ctx.report().json())
 
 
-@pytest.mark.xfail(strict=True, reason="codec: the slow way cannot convert `Raw | None`")
 def test_a_lone_surrogate_beside_opaque_fields_survives_a_reload() -> None:
     part = {"type": "text", "text": "\ud800", "cache_control": {"type": "ephemeral", "note": "\udfff"}}
     ctx = context(dialect="anthropic")
@@ -168,7 +167,6 @@ def test_five_megabytes_of_one_character_and_of_noise_are_bounded_work() -> None
         assert ctx.original("e3") == text
 
 
-@pytest.mark.xfail(strict=True, reason="View._forget_media walks over every character of a text")
 def test_masking_a_huge_text_while_a_picture_is_in_view_is_bounded_work() -> None:
     picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
     history = [user([picture]), asked("a"), answered("a", "x1y2 " * 2_000_000)]
@@ -201,7 +199,6 @@ def test_a_thousand_parallel_calls_are_one_legal_step(policy: str) -> None:
     assert len(request) == 1_002
 
 
-@pytest.mark.xfail(strict=True, reason="one squeeze a round and 500 rounds at the most")
 def test_a_thousand_parallel_results_that_do_not_fit_are_clipped_until_they_do() -> None:
     ctx = context(128_000)
     begun = time.perf_counter()
@@ -225,7 +222,6 @@ def test_ten_thousand_tiny_messages_fit_in_bounded_time() -> None:
 # ── what is sent but was not counted ─────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.xfail(strict=True, reason="the wire writes a native call from `extra`, whatever its arguments")
 def test_masked_arguments_of_a_native_call_are_not_sent_whole() -> None:
     action = {"type": "exec", "command": ["bash", "-c", "echo " + "word " * 4_000], "env": {}}
     call = {"type": "local_shell_call", "id": "l", "call_id": "c", "status": "completed", "action": action}
@@ -234,26 +230,22 @@ def test_masked_arguments_of_a_native_call_are_not_sent_whole() -> None:
     _small_or_refused(ctx, [user("go"), call, output])
 
 
-@pytest.mark.xfail(strict=True, reason="the wire writes a strange call from `extra`, whatever its arguments")
 def test_masked_arguments_of_a_strange_call_are_not_sent_whole() -> None:
     call = {"id": "c", "type": "grep", "grep": {"pattern": "word " * 4_000}}
     said = {"role": "assistant", "content": None, "tool_calls": [call]}
     _small_or_refused(context(3_000, "recent"), [user("go"), said, answered("c", "ok")])
 
 
-@pytest.mark.xfail(strict=True, reason="Shown.units forgets `extra` under an overlay")
 def test_fields_beside_a_masked_result_are_counted() -> None:
     history = [user("go"), asked("a"), answered("a", result(0, 2_000)) | {"metadata": "word " * 4_000}]
     _small_or_refused(context(3_000, "recent"), history)
 
 
-@pytest.mark.xfail(strict=True, reason="Meter counts no `extra` of parts")
 def test_fields_beside_a_text_are_counted() -> None:
     part = {"type": "text", "text": "hi", "citations": ["word " * 4_000]}
     _small_or_refused(context(3_000, "recent", dialect="anthropic"), [user([part])])
 
 
-@pytest.mark.xfail(strict=True, reason="Meter counts no `extra` of parts")
 def test_fields_beside_a_call_are_counted() -> None:
     call = asked("a")
     call["tool_calls"][0]["note"] = "word " * 4_000
@@ -276,7 +268,6 @@ def test_whole_numbers_beyond_64_bits_come_back() -> None:
         assert context(dialect="anthropic").fit(history)[1] == history[1]
 
 
-@pytest.mark.xfail(strict=True, reason="msgspec writes NaN and infinity as null")
 def test_numbers_that_json_does_not_have_are_refused() -> None:
     for number in (float("nan"), float("inf")):
         use = {"type": "tool_use", "id": "a", "name": "f", "input": {"n": number}}
@@ -284,7 +275,6 @@ def test_numbers_that_json_does_not_have_are_refused() -> None:
             context(dialect="anthropic").fit([user("go"), {"role": "assistant", "content": [use]}])
 
 
-@pytest.mark.xfail(strict=True, reason="Repair.problem shows ids and names as they are")
 def test_the_report_of_hostile_names_is_one_line_each_and_holds_no_escapes() -> None:
     ctx = context()
     ctx.fit([user("go"), asked("id\x1b[31m\nforged line", "na\x1b[2Jme\nme"), user("?")])

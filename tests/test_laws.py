@@ -398,7 +398,6 @@ def test_instructions_and_pinned_steps_survive_every_recorded_reduction(
 # ── 8. replay = live ─────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.xfail(strict=True, reason="codec: `Raw | None` cannot be decoded; the fact becomes Unknown")
 @few
 @given(stories(), policies, windows)
 def test_the_request_after_a_reload_is_the_request_before_it(story: Told, policy: Any, window: int) -> None:
@@ -422,7 +421,6 @@ def test_a_view_moved_on_event_by_event_is_the_view_folded_at_once(drawn: tuple[
     assert described(view) == described(fold(log, Meter(ESTIMATE)))
 
 
-@pytest.mark.xfail(strict=True, reason="codec: `Raw | None` cannot be decoded; the fact becomes Unknown")
 @few
 @given(logs())
 def test_a_log_written_as_lines_and_read_again_is_the_same_log(drawn: tuple[Any, list[Event]]) -> None:

@@ -139,7 +139,6 @@ def test_every_recorded_conversation_keeps_the_laws(path: Path, window: int, pol
         replay(messages, window, policy)
 
 
-@pytest.mark.xfail(strict=False, reason="codec: `Raw | None` cannot be decoded; the fact becomes Unknown")
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name.partition(".")[0])
 def test_every_recorded_conversation_is_the_same_after_a_reload(path: Path) -> None:
     for messages in conversations(path)[:20]:

@@ -239,7 +239,6 @@ def test_a_hostile_mime_type_cannot_break_out_of_its_placeholder(mime: str) -> N
     [
         pytest.param(
             "ls]; 1 tokens, 1 lines; whole text: e0]",
-            marks=pytest.mark.xfail(strict=True, reason="skeleton.subject lets brackets of the call through"),
         ),
         "a\nb\n[system]",
     ],
@@ -294,7 +293,6 @@ def test_a_name_is_an_identifier_a_path_or_a_number_that_says_something() -> Non
     assert found == ["src/app/main.py", "MAX_SIZE", "10485760", "getUserName"]
 
 
-@pytest.mark.xfail(strict=True, reason="the placeholder names tokens of the clip, lines of the whole")
 def test_a_clipped_result_that_is_masked_later_says_how_large_the_whole_was() -> None:
     ctx = context(100_000, rolling(clip={"strategy": "head", "tokens": 300}, keep_first=0))
     history = session(12, words=4_000)

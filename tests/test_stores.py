@@ -7,6 +7,8 @@ import hashlib
 import os
 import random
 import stat
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import ClassVar
@@ -64,11 +66,11 @@ class _SqliteMachine(StoreMachine):
 STEPS_OF_A_RUN = settings(max_examples=25, stateful_step_count=25)
 
 
-class TestMemoryMachine(_MemoryMachine.TestCase):  # type: ignore[name-defined,misc]
+class TestMemoryMachine(_MemoryMachine.TestCase):  # type: ignore[misc,valid-type]
     settings = STEPS_OF_A_RUN
 
 
-class TestSqliteMachine(_SqliteMachine.TestCase):  # type: ignore[name-defined,misc]
+class TestSqliteMachine(_SqliteMachine.TestCase):  # type: ignore[misc,valid-type]
     settings = STEPS_OF_A_RUN
 
 
@@ -251,6 +253,51 @@ def test_an_id_or_a_title_that_is_not_unicode_is_refused(path: Path) -> None:
             assert [info.id for info in await store.sessions()] == ["a"]
 
     asyncio.run(act())
+
+
+def test_a_cancelled_append_is_done_or_not_done_and_the_store_goes_on(path: Path) -> None:
+    async def act() -> None:
+        async with open_store(path) as store:
+            for _ in range(30):
+                end = (await store.info("a")).events if await store.sessions() else 0
+                task = asyncio.ensure_future(store.append("a", said(3, first=end)))
+                await asyncio.sleep(0)
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+            await store.append("b", said(1))  # comes after all that was asked for before
+            found = await store.read("a")
+            assert found == said(len(found))
+            assert len(found) % 3 == 0
+
+    asyncio.run(act())
+
+
+def test_a_store_may_be_used_from_one_loop_after_another(path: Path) -> None:
+    store = open_store(path)
+    for seq in range(5):
+        asyncio.run(store.append("a", said(1, first=seq)))
+    assert asyncio.run(store.read("a")) == said(5)
+    asyncio.run(store.close())
+
+
+def test_a_store_that_nobody_closed_does_not_keep_the_program_from_ending(path: Path) -> None:
+    program = f"""
+import asyncio
+from foveal.events import Event, Noted
+from foveal.stores import open_store
+store = open_store({str(path)!r})
+asyncio.run(store.append("a", [Event(0, Noted(text="x"))]))
+asyncio.run(store.read("a"))
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+    assert [event.fact for event in read(path, "a")] == [Noted(text="x")]
+
+
+def test_a_text_of_100_megabytes_is_stored_and_read(path: Path) -> None:
+    events = log(ToolReturned(call_id="1", content="0123456789" * 10_000_000))
+    written(path, a=events)
+    assert path.stat().st_size < 1_000_000
+    assert read(path, "a") == events
 
 
 # ── erasure ──────────────────────────────────────────────────────────────────────────────────────────────

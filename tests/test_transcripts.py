@@ -845,6 +845,7 @@ def test_wrong_types_anywhere_never_stop_the_reading(format: str, choice: st.Dat
 
 
 @pytest.mark.parametrize("format", list(FORMATS))
+@settings(max_examples=50)
 @given(
     content=st.lists(st.binary(max_size=40) | json_values.map(lambda v: json.dumps(v).encode()), max_size=6)
 )
@@ -852,7 +853,7 @@ def test_any_bytes_are_read_in_any_format(format: str, content: list[bytes]) -> 
     try:
         found = recordings(b"\n".join(content), format)
     except UnreadableTranscript:
-        assert not any(line.strip(b"\r\n \t\x0b\x0c") for line in content)
+        assert not b"".join(content).removeprefix(b"\xef\xbb\xbf").strip(), "only what holds nothing is refused"
         return
     for recording in found:
         assert recording.unknown == len(kept(recording)) or format == "foveal"

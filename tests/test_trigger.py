@@ -16,7 +16,7 @@ from foveal.calibration import Calibration
 from foveal.clip import TOKENS_8K
 from foveal.engine import Engine
 from foveal.events import Clipped, Dropped, Masked
-from foveal.policy import Moment
+from foveal.policies import Moment
 from histories import (
     ESTIMATE,
     Clock,
@@ -93,10 +93,6 @@ def test_a_message_that_is_still_to_be_answered_can_push_it_over() -> None:
     assert of(ctx.log, Masked, Dropped) != []
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="available = fixed + 1, and the advice blames the latest message",
-)
 def test_system_text_and_tools_alone_can_push_it_over_and_the_error_says_so() -> None:
     tools = [
         {"type": "function", "function": {"name": f"f{n}", "description": "word " * 50}} for n in range(60)
@@ -115,7 +111,6 @@ def test_an_input_limit_below_the_window_holds() -> None:
     assert recount(ctx.fit(session(40))) <= 8_000
 
 
-@pytest.mark.xfail(strict=True, reason="the margin of the window is taken from a much smaller input limit")
 @pytest.mark.parametrize("how", ["model", "cap"])
 def test_an_input_limit_far_below_the_window_still_leaves_most_of_itself(how: str) -> None:
     if how == "model":
@@ -178,7 +173,6 @@ def test_an_overflow_carries_its_numbers_and_what_cannot_be_cut() -> None:
     assert "the latest message alone takes" in str(problem)
 
 
-@pytest.mark.xfail(strict=True, reason="available is not the number that was compared with")
 def test_what_an_overflow_calls_available_is_less_than_what_it_calls_needed() -> None:
     for words in range(4_000, 8_000, 40):
         ctx = context(8_000, "off", reserve=1_000)
@@ -265,7 +259,6 @@ def test_changed_tools_are_an_occasion_to_cut_because_the_prefix_is_lost_anyway(
     assert [event.fact.reason for event in of(ctx.log, Masked)] == ["broken-prefix"]  # type: ignore[union-attr]
 
 
-@pytest.mark.xfail(strict=True, reason="_take_tools overwrites what _take_system had found")
 def test_a_changed_system_text_is_an_occasion_even_when_tools_are_first_offered_with_it() -> None:
     ctx = context(6_000, {"preset": "economy", "early": 0.5, "patience": 0.0}, dialect="openai_chat")
     ctx.fit(session(8), system="one")
@@ -358,7 +351,6 @@ def test_a_policy_that_does_not_exist_is_refused_with_those_that_do() -> None:
         policy("thrifty")
 
 
-@pytest.mark.xfail(strict=True, reason="a TypeError instead of BadSetting")
 @pytest.mark.parametrize("wrong", [5, None, 1.5, ["economy"], b"economy"])
 def test_a_policy_that_is_no_policy_at_all_is_refused_in_the_same_words(wrong: Any) -> None:
     with pytest.raises(BadSetting, match="economy, rolling, recent, off"):

@@ -1,36 +1,97 @@
-"""Foveal keeps LLM agents inside their model's context window for as long as they run, losing nothing."""
+"""Foveal keeps LLM agents inside their model's context window for as long as they run, losing nothing.
 
-from foveal.clip import Limits
-from foveal.context import Context
-from foveal.errors import (
-    BadSetting,
-    ContextOverflow,
-    FovealError,
-    MalformedMessage,
-    UnknownHandle,
-    UnreadableEvent,
-)
-from foveal.events import Event
-from foveal.models import Model, model
-from foveal.policy import PRESETS, Policy, policy
-from foveal.report import Report
+Names are loaded when they are first used: `import foveal` itself loads next to nothing.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from foveal.clip import Limits
+    from foveal.context import Context
+    from foveal.errors import (
+        BadSetting,
+        Conflict,
+        ContextOverflow,
+        FovealError,
+        MalformedMessage,
+        StoreError,
+        StoreUnusable,
+        UnknownHandle,
+        UnknownSession,
+        UnreadableEvent,
+    )
+    from foveal.events import Event, Instructed, ModelSaid, ToolReturned, UserSaid
+    from foveal.models import Model, model
+    from foveal.policies.settings import PRESETS, Policy, policy
+    from foveal.recall import Recall
+    from foveal.report import Report
+    from foveal.session import Session
+    from foveal.stores import open_store
 
 __version__ = "0.1.0"
+
+_HOMES = {
+    "clip": ("Limits",),
+    "context": ("Context",),
+    "errors": (
+        "BadSetting",
+        "Conflict",
+        "ContextOverflow",
+        "FovealError",
+        "MalformedMessage",
+        "StoreError",
+        "StoreUnusable",
+        "UnknownHandle",
+        "UnknownSession",
+        "UnreadableEvent",
+    ),
+    "events": ("Event", "Instructed", "ModelSaid", "ToolReturned", "UserSaid"),
+    "models": ("Model", "model"),
+    "policies.settings": ("PRESETS", "Policy", "policy"),
+    "recall": ("Recall",),
+    "report": ("Report",),
+    "session": ("Session",),
+    "stores": ("open_store",),
+}
+_HOME = {name: f"foveal.{module}" for module, names in _HOMES.items() for name in names}
 
 __all__ = [
     "PRESETS",
     "BadSetting",
+    "Conflict",
     "Context",
     "ContextOverflow",
     "Event",
     "FovealError",
+    "Instructed",
     "Limits",
     "MalformedMessage",
     "Model",
+    "ModelSaid",
     "Policy",
+    "Recall",
     "Report",
+    "Session",
+    "StoreError",
+    "StoreUnusable",
+    "ToolReturned",
     "UnknownHandle",
+    "UnknownSession",
     "UnreadableEvent",
+    "UserSaid",
     "model",
+    "open_store",
     "policy",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'foveal' has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(_HOME[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

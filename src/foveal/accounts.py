@@ -26,7 +26,7 @@ class Accounts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def cached_share(self) -> float | None:
         """The part of the last reported prompt that came from the cache."""
-        return None if self.last is None else self.last.cache_read / self.last.prompt
+        return self.last.cache_read / self.last.prompt if self.last is not None and self.last.prompt else None
 
     def after(self, used: Used, model: Model) -> Accounts:
         """The accounts with one more call."""

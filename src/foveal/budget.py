@@ -110,11 +110,11 @@ def plan(
 ) -> Budget:
     """The budget of the next request; `fixed` and `instructed` are units beside and among the messages."""
     reserve = reserve_for(model, caps)
-    margin = int(model.window * caps.margin)
     limit = model.input_limit(reserve)
     if caps.max_input_tokens is not None:
         limit = min(limit, caps.max_input_tokens)
-    available = max(0, limit - margin)
+    margin = int(model.window * caps.margin)
+    available = max(0, min(limit, model.window - reserve - margin))
     room = min(calibration.units(available), calibration.safe_units(limit)) - fixed
     if caps.max_history_tokens:
         room = min(room, instructed + int(caps.max_history_tokens / calibration.ratio))

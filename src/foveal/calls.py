@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from foveal.engine import Engine
 from foveal.events import Used, handle, kind
-from foveal.policy import Moment
+from foveal.policies import Moment
 from foveal.report import Break
 from foveal.steps import Step
 from foveal.usage import used

@@ -75,10 +75,16 @@ def _decode_escaped(line: bytes | str, problem: Exception) -> Event:
     """The slow way, for lines with escapes that are not valid Unicode."""
     try:
         outer = json.loads(line)
-        fact = msgspec.convert(_rawed(outer["fact"]), Known)
-        return Event(outer["seq"], fact, outer.get("at"))
+        place = msgspec.convert({**outer, "fact": raw(outer["fact"])}, _RawLine)
+        name = msgspec.convert(outer["fact"], _Kind).kind
     except (ValueError, TypeError, KeyError, RecursionError):
         raise UnreadableEvent(f"not an event: {problem}; it begins {line[:80]!r}") from None
+    if place.v > FORMAT:
+        return Event(place.seq, _unknown(name, place), place.at)
+    try:
+        return Event(place.seq, msgspec.convert(_rawed(outer["fact"]), Known), place.at)
+    except msgspec.ValidationError:
+        return Event(place.seq, _unknown(name, place), place.at)
 
 
 _RAW_FIELDS: Final = frozenset({"native", "extra", "settings", "tools", "data", "metrics"})

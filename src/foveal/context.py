@@ -18,7 +18,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from threading import RLock
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, Unpack, cast
 
 from msgspec import Raw
 from msgspec.structs import replace
@@ -27,7 +27,7 @@ from foveal import wire
 from foveal.calls import Calls
 from foveal.clip import Limits
 from foveal.engine import Engine
-from foveal.errors import UnknownHandle
+from foveal.errors import BadSetting, MalformedMessage, UnknownHandle
 from foveal.events import (
     AnyFact,
     Compacted,
@@ -43,7 +43,6 @@ from foveal.events import (
     SnapshotTaken,
     ToolReturned,
     parse_handle,
-    raw,
 )
 from foveal.models import Model
 from foveal.recognise import Taken
@@ -56,6 +55,17 @@ if TYPE_CHECKING:
     from foveal.recall import Recall
 
 T = TypeVar("T")
+
+
+class Change(NamedTuple):
+    """How a history differs from what was taken."""
+
+    at: int
+    """From this message on it is new, or was edited."""
+    replaced: list[tuple[int, Instructed, Any]]
+    """System messages before that which have another text now: where, the fact, and the message."""
+    chunks: list[wire.Chunk]
+    messages: Sequence[Any]
 
 
 class Context:
@@ -98,11 +108,15 @@ class Context:
         """
         with self._lock:
             now = self._clock()
-            self._take_system(system)
-            self._take_tools(tools)
+            beside = None if system is None else _content(system)
+            offered = wire.tools_text(tools)
             if messages is not None:
                 self._recognise(messages[len(self._taken) :], tools, system)
-                self._take(messages)
+                change = self._compared(messages if type(messages) is list else list(messages))
+            self._take_system(beside)
+            self._take_tools(offered)
+            if messages is not None:
+                self._take(change)
             self._settle(now)
             fitted, moved = self._renderer.render(self._engine.view, self._wire)
             self._calls.made(self._engine, now, moved)
@@ -112,7 +126,7 @@ class Context:
         """Record messages that follow those taken so far; for loops that would rather not resend the rest."""
         with self._lock:
             self._recognise(messages, (), None)
-            self._read(messages, 0)
+            self._take(Change(len(self._taken), [], list(self._wire.read(messages)), messages))
 
     def observe(self, report: Any) -> None:
         """Learn from the usage that the provider reported for the request of the last `fit`: an object or a
@@ -166,6 +180,8 @@ class Context:
     def pin(self, text: str = "", *, event: str | int | None = None) -> str:
         """Keep a rule in every request, or the step of an event as it is now. Returns the pin's handle."""
         with self._lock:
+            if not text and event is None:
+                raise BadSetting("pin", text, "a text, or the handle of an event")
             target = None if event is None else self._event(event).seq
             if target is not None and self._engine.view.find(target) is None:
                 raise UnknownHandle(
@@ -176,7 +192,7 @@ class Context:
     def snapshot(self, data: Any, *, label: str = "") -> str:
         """Record an application's own state (a commit id, say); it is never sent. Returns its handle."""
         with self._lock:
-            return self._record(SnapshotTaken(data=raw(data), label=label)).handle
+            return self._record(SnapshotTaken(data=wire.opaque(data, "data"), label=label)).handle
 
     def limit(self, call_id: str, limits: Limits) -> None:
         """Clip the coming result of one call by its own limits, before those of its tool and of the policy."""
@@ -189,23 +205,22 @@ class Context:
         limits = self._per_call.pop(fact.call_id, None) if isinstance(fact, ToolReturned) else None
         return self._engine.append(fact, at=self._clock(), limits=limits)
 
-    def _take_system(self, system: Any) -> None:
+    def _take_system(self, content: Content | None) -> None:
         held = self._engine.view.asides.get("")
-        if system is None and held is None:
+        if content is None and held is None:
             return
-        content = _content(system or "")
-        if held is None or held.fact.content != content:
-            self._calls.broken = held is not None
-            self._record(Instructed(content=content, aside=True, dialect="anthropic"))
+        if held is None or held.fact.content != (content or ""):
+            self._calls.broken |= held is not None
+            self._record(Instructed(content=content or "", aside=True, dialect="anthropic"))
 
-    def _take_tools(self, tools: Sequence[Any]) -> None:
+    def _take_tools(self, offered: str) -> None:
         held = self._engine.view.tools
-        if not tools and held is None:
+        if not offered and held is None:
             return
-        offered = Raw((wire.tools_text(tools) or "[]").encode("utf-8", "replace"))
-        if held is None or held[1].tools != offered:
-            self._calls.broken = held is not None
-            self._record(Equipped(tools=offered))
+        tools = Raw((offered or "[]").encode("utf-8", "replace"))
+        if held is None or held[1].tools != tools:
+            self._calls.broken |= held is not None
+            self._record(Equipped(tools=tools))
 
     def _recognise(self, messages: Sequence[Any], tools: Sequence[Any], system: Any) -> None:
         """Find out the dialect. What messages or tools say is final; a separate system text is only a hint."""
@@ -213,42 +228,49 @@ class Context:
             self._dialect = wire.detect(messages, tools=tools)
             self._wire = wire.wire(self._dialect or wire.detect((), system=system))
 
-    def _take(self, messages: Sequence[Any]) -> None:
-        """Recognise what was seen before, rewind if it was edited, record the rest."""
-        given = messages if type(messages) is list else list(messages)
-        if self._taken.unchanged(given):
-            self._read(given, len(self._taken))
-            return
-        known, at = min(len(self._taken), len(given)), 0
-        while at < known and (self._taken.same(given, at) or self._replaced(given, at)):
+    def _compared(self, given: list[Any]) -> Change:
+        """What is new or different in a history, read but not yet recorded."""
+        taken = self._taken
+        if taken.unchanged(given):
+            return self._change(len(taken), [], given)
+        replaced: list[tuple[int, Instructed, Any]] = []
+        known, at = min(len(taken), len(given)), 0
+        while at < known:
+            if not taken.same(given, at):
+                newer = self._newer_instruction(given, at)
+                if newer is None:
+                    break
+                replaced.append((at, newer, given[at]))
             at += 1
-        if at < len(self._taken):
-            to = self._taken.before[at]
-            at = self._taken.cut(at)
-            self._record(Rewound(to=to, keep_reductions=True))
-            self._replacing = {place: seq for place, seq in self._replacing.items() if place < at}
-        self._read(given, at)
+        return self._change(taken.beginning(at), replaced, given)
 
-    def _replaced(self, given: list[Any], at: int) -> bool:
+    def _change(self, at: int, replaced: list[tuple[int, Instructed, Any]], given: list[Any]) -> Change:
+        return Change(at, [r for r in replaced if r[0] < at], list(self._wire.read(given, at)), given[at:])
+
+    def _newer_instruction(self, given: list[Any], at: int) -> Instructed | None:
         """An edited system message takes the place of the old one; the rest of the history still stands."""
         old = self._replacing.get(at, self._taken.before[at] + 1)
         if not isinstance(self._engine.log[old].fact, Instructed):
-            return False
+            return None
         facts = next(self._wire.read(given, at)).facts
-        if len(facts) != 1 or not isinstance(facts[0], Instructed):
-            return False
-        self._replacing[at] = self._record(replace(facts[0], replaces=old)).seq
-        self._taken.replace(at, given[at])
-        return True
+        fact = facts[0] if len(facts) == 1 else None
+        return replace(fact, replaces=old) if isinstance(fact, Instructed) else None
 
-    def _read(self, given: Sequence[Any], start: int) -> None:
-        """Record the messages from `start` on; all of them are read before the first is recorded."""
-        at = start
-        for chunk in list(self._wire.read(given, start)):
+    def _take(self, change: Change) -> None:
+        """Record what is new: edited instructions in their place, a rewind where the rest was edited."""
+        for place, newer, message in change.replaced:
+            self._replacing[place] = self._record(newer).seq
+            self._taken.replace(place, message)
+        if change.at < len(self._taken):
+            self._record(Rewound(to=self._taken.before[change.at], keep_reductions=True))
+            self._taken.cut(change.at)
+            self._replacing = {place: seq for place, seq in self._replacing.items() if place < change.at}
+        at = 0
+        for chunk in change.chunks:
             before = self._engine.next_seq - 1
             for fact in chunk.facts:
                 self._record(fact)
-            self._taken.add(given[at : at + chunk.messages], before=before)
+            self._taken.add(change.messages[at : at + chunk.messages], before=before)
             at += chunk.messages
 
     # ── sending ──────────────────────────────────────────────────────────────────────────────────────
@@ -284,6 +306,11 @@ def finished(work: Coroutine[Any, Any, T]) -> T:
 
 def _content(system: Any) -> Content:
     """System text as a caller gives it (a string, or a list of blocks) as content."""
-    fact = next(wire.wire("anthropic").read([{"role": "system", "content": system}])).facts[0]
+    try:
+        fact = next(wire.wire("anthropic").read([{"role": "system", "content": system}])).facts[0]
+    except MalformedMessage as problem:
+        raise BadSetting(
+            "system", system, f"a text or a list of blocks; {problem.field}: {problem.problem}"
+        ) from None
     assert isinstance(fact, Instructed)
     return fact.content

@@ -39,12 +39,12 @@ from foveal.events import (
 )
 from foveal.meter import Meter
 from foveal.models import Model
-from foveal.policy import Moment, Policy, decide, rungs
+from foveal.policies import Moment, Policy, decide, rungs
 from foveal.tokens import Counter
 from foveal.view import View, advance, effective, fold
 
 _seq = attrgetter("seq")
-ROUNDS: Final = 500
+ROUNDS: Final = 5_000
 """Reductions for one request, at the most: a policy that goes on for longer is not getting anywhere."""
 EXACT_SPREAD: Final = 0.05
 """How far the ratio of a model may be from its family's when a real vocabulary counts; see `calibration`."""
@@ -156,6 +156,8 @@ class Engine:
             self._account(event)
             if isinstance(fact, ToolReturned):
                 self._clip(event, fact, limits)
+                if self.view.late[-1:] == [event.seq]:
+                    self.mover = self.mover or event
         return event
 
     def _account(self, event: Event) -> None:
@@ -265,29 +267,33 @@ class Engine:
         return ContextOverflow(
             problem,
             needed=tokens(self.total_units),
-            available=budget.available,
+            available=self._available(budget),
             window=budget.window,
             reserve=budget.reserve,
             margin=budget.margin,
             floor=tokens(self.total_units - droppable),
         )
 
+    def _available(self, budget: Budget) -> int:
+        """Tokens that the request may have: what it is compared with."""
+        return min(budget.available, self.calibration.tokens(budget.hard + budget.fixed))
+
     def _too_large(self, budget: Budget) -> str:
         view, tokens = self.view, self.calibration.tokens
         latest = view.latest_user
         said = [
-            f"context needs {tokens(self.total_units):,} tokens but {tokens(budget.hard + budget.fixed):,} are "
+            f"context needs {tokens(self.total_units):,} tokens but {self._available(budget):,} are "
             f"available (window {budget.window:,}, reserve {budget.reserve:,}, margin {budget.margin:,})"
         ]
         if self.policy.ladder == "off":
             said.append('policy "off" reduces nothing: choose another, or start a new session')
+        elif tokens(budget.fixed) * 2 > budget.available:
+            said.append(f"system text and tools alone take {tokens(budget.fixed):,}: offer fewer tools")
         elif latest is not None and view.units_of(latest) * 2 > budget.hard:
             said.append(
                 f"the latest message alone takes {round(view.units_of(latest) * self.calibration.ratio):,}: "
                 "shorten it, raise `window`, or lower `reserve`"
             )
-        elif budget.fixed * 2 > budget.fixed + budget.hard:
-            said.append(f"system text and tools alone take {tokens(budget.fixed):,}: offer fewer tools")
         else:
             said.append("what is left may not be cut: raise `window`, lower `reserve`, or unpin something")
         return "; ".join(said)

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from typing import Any, Final, Literal, TypeAlias, cast
 
 import msgspec
-from msgspec import Raw
+from msgspec import UNSET, Raw, UnsetType
 
 _HANDLE: Final = re.compile(r"#?e?(\d{1,15})")
 FORMAT: Final = 1
@@ -39,7 +39,7 @@ class Part(
 
 class Text(Part, frozen=True, tag_field="part", tag="text"):
     text: str
-    extra: Raw | None = None
+    extra: Raw | UnsetType = UNSET
     """The other fields of this part as a JSON object: cache marks, citations, annotations."""
 
 
@@ -59,7 +59,13 @@ class Call(Part, frozen=True, tag_field="part", tag="call"):
     """The text the model wrote: valid JSON or not."""
     variety: str = "function"
     """What the dialect calls this sort of call; `function` is the one that all dialects have."""
-    extra: Raw | None = None
+    extra: Raw | UnsetType = UNSET
+
+    @property
+    def replaceable(self) -> bool:
+        """Other arguments can be written in the place of its own; a call of a provider's own sort is sent as it
+        came."""
+        return self.variety in ("function", "function_call", "custom", "custom_tool_call")
 
 
 class Media(Part, frozen=True, tag_field="part", tag="media"):
@@ -103,7 +109,7 @@ class Opened(Fact, frozen=True, tag="opened"):
 
     model: str
     policy: str = ""
-    settings: Raw | None = None
+    settings: Raw | UnsetType = UNSET
     origin: str = ""
     """The session this one continues, if any."""
 
@@ -126,13 +132,13 @@ class Instructed(Fact, frozen=True, tag="instructed"):
     replaces: int | None = None
     """The event whose text this is the new version of; it is shown in that one's place."""
     dialect: Dialect = ""
-    extra: Raw | None = None
+    extra: Raw | UnsetType = UNSET
 
 
 class UserSaid(Fact, frozen=True, tag="user_said"):
     content: Content
     dialect: Dialect = ""
-    extra: Raw | None = None
+    extra: Raw | UnsetType = UNSET
 
 
 class ModelSaid(Fact, frozen=True, tag="model_said"):
@@ -142,7 +148,7 @@ class ModelSaid(Fact, frozen=True, tag="model_said"):
     listed: bool = False
     """The text was given as a list of parts where the dialect also allows a plain string."""
     dialect: Dialect = ""
-    extra: Raw | None = None
+    extra: Raw | UnsetType = UNSET
 
 
 class ToolReturned(Fact, frozen=True, tag="tool_returned"):
@@ -154,7 +160,7 @@ class ToolReturned(Fact, frozen=True, tag="tool_returned"):
     error: bool = False
     variety: str = "function"
     dialect: Dialect = ""
-    extra: Raw | None = None
+    extra: Raw | UnsetType = UNSET
 
 
 class Pinned(Fact, frozen=True, tag="pinned"):
@@ -261,7 +267,7 @@ class Compacted(Fact, frozen=True, tag="compacted"):
     summary: str
     by: str = ""
     """Who wrote it: a model's name, or `ledger`."""
-    metrics: Raw | None = None
+    metrics: Raw | UnsetType = UNSET
     reason: str = ""
     rule: str = ""
 
@@ -361,9 +367,9 @@ def unraw(value: Raw) -> Any:
         return json.loads(bytes(value))
 
 
-def extras(value: Raw | None) -> Mapping[str, Any]:
+def extras(value: Raw | UnsetType) -> Mapping[str, Any]:
     """The fields of an `extra`, none when there is none."""
-    return {} if value is None else cast(Mapping[str, Any], unraw(value))
+    return {} if value is UNSET else cast(Mapping[str, Any], unraw(value))
 
 
 # ── small questions that many modules ask ────────────────────────────────────────────────────────────────

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Set
 from typing import Final
 
+from msgspec import UNSET, Raw, UnsetType
+
 from foveal.events import (
     AnyPart,
     Call,
@@ -29,6 +31,8 @@ PER_MESSAGE: Final = 4
 """Role and separators: what every chat template spends on a message."""
 PER_CALL: Final = 6
 """The frame of a call: its id, its type, its brackets."""
+FREE: Final = 200
+"""Bytes of other fields (ids, marks for the cache) that no provider is known to count."""
 
 Message = Instructed | UserSaid | ModelSaid | ToolReturned
 
@@ -72,10 +76,13 @@ class Meter:
         self._texts = {key: units for key, units in self._texts.items() if key[1] in wanted or key[1] < 0}
 
     def _measure(self, fact: Message) -> int:
-        units = PER_MESSAGE + self._content(fact.content)
-        if fact.extra is not None:
-            units += self.counter.count(bytes(fact.extra).decode("utf-8", "replace"))
-        return units
+        return PER_MESSAGE + self._content(fact.content) + self.beside(fact.extra)
+
+    def beside(self, extra: Raw | UnsetType) -> int:
+        """Units of the other fields of a message or a part."""
+        if extra is UNSET or len(fields := bytes(extra)) <= FREE:
+            return 0
+        return self.counter.count(fields.decode("utf-8", "replace"))
 
     def _content(self, content: Content) -> int:
         if isinstance(content, str):
@@ -85,9 +92,10 @@ class Meter:
     def _part(self, part: AnyPart) -> int:
         match part:
             case Text():
-                return self.counter.count(part.text)
+                return self.counter.count(part.text) + self.beside(part.extra)
             case Call():
-                return PER_CALL + self.counter.count(part.name) + self.counter.count(part.arguments)
+                units = PER_CALL + self.counter.count(part.name) + self.counter.count(part.arguments)
+                return units + self.beside(part.extra) if part.replaceable else units
             case Thinking():
                 return self.counter.count(part.text) if part.text else len(bytes(part.native)) // 4
             case Media():

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from foveal.render import copied
+from foveal.wire import plain
 
 IN_TURN: Final = 8_192
 
@@ -45,17 +46,29 @@ class Taken:
         self._given[at] = message
         self._kept[at] = copied(message)
 
-    def cut(self, at: int) -> int:
-        """Forget the messages from `at` on, with those that were read together with it; returns the new length."""
-        at = bisect_left(self.before, self.before[at])
+    def beginning(self, at: int) -> int:
+        """The first of the messages that were read together with the one at `at`."""
+        return bisect_left(self.before, self.before[at]) if at < len(self) else at
+
+    def cut(self, at: int) -> None:
+        """Forget the messages from `at` on."""
         for column in (self.before, self._given, self._kept):
             del column[at:]
         self._recent = min(self._recent, at)
         self._watched = [place for place in self._watched if place < at]
-        return at
 
     def same(self, given: Sequence[Any], at: int) -> bool:
-        return bool(self._kept[at] == given[at])
+        """Whether a message is the one that was taken, be it in another form: an object of a client library and
+        the dict that it sends are the same message."""
+        kept, new = self._kept[at], given[at]
+        if kept == new:
+            return True
+        if type(kept) is dict and type(new) is dict:
+            return False
+        if plain(kept) != plain(new):
+            return False
+        self.replace(at, new)
+        return True
 
     def unchanged(self, given: list[Any]) -> bool:
         """Whether `given` begins with all the messages that were taken."""

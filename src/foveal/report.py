@@ -30,6 +30,7 @@ from foveal.events import (
 from foveal.meter import PER_MESSAGE
 from foveal.steps import NO_RESULT, Level, Shown, Step
 from foveal.view import View, effective
+from foveal.visible import one_line
 
 CATEGORIES: Final = (
     "system",
@@ -241,7 +242,7 @@ def _repairs(view: View) -> Iterable[Repair]:
     for step in view.steps:
         for slot in step.slots:
             if slot.result is None:
-                problem = f"call {slot.call.id} ({slot.call.name}) has no result"
+                problem = one_line(f"call {slot.call.id} ({slot.call.name}) has no result", width=120)
                 yield Repair(handle=handle(step.seq), problem=problem, done="a synthetic result is shown")
 
 

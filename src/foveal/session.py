@@ -27,7 +27,7 @@ from foveal.accounts import Accounts
 from foveal.calls import Calls
 from foveal.carry import needed
 from foveal.engine import Engine, State
-from foveal.errors import Conflict, ContextOverflow, StoreError, UnknownHandle, UnknownSession
+from foveal.errors import BadSetting, Conflict, ContextOverflow, StoreError, UnknownHandle, UnknownSession
 from foveal.events import (
     REDUCTIONS,
     AnyFact,
@@ -38,7 +38,6 @@ from foveal.events import (
     Rewound,
     SnapshotTaken,
     parse_handle,
-    raw,
 )
 from foveal.fitted import Fitted
 from foveal.inherit import inheritance
@@ -180,6 +179,8 @@ class Session:
 
     async def pin(self, text: str = "", *, event: str | int | None = None) -> str:
         """Keep a rule in every request, or the step of an event as it is now. Returns the pin's handle."""
+        if not text and event is None:
+            raise BadSetting("pin", text, "a text, or the handle of an event")
         async with self._lock:
             target = None
             if event is not None:
@@ -190,7 +191,7 @@ class Session:
 
     async def snapshot(self, data: Any, *, label: str = "") -> str:
         """Record an application's own state; it is never sent. Returns its handle."""
-        return (await self.append(SnapshotTaken(data=raw(data), label=label)))[0].handle
+        return (await self.append(SnapshotTaken(data=wire.opaque(data, "data"), label=label)))[0].handle
 
     async def undo(self, name: str | int | None = None) -> Event:
         """Take back one reduction (the newest, if none is named), whatever came after it. Returns what was taken

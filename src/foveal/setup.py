@@ -11,7 +11,7 @@ from foveal import models
 from foveal.budget import Caps
 from foveal.errors import BadSetting
 from foveal.models import Model
-from foveal.policy import Policy, policy
+from foveal.policies import Policy, policy
 from foveal.tokens import Counter, counter
 
 

@@ -32,6 +32,7 @@ _EDGE: Final = 2_000
 """Characters at each end of a result that are searched for its outcome."""
 LINE: Final = 160
 """A salient line is shown up to this many characters."""
+_NO_BRACKETS: Final = str.maketrans("[]", "()")
 SUBJECT: Final = 80
 """Of a command or a path, so many characters name the call."""
 
@@ -73,7 +74,7 @@ def subject(call: Call) -> str:
         line = texts[0] if texts else call.arguments
     else:
         line = call.arguments
-    line = " ".join(line.split())
+    line = " ".join(line.split()).translate(_NO_BRACKETS)  # so that it cannot close ours
     return line if len(line) <= SUBJECT else line[: SUBJECT - 1] + "…"
 
 

@@ -35,7 +35,7 @@ class Overlay:
 class Shown:
     """A message of the log as it is shown: the fact, and overlays on its parts (-1 for all of it)."""
 
-    __slots__ = ("fact", "names", "overlays", "seq")
+    __slots__ = ("fact", "incompressible", "names", "overlays", "seq")
 
     def __init__(self, seq: int, fact: Message) -> None:
         self.seq = seq
@@ -43,6 +43,8 @@ class Shown:
         self.overlays: dict[int, Overlay] | None = None
         self.names: frozenset[str] | None = None
         """The names in it as it is shown, kept by whoever asks for them; None when it changed since."""
+        self.incompressible = False
+        """Somebody found that a placeholder would not be smaller."""
 
     @property
     def level(self) -> Level:
@@ -91,7 +93,11 @@ class Shown:
             return meter.message(self.seq, self.fact)
         whole = overlays.get(-1)
         if whole is not None:
-            return PER_MESSAGE + meter.text(whole.owner, self.seq, -1, whole.text)
+            return (
+                PER_MESSAGE
+                + meter.text(whole.owner, self.seq, -1, whole.text)
+                + meter.beside(self.fact.extra)
+            )
         units = meter.message(self.seq, self.fact)
         for place, overlay in overlays.items():
             units += meter.text(overlay.owner, self.seq, place, overlay.text)

@@ -209,9 +209,9 @@ class View:
         self._forget_media(shown, -1)
 
     def _forget_media(self, shown: Shown, part: int) -> None:
-        if self.media:
-            places = range(len(shown.fact.content)) if part == -1 else (part,)
-            for place in places:
+        content = shown.fact.content
+        if self.media and not isinstance(content, str):
+            for place in range(len(content)) if part == -1 else (part,):
                 self.media.pop((shown.seq, place), None)
 
     def _touch(self, step: Step) -> None:

@@ -71,10 +71,10 @@ class Packer:
 
     def pack(self, line: bytes) -> Packed:
         if len(line) <= LARGE:
-            return Packed(self._small(line), ())
+            return Packed(self.small(line), ())
         rest, cuts = _cut(line)
         if len(rest) <= LARGE:
-            return Packed(self._small(rest), cuts)
+            return Packed(self.small(rest), cuts)
         return Packed(b"", (Cut(0, rest), *cuts))
 
     def unpack(self, body: bytes, cuts: Sequence[Cut] = ()) -> bytes:
@@ -93,7 +93,8 @@ class Packer:
     def inflate(self, body: bytes) -> bytes:
         return self._inflate.decompress(body)
 
-    def _small(self, line: bytes) -> bytes:
+    def small(self, line: bytes) -> bytes:
+        """The body of a line that is not large."""
         short = _WITH_WORDS + self._shorten.compress(line)
         return short if len(short) < len(line) or line[:1] != _PLAIN else line
 

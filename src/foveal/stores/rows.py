@@ -55,15 +55,15 @@ def append_one(cursor: apsw.Cursor, packer: Packer, key: int, event: Event) -> b
     line = encode(Event(0, event.fact))
     if len(line) > LARGE:
         return False
-    body = packer.pack(line).body
+    body = packer.small(line)
     try:
         cursor.execute(
-            "INSERT INTO events SELECT ?1 + 1, ?2, total + ?3, ?4 FROM events WHERE id = ?1",
+            "INSERT INTO events VALUES (?1 + 1, ?2, (SELECT total FROM events WHERE id = ?1) + ?3, ?4)",
             (key * SPAN + event.seq - 1, event.at, len(body) + ROW, body),
         )
-    except apsw.ConstraintError:
+    except apsw.ConstraintError:  # the seq is taken, or the one before it is missing
         return False
-    return cursor.connection.changes() == 1
+    return True
 
 
 def append(

@@ -34,58 +34,67 @@ ROW: Final = 14
 """Bytes that an event's row takes beside its body: its id, its time, and its place in the page."""
 
 
-def _tables(connection: apsw.Connection) -> None:
-    connection.execute(f"""
-        CREATE TABLE sessions (
-            key INTEGER PRIMARY KEY,
-            id TEXT NOT NULL UNIQUE,
-            title TEXT NOT NULL DEFAULT '',
-            created REAL NOT NULL,
-            active REAL NOT NULL,
-            erased INTEGER NOT NULL DEFAULT 0
-        ) STRICT;
-        CREATE TABLE events (
-            id INTEGER PRIMARY KEY,
-            at REAL,
-            total INTEGER NOT NULL,
-            body BLOB NOT NULL
-        ) STRICT;
-        CREATE TABLE blobs (
-            id INTEGER PRIMARY KEY,
-            digest BLOB NOT NULL UNIQUE,
-            size INTEGER NOT NULL,
-            body BLOB NOT NULL
-        ) STRICT;
-        CREATE TABLE cuts (
-            event INTEGER NOT NULL REFERENCES events(id),
-            nr INTEGER NOT NULL,
-            place INTEGER NOT NULL,
-            blob INTEGER NOT NULL REFERENCES blobs(id),
-            PRIMARY KEY (event, nr)
-        ) STRICT, WITHOUT ROWID;
-        CREATE INDEX cuts_of_blob ON cuts(blob);
-        CREATE TRIGGER seqs_are_gapless BEFORE INSERT ON events
-        WHEN NOT EXISTS (SELECT 1 FROM events WHERE id = NEW.id - 1) AND NOT
-            (NEW.id % {SPAN} = 0 AND EXISTS (SELECT 1 FROM sessions WHERE key = NEW.id / {SPAN}))
-        BEGIN SELECT RAISE(ABORT, 'seqs are gapless'); END;
-        CREATE TRIGGER events_remain BEFORE DELETE ON events
-        BEGIN SELECT RAISE(ABORT, 'the log is append-only'); END;
-    """)
+_TABLES: Final = """
+CREATE TABLE sessions (
+    key INTEGER PRIMARY KEY,
+    id TEXT NOT NULL UNIQUE,
+    title TEXT NOT NULL DEFAULT '',
+    created REAL NOT NULL,
+    active REAL NOT NULL,
+    erased INTEGER NOT NULL DEFAULT 0
+) STRICT;
+CREATE TABLE events (
+    id INTEGER PRIMARY KEY,
+    at REAL,
+    total INTEGER NOT NULL,
+    body BLOB NOT NULL
+) STRICT;
+CREATE TABLE blobs (
+    id INTEGER PRIMARY KEY,
+    digest BLOB NOT NULL UNIQUE,
+    size INTEGER NOT NULL,
+    body BLOB NOT NULL
+) STRICT;
+CREATE TABLE cuts (
+    event INTEGER NOT NULL REFERENCES events(id),
+    nr INTEGER NOT NULL,
+    place INTEGER NOT NULL,
+    blob INTEGER NOT NULL REFERENCES blobs(id),
+    PRIMARY KEY (event, nr)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX cuts_of_blob ON cuts(blob);
+"""
+
+_RULES: Final = f"""
+CREATE TRIGGER seqs_are_gapless BEFORE INSERT ON events
+WHEN NOT EXISTS (SELECT 1 FROM events WHERE id = NEW.id - 1) AND NOT
+    (NEW.id % {SPAN} = 0 AND EXISTS (SELECT 1 FROM sessions WHERE key = NEW.id / {SPAN}))
+BEGIN SELECT RAISE(ABORT, 'seqs are gapless'); END;
+CREATE TRIGGER events_remain BEFORE DELETE ON events
+BEGIN SELECT RAISE(ABORT, 'the log is append-only'); END;
+"""
+
+_CHECKPOINTS: Final = """
+CREATE TABLE checkpoints (
+    session INTEGER PRIMARY KEY REFERENCES sessions(key),
+    seq INTEGER NOT NULL,
+    needed BLOB NOT NULL,
+    state BLOB NOT NULL
+) STRICT
+"""
+
+
+def _log(connection: apsw.Connection) -> None:
+    connection.execute(_TABLES)
+    connection.execute(_RULES)
 
 
 def _caches(connection: apsw.Connection) -> None:
-    connection.execute("""
-        CREATE TABLE checkpoints (
-            session INTEGER PRIMARY KEY REFERENCES sessions(key),
-            seq INTEGER NOT NULL,
-            needed BLOB NOT NULL,
-            state BLOB NOT NULL
-        ) STRICT
-    """)
+    connection.execute(_CHECKPOINTS)
     TextIndex(connection).create()
 
 
-STEPS: Final[tuple[Callable[[apsw.Connection], None], ...]] = (_tables, _caches)
+STEPS: Final[tuple[Callable[[apsw.Connection], None], ...]] = (_log, _caches)
 """`STEPS[n]` makes a file of version n + 1 out of one of version n."""
 
 VERSION: Final = len(STEPS)

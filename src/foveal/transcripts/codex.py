@@ -14,7 +14,7 @@ from typing import Any, Final
 from foveal.events import Dropped, Instructed, Noted, Rewound, SnapshotTaken, Used, UserSaid, text_of
 from foveal.transcripts.lines import Line
 from foveal.transcripts.messages import Feed, opaque, written
-from foveal.transcripts.recording import Builder, Recorded, Recording, headline, moment, words
+from foveal.transcripts.recording import Builder, Recording, headline, moment, words
 from foveal.usage import used
 from foveal.wire import wire
 
@@ -50,6 +50,9 @@ class _Rollout:
         self.into = Builder(NAME, path)
         self.feed = Feed(self.into, wire("openai_responses"))
         self.at: float | None = None
+        self.turns: list[int] = []
+        """Where the turns begin that still count, as far as `looked`."""
+        self.looked = 0
         self.total: object = None
         """The running total of the last report: one that is told again is no new call."""
 
@@ -157,21 +160,15 @@ class _Rollout:
     def _rolled_back(self, turns: object) -> None:
         """The last so many turns no longer count."""
         self.feed.flush()
-        begun = list(_turns(self.into.facts))
-        if isinstance(turns, int) and turns > 0 and begun:
-            place = begun[max(0, len(begun) - turns)]
-            self.into.add(Rewound(to=place - 1), at=self.at)
-
-
-def _turns(facts: list[Recorded]) -> Iterator[int]:
-    """Where the turns begin that still count."""
-    begun: list[int] = []
-    for place, (fact, _) in enumerate(facts):
-        if isinstance(fact, Rewound):
-            begun = [turn for turn in begun if turn <= fact.to]
-        elif isinstance(fact, UserSaid) and not text_of(fact.content).startswith(_NOT_A_TURN):
-            begun.append(place)
-    yield from begun
+        for place in range(self.looked, len(self.into)):
+            fact, _ = self.into.facts[place]
+            if isinstance(fact, UserSaid) and not text_of(fact.content).startswith(_NOT_A_TURN):
+                self.turns.append(place)
+        if isinstance(turns, int) and turns > 0 and self.turns:
+            gone = self.turns[-turns:]
+            del self.turns[-turns:]
+            self.into.add(Rewound(to=gone[0] - 1), at=self.at)
+        self.looked = len(self.into)
 
 
 def _text(item: Mapping[str, Any]) -> str:

@@ -9,14 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, Protocol
 
+from msgspec import Raw
+
 from foveal.errors import BadSetting
-from foveal.events import AnyFact, Dialect
+from foveal.events import AnyFact, AnyPart, Call, Content, Dialect, Media, Opaque, Text, Thinking, unraw
 from foveal.wire import anthropic, openai_chat, openai_responses
-from foveal.wire._common import Bad, Chunk, Json, json_text
+from foveal.wire._common import Bad, Chunk, Json, encoded, json_text
 from foveal.wire._detect import detect
 from foveal.wire.text import transcript
 
-__all__ = ["Chunk", "Wire", "detect", "original", "tools_text", "transcript", "wire"]
+__all__ = ["Chunk", "Wire", "detect", "opaque", "original", "plain", "tools_text", "transcript", "wire"]
 
 
 class Wire(Protocol):
@@ -64,9 +66,37 @@ def tools_text(tools: Sequence[Any]) -> str:
         raise BadSetting("tools", tools, f"dicts or objects of a client library: {bad.problem}") from None
 
 
+def opaque(value: object, field: str) -> Raw:
+    """A JSON value as bytes; raises `BadSetting` for the field when it is none."""
+    try:
+        return Raw(encoded(value))
+    except Bad as bad:
+        raise BadSetting(field, value, f"a value that JSON has; it {bad.problem}") from None
+
+
+def plain(message: object) -> Any:
+    """A message as dicts and lists, whatever objects of client libraries are in it; itself if that cannot be."""
+    try:
+        return unraw(Raw(encoded(message)))
+    except Bad:
+        return message
+
+
 def original(fact: AnyFact) -> str:
-    """All the words of one fact: its text as it is, or its parts as a transcript."""
-    content = getattr(fact, "content", None)
+    """All the words of one fact, each text exactly as it is; parts stand on lines of their own."""
+    content: Content | None = getattr(fact, "content", None)
     if content is None:
         return str(getattr(fact, "text", "") or getattr(fact, "summary", ""))
-    return content if isinstance(content, str) else transcript([fact])
+    return content if isinstance(content, str) else "\n".join(map(_words, content))
+
+
+def _words(part: AnyPart) -> str:
+    match part:
+        case Text() | Thinking():
+            return part.text
+        case Call():
+            return f"{part.name} {part.arguments}"
+        case Media():
+            return f"[{part.mime or 'media'}, {part.size:,} bytes]"
+        case Opaque():
+            return bytes(part.native).decode("utf-8", "replace")

@@ -11,6 +11,7 @@ from re import compile as pattern
 from typing import Any, Final
 
 import msgspec
+from msgspec import UNSET
 
 from foveal.events import (
     AnyFact,
@@ -68,7 +69,7 @@ def _write_said(role: str, fact: UserSaid | Instructed | ModelSaid) -> list[Json
             blocks.pop()
     if not blocks:
         return []
-    if fact.extra is None or not own:
+    if fact.extra is UNSET or not own:
         return [{"role": role, "content": blocks}]
     return [{"role": role, "content": blocks, **extras(fact.extra)}]
 
@@ -82,7 +83,7 @@ def _write_result(fact: ToolReturned) -> Json:
         block["content"] = blocks
     if fact.error:
         block["is_error"] = True
-    if own and fact.extra is not None:
+    if own and fact.extra is not UNSET:
         block.update(extras(fact.extra))
     return block
 

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import Final
 
+from msgspec import UNSET
+
 from foveal.events import (
     AnyFact,
     AnyPart,
@@ -33,13 +35,13 @@ _SPOKEN_OTHERWISE: Final = frozenset({"refusal", "audio"})
 def write(fact: AnyFact) -> list[Json]:
     """The message of one fact; none for facts that no model sees."""
     if isinstance(fact, ModelSaid):
-        if fact.extra is None and type(fact.content) is str:
+        if fact.extra is UNSET and type(fact.content) is str:
             return [{"role": "assistant", "content": fact.content}]
         return [_write_utterance(fact)]
     if isinstance(fact, ToolReturned):
         return [_write_result(fact)]
     if isinstance(fact, UserSaid):
-        if fact.extra is None and type(fact.content) is str:
+        if fact.extra is UNSET and type(fact.content) is str:
             return [{"role": "user", "content": fact.content}]
         return [_write_said("user", fact)]
     if isinstance(fact, Instructed) and not fact.aside:
@@ -71,14 +73,14 @@ def _write_result(fact: ToolReturned) -> Json:
         message = {"role": "tool", "tool_call_id": fact.call_id, "content": content}
         if fact.name:
             message["name"] = fact.name
-    if own and fact.extra is not None:
+    if own and fact.extra is not UNSET:
         message.update(extras(fact.extra))
     return message
 
 
 def _write_utterance(fact: ModelSaid) -> Json:
     content, own = fact.content, _own(fact)
-    extra = extras(fact.extra) if own and fact.extra is not None else {}
+    extra = extras(fact.extra) if own and fact.extra is not UNSET else {}
     if isinstance(content, str):
         return {"role": "assistant", "content": content, **extra}
     calls = [part for part in content if isinstance(part, Call)]
@@ -116,7 +118,7 @@ def _words(part: AnyPart) -> str:
 
 
 def _write_call(call: Call, *, own: bool) -> Json:
-    if call.extra is None and call.variety == "function":
+    if call.extra is UNSET and call.variety == "function":
         body = {"name": call.name, "arguments": call.arguments}
         return {"id": call.id, "type": "function", "function": body}
     extra = dict(extras(call.extra)) if own else {}

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from math import isfinite
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
-from msgspec import Raw
+from msgspec import UNSET, Raw, UnsetType
 
 from foveal.errors import MalformedMessage
 from foveal.events import AnyFact, AnyPart, Call, Dialect, Media, Opaque, Thinking, unraw
@@ -89,13 +90,24 @@ _encoder: Final = msgspec.json.Encoder(enc_hook=dump)
 def encoded(value: object) -> bytes:
     """A value as JSON, whatever objects of client libraries are inside it."""
     try:
-        return _encoder.encode(value)
+        text = _encoder.encode(value)
+        if b"null" in text and not _finite(value):  # which is how the encoder writes a number that is none
+            raise Bad("", "holds a number that JSON does not have (NaN or infinity)")
+        return text
     except UnicodeEncodeError:  # a lone surrogate is not UTF-8, but JSON's own escapes can carry it
         return json.dumps(value, default=dump).encode()
     except RecursionError:
         raise Bad("", "is nested too deeply") from None
     except (TypeError, ValueError) as problem:
         raise Bad("", f"cannot be written as JSON: {problem}") from None
+
+
+def _finite(value: object) -> bool:
+    if isinstance(value, float):
+        return isfinite(value)
+    if isinstance(value, Mapping):
+        return all(map(_finite, value.values()))
+    return all(map(_finite, value)) if isinstance(value, list | tuple) else True
 
 
 def opaque(value: object) -> Raw:
@@ -107,10 +119,10 @@ def json_text(value: object) -> str:
     return encoded(value).decode()
 
 
-def rest(item: Mapping[str, Any], known: frozenset[str]) -> Raw | None:
+def rest(item: Mapping[str, Any], known: frozenset[str]) -> Raw | UnsetType:
     """The fields beyond the known ones."""
     if item.keys() <= known:
-        return None
+        return UNSET
     return opaque({name: value for name, value in item.items() if name not in known})
 
 
@@ -154,12 +166,12 @@ def _plain(item: Json) -> bool:
     return all(isinstance(value, str | dict) for value in item.values())
 
 
-def owner(dialect: Dialect, extra: Raw | None, parts: Iterable[AnyPart] = ()) -> Dialect:
+def owner(dialect: Dialect, extra: Raw | UnsetType, parts: Iterable[AnyPart] = ()) -> Dialect:
     """The dialect, if anything here can only be read in it."""
-    if extra is not None:
+    if extra is not UNSET:
         return dialect
     for part in parts:
-        if isinstance(part, _NATIVE) or part.extra is not None:
+        if isinstance(part, _NATIVE) or part.extra is not UNSET:
             return dialect
         if isinstance(part, Call) and part.variety != "function":
             return dialect

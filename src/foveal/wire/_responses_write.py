@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import Final
 
+from msgspec import UNSET
+
 from foveal.events import (
     AnyFact,
     AnyPart,
@@ -66,7 +68,7 @@ def _own(fact: UserSaid | Instructed | ModelSaid | ToolReturned) -> bool:
 
 def _write_said(role: str, fact: UserSaid | Instructed) -> Json:
     content = fact.content
-    if isinstance(content, str) and fact.extra is None:
+    if isinstance(content, str) and fact.extra is UNSET:
         return {"role": role, "content": content}
     own = _own(fact)
     if own and len(content) == 1 and isinstance(content[0], Opaque):
@@ -119,7 +121,7 @@ def _write_text(part: Text, items: list[Json], *, own: bool) -> None:
 
 
 def _write_call(call: Call, *, own: bool) -> Json:
-    if own and call.variety in NATIVE and call.extra is not None:
+    if own and call.variety in NATIVE and call.extra is not UNSET:
         native: Json = unraw(call.extra)
         return native
     extra = extras(call.extra) if own else {}

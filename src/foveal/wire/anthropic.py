@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from msgspec import UNSET
+
 from foveal.events import (
     AnyFact,
     AnyPart,
@@ -162,7 +164,7 @@ def _result(item: Mapping[str, Any]) -> ToolReturned:
     beside = {name: value for name, value in item.items() if name not in _RESULT}
     if item.get("is_error") is False:
         beside["is_error"] = False
-    extra = opaque(beside) if beside else None
+    extra = opaque(beside) if beside else UNSET
     return ToolReturned(
         call_id=string(item, "tool_use_id"),
         content=content,

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from msgspec import UNSET
+
 from foveal.events import (
     AnyFact,
     AnyPart,
@@ -185,8 +187,8 @@ def _inside(outer: str, item: Mapping[str, Any], field: str) -> str:
 def _call_extra(item: Mapping[str, Any], kind: str, body: Mapping[str, Any], field: str) -> Any:
     """What a call has beside the usual: its own fields, and under its kind those of its body."""
     if item.keys() <= _CALL and len(body) <= 2:
-        return None
+        return UNSET
     inner = {name: value for name, value in body.items() if name not in ("name", field)}
     outer = {name: value for name, value in item.items() if name not in _CALL}
     kept = {**outer, kind: inner} if inner else outer
-    return opaque(kept) if kept else None
+    return opaque(kept) if kept else UNSET

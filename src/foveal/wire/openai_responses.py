@@ -14,6 +14,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from msgspec import UNSET
+
 from foveal.events import (
     AnyPart,
     Call,
@@ -129,9 +131,9 @@ def _said(item: Mapping[str, Any]) -> UserSaid | Instructed:
 
 def _utterance(run: list[AnyPart]) -> ModelSaid:
     first = run[0] if len(run) == 1 else None
-    if isinstance(first, Text) and first.extra is None:
+    if isinstance(first, Text) and first.extra is UNSET:
         return ModelSaid(content=first.text)
-    return ModelSaid(content=tuple(run), dialect=owner(dialect, None, run))
+    return ModelSaid(content=tuple(run), dialect=owner(dialect, UNSET, run))
 
 
 def _uttered(item: Mapping[str, Any]) -> Sequence[AnyPart]:
@@ -154,7 +156,7 @@ def _spoken(item: Mapping[str, Any]) -> Sequence[AnyPart]:
     """The texts of a message of the assistant; a message with anything else in it is kept as it is."""
     content = item.get("content")
     if isinstance(content, str):
-        extra = None if item.keys() <= _MESSAGE else opaque({"item": _beside(item)})
+        extra = UNSET if item.keys() <= _MESSAGE else opaque({"item": _beside(item)})
         return (Text(text=content, extra=extra),)
     parts = each(content, "content", dict)
     if not parts or not all(isinstance(part.get(_words(part)), str) for part in parts):
@@ -263,7 +265,7 @@ def _result_extra(item: Mapping[str, Any]) -> Any:
     kept = {name: value for name, value in item.items() if name not in _RESULT}
     if "answers" in item:
         kept["call_id"] = None
-    return opaque(kept) if kept else None
+    return opaque(kept) if kept else UNSET
 
 
 def _output(item: Mapping[str, Any], variety: str) -> Content:

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from foveal.budget import Budget
 from foveal.events import Reduction
-from foveal.policy import rungs
-from foveal.policy.moment import Moment
-from foveal.policy.settings import Policy
+from foveal.policies import rungs
+from foveal.policies.moment import Moment
+from foveal.policies.settings import Policy
 from foveal.steps import Slot
 from foveal.view import View
 

@@ -6,9 +6,9 @@ from typing import assert_never
 
 from foveal.budget import Budget
 from foveal.events import Reduction
-from foveal.policy import economy, off, recent, rolling, rungs
-from foveal.policy.moment import Moment
-from foveal.policy.settings import PRESETS, Policy, policy
+from foveal.policies import economy, off, recent, rolling, rungs
+from foveal.policies.moment import Moment
+from foveal.policies.settings import PRESETS, Policy, policy
 from foveal.view import View
 
 __all__ = ["PRESETS", "Moment", "Policy", "decide", "policy"]

@@ -115,7 +115,7 @@ def policy(name: str | Mapping[str, Any] | Policy = "economy", /, **changes: Any
     elif isinstance(name, str):
         base, given = _preset(name), dict(changes)
     else:
-        given = {**name, **changes}
+        given = {**_table(name), **changes}
         base = _preset(given.pop("preset", given.get("ladder", "economy")))
         given.setdefault("name", base.name)
     if not given:
@@ -126,6 +126,12 @@ def policy(name: str | Mapping[str, Any] | Policy = "economy", /, **changes: Any
             raise BadSetting(field, given[field], f"no such setting; there are {', '.join(allowed)}")
     values = {field: getattr(base, field) for field in allowed} | {k: _typed(k, v) for k, v in given.items()}
     return Policy(**values)
+
+
+def _table(given: object) -> Mapping[str, Any]:
+    if not isinstance(given, Mapping):
+        raise BadSetting("policy", given, f"one of {', '.join(PRESETS)}, or a table of its values")
+    return given
 
 
 def _preset(name: object) -> Policy:

@@ -7,9 +7,9 @@ from math import inf
 
 from foveal.budget import Budget
 from foveal.events import Reduction
-from foveal.policy import rungs
-from foveal.policy.moment import Moment
-from foveal.policy.settings import Policy
+from foveal.policies import rungs
+from foveal.policies.moment import Moment
+from foveal.policies.settings import Policy
 from foveal.view import View
 
 

@@ -10,19 +10,35 @@ What no rung touches: instructions, pinned steps, the latest user message, and t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
+from itertools import islice, zip_longest
+from typing import NamedTuple
 
 from foveal import clip as clipping
 from foveal import skeleton
 from foveal.budget import Budget
 from foveal.clip import Limits
-from foveal.events import Clipped, Dropped, Mask, Masked, Reduction, ToolReturned, calls_of, handle, text_of
-from foveal.policy.settings import Policy
+from foveal.events import (
+    Call,
+    Clipped,
+    Dropped,
+    Mask,
+    Masked,
+    Reduction,
+    Text,
+    ToolReturned,
+    calls_of,
+    handle,
+    text_of,
+)
+from foveal.policies.settings import Policy
 from foveal.steps import Shown, Slot, Step
 from foveal.view import View
 
 LEAST_SAVING = 24
 """A mask that saves fewer units than this is not worth a changed prefix."""
+OPEN = 3
+"""So many of the newest steps with an unanswered call are kept: older ones were given up long ago."""
 NOTICE = 24
 """Units that the notice for dropped steps takes."""
 CHARACTERS = 4
@@ -74,6 +90,7 @@ def maskable(view: View, policy: Policy) -> list[Slot]:
 def droppable(view: View, *, keep_task: bool) -> Iterator[Step]:
     """Steps that may go, oldest first."""
     kept = {id(view.latest_user), id(view.steps[-1]) if view.steps else 0}
+    kept.update(id(step) for step in islice((s for s in reversed(view.steps) if s.open), OPEN))
     if keep_task:
         kept.add(id(view.first_user))
     for step in view.steps:
@@ -103,18 +120,19 @@ def _mask_result(view: View, slot: Slot, policy: Policy, elsewhere: set[str]) ->
     result = slot.result
     assert result is not None
     units = result.units(view.meter)
-    if units <= LEAST_SAVING * 2:
+    if units <= LEAST_SAVING * 2 or result.incompressible:
         return None
     text = skeleton.placeholder(
         text_of(result.fact.content),
         what=f"result of {slot.call.name} {skeleton.subject(slot.call)}".rstrip(),
         handle=handle(result.seq),
-        tokens=units,
+        tokens=view.meter.message(result.seq, result.fact),
         room=_room(units, policy),
         elsewhere=elsewhere,
     )
     saved = units - view.meter.counter.count(text)
-    return (Mask(target=result.seq, text=text), saved) if saved >= LEAST_SAVING else None
+    result.incompressible = saved < LEAST_SAVING
+    return None if result.incompressible else (Mask(target=result.seq, text=text), saved)
 
 
 def _room(units: int, policy: Policy) -> int:
@@ -130,7 +148,7 @@ def mask_arguments(view: View, policy: Policy, *, excess: float, reason: str) ->
             if excess <= 0:
                 break
             units = view.meter.replaceable(step.seq, place, step.said.fact.content)
-            if units < policy.mask_arguments or (step.said.overlays and place in step.said.overlays):
+            if units < policy.mask_arguments or not _whole(step, place, call):
                 continue
             shown = handle(step.seq)
             room = _room(units, policy)
@@ -140,6 +158,11 @@ def mask_arguments(view: View, policy: Policy, *, excess: float, reason: str) ->
                 masks.append(Mask(target=step.seq, text=text, part=place))
                 excess -= saved
     return Masked(masks=tuple(masks), reason=reason, rule=policy.name) if masks else None
+
+
+def _whole(step: Step, place: int, call: Call) -> bool:
+    """The arguments are shown as the model wrote them, and others could stand in their place."""
+    return call.replaceable and not (step.said.overlays and place in step.said.overlays)
 
 
 def _old_calls(view: View, policy: Policy) -> Iterator[Step]:
@@ -184,11 +207,12 @@ def drop(view: View, policy: Policy, *, excess: float, reason: str, keep_task: b
 
 
 def _runs(view: View, going: set[int]) -> Iterator[tuple[int, int]]:
-    """The chosen steps as ranges of seq; a summary goes with all that it stands for."""
+    """The chosen steps as ranges of seq, results included; a summary goes with all that it stands for."""
     run: tuple[int, int] | None = None
-    for step in view.steps:
+    for step, after in zip_longest(view.steps, view.steps[1:]):
         if step.seq in going:
-            first, last = step.covers or (step.seq, step.seq)
+            seqs = [shown.seq for shown in step.shown() if after is None or shown.seq < after.seq]
+            first, last = step.covers or (step.seq, max(seqs, default=step.seq))
             run = (run[0], max(run[1], last)) if run else (first, last)
         elif run:
             yield run
@@ -234,34 +258,71 @@ def must_fit(view: View, budget: Budget, policy: Policy, *, target: float) -> Re
 
 
 def squeeze(view: View, policy: Policy, *, excess: float) -> Clipped | Masked | None:
-    """Clip the largest result that is left; after that, mask the largest arguments of an answered call."""
-    result = _largest(view, lambda shown: shown.units(view.meter))
-    if result is not None:
-        clipped = _squeezed(view, result, policy, excess)
-        if clipped is not None:
-            return clipped
-    return _squeezed_arguments(view, policy)
+    """Clip the largest result that is left, down to a level at which all large ones together would save what must
+    be saved; when no result can be cut further, mask the largest arguments of an answered call."""
+    texts = sorted(_squeezable(view), key=lambda text: -text.units)
+    level = _level([text.units for text in texts], excess)
+    for text in texts[:3]:
+        clip = _squeezed(view, text, policy, level)
+        if clip is not None:
+            return clip
+    return _squeezed_arguments(view)
 
 
-def _largest(view: View, size: Callable[[Shown], int]) -> Shown | None:
-    results = [slot.result for step in view.steps for slot in step.slots if slot.result is not None]
-    whole = [shown for shown in results if not shown.masked and isinstance(shown.fact.content, str)]
-    return max(whole, key=size, default=None)
+class _Part(NamedTuple):
+    """A text of a result that is not masked."""
+
+    seq: int
+    place: int
+    text: str
+    units: int
 
 
-def _squeezed(view: View, result: Shown, policy: Policy, excess: float) -> Clipped | None:
-    units = result.units(view.meter)
+def _squeezable(view: View) -> Iterator[_Part]:
+    for step in view.steps:
+        if step.pinned:
+            continue
+        for slot in step.slots:
+            shown = slot.result
+            if shown is None or shown.masked:
+                continue
+            content = shown.fact.content
+            if isinstance(content, str):
+                yield _Part(shown.seq, -1, content, shown.units(view.meter))
+                continue
+            for place, part in enumerate(content):
+                if isinstance(part, Text):
+                    yield _Part(shown.seq, place, part.text, _units(view, shown, place))
+
+
+def _units(view: View, shown: Shown, place: int) -> int:
+    """Units of one part as it is shown."""
+    overlay = shown.overlays.get(place) if shown.overlays else None
+    if overlay is not None:
+        return view.meter.text(overlay.owner, shown.seq, place, overlay.text)
+    return view.meter.replaceable(shown.seq, place, shown.fact.content)
+
+
+def _level(sizes: list[int], excess: float) -> int:
+    """How high the largest may be so that cutting all above it down to it saves `excess`; sizes descend."""
+    saved = 0.0
+    for count, (size, smaller) in enumerate(zip_longest(sizes, sizes[1:], fillvalue=0), 1):
+        step = (size - smaller) * count
+        if saved + step >= excess:
+            return max(0, int(size - (excess - saved) / count))
+        saved += step
+    return 0
+
+
+def _squeezed(view: View, text: _Part, policy: Policy, level: int) -> Clipped | None:
+    if text.units <= LEAST_SAVING * 2:
+        return None
     limits = policy.clip or Limits(strategy="both")
-    tokens = max(0, int(units - excess) - 16)
-    if units <= LEAST_SAVING * 2:
+    smaller = Limits(strategy=limits.strategy, tokens=max(0, level - 16), head_share=limits.head_share)
+    cut = clipping.clip(text.text, smaller, handle=handle(text.seq), counter=view.meter.counter)
+    if cut is None or cut.kept_tokens + LEAST_SAVING > text.units:
         return None
-    content = result.fact.content
-    assert isinstance(content, str)
-    smaller = Limits(strategy=limits.strategy, tokens=tokens, head_share=limits.head_share)
-    cut = clipping.clip(content, smaller, handle=handle(result.seq), counter=view.meter.counter)
-    if cut is None or cut.kept_tokens + LEAST_SAVING > units:
-        return None
-    return clipped(result.seq, -1, cut, rule="squeeze")
+    return clipped(text.seq, text.place, cut, rule="squeeze")
 
 
 def clipped(seq: int, part: int, cut: clipping.Clip, *, rule: str) -> Clipped:
@@ -279,13 +340,13 @@ def clipped(seq: int, part: int, cut: clipping.Clip, *, rule: str) -> Clipped:
     )
 
 
-def _squeezed_arguments(view: View, policy: Policy) -> Masked | None:
+def _squeezed_arguments(view: View) -> Masked | None:
     best: tuple[int, Mask] | None = None
     for step in view.steps:
         if step.open or step.pinned:
             continue
         for place, call in calls_of(step.said.fact.content):
-            if step.said.overlays and place in step.said.overlays:
+            if not _whole(step, place, call):
                 continue
             units = view.meter.replaceable(step.seq, place, step.said.fact.content)
             text = skeleton.arguments(call, handle=handle(step.seq), tokens=units, room=0)
@@ -306,7 +367,8 @@ def shed(view: View, budget: Budget) -> Masked | None:
     for (seq, place), part in view.media.items():
         if count <= budget.max_images and size <= budget.max_media_bytes:
             break
-        if latest is None or seq != latest.seq:
+        found = view.find(seq)
+        if found is not None and found[0] is not latest and not found[0].pinned:
             text = (
                 f"[foveal: {part.mime or 'media'} of {part.size:,} bytes is not shown; whole: {handle(seq)}]"
             )
