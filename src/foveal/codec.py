@@ -57,13 +57,13 @@ def decode(line: bytes | str) -> Event:
     try:
         outer = _line.decode(line)
         name = _kind.decode(outer.fact).kind
-    except msgspec.DecodeError as problem:
+    except (msgspec.DecodeError, RecursionError) as problem:
         return _decode_escaped(line, problem)
     if outer.v > FORMAT:
         return Event(outer.seq, _unknown(name, outer), outer.at)
     try:
         return Event(outer.seq, _fact.decode(outer.fact), outer.at)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return Event(outer.seq, _unknown(name, outer), outer.at)
 
 

@@ -263,7 +263,9 @@ class Engine:
             problem = self._too_large(budget)
         droppable = 0
         if self.policy.ladder != "off":
-            droppable = sum(view.units_of(step) for step in rungs.droppable(view, keep_task=False))
+            droppable = sum(
+                view.units_of(step) for step in rungs.droppable(view, keep_task=False, keep_open=False)
+            )
         return ContextOverflow(
             problem,
             needed=tokens(self.total_units),

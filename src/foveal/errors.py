@@ -6,6 +6,7 @@
     ├── BadSetting          a setting outside its range; names the field and what is allowed
     ├── UnknownHandle       a handle that no event of this log has
     ├── UnreadableEvent     bytes in the log that are not an event
+    ├── UnreadableTranscript  (in `foveal.transcripts`) a file that is no recorded conversation
     └── StoreError          a store could not do what it was asked
         ├── Conflict        somebody else appended first; carries the seq that is next
         ├── UnknownSession  no session has that id

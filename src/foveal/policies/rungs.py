@@ -38,7 +38,8 @@ from foveal.view import View
 LEAST_SAVING = 24
 """A mask that saves fewer units than this is not worth a changed prefix."""
 OPEN = 3
-"""So many of the newest steps with an unanswered call are kept: older ones were given up long ago."""
+"""So many of the newest steps with an unanswered call are kept as long as anything else can go; older ones, and
+those before the newest message when nothing else is left, were given up long ago."""
 NOTICE = 24
 """Units that the notice for dropped steps takes."""
 CHARACTERS = 4
@@ -87,10 +88,11 @@ def maskable(view: View, policy: Policy) -> list[Slot]:
     return [slot for slot in candidates if slot.result is not None and slot.result.seq not in protected]
 
 
-def droppable(view: View, *, keep_task: bool) -> Iterator[Step]:
+def droppable(view: View, *, keep_task: bool, keep_open: bool = True) -> Iterator[Step]:
     """Steps that may go, oldest first."""
     kept = {id(view.latest_user), id(view.steps[-1]) if view.steps else 0}
-    kept.update(id(step) for step in islice((s for s in reversed(view.steps) if s.open), OPEN))
+    if keep_open:
+        kept.update(id(step) for step in islice((s for s in reversed(view.steps) if s.open), OPEN))
     if keep_task:
         kept.add(id(view.first_user))
     for step in view.steps:
@@ -193,10 +195,12 @@ def _names(shown: Shown) -> frozenset[str]:
 # ── drop ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def drop(view: View, policy: Policy, *, excess: float, reason: str, keep_task: bool) -> Dropped | None:
+def drop(
+    view: View, policy: Policy, *, excess: float, reason: str, keep_task: bool, keep_open: bool = True
+) -> Dropped | None:
     """Drop the oldest steps until `excess` units are saved, or all that may go are gone."""
     going: set[int] = set()
-    for step in droppable(view, keep_task=keep_task):
+    for step in droppable(view, keep_task=keep_task, keep_open=keep_open):
         if excess <= 0:
             break
         going.add(step.seq)
@@ -250,7 +254,8 @@ def must_fit(view: View, budget: Budget, policy: Policy, *, target: float) -> Re
     return (
         drop(view, policy, excess=excess, reason="budget", keep_task=policy.keep_task)
         or squeeze(view, policy, excess=view.units - budget.hard)
-        or drop(view, policy, excess=excess, reason="budget", keep_task=False)
+        or drop(view, policy, excess=excess, reason="budget", keep_task=policy.keep_task, keep_open=False)
+        or drop(view, policy, excess=excess, reason="budget", keep_task=False, keep_open=False)
     )
 
 

@@ -87,7 +87,12 @@ def _message(message: Mapping[str, Any]) -> AnyFact:
             return UserSaid(content=content, dialect=_owner(extra, content), extra=extra)
         case "system" | "developer" as role:
             content, extra = _content(message), rest(message, _SAID)
-            return Instructed(content=content, role=role, dialect=_owner(extra, content), extra=extra)
+            return Instructed(
+                content=content,
+                role="developer" if role == "developer" else "system",
+                dialect=_owner(extra, content),
+                extra=extra,
+            )
         case None:
             raise Bad("role", "is missing")
         case other:

@@ -122,7 +122,12 @@ def _said(item: Mapping[str, Any]) -> UserSaid | Instructed:
         case "user":
             return UserSaid(content=content, dialect=whose, extra=extra)
         case "system" | "developer" as role:
-            return Instructed(content=content, role=role, dialect=whose, extra=extra)
+            return Instructed(
+                content=content,
+                role="developer" if role == "developer" else "system",
+                dialect=whose,
+                extra=extra,
+            )
         case None:
             raise Bad("role", "is missing")
         case other:
