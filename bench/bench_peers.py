@@ -4,8 +4,9 @@ Each is called as its documentation does, on the same history and with the same 
 calls, so that a loop pays for the whole history at every turn; a `Context` pays once for the history (`new`) and
 then for what is new (`next turn`). Both are compared, for whoever trims a list once pays the former.
 
-A figure is the median over the same few ends of the history for everybody, the worst is in the note: litellm takes
-ten times as long, or a hundred times, whenever what it has kept happens to leave more than three tokens free. The
+Everybody gets the same few ends of the history. Of ours the median counts, of a peer the fastest, for litellm has
+two speeds: when what it has kept happens to leave more than three tokens free it goes on through all older messages,
+which takes ten times as long or, in a long history, a hundred times. How many ends were slow is in the note. The
 ratio is the peer's time through ours. What came out is judged by one measure for all: the tokens of contents and
 calls, and whether every result has its call.
 """
@@ -66,9 +67,9 @@ def _trimming(size: int, peers: Sequence[Trimmer]) -> Iterator[Row]:
         held, fitted = peer.held(stream), []
         peer.trim(held[:50], BUDGET)  # whatever it does only once
         turns = _turns(held, size, lambda given, p=peer, f=fitted: f.append(p.trim(given, BUDGET)))
-        note = f"{_ratios(turns.median, ours[peer.like])}; worst {shown(turns.worst, 's')}"
-        note += f"; {_judged(peer.plain(fitted[-1]))}"
-        yield Row(f"{what}: {peer.name}, {peer.counting}", turns.median, note=note)
+        slow = f"{turns.slow} of {TURNS} ends slow, worst {shown(turns.worst, 's')}"
+        note = f"{_ratios(turns.best, ours[peer.like])}; {slow}; {_judged(peer.plain(fitted[-1]))}"
+        yield Row(f"{what}: {peer.name}, {peer.counting}", turns.best, note=note)
 
 
 def _turns(stream: list[Any], size: int, trim: Callable[[list[Any]], object]) -> Turns:

@@ -1,0 +1,89 @@
+"""Durable sessions: opening a long one costs what a short one costs, in time and in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+import time
+import tracemalloc
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from bench.measure import Row, progress
+from foveal.events import AnyFact, Call, ModelSaid, Text, ToolReturned, UserSaid
+from foveal.session import Session
+from foveal.stores import open_store
+
+FEW: Final = 1_000
+MANY: Final = 100_000
+ROUNDS: Final = 9
+SETTINGS: Final[dict[str, Any]] = {
+    "model": "gpt-4.1",
+    "window": 32_000,
+    "reserve": 4_000,
+    "tokenizer": "estimate",
+}
+
+
+def rows() -> Iterator[Row]:
+    with tempfile.TemporaryDirectory(prefix="foveal-bench-") as folder:
+        files = {count: Path(folder) / f"{count}.db" for count in (FEW, MANY)}
+        for count, path in files.items():
+            progress(f"session: a conversation of {count:,} events …")
+            asyncio.run(_talk(path, count))
+        few, many = (asyncio.run(_opening(files[count])) for count in (FEW, MANY))
+        yield Row(f"open a session of {MANY:,} events", many, limit=0.010)
+        yield Row(f"the same against one of {FEW:,}", many / few, "×", 2.0)
+        used = asyncio.run(_memory(files[MANY]))
+        yield Row(
+            f"memory of an open session of {MANY:,} events, of 20 MB",
+            used / 20e6,
+            "×",
+            1.0,
+            f"{used:,} bytes",
+        )
+
+
+def _turn(number: int) -> list[AnyFact]:
+    call = Call(id=f"c{number}", name="bash", arguments=f'{{"command": "ls part_{number}"}}')
+    return [
+        UserSaid(content=f"question {number}: " + "what is in there " * 8),
+        ModelSaid(content=(Text(text="I look."), call)),
+        ToolReturned(call_id=call.id, content=f"part_{number}:\n" + "a line of output\n" * 40),
+        ModelSaid(content="There is a lot in there. " * 4),
+    ]
+
+
+async def _talk(path: Path, count: int) -> None:
+    async with open_store(path, durability="normal") as store:
+        session = await Session.open(store, "bench", **SETTINGS)
+        number = 0
+        while session.last < count:
+            facts = [fact for turn in range(number, number + 10) for fact in _turn(turn)]
+            await session.append(*facts)
+            await session.fit()
+            number += 10
+
+
+async def _opening(path: Path) -> float:
+    best = float("inf")
+    async with open_store(path, durability="normal") as store:
+        await store.sessions()
+        for _ in range(ROUNDS):
+            start = time.perf_counter()
+            await Session.open(store, "bench", **SETTINGS)
+            best = min(best, time.perf_counter() - start)
+    return best
+
+
+async def _memory(path: Path) -> int:
+    """Bytes that an open session holds beyond an open store."""
+    async with open_store(path, durability="normal") as store:
+        await store.sessions()
+        tracemalloc.start()
+        session = await Session.open(store, "bench", **SETTINGS)
+        await session.fit()
+        used = tracemalloc.get_traced_memory()[0]
+        tracemalloc.stop()
+    return used
