@@ -4,17 +4,18 @@ Each is called as its documentation does, on the same history and with the same 
 calls, so that a loop pays for the whole history at every turn; a `Context` pays once for the history (`new`) and
 then for what is new (`next turn`). Both are compared, for whoever trims a list once pays the former.
 
-Everybody gets the same few ends of the history. Of ours the median counts, of a peer the fastest, for litellm has
-two speeds: when what it has kept happens to leave more than three tokens free it goes on through all older messages,
-which takes ten times as long or, in a long history, a hundred times. How many ends were slow is in the note. The
-ratio is the peer's time through ours. What came out is judged by one measure for all: the tokens of contents and
-calls, and whether every result has its call.
+A list is trimmed at the same few ends for everybody, apart from one another. Of ours the median counts, of a peer
+the fastest, for litellm has two speeds: when what it has kept happens to leave more than three tokens free (at about
+a third of 40 random ends) it goes on through all older messages, and that takes ten times as long at 500 and nearly
+a hundred times at 5,000. How many ends were slow is in the note. The ratio is the peer's time through ours. What
+came out is judged by one measure for all: the tokens of contents and calls, and whether every result has its call.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from bench.bench_fold import ITEMS, normalised
@@ -27,7 +28,9 @@ from foveal.tokens import counter
 
 SIZES: Final = (500, 5_000)
 BUDGET: Final = 8_000
-TURNS: Final = 5
+ENDS: Final = 5
+APART: Final = 37
+"""Messages from one end to the next; neighbours would mostly be cut at the same place."""
 OURS: Final = ("estimate", "o200k_base")
 
 
@@ -48,15 +51,13 @@ def rows() -> Iterator[Row]:
 
 
 def _trimming(size: int, peers: Sequence[Trimmer]) -> Iterator[Row]:
-    stream = messages(size + TURNS)
+    stream = messages(size + ENDS * APART)
     what = f"trim {size:,} messages to {BUDGET:,} tokens"
     ours: dict[str, Ours] = {}
     for counting in OURS:
         progress(f"peers: {what}, foveal …")
-        new = _turns(stream, size, lambda given, counting=counting: _context(counting).fit(given))
-        context = _context(counting)
-        context.fit(stream[:size])
-        turn = _turns(stream, size, context.fit)
+        new = _ends(stream, size, lambda given, counting=counting: _context(counting).fit(given))
+        turn = _turns(stream, size, _context(counting))
         ours[counting] = Ours(new.median, turn.median)
         note = f"worst {shown(new.worst, 's')}; {_judged(_context(counting).fit(stream))}"
         yield Row(f"{what}: foveal, {counting}, new", new.median, note=note)
@@ -66,20 +67,27 @@ def _trimming(size: int, peers: Sequence[Trimmer]) -> Iterator[Row]:
         progress(f"peers: {what}, {peer.name} …")
         held, fitted = peer.held(stream), []
         peer.trim(held[:50], BUDGET)  # whatever it does only once
-        turns = _turns(held, size, lambda given, p=peer, f=fitted: f.append(p.trim(given, BUDGET)))
-        slow = f"{turns.slow} of {TURNS} ends slow, worst {shown(turns.worst, 's')}"
-        note = f"{_ratios(turns.best, ours[peer.like])}; {slow}; {_judged(peer.plain(fitted[-1]))}"
-        yield Row(f"{what}: {peer.name}, {peer.counting}", turns.best, note=note)
+        ends = _ends(held, size, lambda given, p=peer, f=fitted: f.append(p.trim(given, BUDGET)))
+        slow = f"{ends.slow} of {ENDS} ends slow, worst {shown(ends.worst, 's')}"
+        note = f"{_ratios(ends.best, ours[peer.like])}; {slow}; {_judged(peer.plain(fitted[-1]))}"
+        yield Row(f"{what}: {peer.name}, {peer.counting}", ends.best, note=note)
 
 
-def _turns(stream: list[Any], size: int, trim: Callable[[list[Any]], object]) -> Turns:
-    """The history of `size` messages, and one more with every turn."""
+def _ends(stream: list[Any], size: int, trim: Callable[[list[Any]], object]) -> Turns:
+    """Trim from nothing, at each of the ends."""
+    histories = (stream[: size + APART * end] for end in range(1, ENDS + 1))
+    return timed(partial(trim, history) for history in histories)
+
+
+def _turns(stream: list[Json], size: int, context: Context) -> Turns:
+    """Go on from `size` messages, one by one, as far as the last end."""
     given = stream[:size]
+    context.fit(given)
 
     def acts() -> Iterator[Callable[[], object]]:
         for message in stream[size:]:
             given.append(message)
-            yield lambda: trim(given)
+            yield lambda: context.fit(given)
 
     return timed(acts())
 

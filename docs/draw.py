@@ -6,15 +6,18 @@ checks that each is what the code draws today.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from html import escape
+import tempfile
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
+
+from picture import terminal
 
 import foveal
 from foveal import PRESETS, skeleton
@@ -38,12 +41,22 @@ from foveal.events import (
 from foveal.models import model
 from foveal.policies import Moment, Policy, policy
 from foveal.report import line
+from foveal.session import Session
+from foveal.stores import MemoryStore
 from foveal.tokens import Estimate
 from foveal.view import effective
 
 ROOT = Path(__file__).parent.parent
 DRAWN = re.compile(r"(<!-- drawn: (\w+) -->\n```text\n)(.*?)(```)", re.DOTALL)
-PAGES = ("README.md", "docs/design.md", "docs/policies.md", "docs/report.md", "docs/errors.md")
+PAGES = (
+    "README.md",
+    "docs/design.md",
+    "docs/sessions.md",
+    "docs/import.md",
+    "docs/policies.md",
+    "docs/report.md",
+    "docs/errors.md",
+)
 
 
 # ── a conversation to draw ───────────────────────────────────────────────────────────────────────────────
@@ -106,6 +119,10 @@ def drawing(engine: Engine, change: Callable[[Engine], object], *, shown: Sequen
     """The log with the levels before and after a change, and what then stands for some events."""
     before = levels(engine)
     change(engine)
+    return compared(before, engine, shown=shown)
+
+
+def compared(before: dict[int, str], engine: Engine, *, shown: Sequence[int] = ()) -> str:
     after = levels(engine)
     rows = [f"{'log':<56}{'view before':<14}view after"]
     for event in engine.log:
@@ -180,6 +197,66 @@ def rewind() -> str:
     return drawing(conversation(policy("economy"), window=8_000), change)
 
 
+def undo() -> str:
+    """A session takes back a mask, with a later turn present."""
+    return in_session(lambda session: session.undo())
+
+
+def rewind_session() -> str:
+    """A session goes back to an earlier event, and to the reductions of that time."""
+    return in_session(lambda session: session.rewind(8))
+
+
+def in_session(change: Callable[[Session], Awaitable[object]]) -> str:
+    """The log of a session with a mask and a later turn, before and after a change."""
+    chosen = policy("economy", target=0.75, keep_last=1, clip=None)
+    engine = conversation(chosen, window=1_250)
+    settle(engine)
+    engine.append(ModelSaid(content="Test 12 fails in all of them."))
+    engine.append(UserSaid(content="Since when?"))
+
+    async def changed() -> Engine:
+        async with MemoryStore() as store:
+            await store.append("demo", engine.log)
+            settings: dict[str, Any] = {"policy": chosen, "reserve": 0, "tokenizer": "estimate"}
+            session = await Session.open(store, "demo", model=engine.model, **settings)
+            await change(session)
+            return Engine(engine.model, chosen, Caps(reserve=0), Estimate(), log=await session.events())
+
+    return compared(levels(engine), asyncio.run(changed()))
+
+
+def commands(*lines: str) -> str:
+    """What commands print that are run one after the other on recordings of the tests, in a new folder."""
+    told = []
+    with tempfile.TemporaryDirectory() as folder:
+        for name in ("codex.jsonl", "claude_code.jsonl"):
+            (Path(folder) / name).write_bytes((ROOT / "tests" / "transcripts" / name).read_bytes())
+        for command in ("import codex.jsonl claude_code.jsonl", *lines):
+            wanted = {**os.environ, "PYTHONIOENCODING": "utf-8", "TZ": "UTC", "FOVEAL_STORE": "chats.db"}
+            done = subprocess.run(
+                [sys.executable, "-m", "foveal.apps.cli", *command.split()],
+                capture_output=True, encoding="utf-8", check=True, cwd=folder, env=wanted,
+            )  # fmt: skip
+            told.append("\n".join([f"$ foveal {command}", *map(str.rstrip, done.stdout.splitlines())]) + "\n")
+    return "\n".join(told if "sessions" in lines else told[1:])
+
+
+def imported() -> str:
+    """Two files are taken in, and the sessions listed."""
+    return commands("sessions")
+
+
+def log() -> str:
+    """What happened in one of them."""
+    return commands("log s-1")
+
+
+def show() -> str:
+    """What the model saw before the user went back, and what it sees now."""
+    return commands("show s-1 --at 11", "show s-1")
+
+
 def printed(**environment: str) -> list[str]:
     """The lines that `make chat` prints."""
     command = [sys.executable, "-m", "foveal.apps.cli.demo"]
@@ -225,66 +302,34 @@ def errors() -> str:
     return "\n".join(row[4:] for row in drawn) + "\n"
 
 
-# ── the picture ──────────────────────────────────────────────────────────────────────────────────────────
-
 PICTURE = ROOT / "docs" / "demo.svg"
-STYLED = re.compile(r"\x1b\[(\d+)m(.*)\x1b\[0m")
-COLOURS = {"": "#c9d1d9", "1": "#ffffff", "2": "#8b949e", "31": "#ff7b72", "32": "#56d364", "33": "#e3b341"}
-NBSP = "&#160;"
-WIDE, HIGH, LEFT, TOP = 8, 18, 20, 50
 
 
 def picture() -> str:
-    """What `make chat` prints in a terminal, as a drawing. Bars are drawn as bars: fonts disagree about them."""
-    rows = _until_card(printed(FORCE_COLOR="1"))
-    width, height = 2 * LEFT + 100 * WIDE, TOP + HIGH * len(rows) + 16
-    body = [svg for place, row in enumerate(rows) for svg in _row(row, TOP + HIGH * (place + 1) - 5)]
-    dots = [
-        f'<circle cx="{24 + 20 * place}" cy="24" r="6" fill="{colour}"/>'
-        for place, colour in enumerate(("#ff5f57", "#febc2e", "#28c840"))
-    ]
-    font = "ui-monospace, SFMono-Regular, Menlo, Consolas, 'DejaVu Sans Mono', monospace"
-    head = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" '
-        f'height="{height}" role="img" font-size="13" font-family="{font}" xml:space="preserve">'
-    )
-    title = "<title>Foveal keeps a recorded conversation inside a window of 8,000 tokens</title>"
-    back = f'<rect width="{width}" height="{height}" rx="10" fill="#0d1117"/>'
-    return "\n".join([head, title, back, *dots, *body, "</svg>\n"])
-
-
-def _until_card(rows: list[str]) -> list[str]:
-    return rows[: next(place for place, row in enumerate(rows) if "The card" in row) - 1]
-
-
-def _row(row: str, y: int) -> Iterator[str]:
-    found = STYLED.fullmatch(row)
-    style, text = (found[1], found[2]) if found else ("", row)
-    before, left, rest = text.partition("▕")
-    yield from _text(before, 0, y, style)
-    if left:
-        bar, _, after = rest.partition("▏")
-        start = len(before) + 1
-        full, x = bar.count("█"), LEFT + WIDE * start
-        yield f'<rect x="{x}" y="{y - 11}" width="{len(bar) * WIDE}" height="13" rx="2" fill="#21262d"/>'
-        colour = COLOURS[style]
-        yield f'<rect x="{x}" y="{y - 11}" width="{full * WIDE}" height="13" rx="2" fill="{colour}"/>'
-        yield from _text(after, start + len(bar) + 1, y, style)
-
-
-def _text(text: str, column: int, y: int, style: str) -> Iterator[str]:
-    words = text.strip(" ")
-    if words:
-        x = LEFT + WIDE * (column + len(text) - len(text.lstrip(" ")))
-        bold = ' font-weight="bold"' if style == "1" else ""
-        safe = escape(words).replace(" ", NBSP)
-        size = f'textLength="{WIDE * len(words)}" lengthAdjust="spacingAndGlyphs"'
-        yield f'<text x="{x}" y="{y}" fill="{COLOURS[style]}" {size}{bold}>{safe}</text>'
+    """What `make chat` prints in a terminal, up to the card, as a drawing."""
+    rows = printed(FORCE_COLOR="1")
+    return terminal(rows[: next(place for place, row in enumerate(rows) if "The card" in row) - 1])
 
 
 DRAWINGS: dict[str, Callable[[], str]] = {
     drawn.__name__: drawn
-    for drawn in (clip, mask, drop, compact, revert, rewind, demo, card, presets, errors)
+    for drawn in (
+        clip,
+        mask,
+        drop,
+        compact,
+        revert,
+        rewind,
+        undo,
+        rewind_session,
+        imported,
+        log,
+        show,
+        demo,
+        card,
+        presets,
+        errors,
+    )
 }
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import asyncio
 import re
 import sys
 from collections.abc import Iterator
@@ -46,8 +48,13 @@ def clients(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("code", BLOCKS)
-def test_a_code_block_runs_as_it_stands(code: str, clients: dict[str, Any]) -> None:
-    exec(code, clients)  # noqa: S102
+def test_a_code_block_runs_as_it_stands(
+    code: str, clients: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    block = compile(code, "block", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    if (waiting := eval(block, clients)) is not None:  # noqa: S307
+        asyncio.run(waiting)
 
 
 @pytest.mark.parametrize("name", draw.PAGES)

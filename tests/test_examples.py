@@ -34,6 +34,27 @@ SAYS = {
         "no event has the handle 'e999'",
     ],
     "09_models": ["gpt-4.1: 1,047,576 tokens (snapshot)", "32,768 tokens (yours)"],
+    "10_session": [
+        "the same after opening again: True",
+        "undone: e",
+        "after a rewind to e8: ",
+        "begins with: Pinned rule: Never touch the public API.",
+        "'Failing tests'",
+        "left of the text after delete: ''",
+    ],
+    "11_recall": [
+        "in view: False",
+        "> Table 17 belongs to Ada, ask her first.",
+        "1| Table 17 belongs to Ada",
+        "there is no e9000",
+        "already visible to you",
+    ],
+    "12_import_export": [
+        "1 line was not understood",
+        "e3 rewound",
+        "Sell them",
+        "the round trip is exact: True",
+    ],
 }
 """What each of them must print, in parts."""
 

@@ -115,11 +115,14 @@ class Context:
                 change = self._compared(messages if type(messages) is list else list(messages))
             self._take_system(beside)
             self._take_tools(offered)
+            known = len(self._taken)
             if messages is not None:
+                known = min(known, change.at)
                 self._take(change)
             self._settle(now)
             fitted, moved = self._renderer.render(self._engine.view, self._wire)
             self._calls.made(self._engine, now, moved)
+            self._taken.share(known, self._written)
             return fitted
 
     def append(self, *messages: Any) -> None:
@@ -274,6 +277,10 @@ class Context:
             at += chunk.messages
 
     # ── sending ──────────────────────────────────────────────────────────────────────────────────────
+
+    def _written(self, seq: int) -> Sequence[Any] | None:
+        found = self._engine.view.find(seq)
+        return None if found is None else found[0].native
 
     def _settle(self, now: float) -> None:
         known = self._engine.next_seq

@@ -2,7 +2,7 @@
 
 A message that is still shown is compared whole with our own copy, so that an edit in place is noticed at once. Of
 one that is shown no more, the caller's own object is kept instead of a copy: comparing that costs next to nothing
-and notices when it was replaced. In a very long history these are looked at in turns, some thousand at each call.
+and notices when it was replaced. In a very long history they are looked at in turns, a thousand at a call.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Final
 from foveal.render import copied
 from foveal.wire import plain
 
-IN_TURN: Final = 8_192
+IN_TURN: Final = 1_024
 
 
 class Taken:
@@ -45,6 +45,15 @@ class Taken:
     def replace(self, at: int, message: Any) -> None:
         self._given[at] = message
         self._kept[at] = copied(message)
+
+    def share(self, start: int, natives: Callable[[int], Sequence[Any] | None]) -> None:
+        """Where a message was written for the provider just as it was given, one copy of it is enough; `natives`
+        tells what was written for the step of an event."""
+        for at in range(start, len(self)):
+            for written in natives(self.before[at] + 1) or ():
+                if written == self._kept[at]:
+                    self._kept[at] = written
+                    break
 
     def beginning(self, at: int) -> int:
         """The first of the messages that were read together with the one at `at`."""

@@ -31,7 +31,11 @@ class Renderer:
         groups = [step.native if step.native is not None else _written(step, wire) for step in view.steps]
         moved = self._moved(view, groups)
         self._before = groups
-        return [fresh(message) for message in wire.join(groups)], moved
+        pairs = zip(view.steps, groups, strict=True)
+        copies: list[list[Json]] = [
+            list(map(dict.copy if step.flat else fresh, group)) for step, group in pairs
+        ]
+        return wire.join(copies), moved
 
     def _moved(self, view: View, groups: list[list[Json]]) -> Step | None:
         before = self._before
@@ -44,6 +48,11 @@ class Renderer:
 
 def _written(step: Step, wire: Wire) -> list[Json]:
     step.native = list(chain.from_iterable(map(wire.write, step.facts())))
+    step.flat = not any(
+        value.__class__ is list or value.__class__ is dict
+        for message in step.native
+        for value in message.values()
+    )
     return step.native
 
 

@@ -1,0 +1,52 @@
+"""A session in a file: it outlives the process, fits its window, and every step back is one more event."""
+
+import asyncio
+import tempfile
+from pathlib import Path
+
+import foveal
+from foveal.events import Call, kind
+
+MODEL = foveal.model("gpt-4.1", window=4_000)
+
+
+async def work(session: foveal.Session) -> None:
+    """What an agent's loop appends: calls, results, and the usage that its provider reports."""
+    await session.pin("Never touch the public API.")
+    await session.append(foveal.UserSaid(content="Which tests fail?"))
+    for part in range(12):
+        call = Call(id=f"call_{part}", name="bash", arguments=f'{{"command": "pytest part{part}"}}')
+        log = "\n".join(f"part{part}/test_{case}.py: passed" for case in range(40))
+        await session.append(foveal.ModelSaid(content=(call,)))
+        await session.append(foveal.ToolReturned(call_id=call.id, name="bash", content=log))
+        await session.fit()
+
+
+async def main(path: Path) -> None:
+    async with foveal.open_store(path) as store:
+        session = await foveal.Session.open(store, "demo", model=MODEL)
+        await work(session)
+        before = (await session.fit()).to_openai()
+
+    async with foveal.open_store(path) as store:  # another process, or the next day
+        session = await foveal.Session.open(store, "demo", model=MODEL)
+        after = (await session.fit()).to_openai()
+        print("the request is the same after opening again:", after == before)
+
+        taken_back = await session.undo()
+        print(f"undone: {taken_back.handle} {kind(taken_back.fact)}")
+        await session.rewind(8)
+        print("after a rewind to e8:", len((await session.fit()).facts), "messages")
+
+        other = await foveal.Session.continue_from(store, "demo", "next", model=MODEL)
+        print("a new session begins with:", (await other.fit()).to_openai()[0]["content"])
+        await session.rename("Failing tests")
+        for info in await store.sessions():
+            print(f"{info.id:5} {info.title!r:16} {info.events:>3} events, {info.bytes:,} bytes")
+
+        await session.delete()
+        print("left of the text after delete:", repr(await session.original("e3")))
+
+
+with tempfile.TemporaryDirectory() as folder:
+    asyncio.run(main(Path(folder) / "chats.db"))
