@@ -5,17 +5,19 @@ calls, so that a loop pays for the whole history at every turn; a `Context` pays
 then for what is new (`next turn`). Both are compared, for whoever trims a list once pays the former.
 
 A list is trimmed at the same few ends for everybody, apart from one another. Of ours the median counts, of a peer
-the fastest, for litellm has two speeds: when what it has kept happens to leave more than three tokens free (at about
-a third of 40 random ends) it goes on through all older messages, and that takes ten times as long at 500 and nearly
-a hundred times at 5,000. How many ends were slow is in the note. The ratio is the peer's time through ours. What
-came out is judged by one measure for all: the tokens of contents and calls, and whether every result has its call.
+the fastest that did trim, for litellm has two speeds: when what it has kept happens to leave more than three tokens
+free it goes on through all older messages. And where it would have to shorten a message without content, it logs an
+error and returns the whole list. How often either happened is in the note. The ratio is the peer's time through
+ours. What came out is judged by one measure for all: tokens of contents and calls, and whether results have calls.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from functools import partial
+from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 from bench.bench_fold import ITEMS, normalised
@@ -65,18 +67,38 @@ def _trimming(size: int, peers: Sequence[Trimmer]) -> Iterator[Row]:
         yield Row(f"{what}: foveal, {counting}, next turn", turn.median, note=note)
     for peer in peers:
         progress(f"peers: {what}, {peer.name} …")
-        held, fitted = peer.held(stream), []
-        peer.trim(held[:50], BUDGET)  # whatever it does only once
-        ends = _ends(held, size, lambda given, p=peer, f=fitted: f.append(p.trim(given, BUDGET)))
-        slow = f"{ends.slow} of {ENDS} ends slow, worst {shown(ends.worst, 's')}"
-        note = f"{_ratios(ends.best, ours[peer.like])}; {slow}; {_judged(peer.plain(fitted[-1]))}"
-        yield Row(f"{what}: {peer.name}, {peer.counting}", ends.best, note=note)
+        yield _peer(peer, stream, size, ours[peer.like])
+
+
+def _peer(peer: Trimmer, stream: list[Json], size: int, ours: Ours) -> Row:
+    held = peer.held(stream)
+    peer.trim(held[:50], BUDGET)  # whatever it does only once
+    trimmed: list[tuple[float, list[Any]]] = []
+    for history in _histories(held, size):
+        start = time.process_time()
+        fitted = peer.trim(history, BUDGET)
+        seconds = time.process_time() - start
+        if len(fitted) < len(history):
+            trimmed.append((seconds, fitted))
+    what = f"trim {size:,} messages to {BUDGET:,} tokens: {peer.name}, {peer.counting}"
+    if not trimmed:
+        return Row(what, None, note="returned the whole list each time")
+    times = [seconds for seconds, _ in trimmed]
+    best, fitted = min(trimmed, key=itemgetter(0))
+    note = f"{shown(best / ours.new, '×')} foveal new, {shown(best / ours.turn, '×')} its next turn"
+    note += f"; {sum(seconds > 3 * best for seconds in times)} of {ENDS} ends slow, up to {shown(max(times), 's')}"
+    if len(trimmed) < ENDS:
+        note += f"; {ENDS - len(trimmed)} of {ENDS} returned whole"
+    return Row(what, best, note=f"{note}; {_judged(peer.plain(fitted))}")
+
+
+def _histories(stream: list[Any], size: int) -> Iterator[list[Any]]:
+    return (stream[: size + APART * end] for end in range(1, ENDS + 1))
 
 
 def _ends(stream: list[Any], size: int, trim: Callable[[list[Any]], object]) -> Turns:
     """Trim from nothing, at each of the ends."""
-    histories = (stream[: size + APART * end] for end in range(1, ENDS + 1))
-    return timed(partial(trim, history) for history in histories)
+    return timed(partial(trim, history) for history in _histories(stream, size))
 
 
 def _turns(stream: list[Json], size: int, context: Context) -> Turns:
@@ -107,10 +129,6 @@ def _context(tokenizer: str) -> Context:
     """What comes nearest to trimming: the newest that fit, no room kept for an answer, and the margin of a
     tenth outside of the budget."""
     return Context(MODEL, policy="recent", window=BUDGET * 10 // 9, reserve=0, tokenizer=tokenizer)
-
-
-def _ratios(seconds: float, ours: Ours) -> str:
-    return f"{shown(seconds / ours.new, '×')} foveal new, {shown(seconds / ours.turn, '×')} its next turn"
 
 
 def _judged(fitted: Sequence[Json]) -> str:

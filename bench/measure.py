@@ -58,12 +58,9 @@ def _short(value: float, digits: int) -> str:
 class Turns(NamedTuple):
     """How long each turn of a run took, in seconds."""
 
-    best: float
     median: float
     mean: float
     worst: float
-    slow: int
-    """How many took more than three times as long as the best."""
 
 
 def timed(acts: Iterable[Callable[[], object]]) -> Turns:
@@ -73,9 +70,7 @@ def timed(acts: Iterable[Callable[[], object]]) -> Turns:
         start = time.process_time()
         act()
         seconds.append(time.process_time() - start)
-    best = min(seconds)
-    slow = sum(second > 3 * best for second in seconds)
-    return Turns(best, median(seconds), mean(seconds), max(seconds), slow)
+    return Turns(median(seconds), mean(seconds), max(seconds))
 
 
 def best_of(times: int, act: Callable[[], object]) -> float:

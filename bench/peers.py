@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Iterator
 from copy import deepcopy
@@ -115,5 +116,7 @@ def _litellm() -> Trimmer:
 
 
 def _quiet() -> None:
-    """Let litellm use the price table that it carries rather than look for a newer one on the network."""
+    """Let litellm use the price table that it carries rather than look for a newer one on the network, and keep
+    its log out of the table: what it could not trim is told there."""
     os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
+    logging.getLogger("LiteLLM").setLevel(logging.CRITICAL)

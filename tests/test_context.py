@@ -116,7 +116,7 @@ def test_an_edited_message_is_a_rewind_to_the_one_before_it() -> None:
     (rewind,) = of(ctx.log, Rewound)
     assert ctx.why(rewind.handle).level == "-"
     gone = ctx.log[len(history)].handle
-    assert (ctx.why(gone).level, ctx.why(gone).rule) == ("dropped", "rewound or reverted")
+    assert (ctx.why(gone).level, ctx.why(gone).rule) == ("-", "rewound or reverted")
     assert ctx.original(gone) == result(4)
 
 
@@ -621,3 +621,118 @@ def test_many_threads_may_use_one_context() -> None:
         mine = [name for name in said if name.startswith(f"{number}/")]
         assert mine == [f"{number}/{turn}" for turn in range(25)]
     assert rendered(reread(ctx.log), "openai_chat") == ctx.fit()
+
+
+# ── what a reviewer found ────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("policy", ["economy", "rolling", "recent"])
+def test_an_overflow_takes_back_what_was_cut_for_a_request_that_is_not_sent(policy: str) -> None:
+    history = [user("My name is Ann. Never touch prod.")]
+    for number in range(10):
+        history += [
+            {"role": "assistant", "content": f"answer {number} " + "word " * 50},
+            user(f"and {number}?"),
+        ]
+    ctx, other = context(8_000, policy), context(8_000, policy)
+    ctx.fit(history)
+    other.fit(history)
+    history.append({"role": "assistant", "content": "ok"})
+    with pytest.raises(ContextOverflow):
+        ctx.fit([*history, user("pasted " * 9_000)])
+    short = [*history, user("short version")]
+    assert ctx.fit(short) == other.fit(short) == short
+
+
+def test_a_rewind_far_back_shows_what_had_been_dropped_and_fits_again() -> None:
+    ctx = context(4_000, "recent")
+    history = session(40)
+    ctx.fit(history)
+    assert of(ctx.log, Dropped)
+    edited = [*history[:6], user("start over from here")]
+    assert ctx.fit(edited) == edited
+
+
+def test_cache_marks_that_move_on_are_no_edit_and_no_break() -> None:
+    ctx = foveal.Context("claude-sonnet-4-5", window=60_000)
+    history: list[Json] = []
+    mark = {"cache_control": {"type": "ephemeral"}}
+    for number in range(12):
+        text = {"type": "text", "text": f"question {number}"}
+        request = ctx.fit([*history, user([{**text, **mark}])], system="Be brief.")
+        assert request[-1]["content"][-1] == {**text, **mark}
+        assert sum("cache_control" in str(message) for message in request) == 1
+        assert check_anthropic(request) == []
+        history += [user([text]), {"role": "assistant", "content": f"answer {number}"}]
+    assert of(ctx.log, Rewound) == []
+    assert ctx.report().breaks == ()
+    assert [kind(event.fact) for event in ctx.log].count("user_said") == 12
+
+
+def test_an_answer_without_words_is_never_sent_as_null() -> None:
+    empty = {"role": "assistant", "content": None, "refusal": None, "tool_calls": None, "audio": None}
+    assert check_chat(context().fit([user("hi"), empty, user("and?")])) == []
+
+
+def test_a_report_larger_than_the_window_teaches_nothing() -> None:
+    ctx = foveal.Context("gpt-4.1", window=128_000)
+    ctx.fit([user("hi")])
+    ctx.observe({"prompt_tokens": 300_000})
+    assert len(ctx.fit([user("hi"), {"role": "assistant", "content": "a"}, user("b")])) == 3
+
+
+def test_a_malformed_message_does_not_decide_the_dialect_for_good() -> None:
+    ctx = context()
+    with pytest.raises(MalformedMessage):
+        ctx.fit([user([{"type": "tool_result"}])])
+    history = [user("q"), asked("a"), answered("a", "ok")]
+    assert ctx.fit(history) == history
+
+
+def test_system_text_beside_plain_messages_keeps_them_plain_for_every_other_model() -> None:
+    assert foveal.Context("gpt-5").fit([user("a"), user("b")], system="x") == [user("a"), user("b")]
+
+
+def test_changed_tools_are_a_break_in_front_of_all_messages() -> None:
+    ctx = context(50_000)
+    for name in ("a", "a", "b"):
+        ctx.fit([user("hi")], tools=[{"type": "function", "function": {"name": name}}])
+    (broken,) = ctx.report().breaks
+    assert (broken.call, broken.at, broken.why) == (3, "", "equipped")
+
+
+def test_nothing_is_saved_where_nothing_was_cut() -> None:
+    ctx = foveal.Context("gpt-4.1", window=128_000)
+    history = [user("hi " * 500)]
+    for _ in range(5):
+        ctx.fit(history)
+        ctx.observe({"prompt_tokens": ctx.report().used, "completion_tokens": 10})
+        history += [{"role": "assistant", "content": "yes"}, user("more " * 500)]
+    assert ctx.report().saved == 0
+
+
+def test_the_model_can_be_changed_for_a_smaller_one() -> None:
+    ctx = foveal.Context("gpt-4.1", window=100_000)
+    history = session(60)
+    assert ctx.fit(history) == history
+    ctx.use("gpt-4o", window=8_000)
+    assert len(str(ctx.fit(history))) < len(str(history))
+    assert ctx.report().model == "gpt-4o"
+    assert ctx.report().used <= ctx.report().limit < 8_000
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"messages": "hello"}, {"messages": {"a": 1}}, {"messages": [], "tools": "abc"}]
+)
+def test_what_is_no_list_is_refused_by_name(wrong: dict[str, Any]) -> None:
+    with pytest.raises(foveal.BadSetting, match="a list"):
+        context().fit(**wrong)
+
+
+def test_messages_may_come_from_a_generator_and_tools_may_be_none() -> None:
+    assert context().fit((user(word) for word in ("a", "b")), tools=None) == [user("a"), user("b")]  # type: ignore[arg-type]
+
+
+def test_a_model_that_is_none_is_refused_by_name() -> None:
+    with pytest.raises(foveal.BadSetting, match="model"):
+        foveal.Context(None)  # type: ignore[arg-type]

@@ -20,6 +20,8 @@ from foveal.events import (
     Event,
     Instructed,
     Known,
+    Mark,
+    Marked,
     Mask,
     Masked,
     Media,
@@ -45,6 +47,9 @@ from foveal.events import (
 
 NATIVE = raw({"type": "thinking", "thinking": "Hm", "signature": "c2ln+/=", "n": 1.50, "ü": [None, True]})
 EVERY = [
+    Marked(
+        target=1, marks=(Mark(part=-1), Mark(part=0, extra=raw({"cache_control": {"type": "ephemeral"}})))
+    ),
     Opened(model="gpt-4.1", policy="economy", settings=raw({"window": 8_000}), origin="s1"),
     Equipped(tools=raw([{"name": "bash"}])),
     Instructed(content="be brief", role="developer", source="AGENTS.md", aside=True, extra=raw({"x": 1})),

@@ -323,7 +323,7 @@ def test_the_parts_of_the_report_add_up_and_say_whether_they_were_measured(
         tokens = next(reports, None)
         if call.request is not None and tokens is not None:
             ctx.observe({"prompt_tokens": tokens, "completion_tokens": 5})
-            measured = True
+            measured = measured or tokens <= window
             adds_up(ctx.report())
 
 

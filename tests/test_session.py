@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from foveal.engine import Engine
-from foveal.errors import ContextOverflow, UnknownHandle, UnknownSession
+from foveal.errors import BadSetting, Conflict, ContextOverflow, StoreError, UnknownHandle, UnknownSession
 from foveal.events import (
     Call,
     Compacted,
@@ -429,3 +429,61 @@ async def test_a_pin_can_be_undone(stores: Callable[[], Any]) -> None:
         assert "rule one" not in str((await session.fit()).to_openai())
         pinned = [event for event in await session.events() if isinstance(event.fact, Pinned)]
         assert len(pinned) == 1
+
+
+@run
+async def test_messages_of_a_provider_and_its_tools_go_in_as_they_are(stores: Callable[[], Any]) -> None:
+    async with stores() as store:
+        session = await Session.open(store, "demo", **SMALL)
+        call = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+        said = [
+            {"role": "user", "content": "hi"},
+            {"role": "assistant", "content": None, "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": "c1", "content": "ok"},
+        ]
+        await session.take(*said)
+        tools = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
+        await session.equip(tools)
+        await session.equip(tools)
+        fitted = await session.fit()
+        assert fitted.to_openai()[0] == said[0]
+        assert check_chat(fitted.to_openai()) == []
+        assert fitted.tools == tools
+        assert len(await session.events()) == 5
+        with pytest.raises(BadSetting, match="take"):
+            await session.append({"role": "user", "content": "hi"})  # type: ignore[arg-type]
+
+
+@run
+async def test_a_session_that_exists_is_not_continued_into(stores: Callable[[], Any]) -> None:
+    async with stores() as store:
+        for name in ("old", "new"):
+            await talk(await Session.open(store, name, **SMALL), 1)
+        with pytest.raises(Conflict):
+            await Session.continue_from(store, "old", "new", **SMALL)
+
+
+@run
+async def test_a_writer_that_always_loses_is_told_so_and_sends_nothing_unfitted(
+    stores: Callable[[], Any],
+) -> None:
+    class Losing:
+        def __init__(self, store: Store) -> None:
+            self.store, self.lose = store, False
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.store, name)
+
+        async def append(self, session: str, events: Any) -> None:
+            if self.lose:
+                raise Conflict(session, given=events[0].seq, next_seq=events[0].seq + 1)
+            await self.store.append(session, events)
+
+    async with stores() as inner:
+        store = Losing(inner)
+        session = await Session.open(store, "demo", **SMALL)
+        await session.append(*(UserSaid(content="word " * 400) for _ in range(20)))
+        store.lose = True
+        for attempt in (session.fit(), session.rewind(2), session.append(UserSaid(content="x"))):
+            with pytest.raises(StoreError, match="conflicts in a row"):
+                await attempt

@@ -46,12 +46,16 @@ class Accounts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         )
 
     def _ideal(self, used: Used, model: Model) -> float | None:
-        """The price of the same call with nothing reduced, all of the call before it still in the cache."""
-        if not used.unreduced or not used.units:
+        """The price of the same call with nothing reduced; if the provider caches at all, with all of the call
+        before it still in the cache."""
+        if used.unreduced <= used.units or not used.units:
             return model.cost(input=used.input, cache_read=used.cache_read, cache_write=used.cache_write)
         ratio = used.prompt / used.units
-        cached = min(self.last.unreduced if self.last is not None else 0, used.unreduced)
-        return model.cost(cache_read=round(cached * ratio), input=round((used.unreduced - cached) * ratio))
+        caching = used.cache_read + used.cache_write + self.cache_read + self.cache_write > 0
+        kept = min(self.last.unreduced, used.unreduced) if caching and self.last is not None else 0
+        new = round((used.unreduced - kept) * ratio)
+        kind = "cache_write" if used.cache_write else "input"
+        return model.cost(cache_read=round(kept * ratio), **{kind: new})
 
 
 def _plus(one: float | None, other: float | None) -> float | None:

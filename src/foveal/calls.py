@@ -35,19 +35,21 @@ class Calls:
         """A request was made; `moved` is the first step in it that was not as in the request before."""
         self.count += 1
         self._last = now
-        self.broken = False
+        broken, self.broken = self.broken, False
         units = engine.total_units
         self._sent = (units, engine.calibration.tokens(units), engine.unreduced + engine.fixed_units)
-        if moved is not None:
+        if moved is not None or broken:
             self.breaks.append(self._break(engine, moved))
         engine.mover = None
 
-    def _break(self, engine: Engine, moved: Step) -> Break:
-        behind = sum(engine.view.units_of(step) for step in engine.view.steps if step.seq >= moved.seq)
+    def _break(self, engine: Engine, moved: Step | None) -> Break:
+        """Where the prefix broke; without a step, in front of them all: tools or system text changed."""
+        first = -1 if moved is None else moved.seq
+        behind = sum(engine.view.units_of(step) for step in engine.view.steps if step.seq >= first)
         cause = engine.mover
         return Break(
             call=self.count,
-            at=handle(moved.seq),
+            at="" if moved is None else handle(moved.seq),
             tokens=round(behind * engine.calibration.ratio),
             cause=cause.handle if cause is not None else "",
             why=kind(cause.fact) if cause is not None else "",

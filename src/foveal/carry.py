@@ -26,6 +26,8 @@ class Carried(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """For each result in view, how many came before it."""
     places: dict[int, tuple[int, int]] = {}
     """Summaries and replaced instructions: where they stand, and how many messages that is."""
+    hidden_calls: tuple[tuple[str, int], ...] = ()
+    """Calls in hidden steps that still wait for a result."""
     orphans: tuple[int, ...] = ()
     spared: tuple[int, ...] = ()
 
@@ -41,6 +43,7 @@ def carried(view: View) -> Carried:
         turns=view.turns,
         ordinals={slot.result.seq: slot.ordinal for slot in shown if slot.result is not None},
         places={step.said.seq: (step.seq, step.messages) for step in moved},
+        hidden_calls=tuple(view.hidden_calls[-1_000:]),
         orphans=tuple(view.orphans[-100:]),
         spared=tuple(sorted(view.spared)),
     )
@@ -57,6 +60,8 @@ def needed(view: View) -> set[int]:
         for shown in step.shown():
             if shown.overlays:
                 seqs.update(overlay.owner for overlay in shown.overlays.values())
+            if shown.marked >= 0:
+                seqs.add(shown.marked)
     return seqs
 
 
@@ -71,6 +76,8 @@ def restore(events: Iterable[Event], state: Carried, meter: Meter) -> View:
             view.show_summary(event.seq, event.fact, place=place[0], messages=place[1])
         elif isinstance(event.fact, Instructed):
             view.show_instruction(event.seq, event.fact, place=place[0])
+    for call_id, seq in state.hidden_calls:
+        view.expect(call_id, seq)
     view.results, view.turns = state.results, state.turns
     for slot in (slot for step in view.steps for slot in step.slots):
         if slot.result is not None:

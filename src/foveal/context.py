@@ -16,7 +16,8 @@ replaces the old one where it stands.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from threading import RLock
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, Unpack, cast
 
@@ -24,10 +25,11 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from foveal import wire
+from foveal.calibration import Calibration
 from foveal.calls import Calls
 from foveal.clip import Limits
 from foveal.engine import Engine
-from foveal.errors import BadSetting, MalformedMessage, UnknownHandle
+from foveal.errors import BadSetting, ContextOverflow, MalformedMessage, UnknownHandle
 from foveal.events import (
     AnyFact,
     Compacted,
@@ -37,6 +39,7 @@ from foveal.events import (
     Equipped,
     Event,
     Instructed,
+    Marked,
     Opened,
     Pinned,
     Rewound,
@@ -45,7 +48,7 @@ from foveal.events import (
     parse_handle,
 )
 from foveal.models import Model
-from foveal.recognise import Taken
+from foveal.recognise import MESSAGES, Taken, bare, marks
 from foveal.render import Renderer
 from foveal.report import Line, Report, line, report
 from foveal.setup import Settings, setup
@@ -62,8 +65,9 @@ class Change(NamedTuple):
 
     at: int
     """From this message on it is new, or was edited."""
-    replaced: list[tuple[int, Instructed, Any]]
-    """System messages before that which have another text now: where, the fact, and the message."""
+    replaced: list[tuple[int, AnyFact, Any]]
+    """Messages before that which have other marks or, system messages, another text: where, the fact for it, and
+    the message."""
     chunks: list[wire.Chunk]
     messages: Sequence[Any]
 
@@ -109,15 +113,16 @@ class Context:
         with self._lock:
             now = self._clock()
             beside = None if system is None else _content(system)
-            offered = wire.tools_text(tools)
+            offered = wire.tools_text(_listed("tools", tools or ()))
+            known, change = len(self._taken), None
             if messages is not None:
-                self._recognise(messages[len(self._taken) :], tools, system)
-                change = self._compared(messages if type(messages) is list else list(messages))
+                given = _listed("messages", messages)
+                with self._in_dialect(given[known:], tools or (), system):
+                    change = self._compared(given)
+                known = min(known, change.at)
             self._take_system(beside)
             self._take_tools(offered)
-            known = len(self._taken)
-            if messages is not None:
-                known = min(known, change.at)
+            if change is not None:
                 self._take(change)
             self._settle(now)
             fitted, moved = self._renderer.render(self._engine.view, self._wire)
@@ -128,8 +133,9 @@ class Context:
     def append(self, *messages: Any) -> None:
         """Record messages that follow those taken so far; for loops that would rather not resend the rest."""
         with self._lock:
-            self._recognise(messages, (), None)
-            self._take(Change(len(self._taken), [], list(self._wire.read(messages)), messages))
+            with self._in_dialect(messages, (), None):
+                change = Change(len(self._taken), [], list(self._wire.read(messages)), messages)
+            self._take(change)
 
     def observe(self, report: Any) -> None:
         """Learn from the usage that the provider reported for the request of the last `fit`: an object or a
@@ -197,6 +203,15 @@ class Context:
         with self._lock:
             return self._record(SnapshotTaken(data=wire.opaque(data, "data"), label=label)).handle
 
+    def use(self, model: str | Model, *, window: int | None = None) -> None:
+        """Go on with another model; if it holds less, the next `fit` makes the history fit it."""
+        with self._lock:
+            engine = self._engine
+            engine.model = setup(model, window=window).model
+            engine.calibration = Calibration(ratio=engine.model.token_ratio, spread=engine.calibration.spread)
+            self._calls.broken = self._calls.count > 0
+            self._record(Opened(model=engine.model.name, policy=engine.policy.name))
+
     def limit(self, call_id: str, limits: Limits) -> None:
         """Clip the coming result of one call by its own limits, before those of its tool and of the policy."""
         with self._lock:
@@ -225,47 +240,76 @@ class Context:
             self._calls.broken |= held is not None
             self._record(Equipped(tools=tools))
 
-    def _recognise(self, messages: Sequence[Any], tools: Sequence[Any], system: Any) -> None:
-        """Find out the dialect. What messages or tools say is final; a separate system text is only a hint."""
-        if not self._dialect:
-            self._dialect = wire.detect(messages, tools=tools)
-            self._wire = wire.wire(self._dialect or wire.detect((), system=system))
+    @contextmanager
+    def _in_dialect(self, messages: Sequence[Any], tools: Sequence[Any], system: Any) -> Iterator[None]:
+        """Find out the dialect, for good if all can be read in it. What messages or tools say decides; a system
+        text beside the messages is a hint for a model that takes it so."""
+        if self._dialect:
+            yield
+            return
+        found, before = wire.detect(messages, tools=tools), self._wire
+        hint: Dialect = (
+            "anthropic" if system is not None and "claude" in self._engine.model.name.lower() else ""
+        )
+        self._wire = wire.wire(found or hint)
+        try:
+            yield
+        except MalformedMessage:
+            self._wire = before
+            raise
+        self._dialect = found
 
     def _compared(self, given: list[Any]) -> Change:
         """What is new or different in a history, read but not yet recorded."""
         taken = self._taken
         if taken.unchanged(given):
             return self._change(len(taken), [], given)
-        replaced: list[tuple[int, Instructed, Any]] = []
+        replaced: list[tuple[int, AnyFact, Any]] = []
         known, at = min(len(taken), len(given)), 0
         while at < known:
             if not taken.same(given, at):
-                newer = self._newer_instruction(given, at)
-                if newer is None:
+                newer = self._newer_instruction(given, at) or self._newer_marks(given, at)
+                if not newer:
                     break
-                replaced.append((at, newer, given[at]))
+                replaced += [(at, fact, given[at]) for fact in newer]
             at += 1
         return self._change(taken.beginning(at), replaced, given)
 
-    def _change(self, at: int, replaced: list[tuple[int, Instructed, Any]], given: list[Any]) -> Change:
+    def _change(self, at: int, replaced: list[tuple[int, AnyFact, Any]], given: list[Any]) -> Change:
         return Change(at, [r for r in replaced if r[0] < at], list(self._wire.read(given, at)), given[at:])
 
-    def _newer_instruction(self, given: list[Any], at: int) -> Instructed | None:
+    def _newer_instruction(self, given: list[Any], at: int) -> list[AnyFact]:
         """An edited system message takes the place of the old one; the rest of the history still stands."""
         old = self._replacing.get(at, self._taken.before[at] + 1)
         if not isinstance(self._engine.log[old].fact, Instructed):
-            return None
+            return []
         facts = next(self._wire.read(given, at)).facts
         fact = facts[0] if len(facts) == 1 else None
-        return replace(fact, replaces=old) if isinstance(fact, Instructed) else None
+        return [replace(fact, replaces=old)] if isinstance(fact, Instructed) else []
+
+    def _newer_marks(self, given: list[Any], at: int) -> list[AnyFact]:
+        """The same words with other fields are no edit: cache marks move on with every request."""
+        chunk = next(self._wire.read(given, at))
+        first, end = self._taken.before[at] + 1, self._taken.end(at, self._engine.next_seq)
+        old = [event for event in self._engine.log[first:end] if isinstance(event.fact, MESSAGES)]
+        if chunk.messages != 1 or len(old) != len(chunk.facts):
+            return []
+        pairs = list(zip(old, chunk.facts, strict=True))
+        if any(bare(event.fact) != bare(fact) for event, fact in pairs):
+            return []
+        return [Marked(target=event.seq, marks=marks(fact)) for event, fact in pairs]
 
     def _take(self, change: Change) -> None:
         """Record what is new: edited instructions in their place, a rewind where the rest was edited."""
         for place, newer, message in change.replaced:
-            self._replacing[place] = self._record(newer).seq
+            event = self._record(newer)
+            if isinstance(newer, Instructed):
+                self._replacing[place] = event.seq
             self._taken.replace(place, message)
         if change.at < len(self._taken):
-            self._record(Rewound(to=self._taken.before[change.at], keep_reductions=True))
+            to = self._taken.before[change.at]
+            whole = self._fits_whole(to)
+            self._record(Rewound(to=to, keep_state=True, keep_reductions=True, show_dropped=whole))
             self._taken.cut(change.at)
             self._replacing = {place: seq for place, seq in self._replacing.items() if place < change.at}
         at = 0
@@ -282,9 +326,21 @@ class Context:
         found = self._engine.view.find(seq)
         return None if found is None else found[0].native
 
+    def _fits_whole(self, to: int) -> bool:
+        """What had been dropped may be shown again: the whole history up to `to` takes half of the room."""
+        engine = self._engine
+        events = effective(engine.log[: to + 1])
+        said = ((event.seq, event.fact) for event in events if isinstance(event.fact, MESSAGES))
+        units = sum(engine.view.meter.message(seq, fact) for seq, fact in said)
+        return units < engine.budget().act // 2
+
     def _settle(self, now: float) -> None:
         known = self._engine.next_seq
-        self._engine.settle(self._calls.moment(self._engine, now), at=now)
+        try:
+            self._engine.settle(self._calls.moment(self._engine, now), at=now)
+        except ContextOverflow:
+            self._engine.take_back(known)
+            raise
         self._release(self._engine.log[known:])
 
     def _release(self, events: Sequence[Event]) -> None:
@@ -300,6 +356,12 @@ class Context:
         if seq is None or seq >= len(log):
             raise UnknownHandle(f"no event has the handle {name!r}; the log has e0 to e{len(log) - 1}")
         return log[seq]
+
+
+def _listed(field: str, given: Iterable[Any]) -> list[Any]:
+    if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
+        raise BadSetting(field, given, "a list")
+    return given if type(given) is list else list(given)
 
 
 def finished(work: Coroutine[Any, Any, T]) -> T:

@@ -27,6 +27,7 @@ from foveal.events import (
     Clipped,
     Compacted,
     Dropped,
+    Equipped,
     Event,
     Instructed,
     Masked,
@@ -169,7 +170,8 @@ class Engine:
         elif isinstance(fact, Opened):
             self.opened, self.opened_seq = fact, event.seq
         elif isinstance(fact, Used):
-            self.calibration = self.calibration.observe(fact.units, fact.prompt)
+            if fact.prompt <= self.model.window:  # a larger one was not this request's, or a sum of several
+                self.calibration = self.calibration.observe(fact.units, fact.prompt)
             self.accounts = self.accounts.after(fact, self.model)
 
     def _recount(self) -> None:
@@ -244,6 +246,16 @@ class Engine:
         self._settled = (self.next_seq, budget)
         return budget
 
+    def take_back(self, seq: int) -> None:
+        """Forget the reductions from `seq` on: the request they were made for will not be sent. Needs the whole
+        log in memory."""
+        if self.next_seq > seq:
+            del self.log[bisect_left(self.log, seq, key=_seq) :]
+            self.next_seq = seq
+            self.view = fold(self.log, self.view.meter)
+            self.view.meter.forget_from(seq)
+            self.mover = self.mover if self.mover is not None and self.mover.seq < seq else None
+
     def _too_much_media(self, budget: Budget) -> bool:
         media = self.view.media
         if not media:
@@ -269,14 +281,14 @@ class Engine:
         return ContextOverflow(
             problem,
             needed=tokens(self.total_units),
-            available=self._available(budget),
+            available=self.available(budget),
             window=budget.window,
             reserve=budget.reserve,
             margin=budget.margin,
             floor=tokens(self.total_units - droppable),
         )
 
-    def _available(self, budget: Budget) -> int:
+    def available(self, budget: Budget) -> int:
         """Tokens that the request may have: what it is compared with."""
         return min(budget.available, self.calibration.tokens(budget.hard + budget.fixed))
 
@@ -284,13 +296,20 @@ class Engine:
         view, tokens = self.view, self.calibration.tokens
         latest = view.latest_user
         said = [
-            f"context needs {tokens(self.total_units):,} tokens but {self._available(budget):,} are "
+            f"context needs {tokens(self.total_units):,} tokens but {self.available(budget):,} are "
             f"available (window {budget.window:,}, reserve {budget.reserve:,}, margin {budget.margin:,})"
         ]
         if self.policy.ladder == "off":
             said.append('policy "off" reduces nothing: choose another, or start a new session')
-        elif tokens(budget.fixed) * 2 > budget.available:
-            said.append(f"system text and tools alone take {tokens(budget.fixed):,}: offer fewer tools")
+        elif budget.fixed and tokens(budget.fixed) * 2 > budget.available:
+            said.append(
+                f"system text and tools alone take {tokens(budget.fixed):,}: shorten them, or offer fewer tools"
+            )
+        elif view.permanent_units * 2 > budget.hard:
+            taken = round(view.permanent_units * self.calibration.ratio)
+            said.append(
+                f"system messages and pinned rules alone take {taken:,}: shorten or unpin some of them"
+            )
         elif latest is not None and view.units_of(latest) * 2 > budget.hard:
             said.append(
                 f"the latest message alone takes {round(view.units_of(latest) * self.calibration.ratio):,}: "
@@ -324,5 +343,5 @@ def moves_prefix(event: Event) -> bool:
     if isinstance(fact, Clipped):
         return fact.rule == "squeeze"
     if isinstance(fact, Instructed):
-        return fact.replaces is not None
-    return isinstance(fact, Masked | Dropped | Compacted)
+        return fact.replaces is not None or fact.aside
+    return isinstance(fact, Masked | Dropped | Compacted | Equipped)

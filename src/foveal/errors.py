@@ -75,7 +75,7 @@ class StoreError(FovealError):
 
 
 class Conflict(StoreError):
-    """Somebody else appended first: read again from `next_seq − 1` on, and decide anew."""
+    """Somebody else appended first: read what was missed, from `given` on, and decide anew."""
 
     def __init__(self, session: str, *, given: int, next_seq: int) -> None:
         super().__init__(

@@ -232,6 +232,21 @@ class Clipped(Fact, frozen=True, tag="clipped"):
     rule: str = ""
 
 
+class Mark(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """The other fields of one part; -1 for those of the message itself."""
+
+    part: int
+    extra: Raw | UnsetType = UNSET
+
+
+class Marked(Fact, frozen=True, tag="marked"):
+    """The message `target` came again with the same words and other fields: cache marks that moved on."""
+
+    target: int
+    marks: tuple[Mark, ...]
+    """All that it has now."""
+
+
 class Mask(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """One thing that is shown as `text` instead."""
 
@@ -279,11 +294,14 @@ class Reverted(Fact, frozen=True, tag="reverted"):
 
 
 class Rewound(Fact, frozen=True, tag="rewound"):
-    """What came after `to` no longer counts. `keep_reductions` leaves the reductions of what remains:
-    an edited history is not a reason to show again what had been cut."""
+    """What came after `to` no longer counts. When a history was edited, `keep_state` leaves what was pinned,
+    offered and said beside the messages, and `keep_reductions` what had been cut of the messages that remain;
+    `show_dropped` brings back those of them that were hidden whole, when there is room for them again."""
 
     to: int
+    keep_state: bool = False
     keep_reductions: bool = False
+    show_dropped: bool = False
 
 
 class Unknown(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -307,6 +325,7 @@ Known: TypeAlias = (
     | Used
     | SnapshotTaken
     | Erased
+    | Marked
     | Clipped
     | Masked
     | Dropped

@@ -8,7 +8,6 @@ from typing import Any
 import msgspec
 
 from foveal import wire
-from foveal.engine import Engine
 from foveal.events import AnyFact, Dialect, Instructed, text_of, unraw
 from foveal.steps import Step
 from foveal.view import View
@@ -28,15 +27,14 @@ class Fitted(msgspec.Struct, frozen=True, kw_only=True):
     """The most that it might have been."""
 
     @classmethod
-    def of(cls, engine: Engine) -> Fitted:
-        view, budget = engine.view, engine.budget()
+    def of(cls, view: View, *, tokens: int = 0, limit: int = 0) -> Fitted:
         aside = (shown.fact for shown in view.asides.values())
         return cls(
             facts=tuple(chain.from_iterable(step.facts() for step in view.steps)),
             aside=tuple(fact for fact in aside if isinstance(fact, Instructed)),
             tools=[] if view.tools is None else unraw(view.tools[1].tools),
-            tokens=engine.calibration.tokens(engine.total_units),
-            limit=engine.calibration.tokens(budget.hard + budget.fixed),
+            tokens=tokens,
+            limit=limit,
         )
 
     def to_openai(self) -> list[Json]:

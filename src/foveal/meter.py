@@ -75,6 +75,10 @@ class Meter:
         self._facts = {seq: units for seq, units in self._facts.items() if seq in wanted or seq < 0}
         self._texts = {key: units for key, units in self._texts.items() if key[1] in wanted or key[1] < 0}
 
+    def forget_from(self, seq: int) -> None:
+        """Forget the counts of texts that events from `seq` on had put somewhere: others will take their seqs."""
+        self._texts = {key: units for key, units in self._texts.items() if key[0] < seq}
+
     def _measure(self, fact: Message) -> int:
         return PER_MESSAGE + self._content(fact.content) + self.beside(fact.extra)
 

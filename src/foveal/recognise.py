@@ -7,12 +7,29 @@ and notices when it was replaced. In a very long history they are looked at in t
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from msgspec import UNSET
+from msgspec.structs import replace
+
+from foveal.events import (
+    AnyFact,
+    AnyPart,
+    Call,
+    Instructed,
+    Mark,
+    ModelSaid,
+    Text,
+    ToolReturned,
+    UserSaid,
+    parts,
+)
 from foveal.render import copied
 from foveal.wire import plain
+
+MESSAGES: Final = (Instructed, UserSaid, ModelSaid, ToolReturned)
 
 IN_TURN: Final = 1_024
 
@@ -72,12 +89,15 @@ class Taken:
         kept, new = self._kept[at], given[at]
         if kept == new:
             return True
-        if type(kept) is dict and type(new) is dict:
-            return False
-        if plain(kept) != plain(new):
+        if _without_nulls(plain(kept)) != _without_nulls(plain(new)):
             return False
         self.replace(at, new)
         return True
+
+    def end(self, at: int, last: int) -> int:
+        """The seq before which the events of a message end."""
+        after = bisect_right(self.before, self.before[at])
+        return self.before[after] + 1 if after < len(self) else last
 
     def unchanged(self, given: list[Any]) -> bool:
         """Whether `given` begins with all the messages that were taken."""
@@ -101,3 +121,34 @@ class Taken:
             self._watched += [at for at in early if self._kept[at] is not self._given[at]]
             self._recent = high
         self._watched = [at for at in self._watched if self._kept[at] is not self._given[at]]
+
+
+def _without_nulls(value: Any) -> Any:
+    """A library's object dumps fields that it does not have as null."""
+    if isinstance(value, dict):
+        return {key: _without_nulls(item) for key, item in value.items() if item is not None and item != []}
+    return [_without_nulls(item) for item in value] if isinstance(value, list) else value
+
+
+# ── the same words with other marks ──────────────────────────────────────────────────────────────────────
+
+
+def bare(fact: AnyFact) -> AnyFact:
+    """A message without its other fields."""
+    assert isinstance(fact, MESSAGES)
+    words = tuple(_bare(part) for part in parts(fact.content))
+    plain = replace(fact, content=words, extra=UNSET, dialect="")
+    return replace(plain, listed=False) if isinstance(plain, ModelSaid) else plain
+
+
+def _bare(part: AnyPart) -> AnyPart:
+    return replace(part, extra=UNSET) if isinstance(part, Text | Call) else part
+
+
+def marks(fact: AnyFact) -> tuple[Mark, ...]:
+    """The other fields of a message, and of each of its parts."""
+    assert isinstance(fact, MESSAGES)
+    inner = (
+        Mark(part=i, extra=p.extra) for i, p in enumerate(parts(fact.content)) if isinstance(p, Text | Call)
+    )
+    return (Mark(part=-1, extra=fact.extra), *(mark for mark in inner if mark.extra is not UNSET))

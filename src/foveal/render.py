@@ -41,8 +41,12 @@ class Renderer:
         before = self._before
         if groups[: len(before)] == before:
             return None
-        same = (old == new for old, new in zip(before, groups, strict=False))
+        same = (
+            old == new or unmarked(old) == unmarked(new) for old, new in zip(before, groups, strict=False)
+        )
         at = next((i for i, equal in enumerate(same) if not equal), min(len(before), len(groups)))
+        if at == len(before):
+            return None
         return view.steps[min(at, len(groups) - 1)] if groups else None
 
 
@@ -54,6 +58,15 @@ def _written(step: Step, wire: Wire) -> list[Json]:
         for value in message.values()
     )
     return step.native
+
+
+def unmarked(value: Any) -> Any:
+    """A JSON value without marks for the cache: where they stand does not change what is cached."""
+    if value.__class__ is dict:
+        return {key: unmarked(item) for key, item in value.items() if key != "cache_control"}
+    if value.__class__ is list:
+        return [unmarked(item) for item in value]
+    return value
 
 
 def fresh(message: Json) -> Json:

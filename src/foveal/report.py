@@ -71,7 +71,7 @@ class Break(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     call: int
     """Which request, counted from 1."""
     at: str
-    """The first event that was shown differently."""
+    """The first event that was shown differently; "" when it was what stands in front of all messages."""
     tokens: int
     """How many tokens lay behind that place."""
     cause: str = ""
@@ -141,7 +141,7 @@ def report(engine: Engine, *, calls: int, breaks: Sequence[Break]) -> Report:
         measured=calibration.measured,
         totals=shared,
         used=calibration.tokens(engine.total_units),
-        limit=calibration.tokens(budget.hard + budget.fixed),
+        limit=engine.available(budget),
         warn=calibration.tokens(budget.warn + budget.fixed),
         act=calibration.tokens(budget.act + budget.fixed),
         state=state,
@@ -176,9 +176,11 @@ def _totals(engine: Engine, budget: Budget) -> dict[str, int]:
         tokens["overhead"] = rest
     elif counted:
         tokens[max(tokens, key=tokens.__getitem__)] += rest
+    limit = engine.available(budget)
     tokens["reserve"] = budget.reserve
-    tokens["margin"] = min(budget.margin, max(0, budget.window - budget.reserve - total))
-    tokens["free"] = budget.window - total - tokens["reserve"] - tokens["margin"]
+    rest = budget.window - budget.reserve - total  # below 0 when the request is too large
+    tokens["margin"] = max(0, rest - max(0, limit - total))
+    tokens["free"] = rest - tokens["margin"]
     return tokens
 
 
@@ -256,10 +258,10 @@ def line(engine: Engine, event: Event, *, counts: bool) -> Line:
     """How one event stands now."""
     view, fact = engine.view, event.fact
     sent = isinstance(fact, UserSaid | ModelSaid | ToolReturned | Instructed | Pinned | Compacted)
-    if not sent:
+    if not sent or (isinstance(fact, Pinned) and not fact.text):
         return Line(handle=event.handle, kind=kind(fact), level="-")
     if not counts:
-        return Line(handle=event.handle, kind=kind(fact), level="dropped", rule="rewound or reverted")
+        return Line(handle=event.handle, kind=kind(fact), level="-", rule="rewound or reverted")
     found = view.find(event.seq)
     shown = found[1] if found is not None else _aside(view, event.seq)
     if shown is not None:
@@ -280,10 +282,11 @@ def _hidden(view: View, event: Event) -> Line:
         rule = "repair: a result that no call waits for"
         return Line(handle=event.handle, kind=kind(event.fact), level="dropped", rule=rule)
     cover = view.cover_of(event.seq)
+    if cover is None and isinstance(event.fact, ToolReturned):
+        rule = "its call is not shown"
+        return Line(handle=event.handle, kind=kind(event.fact), level="dropped", rule=rule)
     if cover is None:
-        return Line(
-            handle=event.handle, kind=kind(event.fact), level="dropped", rule="replaced by a newer one"
-        )
+        return Line(handle=event.handle, kind=kind(event.fact), level="-", rule="replaced by a newer one")
     return Line(
         handle=event.handle, kind=kind(event.fact), level=cover.level, rule=cover.rule, by=handle(cover.owner)
     )
@@ -313,7 +316,7 @@ def usage_line(report: Report) -> str:
 
 def _turns(left: int) -> str:
     if left == 0:
-        return "less than a turn left"
+        return "next cut within a turn"
     return f"~{left:,} turn{'s' if left != 1 else ''} left"
 
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, Final, Self, Unpack
 
 import msgspec
@@ -24,6 +25,7 @@ from msgspec.structs import replace
 
 from foveal import wire
 from foveal.accounts import Accounts
+from foveal.budget import Caps
 from foveal.calls import Calls
 from foveal.carry import needed
 from foveal.engine import Engine, State
@@ -31,12 +33,16 @@ from foveal.errors import BadSetting, Conflict, ContextOverflow, StoreError, Unk
 from foveal.events import (
     REDUCTIONS,
     AnyFact,
+    Dialect,
+    Equipped,
     Event,
+    Fact,
     Opened,
     Pinned,
     Reverted,
     Rewound,
     SnapshotTaken,
+    Unknown,
     parse_handle,
 )
 from foveal.fitted import Fitted
@@ -53,9 +59,12 @@ KEEP_EVERY: Final = 64
 """A checkpoint is kept after so many events, and after every reduction."""
 
 
-def events_in_memory(model: Model) -> int:
+def events_in_memory(model: Model, caps: Caps | None = None) -> int:
     """How many events a session keeps in memory: twice what fits into the window, if each has 200 tokens."""
-    return min(2_000, max(100, model.max_input // 200 * 2))
+    most = model.max_input
+    if caps is not None and caps.max_input_tokens is not None:
+        most = min(most, caps.max_input_tokens)
+    return min(2_000, max(100, most // 200 * 2))
 
 
 class Session:
@@ -64,7 +73,7 @@ class Session:
     def __init__(self, store: Store, id: str, made: Setup, clock: Callable[[], float]) -> None:
         self.store = store
         self.id = id
-        self._limit = events_in_memory(made.model)
+        self._limit = events_in_memory(made.model, made.caps)
         caps = made.caps
         if not caps.max_messages:
             caps = replace(caps, max_messages=self._limit * 3 // 4)
@@ -74,6 +83,7 @@ class Session:
         self._lock = asyncio.Lock()
         self._calls = Calls()
         self._kept = -1
+        self._erased = False
         self._before: tuple[AnyFact, ...] = ()
 
     @classmethod
@@ -100,8 +110,27 @@ class Session:
 
     async def append(self, *facts: AnyFact) -> tuple[Event, ...]:
         """Store facts; they are durable when this returns."""
+        for fact in facts:
+            if not isinstance(fact, Fact | Unknown):
+                raise BadSetting(
+                    "fact", fact, "a fact of `foveal.events`; messages of a provider go to `take`"
+                )
         async with self._lock:
             return tuple(await self._commit(facts))
+
+    async def take(self, *messages: Any, dialect: Dialect = "") -> tuple[Event, ...]:
+        """Store messages as a provider has them, dicts or objects of its library; the dialect is recognised."""
+        reader = wire.wire(dialect or wire.detect(messages))
+        return await self.append(*(fact for chunk in reader.read(messages) for fact in chunk.facts))
+
+    async def equip(self, tools: Sequence[Any]) -> None:
+        """The tools on offer from here on; they are counted. Nothing is stored when they are the same as before."""
+        async with self._lock:
+            offered = Equipped(tools=wire.opaque(wire.plain(tools), "tools"))
+            held = (await self._caught_up()).view.tools
+            if held is None or held[1] != offered:
+                self._calls.broken |= held is not None
+                await self._commit([offered])
 
     async def fit(self) -> Fitted:
         """What the next request should send: legal, and within the budget, or `ContextOverflow`."""
@@ -110,16 +139,16 @@ class Session:
             now = self._clock()
             for _ in range(TRIES):
                 first = engine.next_seq
-                overflow: ContextOverflow | None = None
                 try:
                     engine.settle(self._calls.moment(engine, now), at=now)
-                except ContextOverflow as problem:
-                    overflow = problem
+                except ContextOverflow:
+                    self._engine = None  # nothing will be sent, so nothing that was cut for it is stored
+                    raise
                 if await self._stored(engine, first):
                     break
                 engine = await self._ready()
-            if overflow is not None:
-                raise overflow
+            else:
+                raise self._outrun()
             return self._fitted(engine, now)
 
     async def observe(self, reported: Any) -> None:
@@ -203,24 +232,19 @@ class Session:
                 raise UnknownHandle(
                     f"{event.handle} is not a reduction or a pin, so there is nothing to undo"
                 )
-            await self._rewrite(Reverted(target=event.seq))
+            await self._commit([Reverted(target=event.seq)])
             return event
 
-    async def rewind(self, to: int) -> None:
+    async def rewind(self, to: str | int) -> None:
         """Go back to how the session was after event `to`; what came later stays in the log, and is not shown."""
         async with self._lock:
-            engine = await self._caught_up()
-            if not 0 <= to < engine.next_seq:
-                raise UnknownHandle(f"there is no event {to}; the log has 0 to {engine.next_seq - 1}")
-            await self._rewrite(Rewound(to=to))
+            await self._commit([Rewound(to=_within(await self._caught_up(), to))])
 
-    async def fork(self, id: str, *, at: int | None = None) -> Session:
+    async def fork(self, id: str, *, at: str | int | None = None) -> Session:
         """A new session that begins with this one's events up to `at` (all of them, if not given)."""
         async with self._lock:
             engine = await self._caught_up()
-            last = engine.next_seq - 1 if at is None else at
-            if not 0 <= last < engine.next_seq:
-                raise UnknownHandle(f"there is no event {at}; the log has 0 to {engine.next_seq - 1}")
+            last = engine.next_seq - 1 if at is None else _within(engine, at)
             await self.store.fork(self.id, id, at=last)
         forked = type(self)(self.store, id, self._setup, self._clock)
         await forked.append(replace(engine.opened, origin=f"{self.id}@{last}"))
@@ -232,6 +256,8 @@ class Session:
     ) -> Self:
         """Begin a session with the summary and the pinned rules of an earlier one."""
         earlier = await store.read(origin)
+        if any(info.id == id for info in await store.sessions()):
+            raise Conflict(id, given=0, next_seq=(await store.info(id)).events)
         session = await cls.open(store, id, model=model, origin=origin, **settings)
         await session.append(*inheritance(earlier, origin, session._setup.counter))
         return session
@@ -249,42 +275,49 @@ class Session:
 
     async def _commit(self, facts: Sequence[AnyFact]) -> list[Event]:
         """Store facts after whatever is there, trying again when somebody else was first."""
+        if any(isinstance(fact, Reverted | Rewound) for fact in facts):
+            return await self._commit_history(facts)
         for _ in range(TRIES):
             engine = await self._ready()
             first = engine.next_seq
             now = self._clock()
+            self._engine = None  # until all of it is stored, what is in memory is not true
             events = [engine.append(fact, at=now) for fact in facts]
             if await self._stored(engine, first):
                 return events
-        raise StoreError(f"session {self.id!r}: {TRIES} conflicts in a row with other writers; try again")
+        raise self._outrun()
+
+    async def _commit_history(self, facts: Sequence[AnyFact]) -> list[Event]:
+        """Store facts that change which earlier ones count; the whole log is folded again afterwards."""
+        for _ in range(TRIES):
+            first = (await self._caught_up()).next_seq
+            now = self._clock()
+            events = [Event(seq, fact, now) for seq, fact in enumerate(facts, first)]
+            self._engine = None
+            try:
+                await self.store.append(self.id, events)
+            except Conflict:
+                continue
+            await self._tidy(await self._ready(), events)
+            return events
+        raise self._outrun()
+
+    def _outrun(self) -> StoreError:
+        return StoreError(f"session {self.id!r}: {TRIES} conflicts in a row with other writers; try again")
 
     async def _stored(self, engine: Engine, first: int) -> bool:
         """Store what the engine has appended since `first`; False when somebody else was first."""
         new = engine.since(first)
-        if not new:
-            return True
-        self._engine = None  # until it is stored, what is in memory is not true
+        self._engine = None
         try:
-            await self.store.append(self.id, new)
+            if new:
+                await self.store.append(self.id, new)
         except Conflict:
             return False
         self._engine = engine
-        await self._tidy(engine, new)
+        if new:
+            await self._tidy(engine, new)
         return True
-
-    async def _rewrite(self, fact: Reverted | Rewound) -> None:
-        """Store a fact that changes which earlier ones count, and fold the whole log again."""
-        for _ in range(TRIES):
-            engine = await self._caught_up()
-            event = Event(engine.next_seq, fact, self._clock())
-            self._engine = None
-            try:
-                await self.store.append(self.id, [event])
-                break
-            except Conflict:
-                continue
-        self._kept = -1
-        await self._tidy(await self._ready(), [event])
 
     async def _tidy(self, engine: Engine, new: Sequence[Event]) -> None:
         """Keep a checkpoint now and then, and only what the view needs in memory."""
@@ -295,9 +328,10 @@ class Session:
         wanted = needed(engine.view) | {engine.opened_seq}
         state = engine.state()
         checkpoint = Checkpoint(seq=state.seq, needed=tuple(sorted(wanted)), state=msgspec.json.encode(state))
+        with suppress(StoreError):  # a checkpoint is a cache: without it, opening takes longer
+            await self.store.keep_checkpoint(self.id, checkpoint)
+            self._kept = engine.next_seq
         engine.forget(wanted)
-        await self.store.keep_checkpoint(self.id, checkpoint)
-        self._kept = engine.next_seq
 
     # ── reading ──────────────────────────────────────────────────────────────────────────────────────
 
@@ -305,13 +339,17 @@ class Session:
         """The engine as of the last thing that this session knows to be stored."""
         if self._engine is None:
             self._engine = await self._loaded()
-            self._limit = events_in_memory(self._engine.model)
         return self._engine
 
     async def _caught_up(self) -> Engine:
         """The engine with what other processes have appended meanwhile."""
         engine = await self._ready()
-        missed = await self.store.read(self.id, first=engine.next_seq) if engine.next_seq else []
+        if not engine.next_seq:
+            return engine
+        missed = await self.store.read(self.id, first=engine.next_seq)
+        if self._erased is not (erased := (await self.store.info(self.id)).erased):
+            self._engine, self._erased = None, erased  # somebody erased what is still in memory here
+            return await self._ready()
         if any(isinstance(event.fact, Reverted | Rewound) for event in missed):
             self._engine = None
             return await self._ready()
@@ -360,7 +398,19 @@ class Session:
         raise UnknownHandle(f"nothing in session {self.id!r} has been reduced, so there is nothing to undo")
 
     def _fitted(self, engine: Engine, now: float) -> Fitted:
-        fitted = Fitted.of(engine)
+        fitted = Fitted.of(
+            engine.view,
+            tokens=engine.calibration.tokens(engine.total_units),
+            limit=engine.available(engine.budget()),
+        )
         self._calls.made(engine, now, fitted.moved(engine.view, self._before))
         self._before = fitted.facts
         return fitted
+
+
+def _within(engine: Engine, name: str | int) -> int:
+    """The seq of an event that is there."""
+    seq = parse_handle(name)
+    if seq is None or seq >= engine.next_seq:
+        raise UnknownHandle(f"there is no event {name}; the log has 0 to {engine.next_seq - 1}")
+    return seq

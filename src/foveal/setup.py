@@ -54,6 +54,8 @@ def setup(model: str | Model, **settings: Unpack[Settings]) -> Setup:
                 field, given[field], f"no such setting; there are {', '.join(Settings.__annotations__)}"
             )
     window, output = given.get("window"), given.get("max_output_tokens")
+    if not isinstance(model, str | Model):
+        raise BadSetting("model", model, 'a name such as "gpt-4.1", or a `foveal.Model`')
     if isinstance(model, str):
         model = models.model(model, window=window, max_output=output)
     else:

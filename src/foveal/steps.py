@@ -6,12 +6,13 @@ a step is `Shown`: the fact of the log, and overlays that say what stands in the
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final, Literal
 
+from msgspec import UNSET
 from msgspec.structs import replace
 
-from foveal.events import Call, Content, Text, ToolReturned
+from foveal.events import Call, Content, Mark, Text, ToolReturned, parts
 from foveal.meter import PER_MESSAGE, Message, Meter
 
 Level = Literal["full", "clipped", "masked", "summarised", "dropped"]
@@ -35,7 +36,7 @@ class Overlay:
 class Shown:
     """A message of the log as it is shown: the fact, and overlays on its parts (-1 for all of it)."""
 
-    __slots__ = ("fact", "incompressible", "names", "overlays", "seq")
+    __slots__ = ("fact", "incompressible", "marked", "names", "overlays", "seq")
 
     def __init__(self, seq: int, fact: Message) -> None:
         self.seq = seq
@@ -43,6 +44,8 @@ class Shown:
         self.overlays: dict[int, Overlay] | None = None
         self.names: frozenset[str] | None = None
         """The names in it as it is shown, kept by whoever asks for them; None when it changed since."""
+        self.marked = -1
+        """The event that gave it its newest marks."""
         self.incompressible = False
         """Somebody found that a placeholder would not be smaller."""
 
@@ -62,6 +65,18 @@ class Shown:
         whole = self.overlays.get(-1) if self.overlays else None
         return whole is not None and whole.level == "masked"
 
+    def mark(self, seq: int, marks: Iterable[Mark]) -> None:
+        """Take on other fields: cache marks that moved."""
+        extras = {mark.part: mark.extra for mark in marks}
+        content: Content = tuple(
+            replace(part, extra=extras.get(place, UNSET)) if isinstance(part, Text | Call) else part
+            for place, part in enumerate(parts(self.fact.content))
+        )
+        if isinstance(self.fact.content, str) and content == parts(self.fact.content):
+            content = self.fact.content
+        self.fact = replace(self.fact, content=content, extra=extras.get(-1, UNSET))
+        self.marked = seq
+
     def overlay(self, part: int, overlay: Overlay) -> None:
         if self.overlays is None:
             self.overlays = {}
@@ -78,14 +93,14 @@ class Shown:
         whole = overlays.get(-1)
         if whole is not None or isinstance(self.fact.content, str):
             return whole.text if whole is not None else self.fact.content
-        parts = list(self.fact.content)
+        shown = list(self.fact.content)
         for place, overlay in overlays.items():
-            part = parts[place]
+            part = shown[place]
             if isinstance(part, Call):
-                parts[place] = replace(part, arguments=overlay.text)
+                shown[place] = replace(part, arguments=overlay.text)
             else:
-                parts[place] = Text(text=overlay.text)
-        return tuple(parts)
+                shown[place] = Text(text=overlay.text)
+        return tuple(shown)
 
     def units(self, meter: Meter) -> int:
         overlays = self.overlays

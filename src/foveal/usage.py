@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from foveal.errors import BadSetting
 from foveal.events import Used
 
 LARGEST = 10**9
@@ -19,9 +20,12 @@ def used(
 ) -> Used | None:
     """The usage object or dict of any of the three dialects, or a whole reply that has one, as a fact; None
     when it says nothing about the prompt (an aborted reply, say)."""
+    if isinstance(report, str | bytes | int | float):
+        raise BadSetting("usage", report, "a provider's usage object or dict, or the reply that has one")
     fields = _fields(report)
-    if "usage" in fields and not _known(fields):
-        fields = _fields(fields["usage"])
+    for inner in ("response", "message", "usage"):  # events of a stream, and whole replies
+        if not _known(fields) and fields.get(inner) is not None:
+            fields = _fields(fields[inner])
     kinds = _anthropic(fields) if _is_anthropic(fields) else _openai(fields)
     fact = Used(**kinds, model=model, units=units, predicted=predicted, unreduced=unreduced)
     return fact if fact.prompt > 0 else None
@@ -34,7 +38,11 @@ def _fields(value: object) -> Mapping[str, Any]:
     if callable(dump):
         dumped = dump()
         return dumped if isinstance(dumped, Mapping) else {}
-    return getattr(value, "__dict__", {})
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        named: Mapping[str, Any] = value._asdict()
+        return named
+    slots = getattr(type(value), "__slots__", ())
+    return getattr(value, "__dict__", None) or {name: getattr(value, name, None) for name in slots}
 
 
 def _known(fields: Mapping[str, Any]) -> bool:
@@ -61,9 +69,8 @@ def _openai(fields: Mapping[str, Any]) -> dict[str, int]:
     answer = _fields(fields.get("completion_tokens_details") or fields.get("output_tokens_details") or {})
     read = _number(details, "cached_tokens") or _number(fields, "prompt_cache_hit_tokens")
     read = min(read, prompt)
-    write = min(
-        _number(details, "cache_write_tokens") or _number(details, "cache_creation_tokens"), prompt - read
-    )
+    written = _number(details, "cache_write_tokens") or _number(details, "cache_creation_tokens")
+    write = min(written or _number(fields, "cache_creation_input_tokens"), prompt - read)
     return {
         "input": prompt - read - write,
         "cache_read": read,

@@ -19,7 +19,9 @@ from operator import attrgetter
 from typing import assert_never
 
 from foveal.events import (
+    REDUCTIONS,
     AnyFact,
+    Call,
     Clipped,
     Compacted,
     Dropped,
@@ -27,6 +29,7 @@ from foveal.events import (
     Erased,
     Event,
     Instructed,
+    Marked,
     Masked,
     Media,
     ModelSaid,
@@ -143,6 +146,19 @@ class View:
         """The events that are shown, as messages or as summaries."""
         return self._where.keys()
 
+    @property
+    def hidden_calls(self) -> list[tuple[str, int]]:
+        """Calls that still wait for a result in steps that are not shown: their ids, and the steps' seqs."""
+        slots = (slot for waiting in self._waiting.values() for slot in waiting)
+        return [(slot.call.id, slot.step.seq) for slot in slots if slot.step.seq not in self._where]
+
+    def expect(self, call_id: str, seq: int) -> None:
+        """A call in a step that is not shown waits for its result, which will not be shown either."""
+        call = Call(id=call_id, name="", arguments="")
+        waiting = self._waiting.setdefault(call_id, [])
+        waiting.append(Slot(Step(seq, "model", ModelSaid(content=(call,))), 0, call))
+        waiting.sort(key=lambda slot: slot.step.seq)
+
     def find(self, seq: int) -> tuple[Step, Shown] | None:
         """The visible step that event `seq` is shown in, and the event as shown."""
         return self._where.get(seq)
@@ -183,6 +199,8 @@ class View:
                 self._pin(seq, fact)
             case Equipped():
                 self.tools = (seq, fact)
+            case Marked():
+                self._mark(seq, fact)
             case Opened() | Noted() | Used() | SnapshotTaken() | Erased() | Unknown():
                 pass
             case Reverted() | Rewound():
@@ -283,12 +301,21 @@ class View:
         if found is None:  # hidden, rewound or never there: nothing to show differently
             return
         step, shown = found
+        content = shown.fact.content
+        if part != -1 and (isinstance(content, str) or not 0 <= part < len(content)):
+            return  # no such part: a fact from a file that somebody wrote by hand
         shown.overlay(part, overlay)
         if overlay.level == "masked":
             self._forget_media(shown, part)
             if part == -1:
                 self.live.pop(target, None)
         self._touch(step)
+
+    def _mark(self, seq: int, fact: Marked) -> None:
+        found = self._where.get(fact.target)
+        if found is not None:
+            found[1].mark(seq, fact.marks)
+            self._touch(found[0])
 
     def _pin(self, seq: int, fact: Pinned) -> None:
         if fact.target is not None:
@@ -386,7 +413,7 @@ def _pieced(fact: Clipped, found: tuple[Step, Shown] | None) -> str:
     if isinstance(content, str):
         text = content
     else:
-        part = content[fact.part]
+        part = content[fact.part] if 0 <= fact.part < len(content) else None
         text = part.text if isinstance(part, Text) else text_of(content)
     return "".join(piece if isinstance(piece, str) else text[piece[0] : piece[1]] for piece in fact.pieces)
 
@@ -413,7 +440,7 @@ def effective(log: Sequence[Event]) -> list[Event]:
         fact = event.fact
         if rewound is not None and event.seq <= rewound.to:
             rewound = None
-        if rewound is not None and (not rewound.keep_reductions or _said(fact)):
+        if rewound is not None and not _survives(fact, rewound):
             continue
         if event.seq in reverted:
             continue
@@ -427,11 +454,17 @@ def effective(log: Sequence[Event]) -> list[Event]:
     return kept
 
 
-def _said(fact: AnyFact) -> bool:
-    """Part of the conversation itself, or a rewind of it; not a fact about how it is shown."""
-    if isinstance(fact, Instructed):
-        return not fact.aside and fact.replaces is None
-    return isinstance(fact, UserSaid | ModelSaid | ToolReturned | Rewound)
+def _survives(fact: AnyFact, rewound: Rewound) -> bool:
+    """Whether a fact still counts after a rewind to before it."""
+    if isinstance(fact, UserSaid | ModelSaid | ToolReturned | Rewound):
+        return False
+    if isinstance(fact, Instructed) and not fact.aside and fact.replaces is None:
+        return False
+    if isinstance(fact, Dropped | Compacted):
+        return rewound.keep_reductions and not rewound.show_dropped
+    if isinstance(fact, (*REDUCTIONS, Reverted)):
+        return rewound.keep_reductions
+    return rewound.keep_state or rewound.keep_reductions
 
 
 def fold(log: Sequence[Event], meter: Meter) -> View:

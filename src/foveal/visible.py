@@ -10,8 +10,9 @@ import re
 from typing import Final
 
 _UNSAFE: Final = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufe00-\ufe0e\ufeff"
-    "\ud800-\udfff\ufff9-\ufffb\U000e0000-\U000e0fff]"
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f"
+    "\u2028-\u202e\u2060-\u206f\u3164\ud800-\udfff\ufe00-\ufe0e\ufeff\uffa0\ufff9-\ufffb"
+    "\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
 )
 
 
@@ -22,7 +23,7 @@ def visible(text: str) -> str:
 
 def one_line(text: str, *, width: int = 80) -> str:
     """The beginning of a text on one line."""
-    words = visible(" ".join(text[: width * 8].split()))
+    words = visible(" ".join(text.split(maxsplit=width)))
     return words if len(words) <= width else words[: width - 1] + "…"
 
 

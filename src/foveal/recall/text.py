@@ -23,6 +23,7 @@ from foveal.events import (
     Erased,
     Event,
     Instructed,
+    Marked,
     Masked,
     Media,
     ModelSaid,
@@ -70,7 +71,7 @@ def readable(fact: AnyFact) -> str:
             return fact.summary
         case Opened() | Equipped() | Used() | SnapshotTaken() | Erased() | Unknown():
             return ""
-        case Clipped() | Masked() | Dropped() | Reverted() | Rewound():
+        case Clipped() | Marked() | Masked() | Dropped() | Reverted() | Rewound():
             return ""
         case _:
             assert_never(fact)

@@ -17,6 +17,8 @@ from foveal.stores.sqlite import SqliteStore
 __all__ = ["Durability", "MemoryStore", "SqliteStore", "open_store"]
 
 
-def open_store(path: str | os.PathLike[str], *, durability: Durability = "full") -> SqliteStore:
-    """The store in the file `path`, to be used with `async with`."""
-    return SqliteStore(path, durability=durability)
+def open_store(
+    path: str | os.PathLike[str], *, durability: Durability = "full", timeout: float = 5.0
+) -> SqliteStore:
+    """The store in the file `path`, to be used with `async with`; it waits `timeout` seconds for other writers."""
+    return SqliteStore(path, durability=durability, timeout=timeout)

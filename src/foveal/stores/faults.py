@@ -56,7 +56,7 @@ def told(path: str) -> Iterator[None]:
         raise StoreUnusable(f"{path} {_advice(problem)} ({problem})") from problem
     except UnicodeEncodeError:
         raise StoreError(
-            "the id and the title of a session must be valid Unicode; nothing was stored"
+            "the path of a store and the id and title of a session must be valid Unicode; nothing was stored"
         ) from None
     except (zstandard.ZstdError, UnreadableEvent) as problem:
         raise StoreUnusable(f"{path} is damaged: an event in it cannot be read ({problem})") from problem

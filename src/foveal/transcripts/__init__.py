@@ -1,7 +1,7 @@
 """Conversations that other products recorded, and our own: read into facts, written out again.
 
-    for recording in read("~/.codex/sessions"):
-        await session.append(*recording.events())
+    for recording in read("sessions.jsonl"):
+        await store.append(recording.id, list(recording.events()))
 
 Nothing is lost: a line that is not understood is kept in its place as a note, which no model sees, and is counted.
 """

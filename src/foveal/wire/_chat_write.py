@@ -87,7 +87,7 @@ def _write_utterance(fact: ModelSaid) -> Json:
     said = tuple(part for part in content if not isinstance(part, Call))
     message: Json = {"role": "assistant", "content": _write_speech(said, fact, own=own), **extra}
     if not calls:
-        if message["content"] is None and not _SPOKEN_OTHERWISE & extra.keys():
+        if message["content"] is None and not any(map(extra.get, _SPOKEN_OTHERWISE)):
             message["content"] = ""
         return message
     called = [_write_call(call, own=own) for call in calls if call.variety != LEGACY]

@@ -12,6 +12,7 @@ from typing import Any
 
 from foveal import __version__
 from foveal.errors import FovealError
+from foveal.visible import visible
 
 DIALECTS = ("openai", "responses", "anthropic")
 
@@ -31,8 +32,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of our output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except FovealError as problem:
-        print(f"foveal: {problem}", file=sys.stderr)
+    except (FovealError, OSError) as problem:
+        print(f"foveal: {visible(str(problem))}", file=sys.stderr)
         return 1
 
 

@@ -32,6 +32,7 @@ from foveal.events import (
     kind,
     text_of,
 )
+from foveal.fitted import Fitted
 from foveal.meter import Meter
 from foveal.ports import Store
 from foveal.render import Renderer
@@ -55,7 +56,7 @@ def _opened(given: Namespace, *, make: bool = False) -> AbstractAsyncContextMana
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     elif not path.exists():
         raise FovealError(
-            f"there is no store at {path} yet: `foveal import` makes one, or name it with --store"
+            f"there is no store at {visible(str(path))} yet: `foveal import` makes one, or name it with --store"
         )
     return open_store(path)
 
@@ -87,28 +88,35 @@ async def sessions(given: Namespace) -> int:
 
 async def import_(given: Namespace) -> int:
     async with _opened(given, make=True) as store:
-        taken = unknown = 0
+        taken = failed = 0
         for path in given.paths:
-            for recording in transcripts.read(path, format=given.format, progress=_progress()):
-                id = await _stored(store, recording)
-                taken, unknown = taken + 1, unknown + recording.unknown
-                note = (
-                    f", {recording.unknown:,} lines not understood (kept as notes)"
-                    if recording.unknown
-                    else ""
-                )
-                print(f"{visible(id)}: {len(recording.facts):,} events from {recording.source}{note}")
-    print(f"imported {taken:,} conversation{'s' if taken != 1 else ''} into {given.store}")
-    return 0 if taken else 1
+            try:
+                for recording in transcripts.read(
+                    path, format=given.format, progress=_progress(), skipped=_skipped
+                ):
+                    print(await _imported(store, recording))
+                    taken += 1
+            except transcripts.UnreadableTranscript as problem:
+                _skipped(problem)
+                failed += 1
+    if taken:
+        print(f"imported {taken:,} conversation{'s' if taken != 1 else ''} into {visible(str(given.store))}")
+    return 0 if taken and not failed else 1
+
+
+async def _imported(store: Store, recording: Recording) -> str:
+    id = await _stored(store, recording)
+    note = f", {recording.unknown:,} lines not understood (kept as notes)" if recording.unknown else ""
+    return f"{visible(id)}: {len(recording.facts):,} events from {recording.source}{note}"
 
 
 async def _stored(store: Store, recording: Recording) -> str:
     """Append a recording as a new session; a name that is taken gets a number."""
     taken = {info.id for info in await store.sessions()}
-    id = recording.id or "imported"
-    number = 2
+    name = _unicode(recording.id) or "imported"
+    id, number = name, 2
     while id in taken:
-        id, number = f"{recording.id}-{number}", number + 1
+        id, number = f"{name}-{number}", number + 1
     if not any(isinstance(fact, Opened) for fact, _ in recording.facts):
         opened = Opened(model=recording.model or "unknown", origin=f"{recording.source}: {recording.id}")
         await store.append(id, [Event(0, opened, recording.facts[0][1] if recording.facts else None)])
@@ -118,8 +126,13 @@ async def _stored(store: Store, recording: Recording) -> str:
     for start in range(0, len(events), 500):
         await store.append(id, events[start : start + 500])
     if recording.title:
-        await store.rename(id, recording.title)
+        await store.rename(id, _unicode(recording.title))
     return id
+
+
+def _unicode(name: str) -> str:
+    """A name that may come from a file whose own is not valid Unicode."""
+    return name.encode("utf-8", "replace").decode()
 
 
 async def export(given: Namespace) -> int:
@@ -134,6 +147,10 @@ async def export(given: Namespace) -> int:
             messages = transcripts.write_messages((event.fact for event in events), DIALECTS[given.to])
             data = json.dumps(messages, indent=2).encode() + b"\n"
     if given.output is None:
+        if (
+            sys.stdout.isatty() and given.to == "foveal"
+        ):  # escapes say the same, and cannot command a terminal
+            data = b"".join(json.dumps(json.loads(line)).encode() + b"\n" for line in data.splitlines())
         sys.stdout.buffer.write(data)
     else:
         given.output.write_bytes(data)
@@ -148,7 +165,8 @@ async def log(given: Namespace) -> int:
     counting = {event.seq for event in effective(events)}
     for event in events:
         mark = " " if event.seq in counting else "·"
-        print(f"{event.handle:>8} {_minute(event.at)} {mark} {_told(event)}")
+        told = visible(_told(event)).replace("\n", "␊").replace("\t", " ")
+        print(f"{event.handle:>8} {_minute(event.at)} {mark} {told}")
     return 0
 
 
@@ -161,10 +179,13 @@ async def show(given: Namespace) -> int:
             raise FovealError(f"session {id!r} has events 0 to {last}; there is no event {at}")
         view = fold(await store.read(id, last=at), Meter(counter("estimate")))
     if given.json:
-        messages, _ = Renderer().render(view, wire(DIALECTS[given.to]))
-        beside = [original(shown.fact) for shown in view.asides.values()]
-        tools = json.loads(bytes(view.tools[1].tools)) if view.tools else []
-        print(json.dumps({"system": beside, "tools": tools, "messages": messages}, indent=2))
+        fitted = Fitted.of(view)
+        if given.to == "anthropic":
+            messages, beside = fitted.to_anthropic(), [fitted.system] if fitted.system else []
+        else:
+            messages, _ = Renderer().render(view, wire(DIALECTS[given.to]))
+            beside = [original(fact) for fact in fitted.aside]
+        print(json.dumps({"system": beside, "tools": fitted.tools, "messages": messages}, indent=2))
     else:
         aside = [shown.fact for shown in view.asides.values()]
         print(visible(transcript([*aside, *(fact for step in view.steps for fact in step.facts())])))
@@ -201,7 +222,7 @@ def _told(event: Event) -> str:
             return f"used {fact.prompt:,} in ({fact.cache_read:,} cached), {fact.output:,} out {fact.model}"
         case Opened():
             origin = f", from {visible(fact.origin)}" if fact.origin else ""
-            return f"opened {visible(fact.model)} {fact.policy}{origin}"
+            return f"opened {visible(fact.model)} {fact.policy}".rstrip() + origin
         case Equipped():
             return f"equipped with {len(json.loads(bytes(fact.tools)))} tools"
         case Pinned():
@@ -230,6 +251,10 @@ def _minute(at: float | None) -> str:
 
 def _size(size: int) -> str:
     return f"{size / 1_000_000:,.1f} MB" if size >= 1_000_000 else f"{size / 1_000:,.1f} kB"
+
+
+def _skipped(problem: transcripts.UnreadableTranscript) -> None:
+    print(f"foveal: passed over {visible(str(problem))}", file=sys.stderr)
 
 
 def _progress() -> Callable[[int, int], None] | None:
