@@ -16,10 +16,11 @@ from bench.measure import Row, best_after, best_of, progress
 from bench.work import Json, messages
 from foveal import wire
 from foveal.events import AnyFact, Dialect, Dropped, Event
+from foveal.fold import fold
 from foveal.meter import Meter
 from foveal.render import Renderer
 from foveal.tokens import counter
-from foveal.view import View, fold
+from foveal.view import View
 
 LONG: Final = 100_000
 ITEMS: Final = 1_000

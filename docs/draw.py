@@ -38,13 +38,13 @@ from foveal.events import (
     kind,
     text_of,
 )
+from foveal.fold import effective
 from foveal.models import model
 from foveal.policies import Moment, Policy, policy
 from foveal.report import line
 from foveal.session import Session
 from foveal.stores import MemoryStore
 from foveal.tokens import Estimate
-from foveal.view import effective
 
 ROOT = Path(__file__).parent.parent
 DRAWN = re.compile(r"(<!-- drawn: (\w+) -->\n```text\n)(.*?)(```)", re.DOTALL)

@@ -49,12 +49,13 @@ from foveal.events import (
     handle,
     raw,
 )
+from foveal.fold import fold
 from foveal.media import measure
 from foveal.meter import PER_MESSAGE, Meter
 from foveal.models import Model
 from foveal.render import Renderer
 from foveal.tokens import Counter, Estimate
-from foveal.view import View, fold
+from foveal.view import View
 from foveal.wire import wire
 from legal import check_anthropic, check_chat, check_responses
 

@@ -471,7 +471,8 @@ def test_show_at_an_event_prints_exactly_what_the_model_saw_then(store: Path, di
     *then, now = map(json.loads, told_by(store, *commands, ("show", "lived", *how)))
     for at, shown in zip(places, then, strict=True):
         assert shown["messages"] == _without_aside(requests[at], dialect), at
-        assert shown["system"] == ["Be brief."]
+        pinned = "\n\nPinned rule: Never touch main.py" if dialect == "anthropic" else ""
+        assert shown["system"] == ["Be brief." + pinned]
         assert shown["tools"] == []
     assert now == then[-1]
 

@@ -24,9 +24,10 @@ from foveal.events import (
     handle,
     text_of,
 )
+from foveal.fold import advance, effective, fold
 from foveal.meter import Meter
 from foveal.report import CATEGORIES
-from foveal.view import View, advance, effective, fold
+from foveal.view import View
 from histories import (
     CHECKS,
     DIALECTS,

@@ -9,9 +9,9 @@ import pytest
 
 from foveal.codec import encode
 from foveal.events import Event, ModelSaid, ToolReturned, calls_of
+from foveal.fold import fold
 from foveal.meter import Meter
 from foveal.steps import NO_RESULT
-from foveal.view import fold
 from histories import (
     CHECKS,
     ESTIMATE,

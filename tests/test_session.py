@@ -28,11 +28,11 @@ from foveal.events import (
     ToolReturned,
     UserSaid,
 )
+from foveal.fold import effective
 from foveal.ports import Store
 from foveal.session import Session, events_in_memory
 from foveal.stores import open_store
 from foveal.stores.memory import MemoryStore
-from foveal.view import effective
 from legal import check_anthropic, check_chat, check_responses
 
 MODEL = "gpt-4.1"

@@ -41,13 +41,14 @@ from foveal.events import (
     UserSaid,
     handle,
 )
+from foveal.fold import effective, fold
 from foveal.meter import Meter
 from foveal.ports import Checkpoint, Store
 from foveal.session import Session
 from foveal.stores import SqliteStore
 from foveal.stores.memory import MemoryStore
 from foveal.tokens import counter
-from foveal.view import View, effective, fold
+from foveal.view import View
 
 T = TypeVar("T")
 SMALL: Final[dict[str, Any]] = {

@@ -31,9 +31,10 @@ from foveal.events import (
     raw,
     text_of,
 )
+from foveal.fold import advance, effective, fold
 from foveal.meter import Meter
 from foveal.steps import NO_RESULT
-from foveal.view import View, advance, effective, fold, notice
+from foveal.view import View, notice
 from histories import ESTIMATE, described
 
 

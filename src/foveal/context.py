@@ -47,12 +47,13 @@ from foveal.events import (
     ToolReturned,
     parse_handle,
 )
+from foveal.fold import effective
 from foveal.models import Model
 from foveal.recognise import MESSAGES, Taken, bare, marks
 from foveal.render import Renderer
 from foveal.report import Line, Report, line, report
 from foveal.setup import Settings, setup
-from foveal.view import effective, hidden_by
+from foveal.view import hidden_by
 
 if TYPE_CHECKING:
     from foveal.recall import Recall

@@ -38,11 +38,12 @@ from foveal.events import (
     Used,
     UserSaid,
 )
+from foveal.fold import advance, effective, fold
 from foveal.meter import Meter
 from foveal.models import Model
 from foveal.policies import Moment, Policy, decide, rungs
 from foveal.tokens import Counter
-from foveal.view import View, advance, effective, fold
+from foveal.view import View
 
 _seq = attrgetter("seq")
 ROUNDS: Final = 5_000

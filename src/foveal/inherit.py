@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from foveal.events import AnyFact, Compacted, Event, Instructed, Pinned, UserSaid, text_of
+from foveal.fold import effective
 from foveal.tokens import Counter
-from foveal.view import effective
 
 MOST_TOKENS: Final = 2_000
 """Of what the user asked in a session that was never summarised, so much is taken over."""

@@ -6,13 +6,14 @@ Each step is written once and kept until it changes; what goes out is a copy, so
 from __future__ import annotations
 
 from itertools import chain
-from typing import Any
+from typing import Any, Final
 
 from foveal.steps import Step
 from foveal.view import View
 from foveal.wire import Wire
 
 Json = dict[str, Any]
+_NESTED: Final = frozenset({dict, list})
 
 
 class Renderer:
@@ -52,11 +53,7 @@ class Renderer:
 
 def _written(step: Step, wire: Wire) -> list[Json]:
     step.native = list(chain.from_iterable(map(wire.write, step.facts())))
-    step.flat = not any(
-        value.__class__ is list or value.__class__ is dict
-        for message in step.native
-        for value in message.values()
-    )
+    step.flat = not any(value.__class__ in _NESTED for message in step.native for value in message.values())
     return step.native
 
 
@@ -71,17 +68,13 @@ def unmarked(value: Any) -> Any:
 
 def fresh(message: Json) -> Json:
     """A copy whose lists and dicts are its own."""
-    new = message.copy()
-    for key, value in message.items():
-        if value.__class__ is list or value.__class__ is dict:
-            new[key] = copied(value)
-    return new
+    return {key: copied(value) if value.__class__ in _NESTED else value for key, value in message.items()}
 
 
 def copied(value: Any) -> Any:
     """The same JSON value in containers of its own; leaves are shared."""
     if value.__class__ is dict:
-        return {key: copied(item) for key, item in value.items()}
+        return {key: copied(item) if item.__class__ in _NESTED else item for key, item in value.items()}
     if value.__class__ is list:
-        return [copied(item) for item in value]
+        return [copied(item) if item.__class__ in _NESTED else item for item in value]
     return value

@@ -27,9 +27,10 @@ from foveal.events import (
     kind,
     text_of,
 )
+from foveal.fold import effective
 from foveal.meter import PER_MESSAGE
 from foveal.steps import NO_RESULT, Level, Shown, Step
-from foveal.view import View, effective
+from foveal.view import View
 from foveal.visible import one_line
 
 CATEGORIES: Final = (

@@ -46,12 +46,12 @@ from foveal.events import (
     parse_handle,
 )
 from foveal.fitted import Fitted
+from foveal.fold import effective
 from foveal.inherit import inheritance
 from foveal.models import Model
 from foveal.ports import Checkpoint, Hit, SessionInfo, Store
 from foveal.report import Line, Report, line, report
 from foveal.setup import Settings, Setup, setup
-from foveal.view import effective
 
 TRIES: Final = 50
 """How often a conflict with other writers is resolved by reading again before giving up."""

@@ -19,8 +19,6 @@ from operator import attrgetter
 from typing import assert_never
 
 from foveal.events import (
-    REDUCTIONS,
-    AnyFact,
     Call,
     Clipped,
     Compacted,
@@ -426,66 +424,3 @@ def hidden_by(fact: Dropped | Compacted) -> tuple[tuple[int, int], ...]:
 def notice(messages: int) -> str:
     """What stands in the place of dropped steps."""
     return f"[foveal: {messages:,} older messages are not shown here; they are kept in the log]"
-
-
-# ── which events count, and folding them ─────────────────────────────────────────────────────────────────
-
-
-def effective(log: Sequence[Event]) -> list[Event]:
-    """The events that still count: without what was rewound, and without what was reverted."""
-    kept: list[Event] = []
-    reverted: set[int] = set()
-    rewound: Rewound | None = None  # the rewind whose stretch we are in, walking back
-    for event in reversed(log):
-        fact = event.fact
-        if rewound is not None and event.seq <= rewound.to:
-            rewound = None
-        if rewound is not None and not _survives(fact, rewound):
-            continue
-        if event.seq in reverted:
-            continue
-        if isinstance(fact, Rewound):
-            rewound = fact
-        elif isinstance(fact, Reverted):
-            reverted.add(fact.target)
-        else:
-            kept.append(event)
-    kept.reverse()
-    return kept
-
-
-def _survives(fact: AnyFact, rewound: Rewound) -> bool:
-    """Whether a fact still counts after a rewind to before it."""
-    if isinstance(fact, UserSaid | ModelSaid | ToolReturned | Rewound):
-        return False
-    if isinstance(fact, Instructed) and not fact.aside and fact.replaces is None:
-        return False
-    if isinstance(fact, Dropped | Compacted):
-        return rewound.keep_reductions and not rewound.show_dropped
-    if isinstance(fact, (*REDUCTIONS, Reverted)):
-        return rewound.keep_reductions
-    return rewound.keep_state or rewound.keep_reductions
-
-
-def fold(log: Sequence[Event], meter: Meter) -> View:
-    """The view of a whole log."""
-    view = View(meter)
-    counting = effective(log)
-    for event in counting:
-        view.advance(event)
-    view.spared = _spared(log, {event.seq for event in counting}) if len(counting) < len(log) else set()
-    return view
-
-
-def _spared(log: Sequence[Event], counting: set[int]) -> set[int]:
-    """What masks that no longer count had hidden."""
-    gone = (e.fact for e in log if isinstance(e.fact, Masked) and e.seq not in counting)
-    return {mask.target for fact in gone for mask in fact.masks}
-
-
-def advance(view: View, event: Event, log: Sequence[Event]) -> View:
-    """The view after `event`, the newest of `log`: moved on, or folded anew if the past changed."""
-    if isinstance(event.fact, Reverted | Rewound):
-        return fold(log, view.meter)
-    view.advance(event)
-    return view

@@ -8,10 +8,10 @@ from typing import Any
 from msgspec.structs import replace
 
 from foveal.events import AnyFact, Dialect, Event, Instructed
+from foveal.fold import fold
 from foveal.meter import Meter
 from foveal.render import Renderer, fresh
 from foveal.tokens import counter
-from foveal.view import fold
 from foveal.wire import wire
 
 

@@ -33,13 +33,13 @@ from foveal.events import (
     text_of,
 )
 from foveal.fitted import Fitted
+from foveal.fold import effective, fold
 from foveal.meter import Meter
 from foveal.ports import Store
 from foveal.render import Renderer
 from foveal.stores import open_store
 from foveal.tokens import counter
 from foveal.transcripts import Recording
-from foveal.view import effective, fold
 from foveal.visible import one_line, visible
 from foveal.wire import original, transcript, wire
 
