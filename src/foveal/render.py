@@ -13,7 +13,7 @@ from foveal.view import View
 from foveal.wire import Wire
 
 Json = dict[str, Any]
-_NESTED: Final = frozenset({dict, list})
+_NESTED: Final[frozenset[object]] = frozenset({dict, list})
 
 
 class Renderer:
@@ -32,11 +32,7 @@ class Renderer:
         groups = [step.native if step.native is not None else _written(step, wire) for step in view.steps]
         moved = self._moved(view, groups)
         self._before = groups
-        pairs = zip(view.steps, groups, strict=True)
-        copies: list[list[Json]] = [
-            list(map(dict.copy if step.flat else fresh, group)) for step, group in pairs
-        ]
-        return wire.join(copies), moved
+        return [fresh(message) for message in wire.join(groups)], moved
 
     def _moved(self, view: View, groups: list[list[Json]]) -> Step | None:
         before = self._before
@@ -53,7 +49,6 @@ class Renderer:
 
 def _written(step: Step, wire: Wire) -> list[Json]:
     step.native = list(chain.from_iterable(map(wire.write, step.facts())))
-    step.flat = not any(value.__class__ in _NESTED for message in step.native for value in message.values())
     return step.native
 
 
@@ -68,7 +63,13 @@ def unmarked(value: Any) -> Any:
 
 def fresh(message: Json) -> Json:
     """A copy whose lists and dicts are its own."""
-    return {key: copied(value) if value.__class__ in _NESTED else value for key, value in message.items()}
+    new = message.copy()
+    if len(new) == 2 and isinstance(new.get("content"), str):  # what most messages are
+        return new
+    for key, value in message.items():
+        if value.__class__ in _NESTED:
+            new[key] = copied(value)
+    return new
 
 
 def copied(value: Any) -> Any:

@@ -146,7 +146,7 @@ class Slot:
 class Step:
     """The smallest thing that can be hidden: an utterance and all that answers it."""
 
-    __slots__ = ("covers", "flat", "kind", "messages", "native", "pin", "said", "seq", "slots", "units")
+    __slots__ = ("covers", "kind", "messages", "native", "pin", "said", "seq", "slots", "units")
 
     def __init__(self, seq: int, kind: Kind, fact: Message) -> None:
         self.seq = seq
@@ -162,8 +162,6 @@ class Step:
         self.units: int | None = None
         self.native: list[dict[str, object]] | None = None
         """The step in the provider's language, kept by whoever renders; None when it changed since."""
-        self.flat = False
-        """Nothing in `native` holds lists or dicts of its own."""
 
     @property
     def pinned(self) -> bool:

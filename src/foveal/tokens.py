@@ -214,7 +214,9 @@ def _longest(count: Callable[[int], int], length: int, tokens: int) -> int:
             over = size
         if over - fits <= 1:
             break
-        aim = tokens - tokens // 200  # a little below, so that the guess is not over by one and halving begins
+        aim = (
+            tokens - tokens // 200
+        )  # a little below, so that the guess is not over by one and halving begins
         guess = size * aim // max(1, used) if attempt < 4 else (fits + over) // 2
         size = max(fits + 1, min(guess, over - 1, _GROWTH * max(fits, tokens)))
     return fits
