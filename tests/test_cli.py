@@ -680,3 +680,13 @@ def test_a_reader_that_is_gone_before_a_short_answer_is_no_error(store: Path, co
     finally:
         os.close(theirs)
     assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_the_demo_takes_its_own_options_and_other_commands_take_none_that_they_do_not_know(
+    store: Path,
+) -> None:
+    command = [sys.executable, "-m", "foveal.apps.cli"]
+    demo = subprocess.run([*command, "demo", "--fast", "--window", "16000"], capture_output=True, check=True)
+    assert b"16,000 tokens" in demo.stdout
+    wrong = subprocess.run([*command, "sessions", "--fast"], capture_output=True, check=False)
+    assert (wrong.returncode, b"unrecognized arguments: --fast" in wrong.stderr) == (2, True)

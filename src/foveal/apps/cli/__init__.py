@@ -19,11 +19,14 @@ DIALECTS = ("openai", "responses", "anthropic")
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; the answer is the exit code: 0 done, 1 it could not be done, 2 a wrong call."""
-    given = _parser().parse_args(argv)
+    parser = _parser()
+    given, rest = parser.parse_known_args(argv)
     if given.command == "demo":
         from foveal.apps.cli import demo
 
-        return demo.main(given.rest)
+        return demo.main(rest)
+    if rest:
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
     from foveal.apps.cli import commands
 
     try:
@@ -48,8 +51,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"foveal {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
-    demo = commands.add_parser("demo", help="watch the engine keep a recorded conversation in a small window")
-    demo.add_argument("rest", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    watch = "watch the engine keep a recorded conversation in a small window"
+    commands.add_parser("demo", help=watch, add_help=False)
 
     commands.add_parser("sessions", help="list the sessions, the newest first", parents=[_store()])
 
