@@ -1,6 +1,6 @@
 """Run the benchmarks (all, or those named) and print one table; `bench/results/latest.json` keeps it.
 
-python -m bench [import clip fold memory fit peers store session recall]
+python -m bench [import clip fold memory fit peers store session recall compaction ledger]
 python -m bench.table                                 the kept results as Markdown
 """
 
@@ -17,7 +17,9 @@ from typing import Any, Final
 
 from bench.measure import Row, progress
 
-GROUPS: Final = ("import", "clip", "fold", "memory", "fit", "peers", "store", "session", "recall")
+GROUPS: Final = (
+    "import", "clip", "fold", "memory", "fit", "peers", "store", "session", "recall", "compaction", "ledger",
+)  # fmt: skip
 RESULTS: Final = Path(__file__).parent / "results" / "latest.json"
 
 

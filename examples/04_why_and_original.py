@@ -2,7 +2,7 @@
 
 import foveal
 
-ctx = foveal.Context("gpt-4.1", window=4_000)
+ctx = foveal.Context("gpt-4.1", window=4_000, policy="rolling")
 messages = [{"role": "user", "content": "Find the failing test."}]
 for number in range(12):
     call = {

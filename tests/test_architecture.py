@@ -18,6 +18,10 @@ ROOT: Final = Path(foveal.__file__).parent
 SHELL: Final = (
     "context",
     "session",
+    "keeper",
+    "coordinator",
+    "summarise",
+    "job",
     "agent",
     "recall",
     "config",

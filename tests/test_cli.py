@@ -451,7 +451,7 @@ def _lived(store: Path) -> tuple[dict[int, Any], list[Event]]:
 async def _as_it_is(session: Session) -> Any:
     from foveal.fitted import Fitted
 
-    return Fitted.of((await session._caught_up()).view)
+    return Fitted.of((await session._keeper.caught_up()).view)
 
 
 @pytest.mark.parametrize(

@@ -293,7 +293,13 @@ def test_an_append_of_several_messages_is_all_or_nothing() -> None:
 
 
 def test_why_tells_of_every_level_which_rule_put_an_event_there() -> None:
-    ctx = context(6_000, {"preset": "economy", "clip": {"strategy": "head", "tokens": 400}, "keep_last": 2})
+    small = {
+        "preset": "economy",
+        "clip": {"strategy": "head", "tokens": 400},
+        "keep_last": 2,
+        "compact": False,
+    }
+    ctx = context(6_000, small)
     history = session(0)
     for number in range(60):
         history += [asked(f"c{number}"), answered(f"c{number}", result(number, 800))]
@@ -375,7 +381,7 @@ def test_the_original_of_a_call_holds_its_arguments_exactly() -> None:
 
 
 def test_every_handle_in_a_request_leads_to_an_original() -> None:
-    ctx = context(9_000)
+    ctx = context(9_000, {"preset": "economy", "compact": False})
     history = session(0)
     for number in range(40):
         history += [asked(f"c{number}"), answered(f"c{number}", result(number, 300))]

@@ -87,8 +87,8 @@ async def reopened(path: Path) -> list[Event]:
         assert [event.seq for event in log] == list(range(len(log)))
         session = await Session.open(store, SESSION, **SMALL)
         assert await store.read(SESSION) == log, "opening alone records nothing"
-        whole = Engine(*session._setup, log=log)
-        assert shown(await session._ready()) == shown(whole)
+        whole = Engine(*session._keeper.setup, log=log)
+        assert shown(await session._keeper.ready()) == shown(whole)
         fitted = await session.fit()
         assert check_chat(fitted.to_openai()) == []
         assert check_anthropic(fitted.to_anthropic()) == []
@@ -96,7 +96,7 @@ async def reopened(path: Path) -> list[Event]:
         after = await store.read(SESSION)
         assert after[: len(log)] == log
         assert all(isinstance(event.fact, REDUCTIONS) for event in after[len(log) :])
-        assert list(fitted.facts) == shown(Engine(*session._setup, log=after))
+        assert list(fitted.facts) == shown(Engine(*session._keeper.setup, log=after))
         return log
 
 

@@ -417,9 +417,9 @@ class SessionMachine(RuleBasedStateMachine):
         expected = seen(self.view(name))
         assert seen(folded(events)) == expected
         if name in self.live:
-            assert seen(self.run(self.live[name]._caught_up()).view) == expected
+            assert seen(self.run(self.live[name]._keeper.caught_up()).view) == expected
         again = self.open_again(name)
-        assert seen(self.run(again._ready()).view) == expected
+        assert seen(self.run(again._keeper.ready()).view) == expected
         assert again.last == len(events) - 1
 
     @invariant()
@@ -471,7 +471,7 @@ def calls(id: str) -> ModelSaid:
 
 
 async def shown_by(session: Session) -> list[Any]:
-    return [fact for step in (await session._caught_up()).view.steps for fact in step.facts()]
+    return [fact for step in (await session._keeper.caught_up()).view.steps for fact in step.facts()]
 
 
 async def check(store: Store, session: Session) -> None:

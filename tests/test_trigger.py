@@ -292,9 +292,11 @@ def test_rolling_keeps_the_history_below_its_cap_and_clips_from_the_head() -> No
     assert {event.fact.strategy for event in of(ctx.log, Clipped)} == {"head"}  # type: ignore[union-attr]
 
 
-def test_economy_is_the_default_and_there_are_four_presets() -> None:
+def test_economy_is_the_default_of_eight_presets() -> None:
     assert policy().name == "economy"
-    assert list(PRESETS) == ["economy", "rolling", "recent", "off"]
+    assert list(PRESETS) == [
+        "economy", "handoff", "sliding-summary", "recent-summary", "confirm", "rolling", "recent", "off",
+    ]  # fmt: skip
     assert context().report().policy == "economy"
 
 
@@ -347,13 +349,13 @@ def test_settings_that_contradict_each_other_are_refused_together(pair: dict[str
 
 
 def test_a_policy_that_does_not_exist_is_refused_with_those_that_do() -> None:
-    with pytest.raises(BadSetting, match="economy, rolling, recent, off"):
+    with pytest.raises(BadSetting, match=r"economy, handoff, .*rolling, recent, off"):
         policy("thrifty")
 
 
 @pytest.mark.parametrize("wrong", [5, None, 1.5, ["economy"], b"economy"])
 def test_a_policy_that_is_no_policy_at_all_is_refused_in_the_same_words(wrong: Any) -> None:
-    with pytest.raises(BadSetting, match="economy, rolling, recent, off"):
+    with pytest.raises(BadSetting, match=r"economy, handoff, .*rolling, recent, off"):
         policy(wrong)
 
 

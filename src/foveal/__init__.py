@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         ContextOverflow,
         FovealError,
         MalformedMessage,
+        NotCompacted,
         StoreError,
         StoreUnusable,
         UnknownHandle,
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from foveal.report import Report
     from foveal.session import Session
     from foveal.stores import open_store
+    from foveal.summarise import Summariser
 
 __version__ = "0.1.0"
 
@@ -40,6 +42,7 @@ _HOMES = {
         "ContextOverflow",
         "FovealError",
         "MalformedMessage",
+        "NotCompacted",
         "StoreError",
         "StoreUnusable",
         "UnknownHandle",
@@ -53,6 +56,7 @@ _HOMES = {
     "report": ("Report",),
     "session": ("Session",),
     "stores": ("open_store",),
+    "summarise": ("Summariser",),
 }
 _HOME = {name: f"foveal.{module}" for module, names in _HOMES.items() for name in names}
 
@@ -69,12 +73,14 @@ __all__ = [
     "MalformedMessage",
     "Model",
     "ModelSaid",
+    "NotCompacted",
     "Policy",
     "Recall",
     "Report",
     "Session",
     "StoreError",
     "StoreUnusable",
+    "Summariser",
     "ToolReturned",
     "UnknownHandle",
     "UnknownSession",

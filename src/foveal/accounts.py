@@ -28,6 +28,10 @@ class Accounts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         """The part of the last reported prompt that came from the cache."""
         return self.last.cache_read / self.last.prompt if self.last is not None and self.last.prompt else None
 
+    def with_summary(self, cost: float | None, *, asked: int) -> Accounts:
+        """The accounts with what a summary cost."""
+        return msgspec.structs.replace(self, spent=_plus(self.spent, cost)) if asked else self
+
     def after(self, used: Used, model: Model) -> Accounts:
         """The accounts with one more call."""
         actual = model.cost(input=used.input, cache_read=used.cache_read, cache_write=used.cache_write)

@@ -105,6 +105,7 @@ def plan(
     *,
     warn: float,
     act: float,
+    act_tokens: int = 0,
     fixed: int = 0,
     instructed: int = 0,
 ) -> Budget:
@@ -119,6 +120,9 @@ def plan(
     if caps.max_history_tokens:
         room = min(room, instructed + int(caps.max_history_tokens / calibration.ratio))
     low, middle, hard = thresholds(room, warn=warn, act=act)
+    if act_tokens:
+        middle = max(0, min(middle, calibration.units(act_tokens) - fixed))
+        low = min(low, middle)
     return Budget(
         window=model.window,
         reserve=reserve,

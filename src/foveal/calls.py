@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from foveal.compaction.record import REFUSALS
 from foveal.engine import Engine
-from foveal.events import Used, handle, kind
+from foveal.events import AnyFact, Overflowed, handle, kind
+from foveal.overflow import recognise, silent, stop_reason
 from foveal.policies import Moment
 from foveal.report import Break
 from foveal.steps import Step
@@ -16,6 +18,8 @@ class Calls:
         self.breaks: list[Break] = []
         self.broken = False
         """The prefix will be lost anyway: the tools or the system text changed since the last request."""
+        self.switched = False
+        """Another model will read the next request."""
         self._last: float | None = None
         self._sent = (0, 0, 0)
 
@@ -29,13 +33,14 @@ class Calls:
             read=model.read_ratio,
             write=model.write_ratio,
             broken=self.broken,
+            switched=self.switched,
         )
 
     def made(self, engine: Engine, now: float, moved: Step | None) -> None:
         """A request was made; `moved` is the first step in it that was not as in the request before."""
         self.count += 1
         self._last = now
-        broken, self.broken = self.broken, False
+        broken, self.broken, self.switched = self.broken, False, False
         units = engine.total_units
         self._sent = (units, engine.calibration.tokens(units), engine.unreduced + engine.fixed_units)
         if moved is not None or broken:
@@ -55,7 +60,48 @@ class Calls:
             why=kind(cause.fact) if cause is not None else "",
         )
 
-    def report(self, reported: object, engine: Engine) -> Used | None:
-        """What a provider reported for the newest request, as a fact; None when it says nothing."""
+    def report(self, reported: object, engine: Engine) -> list[AnyFact]:
+        """What a provider reported for the newest request, as facts; none when it says nothing."""
         units, predicted, unreduced = self._sent
-        return used(reported, model=engine.model.name, units=units, predicted=predicted, unreduced=unreduced)
+        model = engine.model
+        fact = used(reported, model=model.name, units=units, predicted=predicted, unreduced=unreduced)
+        if fact is None:
+            return []
+        stop = stop_reason(reported)
+        problem = silent(prompt=fact.prompt, predicted=predicted, window=model.window, stop=stop)
+        if (
+            not problem or fact.prompt > 2 * predicted
+        ):  # such a number is not this request's, or a sum of several
+            return [fact]
+        cut = fact.prompt < predicted  # the provider has left something out
+        limit, needed = (fact.prompt, 0) if cut else (model.window, fact.prompt)
+        return [
+            fact,
+            Overflowed(
+                model=model.name, limit=limit, needed=needed, sent=predicted, sort="silent", problem=problem
+            ),
+        ]
+
+    def refusal(self, error: object, engine: Engine) -> Overflowed | None:
+        """That a provider refused the newest request as too large; None when the error is about something else.
+        Raises `ContextOverflow` when it has been made smaller often enough."""
+        found = recognise(error)
+        if found is None:
+            return None
+        if engine.record.refused >= REFUSALS:
+            raise engine.refused_again(found.message)
+        sort, limit = found.kind, found.limit
+        media = sum(part.size for part in engine.view.media.values())
+        if sort == "bytes":  # images can be left out; where there are none, words must
+            sort, limit = ("bytes", media // 2) if media else ("tokens", 0)
+        if sort == "tokens" and not limit and found.over:  # it says only by how much
+            limit = max(0, self._sent[1] - found.over)
+        return Overflowed(
+            model=engine.model.name,
+            limit=limit,
+            needed=found.needed,
+            output=found.output,
+            sent=self._sent[1],
+            sort=sort,
+            problem=found.message,
+        )

@@ -12,6 +12,7 @@ import msgspec
 
 from foveal.events import Compacted, Event, Instructed
 from foveal.meter import Meter
+from foveal.steps import Ranges
 from foveal.view import View
 
 
@@ -26,6 +27,8 @@ class Carried(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """For each result in view, how many came before it."""
     places: dict[int, tuple[int, int]] = {}
     """Summaries and replaced instructions: where they stand, and how many messages that is."""
+    covers: dict[int, Ranges] = {}
+    """What summaries still stand for."""
     hidden_calls: tuple[tuple[str, int], ...] = ()
     """Calls in hidden steps that still wait for a result."""
     orphans: tuple[int, ...] = ()
@@ -43,6 +46,7 @@ def carried(view: View) -> Carried:
         turns=view.turns,
         ordinals={slot.result.seq: slot.ordinal for slot in shown if slot.result is not None},
         places={step.said.seq: (step.seq, step.messages) for step in moved},
+        covers={step.said.seq: step.covers for step in moved if step.covers},
         hidden_calls=tuple(view.hidden_calls[-1_000:]),
         orphans=tuple(view.orphans[-100:]),
         spared=tuple(sorted(view.spared)),
@@ -73,7 +77,8 @@ def restore(events: Iterable[Event], state: Carried, meter: Meter) -> View:
         if place is None:
             view.advance(event)
         elif isinstance(event.fact, Compacted):
-            view.show_summary(event.seq, event.fact, place=place[0], messages=place[1])
+            covers = state.covers.get(event.seq)
+            view.show_summary(event.seq, event.fact, place=place[0], messages=place[1], covers=covers)
         elif isinstance(event.fact, Instructed):
             view.show_instruction(event.seq, event.fact, place=place[0])
     for call_id, seq in state.hidden_calls:

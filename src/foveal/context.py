@@ -19,58 +19,54 @@ import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from threading import RLock
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast
 
 from msgspec import Raw
-from msgspec.structs import replace
 
 from foveal import wire
-from foveal.calibration import Calibration
 from foveal.calls import Calls
 from foveal.clip import Limits
+from foveal.compaction.measures import measures
+from foveal.compaction.plan import Plan, Refused
+from foveal.compaction.unasked import Outcome
 from foveal.engine import Engine
-from foveal.errors import BadSetting, ContextOverflow, MalformedMessage, UnknownHandle
+from foveal.errors import BadSetting, ContextOverflow, MalformedMessage, NotCompacted, UnknownHandle
 from foveal.events import (
+    REDUCTIONS,
     AnyFact,
     Compacted,
+    CompactionFailed,
     Content,
     Dialect,
     Dropped,
     Equipped,
     Event,
     Instructed,
-    Marked,
     Opened,
     Pinned,
+    Reverted,
     Rewound,
     SnapshotTaken,
     ToolReturned,
     parse_handle,
 )
+from foveal.expand import expansion, no_room
 from foveal.fold import effective
+from foveal.history import Change, History
+from foveal.job import Job
 from foveal.models import Model
-from foveal.recognise import MESSAGES, Taken, bare, marks
+from foveal.policies import Moment
+from foveal.recognise import MESSAGES
 from foveal.render import Renderer
 from foveal.report import Line, Report, line, report
 from foveal.setup import Settings, setup
+from foveal.summarise import Progress, Summarise, chain, prompt_text, write
 from foveal.view import hidden_by
 
 if TYPE_CHECKING:
     from foveal.recall import Recall
 
 T = TypeVar("T")
-
-
-class Change(NamedTuple):
-    """How a history differs from what was taken."""
-
-    at: int
-    """From this message on it is new, or was edited."""
-    replaced: list[tuple[int, AnyFact, Any]]
-    """Messages before that which have other marks or, system messages, another text: where, the fact for it, and
-    the message."""
-    chunks: list[wire.Chunk]
-    messages: Sequence[Any]
 
 
 class Context:
@@ -81,23 +77,29 @@ class Context:
         model: str | Model,
         *,
         dialect: Dialect = "",
+        summarise: Summarise | Sequence[Summarise] | None = None,
+        prompt: str = "",
+        progress: Callable[[Progress], None] | None = None,
         clock: Callable[[], float] | None = None,
         **settings: Unpack[Settings],
     ) -> None:
         """`settings` are those of `foveal.setup.Settings`: policy, window, reserve, caps, tokenizer. The dialect
-        is recognised from the messages; name it where they leave it open."""
+        is recognised from the messages; name it where they leave it open. `summarise` writes summaries: a callable
+        that is given a request, or several to fall back on; without it, they are written from the log alone.
+        `prompt` is a text, or `file://…`, in place of ours."""
         self._engine = Engine(*setup(model, **settings))
         self._clock = clock or time.time
         self._lock = RLock()
         self._renderer = Renderer()
         self._calls = Calls()
-        self._taken = Taken()
+        self._history = History()
+        self._summarisers = chain(summarise)
+        self._prompt = prompt_text(prompt)
+        self._progress = progress
         self._wire = wire.wire(dialect)
         self._dialect: Dialect = dialect
         self._per_call: dict[str, Limits] = {}
         self._recall: Recall | None = None
-        self._replacing: dict[int, int] = {}
-        """For an edited system message, by its place among the messages: the event with its newest text."""
         self._record(Opened(model=self._engine.model.name, policy=self._engine.policy.name))
 
     # ── the three lines ──────────────────────────────────────────────────────────────────────────────
@@ -115,11 +117,11 @@ class Context:
             now = self._clock()
             beside = None if system is None else _content(system)
             offered = wire.tools_text(_listed("tools", tools or ()))
-            known, change = len(self._taken), None
+            known, change = len(self._history.taken), None
             if messages is not None:
                 given = _listed("messages", messages)
                 with self._in_dialect(given[known:], tools or (), system):
-                    change = self._compared(given)
+                    change = self._history.compared(given, self._wire, self._engine.log)
                 known = min(known, change.at)
             self._take_system(beside)
             self._take_tools(offered)
@@ -128,23 +130,37 @@ class Context:
             self._settle(now)
             fitted, moved = self._renderer.render(self._engine.view, self._wire)
             self._calls.made(self._engine, now, moved)
-            self._taken.share(known, self._written)
+            self._history.taken.share(known, self._written)
             return fitted
 
     def append(self, *messages: Any) -> None:
         """Record messages that follow those taken so far; for loops that would rather not resend the rest."""
         with self._lock:
             with self._in_dialect(messages, (), None):
-                change = Change(len(self._taken), [], list(self._wire.read(messages)), messages)
+                change = Change(len(self._history.taken), [], list(self._wire.read(messages)), messages)
             self._take(change)
 
     def observe(self, report: Any) -> None:
         """Learn from the usage that the provider reported for the request of the last `fit`: an object or a
         dict of any dialect, or the whole reply. A report without numbers is ignored."""
         with self._lock:
-            fact = self._calls.report(report, self._engine)
+            for fact in self._calls.report(report, self._engine):
+                self._record(fact)
+
+    def overflowed(self, error: object) -> bool:
+        """Whether a provider's error says that the request was too large. If so, its limit is learned and the next
+        `fit` is smaller (or `max_tokens` is): send again. Raises `ContextOverflow` when that has not helped."""
+        with self._lock:
+            fact = self._calls.refusal(error, self._engine)
             if fact is not None:
                 self._record(fact)
+            return fact is not None
+
+    @property
+    def max_tokens(self) -> int:
+        """What the answer to the next request may take at the most."""
+        with self._lock:
+            return self._engine.max_tokens
 
     # ── looking ──────────────────────────────────────────────────────────────────────────────────────
 
@@ -204,13 +220,50 @@ class Context:
         with self._lock:
             return self._record(SnapshotTaken(data=wire.opaque(data, "data"), label=label)).handle
 
+    def compact(self, focus: str = "") -> str:
+        """Summarise old turns now; `focus` says what to keep above all. Returns the handle of the event that
+        records it; raises `NotCompacted` when there is nothing to summarise or nothing came of it."""
+        with self._lock:
+            planned = self._engine.plan(reason="hand", focus=focus)
+            if isinstance(planned, Refused):
+                floor = self._engine.calibration.tokens(planned.floor)
+                raise NotCompacted(planned.problem, floor=floor)
+            event = self._record(self._summary(planned))
+            if isinstance(event.fact, CompactionFailed):
+                raise NotCompacted(event.fact.problem)
+            self._release([event])
+            return event.handle
+
+    def undo(self, name: str | int | None = None) -> str:
+        """Take back one reduction (the newest, if none is named), whatever came after it. Returns its handle."""
+        with self._lock:
+            event = self._newest_reduction() if name is None else self._event(name)
+            if not isinstance(event.fact, (*REDUCTIONS, Pinned)):
+                raise UnknownHandle(
+                    f"{event.handle} is not a reduction or a pin, so there is nothing to undo"
+                )
+            self._record(Reverted(target=event.seq))
+            return event.handle
+
+    def expand(self, name: str | int) -> None:
+        """Show a range as it was said until the user speaks again: that of a reduction, or the step of an event.
+        Raises `ContextOverflow` when there is no room for it."""
+        with self._lock:
+            first = self._engine.next_seq
+            for fact in expansion(effective(self._engine.log), self._event(name).seq):
+                self._record(fact)
+            try:
+                self._engine.settle(Moment(), at=self._clock())
+            except ContextOverflow as problem:
+                self._engine.take_back(first)
+                raise no_room(problem, name) from None
+
     def use(self, model: str | Model, *, window: int | None = None) -> None:
         """Go on with another model; if it holds less, the next `fit` makes the history fit it."""
         with self._lock:
             engine = self._engine
-            engine.model = setup(model, window=window).model
-            engine.calibration = Calibration(ratio=engine.model.token_ratio, spread=engine.calibration.spread)
-            self._calls.broken = self._calls.count > 0
+            engine.switch(setup(model, window=window).model)
+            self._calls.broken = self._calls.switched = self._calls.count > 0
             self._record(Opened(model=engine.model.name, policy=engine.policy.name))
 
     def limit(self, call_id: str, limits: Limits) -> None:
@@ -260,65 +313,21 @@ class Context:
             raise
         self._dialect = found
 
-    def _compared(self, given: list[Any]) -> Change:
-        """What is new or different in a history, read but not yet recorded."""
-        taken = self._taken
-        if taken.unchanged(given):
-            return self._change(len(taken), [], given)
-        replaced: list[tuple[int, AnyFact, Any]] = []
-        known, at = min(len(taken), len(given)), 0
-        while at < known:
-            if not taken.same(given, at):
-                newer = self._newer_instruction(given, at) or self._newer_marks(given, at)
-                if not newer:
-                    break
-                replaced += [(at, fact, given[at]) for fact in newer]
-            at += 1
-        return self._change(taken.beginning(at), replaced, given)
-
-    def _change(self, at: int, replaced: list[tuple[int, AnyFact, Any]], given: list[Any]) -> Change:
-        return Change(at, [r for r in replaced if r[0] < at], list(self._wire.read(given, at)), given[at:])
-
-    def _newer_instruction(self, given: list[Any], at: int) -> list[AnyFact]:
-        """An edited system message takes the place of the old one; the rest of the history still stands."""
-        old = self._replacing.get(at, self._taken.before[at] + 1)
-        if not isinstance(self._engine.log[old].fact, Instructed):
-            return []
-        facts = next(self._wire.read(given, at)).facts
-        fact = facts[0] if len(facts) == 1 else None
-        return [replace(fact, replaces=old)] if isinstance(fact, Instructed) else []
-
-    def _newer_marks(self, given: list[Any], at: int) -> list[AnyFact]:
-        """The same words with other fields are no edit: cache marks move on with every request."""
-        chunk = next(self._wire.read(given, at))
-        first, end = self._taken.before[at] + 1, self._taken.end(at, self._engine.next_seq)
-        old = [event for event in self._engine.log[first:end] if isinstance(event.fact, MESSAGES)]
-        if chunk.messages != 1 or len(old) != len(chunk.facts):
-            return []
-        pairs = list(zip(old, chunk.facts, strict=True))
-        if any(bare(event.fact) != bare(fact) for event, fact in pairs):
-            return []
-        return [Marked(target=event.seq, marks=marks(fact)) for event, fact in pairs]
-
     def _take(self, change: Change) -> None:
         """Record what is new: edited instructions in their place, a rewind where the rest was edited."""
         for place, newer, message in change.replaced:
-            event = self._record(newer)
-            if isinstance(newer, Instructed):
-                self._replacing[place] = event.seq
-            self._taken.replace(place, message)
-        if change.at < len(self._taken):
-            to = self._taken.before[change.at]
+            self._history.replaced(place, self._record(newer), message)
+        if change.at < len(self._history.taken):
+            to = self._history.taken.before[change.at]
             whole = self._fits_whole(to)
             self._record(Rewound(to=to, keep_state=True, keep_reductions=True, show_dropped=whole))
-            self._taken.cut(change.at)
-            self._replacing = {place: seq for place, seq in self._replacing.items() if place < change.at}
+            self._history.cut(change.at)
         at = 0
         for chunk in change.chunks:
             before = self._engine.next_seq - 1
             for fact in chunk.facts:
                 self._record(fact)
-            self._taken.add(change.messages[at : at + chunk.messages], before=before)
+            self._history.taken.add(change.messages[at : at + chunk.messages], before=before)
             at += chunk.messages
 
     # ── sending ──────────────────────────────────────────────────────────────────────────────────────
@@ -338,11 +347,34 @@ class Context:
     def _settle(self, now: float) -> None:
         known = self._engine.next_seq
         try:
-            self._engine.settle(self._calls.moment(self._engine, now), at=now)
+            self._engine.settle(self._calls.moment(self._engine, now), at=now, write=self._summary)
         except ContextOverflow:
-            self._engine.take_back(known)
+            self._engine.take_back(self._paid(known))
             raise
         self._release(self._engine.log[known:])
+
+    def _paid(self, known: int) -> int:
+        """From where on reductions may be forgotten: a summary that a model was paid for is kept."""
+        for event in reversed(self._engine.log[known:]):
+            if isinstance(event.fact, Compacted) and measures(event.fact).asked:
+                return event.seq + 1
+        return known
+
+    def _summary(self, plan: Plan) -> Outcome:
+        """The summary of a range: by the models that there are for it, unless they failed too often, or else
+        from the log alone."""
+        engine = self._engine
+        broken = engine.record.broken and plan.reason != "hand"
+        if not self._summarisers or not plan.ask or broken:
+            return engine.ledger(plan)
+        job = Job.of(engine, plan, effective(engine.log), self._wire.dialect)
+        return write(
+            job.talk(self._summarisers, prompt=self._prompt),
+            self._summarisers,
+            requests=job.request,
+            clock=time.monotonic,
+            progress=self._progress,
+        )
 
     def _release(self, events: Sequence[Event]) -> None:
         """Messages that are no longer shown need no copies."""
@@ -350,7 +382,13 @@ class Context:
         for event in events:
             if isinstance(event.fact, Dropped | Compacted):
                 for first, last in hidden_by(event.fact):
-                    self._taken.hide(first, last, lambda seq: view.find(seq) is not None)
+                    self._history.taken.hide(first, last, lambda seq: view.find(seq) is not None)
+
+    def _newest_reduction(self) -> Event:
+        for event in reversed(effective(self._engine.log)):
+            if isinstance(event.fact, REDUCTIONS):
+                return event
+        raise UnknownHandle("nothing has been reduced, so there is nothing to undo")
 
     def _event(self, name: str | int) -> Event:
         seq, log = parse_handle(name), self._engine.log

@@ -7,32 +7,41 @@ time it is. The only way to change anything is `append`.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence, Set
 from operator import attrgetter
-from typing import Final
+from typing import Final, cast
 
 import msgspec
 from msgspec.structs import replace
 
 from foveal import clip as clipping
 from foveal.accounts import Accounts
-from foveal.budget import Budget, Caps, plan
+from foveal.budget import Budget, Caps, reserve_for
+from foveal.budget import plan as room
 from foveal.calibration import Calibration
 from foveal.carry import Carried, carried, restore
 from foveal.clip import UNLIMITED, Limits
 from foveal.clip_parts import clip_parts
+from foveal.compaction.measures import measures
+from foveal.compaction.plan import Plan, Refused
+from foveal.compaction.plan import plan as plan_range
+from foveal.compaction.record import TOPIC, Record
+from foveal.compaction.unasked import Outcome, unasked
 from foveal.errors import ContextOverflow
 from foveal.events import (
     AnyFact,
     Clipped,
     Compacted,
+    CompactionFailed,
     Dropped,
     Equipped,
     Event,
     Instructed,
     Masked,
     ModelSaid,
+    Noted,
     Opened,
+    Overflowed,
     Text,
     ToolReturned,
     Used,
@@ -41,6 +50,8 @@ from foveal.events import (
 from foveal.fold import advance, effective, fold
 from foveal.meter import Meter
 from foveal.models import Model
+from foveal.overflow import silent
+from foveal.overfull import available, overflow, refilled, too_much_media
 from foveal.policies import Moment, Policy, decide, rungs
 from foveal.tokens import Counter
 from foveal.view import View
@@ -61,6 +72,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     calibration: Calibration
     accounts: Accounts
     unreduced: int
+    record: Record = Record()
 
 
 class Engine:
@@ -83,6 +95,8 @@ class Engine:
         self.log: list[Event] = list(log)
         """The events in memory."""
         self.accounts = Accounts()
+        self.record = Record()
+        """How summaries and refusals went so far."""
         self.mover: Event | None = None
         """The first event since the last request that can have changed what that one showed."""
         self._settled: tuple[int, Budget] | None = None
@@ -96,14 +110,14 @@ class Engine:
             self.view = fold(self.log, meter)
             self._recount()
             for event in self.log:
-                if isinstance(event.fact, Used):
-                    self._account(event)
+                self._learn(event)
         else:
             self._resume(state, meter)
         self.next_seq = 1 + max(self.log[-1].seq if self.log else -1, -1 if state is None else state.seq)
         last = next((event for event in reversed(self.log) if isinstance(event.fact, Opened)), None)
         self.opened = last.fact if last is not None and isinstance(last.fact, Opened) else Opened(model="")
         self.opened_seq = last.seq if last is not None else -1
+        self._limit()
         self._hard = self.budget().hard
 
     def state(self) -> State:
@@ -114,13 +128,14 @@ class Engine:
             calibration=self.calibration,
             accounts=self.accounts,
             unreduced=self.unreduced,
+            record=self.record,
         )
 
     def _resume(self, state: State, meter: Meter) -> None:
         old = bisect_right(self.log, state.seq, key=_seq)
         self.view = restore(self.log[:old], state.carried, meter)
         self.calibration, self.accounts = state.calibration, state.accounts
-        self.unreduced = state.unreduced
+        self.unreduced, self.record = state.unreduced, state.record
         for event in self.log[old:]:
             self.view.advance(event)
             self._account(event)
@@ -153,6 +168,7 @@ class Engine:
         self.view = advance(self.view, event, self.log)
         if self.view is not before:
             self._recount()
+            self._learn(event)
             self.mover = self.mover or event
         else:
             self._account(event)
@@ -170,10 +186,21 @@ class Engine:
             self.unreduced += self.view.meter.message(event.seq, fact)
         elif isinstance(fact, Opened):
             self.opened, self.opened_seq = fact, event.seq
-        elif isinstance(fact, Used):
-            if fact.prompt <= self.model.window:  # a larger one was not this request's, or a sum of several
+        self._learn(event)
+
+    def _learn(self, event: Event) -> None:
+        """What an event teaches about the provider, whether it still counts or not."""
+        fact = event.fact
+        self.record = self.record.after(fact)
+        if isinstance(fact, Used):
+            if not silent(prompt=fact.prompt, predicted=fact.predicted, window=self.model.window):
                 self.calibration = self.calibration.observe(fact.units, fact.prompt)
             self.accounts = self.accounts.after(fact, self.model)
+        elif isinstance(fact, Compacted | CompactionFailed):
+            measured = measures(fact)
+            self.accounts = self.accounts.with_summary(measured.cost, asked=measured.asked)
+        elif isinstance(fact, Overflowed):
+            self._limit()
 
     def _recount(self) -> None:
         """The past has changed: count again what there is of it; what was spent remains spent."""
@@ -213,39 +240,135 @@ class Engine:
         """Units of the whole request."""
         return self.view.units + self.fixed_units
 
-    def budget(self) -> Budget:
-        """The room of the next request, by what is known now."""
-        caps = self.caps
+    def _caps(self) -> Caps:
+        """What the user allows, and what providers have been found to allow."""
+        caps, record = self.caps, self.record
         if self.policy.max_history_tokens and not caps.max_history_tokens:
             caps = replace(caps, max_history_tokens=self.policy.max_history_tokens)
-        budget = plan(
+        if self.model.name in record.reserves:
+            reserve = max(reserve_for(self.model, caps), record.reserves[self.model.name])
+            caps = replace(caps, reserve=reserve)
+        if record.media_bytes:
+            caps = replace(caps, max_media_bytes=min(caps.max_media_bytes, record.media_bytes))
+        return caps
+
+    def budget(self) -> Budget:
+        """The room of the next request, by what is known now."""
+        budget = room(
             self.model,
-            caps,
+            self._caps(),
             self.calibration,
             warn=self.policy.warn,
             act=self.policy.act,
+            act_tokens=self.policy.act_tokens,
             fixed=self.fixed_units,
             instructed=self.view.permanent_units,
         )
         self._hard = budget.hard
         return budget
 
-    def settle(self, moment: Moment, *, at: float | None = None) -> Budget:
-        """Reduce until the next request fits, or raise `ContextOverflow`. Without new events since the last
-        time this does nothing, whatever the clock says."""
+    def settling(self, moment: Moment, *, at: float | None = None) -> Generator[Plan, Outcome | None, Budget]:
+        """Reduce until the next request fits, or raise `ContextOverflow`. Where a summary is wanted, its plan is
+        yielded and the outcome taken: whoever drives this may ask a model, or write the ledger. Without new events
+        since the last time this does nothing, whatever the clock says."""
         budget = self.budget()
         if self._settled == (self.next_seq, budget):
             return budget
+        moment = replace(moment, paused=self.record.paused, refused=self.record.refused > 0)
         for _ in range(ROUNDS):
-            reduction = decide(self.view, budget, moment, self.policy)
-            if reduction is None:
+            wanted = decide(self.view, budget, moment, self.policy)
+            if wanted is None:
                 break
-            self.append(reduction, at=at)
+            if isinstance(wanted, Plan):
+                outcome = yield wanted
+                moment = replace(moment, compacted=True)
+                if outcome is not None:
+                    self.append(outcome, at=at)
+            else:
+                self.append(wanted, at=at)
             moment = replace(moment, cutting=True)
-        if self.view.units > budget.hard or self._too_much_media(budget):
-            raise self._overflow(budget)
+        if self.view.units > budget.hard or too_much_media(self.view, budget):
+            raise overflow(self.view, budget, self.calibration, self.policy)
+        if self.record.paused and not self.record.explained and self.view.units > budget.act:
+            self.append(Noted(text=refilled(self.view, budget, self.calibration), topic=TOPIC), at=at)
         self._settled = (self.next_seq, budget)
         return budget
+
+    def settle(
+        self,
+        moment: Moment,
+        *,
+        at: float | None = None,
+        write: Callable[[Plan], Outcome | None] | None = None,
+    ) -> Budget:
+        """`settling`, with summaries by `write`, or else by the ledger from the log in memory."""
+        work = self.settling(moment, at=at)
+        answer: Outcome | None = None
+        try:
+            while True:
+                answer = (write or self.ledger)(work.send(answer))
+        except StopIteration as done:
+            return cast(Budget, done.value)
+
+    def ledger(self, plan: Plan) -> Outcome:
+        """The summary of a range without a model."""
+        return unasked(
+            plan,
+            effective(self.log),
+            counter=self.view.meter.counter,
+            ratio=self.calibration.ratio,
+            elsewhere=self.elsewhere(plan),
+        )
+
+    def elsewhere(self, plan: Plan) -> set[str]:
+        """The names that are shown outside of a plan's range."""
+        inside = {
+            id(shown)
+            for step in self.view.steps
+            if plan.first <= step.seq <= plan.last and step.seq not in plan.keep
+            for shown in step.shown()
+        }
+        return rungs.names_beside(self.view, inside)
+
+    def plan(self, *, reason: str, focus: str = "") -> Plan | Refused:
+        """The range that a summary would stand for now."""
+        return plan_range(self.view, self.budget(), rungs.terms(self.policy), reason=reason, focus=focus)
+
+    def summaries(self, plan: Plan) -> Iterator[Compacted]:
+        """The summaries in view that a plan's range covers."""
+        inside = {
+            step.said.seq
+            for step in self.view.summaries
+            if all(plan.first <= low and high <= plan.last for low, high in step.covers)
+        }
+        for event in self.log:
+            if event.seq in inside and isinstance(event.fact, Compacted):
+                yield event.fact
+
+    @property
+    def max_tokens(self) -> int:
+        """What the answer to the next request may take at the most."""
+        free = self.model.window - self.calibration.tokens(self.total_units)
+        most = min(self.model.max_output, free)
+        return max(1, min(most, self.record.trimmed) if self.record.trimmed else most)
+
+    def refused_again(self, said: str) -> ContextOverflow:
+        """The error when a provider goes on refusing what it is sent."""
+        return overflow(self.view, self.budget(), self.calibration, self.policy, refused=said)
+
+    def switch(self, model: Model) -> None:
+        """Go on with another model."""
+        self.model = model
+        self.calibration = Calibration(ratio=model.token_ratio, spread=self.calibration.spread)
+        self._limit()
+
+    def _limit(self) -> None:
+        """The model as it has turned out to be."""
+        limit = self.record.limits.get(self.model.name)
+        if limit is not None and limit < self.model.window:
+            source = self.model.sources | {"window": "learned from a refused request"}
+            most = min(limit, self.model.max_input)
+            self.model = replace(self.model, window=limit, max_input=most, sources=source)
 
     def take_back(self, seq: int) -> None:
         """Forget the reductions from `seq` on: the request they were made for will not be sent. Needs the whole
@@ -257,68 +380,9 @@ class Engine:
             self.view.meter.forget_from(seq)
             self.mover = self.mover if self.mover is not None and self.mover.seq < seq else None
 
-    def _too_much_media(self, budget: Budget) -> bool:
-        media = self.view.media
-        if not media:
-            return False
-        return len(media) > budget.max_images or sum(m.size for m in media.values()) > budget.max_media_bytes
-
-    def _overflow(self, budget: Budget) -> ContextOverflow:
-        view, tokens = self.view, self.calibration.tokens
-        if view.units <= budget.hard:
-            size = sum(media.size for media in view.media.values())
-            problem = (
-                f"the request holds {len(view.media)} images with {size:,} bytes, but {budget.max_images} with "
-                f"{budget.max_media_bytes:,} are allowed; the latest message must stay as it is: send fewer or "
-                f"smaller ones, or raise max_images or max_media_bytes"
-            )
-        else:
-            problem = self._too_large(budget)
-        droppable = 0
-        if self.policy.ladder != "off":
-            droppable = sum(
-                view.units_of(step) for step in rungs.droppable(view, keep_task=False, keep_open=False)
-            )
-        return ContextOverflow(
-            problem,
-            needed=tokens(self.total_units),
-            available=self.available(budget),
-            window=budget.window,
-            reserve=budget.reserve,
-            margin=budget.margin,
-            floor=tokens(self.total_units - droppable),
-        )
-
     def available(self, budget: Budget) -> int:
         """Tokens that the request may have: what it is compared with."""
-        return min(budget.available, self.calibration.tokens(budget.hard + budget.fixed))
-
-    def _too_large(self, budget: Budget) -> str:
-        view, tokens = self.view, self.calibration.tokens
-        latest = view.latest_user
-        said = [
-            f"context needs {tokens(self.total_units):,} tokens but {self.available(budget):,} are "
-            f"available (window {budget.window:,}, reserve {budget.reserve:,}, margin {budget.margin:,})"
-        ]
-        if self.policy.ladder == "off":
-            said.append('policy "off" reduces nothing: choose another, or start a new session')
-        elif budget.fixed and tokens(budget.fixed) * 2 > budget.available:
-            said.append(
-                f"system text and tools alone take {tokens(budget.fixed):,}: shorten them, or offer fewer tools"
-            )
-        elif view.permanent_units * 2 > budget.hard:
-            taken = round(view.permanent_units * self.calibration.ratio)
-            said.append(
-                f"system messages and pinned rules alone take {taken:,}: shorten or unpin some of them"
-            )
-        elif latest is not None and view.units_of(latest) * 2 > budget.hard:
-            said.append(
-                f"the latest message alone takes {round(view.units_of(latest) * self.calibration.ratio):,}: "
-                "shorten it, raise `window`, or lower `reserve`"
-            )
-        else:
-            said.append("what is left may not be cut: raise `window`, lower `reserve`, or unpin something")
-        return "; ".join(said)
+        return available(budget, self.calibration)
 
 
 def _clips(

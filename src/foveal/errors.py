@@ -2,6 +2,7 @@
 
     FovealError
     ├── ContextOverflow     what must stay is larger than the room; carries the numbers and the floor
+    ├── NotCompacted        there was nothing to summarise, or nothing came of it; what is shown has not changed
     ├── MalformedMessage    a message that no dialect allows; names its index and field
     ├── BadSetting          a setting outside its range; names the field and what is allowed
     ├── UnknownHandle       a handle that no event of this log has
@@ -38,6 +39,16 @@ class ContextOverflow(FovealError):
         self.margin = margin
         self.floor = floor
         """Tokens of the smallest possible request: what no reduction may touch."""
+
+
+class NotCompacted(FovealError):
+    """No summary was recorded; says why."""
+
+    def __init__(self, problem: str, *, floor: int = 0) -> None:
+        super().__init__(f"nothing was summarised: {problem}")
+        self.problem = problem
+        self.floor = floor
+        """Tokens that no summary can remove, if that is what stood in the way."""
 
 
 class MalformedMessage(FovealError, ValueError):

@@ -275,16 +275,58 @@ class Dropped(Fact, frozen=True, tag="dropped"):
 
 
 class Compacted(Fact, frozen=True, tag="compacted"):
-    """Steps from `first` to `last` are shown as this summary; pinned steps in between stay."""
+    """Steps from `first` to `last` are shown as this summary, which stands where the last of them stood; pinned
+    ones and those in `keep` stay as they are, in front of it."""
 
     first: int
     last: int
     summary: str
+    keep: tuple[int, ...] = ()
+    """Events in the range that the summary does not stand for: the task, the latest request, open calls."""
+    chunks: tuple[str, ...] = ()
+    """What a model wrote from the originals, stretch by stretch. A later summary of a wider range is merged from
+    these, never from `summary`, so that nothing is a summary of a summary of a summary."""
     by: str = ""
     """Who wrote it: a model's name, or `ledger`."""
     metrics: Raw | UnsetType = UNSET
+    """How it went: `foveal.compaction.measures`."""
     reason: str = ""
+    """What set it off: `tokens`, `turns`, `hand`, `overflow`, `model` or `merge`."""
     rule: str = ""
+
+
+class CompactionFailed(Fact, frozen=True, tag="compaction_failed"):
+    """A summary of this range was begun and nothing came of it: what is shown has not changed."""
+
+    first: int
+    last: int
+    problem: str
+    by: str = ""
+    metrics: Raw | UnsetType = UNSET
+    reason: str = ""
+
+
+class Expanded(Fact, frozen=True, tag="expanded"):
+    """Until the user speaks again, the steps of this range are shown as they were said."""
+
+    first: int
+    last: int
+
+
+class Overflowed(Fact, frozen=True, tag="overflowed"):
+    """A provider refused a request as too large, or silently cut it."""
+
+    model: str
+    limit: int = 0
+    """Tokens that it allows, if it said so."""
+    needed: int = 0
+    """Tokens that it had counted, if it said so."""
+    output: int = 0
+    """Tokens for the answer that it had been asked for, if it said so."""
+    sent: int = 0
+    """Tokens that we had counted."""
+    sort: Literal["tokens", "bytes", "output", "silent"] = "tokens"
+    problem: str = ""
 
 
 class Reverted(Fact, frozen=True, tag="reverted"):
@@ -330,6 +372,9 @@ Known: TypeAlias = (
     | Masked
     | Dropped
     | Compacted
+    | CompactionFailed
+    | Expanded
+    | Overflowed
     | Reverted
     | Rewound
 )

@@ -1,7 +1,7 @@
 """Which events of a log count, and the view that they fold to.
 
 Folding n events takes O(n), advancing by one takes O(1). A rewind or a revert changes what counts, so after one the
-whole log is folded again.
+whole log is folded again; so it is when a range is shown whole for one turn, and when that turn ends.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from foveal.events import (
     Compacted,
     Dropped,
     Event,
+    Expanded,
     Instructed,
     Masked,
     ModelSaid,
@@ -27,8 +28,10 @@ from foveal.view import View
 
 
 def effective(log: Sequence[Event]) -> list[Event]:
-    """The events that still count: without what was rewound, and without what was reverted."""
+    """The events that still count: without what was rewound, what was reverted, and what was brought back only
+    until the user spoke again."""
     kept: list[Event] = []
+    spoken = False
     reverted: set[int] = set()
     rewound: Rewound | None = None  # the rewind whose stretch we are in, walking back
     for event in reversed(log):
@@ -43,7 +46,8 @@ def effective(log: Sequence[Event]) -> list[Event]:
             rewound = fact
         elif isinstance(fact, Reverted):
             reverted.add(fact.target)
-        else:
+        elif not (isinstance(fact, Expanded) and spoken):
+            spoken = spoken or isinstance(fact, UserSaid)
             kept.append(event)
     kept.reverse()
     return kept
@@ -51,7 +55,7 @@ def effective(log: Sequence[Event]) -> list[Event]:
 
 def _survives(fact: AnyFact, rewound: Rewound) -> bool:
     """Whether a fact still counts after a rewind to before it."""
-    if isinstance(fact, UserSaid | ModelSaid | ToolReturned | Rewound):
+    if isinstance(fact, UserSaid | ModelSaid | ToolReturned | Rewound | Expanded):
         return False
     if isinstance(fact, Instructed) and not fact.aside and fact.replaces is None:
         return False
@@ -66,6 +70,7 @@ def fold(log: Sequence[Event], meter: Meter) -> View:
     """The view of a whole log."""
     view = View(meter)
     counting = effective(log)
+    view.expanded = tuple(event for event in counting if isinstance(event.fact, Expanded))
     for event in counting:
         view.advance(event)
     view.spared = _spared(log, {event.seq for event in counting}) if len(counting) < len(log) else set()
@@ -80,7 +85,14 @@ def _spared(log: Sequence[Event], counting: set[int]) -> set[int]:
 
 def advance(view: View, event: Event, log: Sequence[Event]) -> View:
     """The view after `event`, the newest of `log`: moved on, or folded anew if the past changed."""
-    if isinstance(event.fact, Reverted | Rewound):
+    if refolds(event.fact, view):
         return fold(log, view.meter)
     view.advance(event)
     return view
+
+
+def refolds(fact: AnyFact, view: View) -> bool:
+    """A fact that changes which earlier ones count."""
+    return isinstance(fact, Reverted | Rewound | Expanded) or (
+        isinstance(fact, UserSaid) and bool(view.expanded)
+    )

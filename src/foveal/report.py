@@ -13,6 +13,7 @@ from typing import Final
 import msgspec
 
 from foveal.budget import Budget
+from foveal.compaction.measures import Measures, measures
 from foveal.engine import Engine
 from foveal.events import (
     AnyFact,
@@ -88,6 +89,18 @@ class Repair(msgspec.Struct, frozen=True, kw_only=True):
     done: str
 
 
+class Summary(msgspec.Struct, frozen=True, kw_only=True):
+    """How one summary came about, and what it did."""
+
+    handle: str
+    first: str
+    last: str
+    """The range it stands for, by handles."""
+    by: str
+    reason: str
+    measures: Measures
+
+
 class Report(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     window: int
@@ -114,6 +127,10 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """Dollars, by the model's prices."""
     saved: float | None
     """Dollars against sending everything each time, with an ideal cache."""
+    question: str
+    """What to ask the user when nothing is summarised without consent; "" when there is nothing to ask."""
+    summaries: tuple[Summary, ...]
+    """Those in view, oldest first."""
     breaks: tuple[Break, ...]
     repairs: tuple[Repair, ...]
     events: tuple[Line, ...]
@@ -131,6 +148,7 @@ def report(engine: Engine, *, calls: int, breaks: Sequence[Break]) -> Report:
     view = engine.view
     shared = _totals(engine, budget)
     accounts = engine.accounts
+    limit = engine.available(budget)
     state = "over" if view.units > budget.hard else "act" if view.units > budget.act else "ok"
     if state == "ok" and view.units > budget.warn:
         state = "warn"
@@ -142,9 +160,9 @@ def report(engine: Engine, *, calls: int, breaks: Sequence[Break]) -> Report:
         measured=calibration.measured,
         totals=shared,
         used=calibration.tokens(engine.total_units),
-        limit=engine.available(budget),
-        warn=calibration.tokens(budget.warn + budget.fixed),
-        act=calibration.tokens(budget.act + budget.fixed),
+        limit=limit,
+        warn=min(limit, calibration.tokens(budget.warn + budget.fixed)),
+        act=min(limit, calibration.tokens(budget.act + budget.fixed)),
         state=state,
         policy=engine.policy.name,
         calls=calls,
@@ -153,10 +171,34 @@ def report(engine: Engine, *, calls: int, breaks: Sequence[Break]) -> Report:
         turns_left=_turns_left(view, budget),
         spent=accounts.spent,
         saved=accounts.saved,
+        question=_question(engine, state),
+        summaries=tuple(_summaries(engine)),
         breaks=tuple(breaks),
         repairs=tuple(_repairs(view)),
         events=tuple(_lines(engine)),
     )
+
+
+def _question(engine: Engine, state: str) -> str:
+    if engine.policy.mode != "confirm" or state not in ("act", "over"):
+        return ""
+    used, window = engine.calibration.tokens(engine.total_units), engine.model.window
+    return f"Context usage at {used / window:.0%} ({used:,}/{window:,} tokens). Compact conversation? [y/N]"
+
+
+def _summaries(engine: Engine) -> Iterable[Summary]:
+    shown = {step.said.seq for step in engine.view.summaries}
+    for event in engine.log:
+        fact = event.fact
+        if event.seq in shown and isinstance(fact, Compacted):
+            yield Summary(
+                handle=event.handle,
+                first=handle(fact.first),
+                last=handle(fact.last),
+                by=fact.by,
+                reason=fact.reason,
+                measures=measures(fact),
+            )
 
 
 # ── totals ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -336,6 +378,10 @@ def _card(report: Report) -> Iterable[str]:
             levels[event.level] = levels.get(event.level, 0) + 1
     if levels:
         yield "  " + ", ".join(f"{count:,} {level}" for level, count in levels.items())
+    for made in report.summaries:
+        sizes = f"{made.measures.before:,} → {made.measures.after:,} tokens" if made.measures.before else ""
+        told = ", ".join(filter(None, (sizes, made.reason, f"by {made.by}" if made.by else "")))
+        yield f"  summary {made.handle} of {made.first}–{made.last}: {one_line(told, width=100)}"
     if report.breaks:
         last = report.breaks[-1]
         many = "s" if len(report.breaks) != 1 else ""

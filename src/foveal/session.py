@@ -6,10 +6,9 @@
         messages = (await session.fit()).to_anthropic()
 
 1. What `append` returned is stored; nothing is shown to a model that is not.
-2. Only what the view needs is in memory, and opening reads only that.
-3. When another process appended first, the session reads what it missed and tries again: a user's message is
+2. When another process appended first, the session reads what it missed and tries again: a user's message is
    never lost to a conflict, and a reduction is decided anew.
-4. After an error in the store, or a cancellation, the next call reads the session again from the store.
+3. Messages can be appended while a summary is written; the next request waits for it only when it must.
 """
 
 from __future__ import annotations
@@ -17,22 +16,24 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from typing import Any, Final, Self, Unpack
+from typing import Any, Self, Unpack
 
-import msgspec
 from msgspec.structs import replace
 
 from foveal import wire
 from foveal.accounts import Accounts
 from foveal.budget import Caps
 from foveal.calls import Calls
-from foveal.carry import needed
-from foveal.engine import Engine, State
-from foveal.errors import BadSetting, Conflict, ContextOverflow, StoreError, UnknownHandle, UnknownSession
+from foveal.compaction.plan import Plan, Refused, source
+from foveal.compaction.unasked import Outcome, unasked
+from foveal.coordinator import CHANGED, Coordinator
+from foveal.engine import Engine
+from foveal.errors import BadSetting, Conflict, ContextOverflow, NotCompacted, UnknownHandle
 from foveal.events import (
     REDUCTIONS,
     AnyFact,
+    Compacted,
+    CompactionFailed,
     Dialect,
     Equipped,
     Event,
@@ -45,18 +46,18 @@ from foveal.events import (
     Unknown,
     parse_handle,
 )
+from foveal.expand import expansion, no_room
 from foveal.fitted import Fitted
 from foveal.fold import effective
 from foveal.inherit import inheritance
+from foveal.job import Job, failed
+from foveal.keeper import TRIES, Keeper
 from foveal.models import Model
-from foveal.ports import Checkpoint, Hit, SessionInfo, Store
+from foveal.policies import Moment, rungs
+from foveal.ports import Hit, SessionInfo, Store
 from foveal.report import Line, Report, line, report
 from foveal.setup import Settings, Setup, setup
-
-TRIES: Final = 50
-"""How often a conflict with other writers is resolved by reading again before giving up."""
-KEEP_EVERY: Final = 64
-"""A checkpoint is kept after so many events, and after every reduction."""
+from foveal.summarise import Progress, Summarise, chain, prompt_text
 
 
 def events_in_memory(model: Model, caps: Caps | None = None) -> int:
@@ -70,20 +71,19 @@ def events_in_memory(model: Model, caps: Caps | None = None) -> int:
 class Session:
     """One session, to be used from one event loop; calls are served one after the other."""
 
-    def __init__(self, store: Store, id: str, made: Setup, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, store: Store, id: str, made: Setup, clock: Callable[[], float], coordinator: Coordinator
+    ) -> None:
         self.store = store
         self.id = id
-        self._limit = events_in_memory(made.model, made.caps)
-        caps = made.caps
-        if not caps.max_messages:
-            caps = replace(caps, max_messages=self._limit * 3 // 4)
-        self._setup = made._replace(caps=caps)
-        self._engine: Engine | None = None
+        in_memory = events_in_memory(made.model, made.caps)
+        if not made.caps.max_messages:
+            made = made._replace(caps=replace(made.caps, max_messages=in_memory * 3 // 4))
+        self._keeper = Keeper(store, id, made, clock, in_memory=in_memory)
+        self._coordinator = coordinator
         self._clock = clock
         self._lock = asyncio.Lock()
         self._calls = Calls()
-        self._kept = -1
-        self._erased = False
         self._before: tuple[AnyFact, ...] = ()
 
     @classmethod
@@ -94,16 +94,26 @@ class Session:
         *,
         model: str | Model,
         origin: str = "",
+        summarise: Summarise | Sequence[Summarise] | None = None,
+        prompt: str = "",
+        progress: Callable[[Progress], None] | None = None,
         clock: Callable[[], float] | None = None,
         **settings: Unpack[Settings],
     ) -> Self:
-        """Open a session, or begin one. A change of model or policy is recorded."""
-        session = cls(store, id, setup(model, **settings), clock or time.time)
+        """Open a session, or begin one. A change of model or policy is recorded. `summarise` writes summaries: an
+        async callable that is given a request, or several to fall back on; without it, they are written from the
+        log alone. `prompt` is a text, or `file://…`, in place of ours."""
+        clock = clock or time.time
+        coordinator = Coordinator(
+            chain(summarise), prompt=prompt_text(prompt), clock=time.monotonic, progress=progress
+        )
+        session = cls(store, id, setup(model, **settings), clock, coordinator)
         async with session._lock:
-            engine = await session._ready()
+            engine = await session._keeper.ready()
             opened = Opened(model=engine.model.name, policy=engine.policy.name, origin=origin)
             if origin or (opened.model, opened.policy) != (engine.opened.model, engine.opened.policy):
-                await session._commit([opened])
+                session._calls.switched = bool(engine.opened.model) and engine.opened.model != opened.model
+                await session._keeper.commit([opened])
         return session
 
     # ── the loop ─────────────────────────────────────────────────────────────────────────────────────
@@ -116,7 +126,7 @@ class Session:
                     "fact", fact, "a fact of `foveal.events`; messages of a provider go to `take`"
                 )
         async with self._lock:
-            return tuple(await self._commit(facts))
+            return tuple(await self._keeper.commit(facts))
 
     async def take(self, *messages: Any, dialect: Dialect = "") -> tuple[Event, ...]:
         """Store messages as a provider has them, dicts or objects of its library; the dialect is recognised."""
@@ -127,60 +137,67 @@ class Session:
         """The tools on offer from here on; they are counted. Nothing is stored when they are the same as before."""
         async with self._lock:
             offered = Equipped(tools=wire.opaque(wire.plain(tools), "tools"))
-            held = (await self._caught_up()).view.tools
+            held = (await self._keeper.caught_up()).view.tools
             if held is None or held[1] != offered:
                 self._calls.broken |= held is not None
-                await self._commit([offered])
+                await self._keeper.commit([offered])
 
     async def fit(self) -> Fitted:
-        """What the next request should send: legal, and within the budget, or `ContextOverflow`."""
-        async with self._lock:
-            engine = await self._caught_up()
-            now = self._clock()
-            for _ in range(TRIES):
-                first = engine.next_seq
-                try:
-                    engine.settle(self._calls.moment(engine, now), at=now)
-                except ContextOverflow:
-                    self._engine = None  # nothing will be sent, so nothing that was cut for it is stored
-                    raise
-                if await self._stored(engine, first):
-                    break
-                engine = await self._ready()
-            else:
-                raise self._outrun()
-            return self._fitted(engine, now)
+        """What the next request should send: legal, and within the budget, or `ContextOverflow`. Waits for a
+        summary only when the request would not fit without it; messages can be appended meanwhile."""
+        asked = False
+        while True:
+            async with self._lock:
+                fitted = await self._fit(ask=not asked)
+            if fitted is not None:
+                return fitted
+            asked = True
+            await self._coordinator.wait()
 
     async def observe(self, reported: Any) -> None:
         """Record the usage that a provider reported for the request of the last `fit`."""
         async with self._lock:
-            fact = self._calls.report(reported, await self._ready())
+            facts = self._calls.report(reported, await self._keeper.ready())
+            if facts:
+                await self._keeper.commit(facts)
+
+    async def overflowed(self, error: object) -> bool:
+        """Whether a provider's error says that the request was too large. If so, its limit is learned and the next
+        `fit` is smaller (or `max_tokens` is): send again. Raises `ContextOverflow` when that has not helped."""
+        async with self._lock:
+            fact = self._calls.refusal(error, await self._keeper.caught_up())
             if fact is not None:
-                await self._commit([fact])
+                await self._keeper.commit([fact])
+            return fact is not None
 
     # ── looking ──────────────────────────────────────────────────────────────────────────────────────
 
     async def usage(self) -> Accounts:
         """What this session has used and cost so far."""
         async with self._lock:
-            return (await self._caught_up()).accounts
+            return (await self._keeper.caught_up()).accounts
+
+    async def max_tokens(self) -> int:
+        """What the answer to the next request may take at the most."""
+        async with self._lock:
+            return (await self._keeper.caught_up()).max_tokens
 
     async def report(self) -> Report:
         """What fills the window and why; lists the events that the view needs, not the whole log."""
         async with self._lock:
-            return report(await self._caught_up(), calls=self._calls.count, breaks=self._calls.breaks)
+            return report(await self._keeper.caught_up(), calls=self._calls.count, breaks=self._calls.breaks)
 
     async def why(self, name: str | int) -> Line:
         """How one event stands in the next request, and which event is behind that."""
         async with self._lock:
-            event = await self._event(name)
-            whole = Engine(*self._setup, log=await self.store.read(self.id))
+            event = await self._keeper.event(name)
+            whole = await self._keeper.whole()
             counts = any(event.seq == other.seq for other in effective(whole.log))
             return line(whole, event, counts=counts)
 
     async def original(self, name: str | int) -> str:
         """The whole text of an event, whatever is shown of it."""
-        return wire.original((await self._event(name)).fact)
+        return wire.original((await self._keeper.event(name)).fact)
 
     async def events(self, *, first: int = 0, last: int | None = None) -> list[Event]:
         return await self.store.read(self.id, first=first, last=last)
@@ -194,12 +211,12 @@ class Session:
 
     def visible(self, seq: int) -> bool:
         """The event is shown whole in the request as it stands now."""
-        found = self._engine.view.find(seq) if self._engine is not None else None
+        found = self._keeper.engine.view.find(seq) if self._keeper.engine is not None else None
         return found is not None and found[1].level == "full"
 
     @property
     def last(self) -> int:
-        return self._engine.next_seq - 1 if self._engine is not None else -1
+        return self._keeper.engine.next_seq - 1 if self._keeper.engine is not None else -1
 
     async def info(self) -> SessionInfo:
         return await self.store.info(self.id)
@@ -213,10 +230,10 @@ class Session:
         async with self._lock:
             target = None
             if event is not None:
-                target = (await self._event(event)).seq
-                if (await self._ready()).view.find(target) is None:
+                target = (await self._keeper.event(event)).seq
+                if (await self._keeper.ready()).view.find(target) is None:
                     raise UnknownHandle(f"{event!r} is not shown any more, so it cannot be pinned")
-            return (await self._commit([Pinned(text=text, target=target)]))[0].handle
+            return (await self._keeper.commit([Pinned(text=text, target=target)]))[0].handle
 
     async def snapshot(self, data: Any, *, label: str = "") -> str:
         """Record an application's own state; it is never sent. Returns its handle."""
@@ -226,27 +243,65 @@ class Session:
         """Take back one reduction (the newest, if none is named), whatever came after it. Returns what was taken
         back."""
         async with self._lock:
-            await self._caught_up()
-            event = await self._newest_reduction() if name is None else await self._event(name)
+            await self._keeper.caught_up()
+            event = await self._keeper.newest_reduction() if name is None else await self._keeper.event(name)
             if not isinstance(event.fact, (*REDUCTIONS, Pinned)):
                 raise UnknownHandle(
                     f"{event.handle} is not a reduction or a pin, so there is nothing to undo"
                 )
-            await self._commit([Reverted(target=event.seq)])
+            await self._keeper.commit([Reverted(target=event.seq)])
             return event
+
+    async def compact(self, focus: str = "") -> Event:
+        """Summarise old turns now; `focus` says what to keep above all. Returns the event that records it; raises
+        `NotCompacted` when there is nothing to summarise or nothing came of it."""
+        await self._coordinator.wait()
+        async with self._lock:
+            engine = await self._keeper.caught_up()
+            await self._take(engine)
+            plan = engine.plan(reason="hand", focus=focus)
+            if isinstance(plan, Refused):
+                raise NotCompacted(plan.problem, floor=engine.calibration.tokens(plan.floor))
+            job = await self._job(engine, plan)
+        outcome = await self._coordinator.write(job)
+        async with self._lock:
+            if source((await self._keeper.caught_up()).view, job.plan) != job.fingerprint:
+                outcome = failed(job.plan, CHANGED, outcome)
+            event = (await self._keeper.commit([outcome]))[0]
+        if isinstance(outcome, CompactionFailed):
+            raise NotCompacted(outcome.problem)
+        return event
+
+    async def expand(self, name: str | int) -> None:
+        """Show a range as it was said until the user speaks again: that of a reduction, or the step of an event.
+        Raises `ContextOverflow` when there is no room for it."""
+        async with self._lock:
+            await self._keeper.caught_up()
+            log = await self.store.read(self.id)
+            facts = expansion(effective(log), (await self._keeper.event(name)).seq)
+            shown = [*log, *(Event(len(log) + i, fact) for i, fact in enumerate(facts))]
+            try:
+                Engine(*self._keeper.setup, log=shown).settle(Moment())
+            except ContextOverflow as problem:
+                raise no_room(problem, name) from None
+            await self._keeper.commit(facts)
+
+    async def close(self) -> None:
+        """Stop what is being written in the background; what is stored stays."""
+        await self._coordinator.close()
 
     async def rewind(self, to: str | int) -> None:
         """Go back to how the session was after event `to`; what came later stays in the log, and is not shown."""
         async with self._lock:
-            await self._commit([Rewound(to=_within(await self._caught_up(), to))])
+            await self._keeper.commit([Rewound(to=_within(await self._keeper.caught_up(), to))])
 
     async def fork(self, id: str, *, at: str | int | None = None) -> Session:
         """A new session that begins with this one's events up to `at` (all of them, if not given)."""
         async with self._lock:
-            engine = await self._caught_up()
+            engine = await self._keeper.caught_up()
             last = engine.next_seq - 1 if at is None else _within(engine, at)
             await self.store.fork(self.id, id, at=last)
-        forked = type(self)(self.store, id, self._setup, self._clock)
+        forked = type(self)(self.store, id, self._keeper.setup, self._clock, self._coordinator.another())
         await forked.append(replace(engine.opened, origin=f"{self.id}@{last}"))
         return forked
 
@@ -259,7 +314,7 @@ class Session:
         if any(info.id == id for info in await store.sessions()):
             raise Conflict(id, given=0, next_seq=(await store.info(id)).events)
         session = await cls.open(store, id, model=model, origin=origin, **settings)
-        await session.append(*inheritance(earlier, origin, session._setup.counter))
+        await session.append(*inheritance(earlier, origin, session._keeper.setup.counter))
         return session
 
     async def rename(self, title: str) -> None:
@@ -269,133 +324,89 @@ class Session:
         """Erase the text of this session for good; its log stays gapless, with nothing in it."""
         async with self._lock:
             await self.store.erase(self.id)
-            self._engine = None
+            self._keeper.engine = None
 
-    # ── the only appender ────────────────────────────────────────────────────────────────────────────
+    # ── summaries ────────────────────────────────────────────────────────────────────────────────────
 
-    async def _commit(self, facts: Sequence[AnyFact]) -> list[Event]:
-        """Store facts after whatever is there, trying again when somebody else was first."""
-        if any(isinstance(fact, Reverted | Rewound) for fact in facts):
-            return await self._commit_history(facts)
+    async def _fit(self, *, ask: bool) -> Fitted | None:
+        """What to send; None when a summary must be waited for."""
+        engine = await self._keeper.caught_up()
+        now = self._clock()
         for _ in range(TRIES):
-            engine = await self._ready()
             first = engine.next_seq
-            now = self._clock()
-            self._engine = None  # until all of it is stored, what is in memory is not true
-            events = [engine.append(fact, at=now) for fact in facts]
-            if await self._stored(engine, first):
-                return events
-        raise self._outrun()
-
-    async def _commit_history(self, facts: Sequence[AnyFact]) -> list[Event]:
-        """Store facts that change which earlier ones count; the whole log is folded again afterwards."""
-        for _ in range(TRIES):
-            first = (await self._caught_up()).next_seq
-            now = self._clock()
-            events = [Event(seq, fact, now) for seq, fact in enumerate(facts, first)]
-            self._engine = None
             try:
-                await self.store.append(self.id, events)
-            except Conflict:
-                continue
-            await self._tidy(await self._ready(), events)
-            return events
-        raise self._outrun()
+                ready = await self._settled(engine, now, ask=ask)
+            except ContextOverflow:
+                self._keeper.engine = None  # nothing will be sent, so nothing that was cut for it is stored
+                raise
+            if await self._keeper.stored(engine, first):
+                break
+            engine = await self._keeper.ready()
+        else:
+            raise self._keeper.outrun()
+        if not ready:
+            return None
+        fitted = self._fitted(engine, now)
+        await self._foresee(engine)
+        return fitted
 
-    def _outrun(self) -> StoreError:
-        return StoreError(f"session {self.id!r}: {TRIES} conflicts in a row with other writers; try again")
-
-    async def _stored(self, engine: Engine, first: int) -> bool:
-        """Store what the engine has appended since `first`; False when somebody else was first."""
-        new = engine.since(first)
-        self._engine = None
+    async def _settled(self, engine: Engine, now: float, *, ask: bool) -> bool:
+        """Reduce until the request fits; False when a summary is being written that must be waited for."""
+        work = engine.settling(self._calls.moment(engine, now), at=now)
+        answer: Outcome | None = None
         try:
-            if new:
-                await self.store.append(self.id, new)
-        except Conflict:
-            return False
-        self._engine = engine
-        if new:
-            await self._tidy(engine, new)
-        return True
+            while True:
+                plan = work.send(answer)
+                over = engine.view.units > engine.budget().hard
+                answer = await self._take(engine)
+                if answer is None and ask and plan.ask and self._coordinator.asks(engine.record):
+                    if self._coordinator.idle:
+                        self._coordinator.begin(await self._job(engine, plan))
+                    if over:
+                        return False
+                elif answer is None:
+                    answer = await self._unasked(engine, plan)
+        except StopIteration:
+            return True
 
-    async def _tidy(self, engine: Engine, new: Sequence[Event]) -> None:
-        """Keep a checkpoint now and then, and only what the view needs in memory."""
-        reduced = any(isinstance(event.fact, (*REDUCTIONS, Reverted, Rewound)) for event in new)
-        due = engine.next_seq - self._kept > KEEP_EVERY
-        if not (reduced or due or len(engine.log) > self._limit):
+    async def _take(self, engine: Engine) -> Compacted | None:
+        """The summary that was written in the background, if it can be used; that it cannot is recorded."""
+        outcome = self._coordinator.take(engine.view)
+        if isinstance(outcome, CompactionFailed):
+            engine.append(outcome, at=self._clock())
+            return None
+        return outcome
+
+    async def _foresee(self, engine: Engine) -> None:
+        """Begin a summary that will be needed soon, so that nobody has to wait for it then."""
+        if not self._coordinator.idle or not self._coordinator.asks(engine.record) or engine.record.paused:
             return
-        wanted = needed(engine.view) | {engine.opened_seq}
-        state = engine.state()
-        checkpoint = Checkpoint(seq=state.seq, needed=tuple(sorted(wanted)), state=msgspec.json.encode(state))
-        with suppress(StoreError):  # a checkpoint is a cache: without it, opening takes longer
-            await self.store.keep_checkpoint(self.id, checkpoint)
-            self._kept = engine.next_seq
-        engine.forget(wanted)
+        if rungs.foreseen(engine.view, engine.budget(), engine.policy):
+            plan = engine.plan(reason="tokens")
+            if isinstance(plan, Plan):
+                self._coordinator.begin(await self._job(engine, plan))
 
-    # ── reading ──────────────────────────────────────────────────────────────────────────────────────
+    async def _job(self, engine: Engine, plan: Plan) -> Job:
+        return Job.of(engine, plan, await self._source(engine, plan))
 
-    async def _ready(self) -> Engine:
-        """The engine as of the last thing that this session knows to be stored."""
-        if self._engine is None:
-            self._engine = await self._loaded()
-        return self._engine
+    async def _unasked(self, engine: Engine, plan: Plan) -> Outcome:
+        events = await self._source(engine, plan)
+        return unasked(
+            plan,
+            events,
+            counter=engine.view.meter.counter,
+            ratio=engine.calibration.ratio,
+            elsewhere=engine.elsewhere(plan),
+        )
 
-    async def _caught_up(self) -> Engine:
-        """The engine with what other processes have appended meanwhile."""
-        engine = await self._ready()
-        if not engine.next_seq:
-            return engine
-        missed = await self.store.read(self.id, first=engine.next_seq)
-        if self._erased is not (erased := (await self.store.info(self.id)).erased):
-            self._engine, self._erased = None, erased  # somebody erased what is still in memory here
-            return await self._ready()
-        if any(isinstance(event.fact, Reverted | Rewound) for event in missed):
-            self._engine = None
-            return await self._ready()
-        for event in missed:
-            engine.take(event)
-        return engine
-
-    async def _loaded(self) -> Engine:
-        try:
-            checkpoint = await self.store.checkpoint(self.id)
-        except UnknownSession:
-            return Engine(*self._setup)
-        if checkpoint is not None:
-            engine = await self._resumed(checkpoint)
-            if engine is not None:
-                return engine
-        return Engine(*self._setup, log=await self.store.read(self.id))
-
-    async def _resumed(self, checkpoint: Checkpoint) -> Engine | None:
-        """From the checkpoint on; None when it cannot be used and the whole log must be folded."""
-        try:
-            state = msgspec.json.decode(checkpoint.state, type=State)
-        except msgspec.DecodeError:
-            return None
-        newer = await self.store.read(self.id, first=checkpoint.seq + 1)
-        if any(isinstance(event.fact, Reverted | Rewound) for event in newer):
-            return None
-        older = await self.store.pick(self.id, checkpoint.needed)
-        if len(older) != len(checkpoint.needed):
-            return None
-        self._kept = checkpoint.seq
-        return Engine(*self._setup, log=[*older, *newer], state=state)
-
-    async def _event(self, name: str | int) -> Event:
-        seq = parse_handle(name)
-        found = await self.store.pick(self.id, [seq]) if seq is not None else []
-        if not found:
-            raise UnknownHandle(f"no event of session {self.id!r} has the handle {name!r}")
-        return found[0]
-
-    async def _newest_reduction(self) -> Event:
-        log = await self.store.read(self.id)
-        for event in reversed(effective(log)):
-            if isinstance(event.fact, REDUCTIONS):
-                return event
-        raise UnknownHandle(f"nothing in session {self.id!r} has been reduced, so there is nothing to undo")
+    async def _source(self, engine: Engine, plan: Plan) -> list[Event]:
+        """The events of a range that count, whatever is shown of them; with those of the last summary before it,
+        some of which may be read again."""
+        before = (
+            [low for step in engine.view.summaries[-1:] for low, _ in step.covers] if plan.overlap else []
+        )
+        stored = await self.store.read(self.id, first=min([plan.first, *before]))
+        return effective(stored)
 
     def _fitted(self, engine: Engine, now: float) -> Fitted:
         fitted = Fitted.of(

@@ -16,6 +16,8 @@ from foveal.events import Call, Content, Mark, Text, ToolReturned, parts
 from foveal.meter import PER_MESSAGE, Message, Meter
 
 Level = Literal["full", "clipped", "masked", "summarised", "dropped"]
+Ranges = tuple[tuple[int, int], ...]
+"""Stretches of the log by the seqs of their ends, both included."""
 Kind = Literal["instructed", "user", "model", "pinned", "summary", "notice"]
 
 NO_RESULT: Final = "[foveal: this call has no recorded result; it was interrupted]"
@@ -155,8 +157,8 @@ class Step:
         self.slots: list[Slot] = []
         self.pin = -1
         """The event that pinned it; -1 when none did."""
-        self.covers: tuple[int, int] | None = None
-        """For a summary: the first and last seq that it stands for."""
+        self.covers: Ranges = ()
+        """For a summary: the ranges of seq that it stands for."""
         self.messages = 1
         """How many messages this step is in the log."""
         self.units: int | None = None

@@ -22,10 +22,12 @@ from foveal.events import (
     Call,
     Clipped,
     Compacted,
+    CompactionFailed,
     Dropped,
     Equipped,
     Erased,
     Event,
+    Expanded,
     Instructed,
     Marked,
     Masked,
@@ -33,6 +35,7 @@ from foveal.events import (
     ModelSaid,
     Noted,
     Opened,
+    Overflowed,
     Pinned,
     Reverted,
     Rewound,
@@ -46,7 +49,7 @@ from foveal.events import (
     text_of,
 )
 from foveal.meter import Meter
-from foveal.steps import Level, Overlay, Shown, Slot, Step
+from foveal.steps import Level, Overlay, Ranges, Shown, Slot, Step
 
 _seq = attrgetter("seq")
 
@@ -56,7 +59,7 @@ class Cover:
 
     __slots__ = ("level", "owner", "ranges", "rule")
 
-    def __init__(self, level: Level, owner: int, ranges: tuple[tuple[int, int], ...], rule: str) -> None:
+    def __init__(self, level: Level, owner: int, ranges: Ranges, rule: str) -> None:
         self.level: Level = level
         self.owner = owner
         self.ranges = ranges
@@ -90,6 +93,8 @@ class View:
         """The step that tells of them."""
         self.spared: set[int] = set()
         """Results whose mask somebody took back: not to be masked again unless there is no other way."""
+        self.expanded: tuple[Event, ...] = ()
+        """Ranges that are shown as they were said until the user speaks again."""
         self.tools: tuple[int, Equipped] | None = None
         """The tools on offer, and the event that says so."""
         self._where: dict[int, tuple[Step, Shown]] = {}
@@ -138,6 +143,11 @@ class View:
     @property
     def first_user(self) -> Step | None:
         return next((step for step in self.steps if step.kind == "user"), None)
+
+    @property
+    def summaries(self) -> list[Step]:
+        """The summaries in view, oldest first."""
+        return [step for step in self.steps if step.kind == "summary"]
 
     @property
     def seqs(self) -> Collection[int]:
@@ -199,7 +209,12 @@ class View:
                 self.tools = (seq, fact)
             case Marked():
                 self._mark(seq, fact)
+            case Expanded():
+                for step in self._within(((fact.first, fact.last),)):
+                    step.pin = seq
             case Opened() | Noted() | Used() | SnapshotTaken() | Erased() | Unknown():
+                pass
+            case CompactionFailed() | Overflowed():
                 pass
             case Reverted() | Rewound():
                 raise AssertionError("a rewind or a revert changes which events count: fold again")
@@ -207,6 +222,8 @@ class View:
                 assert_never(fact)
 
     def _add(self, step: Step) -> None:
+        if self.expanded and not step.pinned:
+            step.pin = next((e.seq for e in self.expanded if _inside(step.seq, e.fact)), -1)
         self.steps.append(step)
         self._place(step, step.said)
         self._uncounted.append(step)
@@ -299,6 +316,8 @@ class View:
         if found is None:  # hidden, rewound or never there: nothing to show differently
             return
         step, shown = found
+        if any(step.pin == event.seq for event in self.expanded):
+            return
         content = shown.fact.content
         if part != -1 and (isinstance(content, str) or not 0 <= part < len(content)):
             return  # no such part: a fact from a file that somebody wrote by hand
@@ -344,14 +363,21 @@ class View:
         self._insert(self.notice)
 
     def _compact(self, seq: int, fact: Compacted) -> None:
-        hidden = self._hide(Cover("summarised", seq, hidden_by(fact), fact.rule))
-        if not hidden:
+        ranges = hidden_by(fact)
+        taken = [step for step in self.steps if step.covers and _common(step.covers, ranges)]
+        places = [low for step in taken for low, _ in _common(step.covers, ranges)]
+        hidden = self._hide(Cover("summarised", seq, ranges, fact.rule))
+        places += [step.seq for step in hidden]
+        if not places:
             return
-        self.show_summary(seq, fact, place=hidden[0].seq, messages=sum(step.messages for step in hidden))
+        messages = sum(step.messages for step in hidden)
+        self.show_summary(seq, fact, place=max(places), messages=messages, covers=ranges)
 
-    def show_summary(self, seq: int, fact: Compacted, *, place: int, messages: int) -> None:
+    def show_summary(
+        self, seq: int, fact: Compacted, *, place: int, messages: int, covers: Ranges | None = None
+    ) -> None:
         summary = Step(place, "summary", UserSaid(content=fact.summary))
-        summary.covers = (fact.first, fact.last)
+        summary.covers = hidden_by(fact) if covers is None else covers
         summary.said.seq = seq
         summary.messages = messages
         self._place(summary, summary.said)
@@ -366,8 +392,15 @@ class View:
         self.permanent.append(step)
 
     def _hide(self, cover: Cover) -> list[Step]:
+        """Take the steps in a cover's ranges out of view. A summary goes when newer covers have taken over every
+        event that it stood for."""
         self.covers.append(cover)
-        hidden = [step for step in self._within(cover.ranges) if not _stays(step, cover.ranges)]
+        hidden = [step for step in self._within(cover.ranges) if not _stays(step)]
+        for step in self.steps:
+            if step.covers:
+                step.covers = _without(step.covers, cover.ranges)
+                if not step.covers:
+                    hidden.append(step)
         self._remove(hidden)
         return hidden
 
@@ -395,13 +428,28 @@ class View:
         self._uncounted.append(step)
 
 
-def _stays(step: Step, ranges: Sequence[tuple[int, int]]) -> bool:
-    if step.pinned or step.kind in ("instructed", "notice"):
-        return True
-    if step.covers is None:
-        return False
-    first, last = step.covers  # a summary goes only when all that it stands for goes
-    return not any(low <= first and last <= high for low, high in ranges)
+def _stays(step: Step) -> bool:
+    return step.pinned or step.kind in ("instructed", "notice", "summary")
+
+
+def _inside(seq: int, fact: object) -> bool:
+    return isinstance(fact, Expanded) and fact.first <= seq <= fact.last
+
+
+def _common(one: Ranges, other: Ranges) -> Ranges:
+    """What two sets of ranges share."""
+    both = ((max(a, c), min(b, d)) for a, b in one for c, d in other)
+    return tuple((low, high) for low, high in both if low <= high)
+
+
+def _without(one: Ranges, other: Ranges) -> Ranges:
+    """What is left of a set of ranges after another is taken out of it."""
+    for low, high in other:
+        pieces = ((part, span) for span in one for part in ((span[0], low - 1), (high + 1, span[1])))
+        one = tuple(
+            dict.fromkeys((max(a, lo), min(b, hi)) for (a, b), (lo, hi) in pieces if max(a, lo) <= min(b, hi))
+        )
+    return one
 
 
 def _pieced(fact: Clipped, found: tuple[Step, Shown] | None) -> str:
@@ -416,9 +464,11 @@ def _pieced(fact: Clipped, found: tuple[Step, Shown] | None) -> str:
     return "".join(piece if isinstance(piece, str) else text[piece[0] : piece[1]] for piece in fact.pieces)
 
 
-def hidden_by(fact: Dropped | Compacted) -> tuple[tuple[int, int], ...]:
+def hidden_by(fact: Dropped | Compacted) -> Ranges:
     """The ranges of seq that a reduction takes out of the view."""
-    return fact.ranges if isinstance(fact, Dropped) else ((fact.first, fact.last),)
+    if isinstance(fact, Dropped):
+        return fact.ranges
+    return _without(((fact.first, fact.last),), tuple((seq, seq) for seq in fact.keep))
 
 
 def notice(messages: int) -> str:

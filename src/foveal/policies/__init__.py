@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import assert_never
 
 from foveal.budget import Budget
+from foveal.compaction.plan import Plan
 from foveal.events import Reduction
-from foveal.policies import economy, off, recent, rolling, rungs
+from foveal.policies import economy, off, recent, recovery, rolling, rungs, summary
 from foveal.policies.moment import Moment
 from foveal.policies.settings import PRESETS, Policy, policy
 from foveal.view import View
@@ -14,18 +15,29 @@ from foveal.view import View
 __all__ = ["PRESETS", "Moment", "Policy", "decide", "policy"]
 
 
-def decide(view: View, budget: Budget, moment: Moment, policy: Policy) -> Reduction | None:
-    """The next reduction that this policy wants, or None. The budget for images holds under every policy but
-    `off`: bytes can be too many while tokens are few."""
+def decide(view: View, budget: Budget, moment: Moment, policy: Policy) -> Reduction | Plan | None:
+    """The next reduction that this policy wants, the plan of a summary that somebody must write, or None.
+    The budget for images holds under every policy but `off`: bytes can be too many while tokens are few."""
+    if policy.ladder == "off":
+        return off.decide(view, budget, moment, policy)
+    if moment.refused and view.units > budget.hard:
+        chosen = recovery.decide(view, budget, moment, policy)
+    else:
+        chosen = _decided(view, budget, moment, policy)
+    return chosen or rungs.thin(view, budget, policy) or (rungs.shed(view, budget) if view.media else None)
+
+
+def _decided(view: View, budget: Budget, moment: Moment, policy: Policy) -> Reduction | Plan | None:
     match policy.ladder:
-        case "off":
-            return off.decide(view, budget, moment, policy)
         case "economy":
-            chosen = economy.decide(view, budget, moment, policy)
+            return economy.decide(view, budget, moment, policy)
+        case "summary":
+            return summary.decide(view, budget, moment, policy)
         case "rolling":
-            chosen = rolling.decide(view, budget, moment, policy)
+            return rolling.decide(view, budget, moment, policy)
         case "recent":
-            chosen = recent.decide(view, budget, moment, policy)
+            return recent.decide(view, budget, moment, policy)
+        case "off":
+            return None
         case _:
             assert_never(policy.ladder)
-    return chosen or rungs.thin(view, budget, policy) or (rungs.shed(view, budget) if view.media else None)

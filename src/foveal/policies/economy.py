@@ -11,6 +11,7 @@ touched until the room is full; then one deep cut makes space for a long while. 
 from __future__ import annotations
 
 from foveal.budget import Budget
+from foveal.compaction.plan import Plan
 from foveal.events import Reduction
 from foveal.policies import rungs
 from foveal.policies.moment import Moment
@@ -22,10 +23,10 @@ WORTH = 0.1
 """A cut that nobody needs must remove at least this share of the messages."""
 
 
-def decide(view: View, budget: Budget, moment: Moment, policy: Policy) -> Reduction | None:
+def decide(view: View, budget: Budget, moment: Moment, policy: Policy) -> Reduction | Plan | None:
     goal = budget.hard * policy.target
     if view.units > budget.act or (moment.cutting and view.units > goal):
-        return _cut(view, budget, policy, goal)
+        return _cut(view, budget, moment, policy, goal)
     if moment.cutting or view.units <= budget.hard * policy.early:
         return None
     slots = rungs.maskable(view, policy) if policy.mask else []
@@ -33,8 +34,9 @@ def decide(view: View, budget: Budget, moment: Moment, policy: Policy) -> Reduct
     return rungs.mask(view, slots, policy, excess=view.units - goal, reason=reason) if reason else None
 
 
-def _cut(view: View, budget: Budget, policy: Policy, goal: float) -> Reduction | None:
-    """Mask down to the goal; when that does not get far enough to last, drop the oldest steps."""
+def _cut(view: View, budget: Budget, moment: Moment, policy: Policy, goal: float) -> Reduction | Plan | None:
+    """Mask down to the goal; when that does not get far enough to last, summarise the oldest turns, or drop
+    them."""
     excess = view.units - goal
     if policy.mask:
         reduction = rungs.mask(view, rungs.maskable(view, policy), policy, excess=excess, reason="budget")
@@ -44,6 +46,13 @@ def _cut(view: View, budget: Budget, policy: Policy, goal: float) -> Reduction |
             return reduction
     lasting = (goal + budget.hard) / 2
     if view.units > lasting:
+        planned = rungs.compact(view, budget, moment, policy, reason="tokens")
+        if planned is not None:
+            return planned
+        if (
+            moment.compacted and view.units <= budget.hard
+        ):  # a summary was made, or will be ready for a later call
+            return None
         dropped = rungs.drop(
             view, policy, excess=view.units - lasting, reason="budget", keep_task=policy.keep_task
         )

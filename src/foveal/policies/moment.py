@@ -21,6 +21,15 @@ class Moment(msgspec.Struct, frozen=True, kw_only=True):
     cutting: bool = False
     """A reduction was made for this very request: go on to the target instead of stopping at the trigger."""
 
+    compacted: bool = False
+    """A summary was made, or tried, for this very request: one is enough."""
+    paused: bool = False
+    """Summaries do not help just now: the window refilled again and again."""
+    refused: bool = False
+    """A provider has refused the last request as too large."""
+    switched: bool = False
+    """Another model reads this request than the one before."""
+
     @property
     def cold(self) -> bool:
         """The cache holds nothing of this conversation any more."""

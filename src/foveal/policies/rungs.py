@@ -1,6 +1,7 @@
 """The rungs of the ladder, each a pure function from a view to the next reduction, or None.
 
     mask   old results and old arguments become placeholders with a skeleton
+    compact   old turns become a summary: this rung only says which, whoever calls writes it
     drop   the oldest whole steps go, a notice stays
     squeeze   what must stay but is too large is clipped: a single fresh result can be larger than the window
     shed   images above their own budget become placeholders
@@ -14,10 +15,13 @@ from collections.abc import Iterable, Iterator
 from itertools import islice, zip_longest
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from foveal import clip as clipping
 from foveal import skeleton
 from foveal.budget import Budget
 from foveal.clip import Limits
+from foveal.compaction.plan import Plan, Terms, due, plan
 from foveal.events import (
     Call,
     Clipped,
@@ -31,6 +35,7 @@ from foveal.events import (
     handle,
     text_of,
 )
+from foveal.policies.moment import Moment
 from foveal.policies.settings import Policy
 from foveal.steps import Shown, Slot, Step
 from foveal.view import View
@@ -89,15 +94,16 @@ def maskable(view: View, policy: Policy) -> list[Slot]:
 
 
 def droppable(view: View, *, keep_task: bool, keep_open: bool = True) -> Iterator[Step]:
-    """Steps that may go, oldest first."""
+    """Steps that may go, oldest first, and then summaries."""
     kept = {id(view.latest_user), id(view.steps[-1]) if view.steps else 0}
     if keep_open:
         kept.update(id(step) for step in islice((s for s in reversed(view.steps) if s.open), OPEN))
     if keep_task:
         kept.add(id(view.first_user))
-    for step in view.steps:
-        if not step.pinned and step.kind not in ("instructed", "notice") and id(step) not in kept:
-            yield step
+    for kinds in (("user", "model"), ("summary",)):  # what is already short, and stands for much, goes last
+        for step in view.steps:
+            if step.kind in kinds and not step.pinned and id(step) not in kept:
+                yield step
 
 
 # ── mask ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -192,6 +198,43 @@ def _names(shown: Shown) -> frozenset[str]:
     return shown.names
 
 
+# ── compact ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def terms(policy: Policy) -> Terms:
+    """What a policy says about summaries."""
+    given = {field: getattr(policy, field) for field in Terms.__struct_fields__ if field != "rule"}
+    return Terms(rule=policy.name, **given)
+
+
+def compact(view: View, budget: Budget, moment: Moment, policy: Policy, *, reason: str = "") -> Plan | None:
+    """Summarise what calls for it, or for the given reason; None when nothing does, when nobody may, or when it is
+    not worth it."""
+    if not policy.compact or policy.mode != "auto" or moment.compacted:
+        return None
+    if moment.paused and view.units <= budget.hard:
+        return None
+    wanted = terms(policy)
+    reason = reason or due(view, budget, wanted)
+    if not reason:
+        return None
+    if reason == "tokens" and (moment.refused or moment.switched):
+        reason = "overflow" if moment.refused else "model"
+    made = plan(view, budget, wanted, reason=reason)
+    return replace(made, ask=not moment.paused) if isinstance(made, Plan) else None
+
+
+def foreseen(view: View, budget: Budget, policy: Policy) -> bool:
+    """A summary will be needed soon: the warning is passed, and masks alone will not do."""
+    if not policy.compact or policy.mode != "auto" or view.units <= budget.warn:
+        return False
+    if policy.ladder != "economy":
+        return True
+    results = (slot.result for slot in maskable(view, policy))
+    saved = sum(shown.units(view.meter) for shown in results if shown is not None)
+    return view.units - saved * (1 - policy.skeleton_share) > budget.hard * (policy.target + 1) / 2
+
+
 # ── drop ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -214,13 +257,15 @@ def _runs(view: View, going: set[int]) -> Iterator[tuple[int, int]]:
     """The chosen steps as ranges of seq, results included; a summary goes with all that it stands for."""
     run: tuple[int, int] | None = None
     for step, after in zip_longest(view.steps, view.steps[1:]):
-        if step.seq in going:
+        if step.seq in going and not step.covers:
             seqs = [shown.seq for shown in step.shown() if after is None or shown.seq < after.seq]
-            first, last = step.covers or (step.seq, max(seqs, default=step.seq))
-            run = (run[0], max(run[1], last)) if run else (first, last)
-        elif run:
+            run = (run[0] if run else step.seq, max(seqs, default=step.seq))
+            continue
+        if run:
             yield run
             run = None
+        if step.seq in going:
+            yield from step.covers
     if run:
         yield run
 

@@ -6,12 +6,14 @@ from collections.abc import Mapping
 from typing import Any, Final, Literal, get_args
 
 import msgspec
+from msgspec.structs import replace
 
 from foveal.budget import share, whole
 from foveal.clip import TOKENS_8K, Limits
 from foveal.errors import BadSetting
 
-Ladder = Literal["economy", "rolling", "recent", "off"]
+Ladder = Literal["economy", "summary", "rolling", "recent", "off"]
+Mode = Literal["auto", "confirm", "off"]
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -23,6 +25,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     warn: float = 0.8
     act: float = 1.0
     """Above this share of the room the ladder is used; at the share itself it is not."""
+    act_tokens: int = 0
+    """The same as a number of tokens of the whole request, whichever is less; 0 is none."""
     target: float = 1.0
     """How far a reduction goes once it has begun."""
     clip: Limits | None = None
@@ -54,17 +58,39 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Above this share of the room a reduction is made before it must be, if it pays for itself."""
     patience: float = 1.0
     """How many more calls to expect, as a multiple of the calls so far, when asking whether it will pay."""
+    mode: Mode = "auto"
+    """Whether old turns become summaries: by themselves, when somebody agrees, or only by hand."""
+    compact: bool = False
+    """Old turns become a summary before any are dropped."""
+    tail: float = 0.25
+    """What the newest steps keep verbatim when the others are summarised …"""
+    keep_messages: int = 0
+    """… and how many messages at least, if they take no more than half of the room."""
+    retain_user_tokens: int = 0
+    """Requests of the user that stay verbatim beside the summary, newest first."""
+    every_turns: int = 0
+    """A summary after so many new turns, however small they are; 0 waits for the tokens."""
+    overlap_turns: int = 0
+    """So many turns that the summary before stands for are read again for the next one."""
+    summary_tokens: int = 3_000
+    """What a summary may take …"""
+    summary_share: float = 0.15
+    """… and as a share of the room."""
+    max_summaries: int = 3
+    """So many live side by side; one more, and all of them become one."""
 
     def __post_init__(self) -> None:
         if self.ladder not in get_args(Ladder):
             raise BadSetting("ladder", self.ladder, f"one of {', '.join(get_args(Ladder))}")
-        for field in ("warn", "act", "target", "clip_share", "skeleton_share", "early"):
+        if self.mode not in get_args(Mode):
+            raise BadSetting("mode", self.mode, f"one of {', '.join(get_args(Mode))}")
+        for field in _SHARES:
             share(field, getattr(self, field))
         share("patience", self.patience, most=1_000)
-        counts = ("max_history_tokens", "keep_first", "keep_last", "mask_arguments", "skeleton_tokens")
-        for field in counts:
+        for field in _COUNTS:
             whole(field, getattr(self, field))
-        whole("mask_every", self.mask_every, least=1)
+        for field in ("mask_every", "summary_tokens", "max_summaries"):
+            whole(field, getattr(self, field), least=1)
         if self.warn > self.act:
             raise BadSetting("warn", self.warn, f"at most act = {self.act}")
         if self.target > self.act:
@@ -73,8 +99,29 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def values(self) -> dict[str, Any]:
         """The settings as they would stand in a TOML file."""
         plain: dict[str, Any] = msgspec.to_builtins(self)
-        return plain
+        base = _base({"ladder": self.ladder})
+        unlike = (field for field in self.__struct_fields__ if getattr(self, field) != getattr(base, field))
+        return plain | {field: msgspec.to_builtins(getattr(self, field)) for field in unlike}
 
+
+_SHARES: Final = ("warn", "act", "target", "clip_share", "skeleton_share", "early", "tail", "summary_share")
+_COUNTS: Final = (
+    "act_tokens", "max_history_tokens", "keep_first", "keep_last", "mask_arguments", "skeleton_tokens",
+    "keep_messages", "retain_user_tokens", "every_turns", "overlap_turns",
+)  # fmt: skip
+
+_SUMMARY: Final = Policy(
+    name="summary",
+    ladder="summary",
+    target=0.6,
+    clip=Limits(strategy="smart", tokens=16_000),
+    clip_share=0.35,
+    mask=True,
+    keep_last=3,
+    keep_task=True,
+    compact=True,
+)
+"""What the presets that summarise have in common; masks are for the moment when nothing else is left."""
 
 PRESETS: Final[Mapping[str, Policy]] = {
     "economy": Policy(
@@ -91,7 +138,16 @@ PRESETS: Final[Mapping[str, Policy]] = {
         keep_task=True,
         early=0.9,
         patience=0.1,
+        compact=True,
     ),
+    "handoff": replace(
+        _SUMMARY, name="handoff", warn=0.6, act=0.7, tail=0.0, keep_task=False, retain_user_tokens=20_000
+    ),
+    "sliding-summary": replace(
+        _SUMMARY, name="sliding-summary", warn=0.6, act=0.7, every_turns=5, overlap_turns=2
+    ),
+    "recent-summary": replace(_SUMMARY, name="recent-summary", warn=0.7, act=0.8, keep_messages=10),
+    "confirm": replace(_SUMMARY, name="confirm", warn=0.9, act=0.9, mode="confirm"),
     "rolling": Policy(
         name="rolling",
         ladder="rolling",
@@ -116,7 +172,7 @@ def policy(name: str | Mapping[str, Any] | Policy = "economy", /, **changes: Any
         base, given = _preset(name), dict(changes)
     else:
         given = {**_table(name), **changes}
-        base = _preset(given.pop("preset", given.get("ladder", "economy")))
+        base = _base(given)
         given.setdefault("name", base.name)
     if not given:
         return base
@@ -126,6 +182,13 @@ def policy(name: str | Mapping[str, Any] | Policy = "economy", /, **changes: Any
             raise BadSetting(field, given[field], f"no such setting; there are {', '.join(allowed)}")
     values = {field: getattr(base, field) for field in allowed} | {k: _typed(k, v) for k, v in given.items()}
     return Policy(**values)
+
+
+def _base(given: dict[str, Any]) -> Policy:
+    """The preset that a table builds on: the one it names, or the plainest with its ladder."""
+    if "preset" not in given and given.get("ladder") == _SUMMARY.ladder:
+        return _SUMMARY
+    return _preset(given.pop("preset", given.get("ladder", "economy")))
 
 
 def _table(given: object) -> Mapping[str, Any]:

@@ -18,10 +18,12 @@ from foveal.events import (
     Call,
     Clipped,
     Compacted,
+    CompactionFailed,
     Dropped,
     Equipped,
     Erased,
     Event,
+    Expanded,
     Instructed,
     Marked,
     Masked,
@@ -30,6 +32,7 @@ from foveal.events import (
     Noted,
     Opaque,
     Opened,
+    Overflowed,
     Pinned,
     Reverted,
     Rewound,
@@ -71,8 +74,10 @@ def readable(fact: AnyFact) -> str:
             return fact.summary
         case Opened() | Equipped() | Used() | SnapshotTaken() | Erased() | Unknown():
             return ""
-        case Clipped() | Marked() | Masked() | Dropped() | Reverted() | Rewound():
+        case Clipped() | Marked() | Masked() | Dropped() | Expanded() | Reverted() | Rewound():
             return ""
+        case CompactionFailed() | Overflowed():
+            return fact.problem
         case _:
             assert_never(fact)
 

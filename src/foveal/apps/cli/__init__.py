@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from foveal import __version__
+from foveal.apps.cli import replay
 from foveal.errors import FovealError
 from foveal.visible import visible
 
@@ -30,7 +31,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     from foveal.apps.cli import commands
 
     try:
-        command: Callable[[argparse.Namespace], Coroutine[Any, Any, int]] = getattr(commands, given.command)
+        module = replay if given.command in replay.COMMANDS else commands
+        command: Callable[[argparse.Namespace], Coroutine[Any, Any, int]] = getattr(module, given.command)
         return asyncio.run(command(given))
     except BrokenPipeError:  # the reader of our output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -71,6 +73,7 @@ def _parser() -> argparse.ArgumentParser:
     shown.add_argument("--at", type=int, metavar="SEQ", help="as it was after this event; default: now")
     shown.add_argument("--to", default="openai", choices=DIALECTS, help="dialect; default: openai")
     shown.add_argument("--json", action="store_true", help="the exact messages as JSON")
+    replay.add_commands(commands, store_path())
     return parser
 
 

@@ -129,7 +129,11 @@ def reductions(request: Request) -> Iterator[str]:
             fact = event.fact
             kept = f"{fact.total_tokens:,} → {fact.kept_tokens:,} tokens"
             yield f"clipped the result e{fact.target}: {kept}, {fact.strategy} ({event.handle})"
-    done = [words for words in (_masked(request), _dropped(request)) if words]
+    done = [
+        words
+        for words in (_masked(request), _gone(request, "summarised"), _gone(request, "dropped"))
+        if words
+    ]
     if done:
         yield f"{', '.join(done)}: {request.before.used:,} → {request.after.used:,} tokens"
 
@@ -141,10 +145,10 @@ def _masked(request: Request) -> str:
     return "masked " + " and ".join(filter(None, parts)) if masks else ""
 
 
-def _dropped(request: Request) -> str:
+def _gone(request: Request, level: str) -> str:
     pairs = zip(request.before.events, request.after.events, strict=False)
-    gone = sum(old.level != new.level == "dropped" for old, new in pairs)
-    return f"dropped {_many(gone, 'message')}" if gone else ""
+    gone = sum(old.level != new.level == level for old, new in pairs)
+    return f"{level} {_many(gone, 'message')}" if gone else ""
 
 
 def _many(count: int, what: str) -> str:

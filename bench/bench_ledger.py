@@ -1,0 +1,261 @@
+"""What a ledger remembers, against the summaries that models wrote: needed-later recall at equal size.
+
+Recorded: at each compaction of ../shared/data/openhands (pi has none on record) the events that were gone by then
+are given to the ledger, with the room that the recorded summary took (o200k). Wanted is what later calls, up to the
+next compaction, took from results that were gone and from nowhere else: it stands neither in a kept message nor in
+one that came afterwards (`foveal.replay.needs` says what a need is). What agents had to fetch once more before they
+used it is counted apart: it was wanted as well, and some of it would have been fetched in any case.
+
+Made: the same for compactions that never happened, in recordings without any: at 40, 60 and 80 % of a conversation
+all but its first two and its newest 30 messages go, in 400 tokens, and what counts is wanted until the end. No
+summary is there to compare with; a list of the newest names that fit in as many tokens is what it must beat. The
+weights of `compaction/cues.py` come from these, so the recorded compactions are of another agent than they.
+
+python -m bench ledger, or python -m bench.bench_ledger for every compaction by itself
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterable, Iterator, Sequence, Set
+from functools import cache
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from bench.measure import Row, progress
+from foveal.compaction.ledger import ledger
+from foveal.events import AnyFact, Event, ModelSaid, ToolReturned, calls_of, text_of
+from foveal.replay.needs import Need, argument_texts, needs, stands, vocabulary
+from foveal.skeleton import names
+from foveal.tokens import counter
+from foveal.wire import openai_chat
+
+DATA: Final = Path(__file__).parents[2] / "shared" / "data"
+AGENTS: Final = ("openhands", "pi", "miniswe", "moatless", "swesmith", "claude_code", "codex", "cline", "roo")
+RECORDED: Final = ("openhands", "pi")
+MADE: Final = ("miniswe", "pi", "moatless", "claude_code", "codex", "roo")
+ROOM: Final = 400
+KEPT: Final = 30
+SHARES: Final = (0.4, 0.6, 0.8)
+KINDS: Final = ("ident", "line")
+O200K: Final = counter("o200k_base")
+
+
+class Case(NamedTuple):
+    """One compaction."""
+
+    id: str
+    events: list[Event]
+    """What it stands for."""
+    elsewhere: Set[str]
+    """Names that the rest of the view shows."""
+    wanted: list[Need]
+    fetched: list[Need]
+    """What was wanted too, and was fetched once more before it was."""
+    room: int
+    summary: str
+
+
+class Score(NamedTuple):
+    """How many of the wanted things are in a text, and how many there are."""
+
+    found: int
+    wanted: int
+
+    def __str__(self) -> str:
+        return f"{self.found}/{self.wanted}"
+
+    @property
+    def share(self) -> float:
+        return self.found / self.wanted if self.wanted else 1.0
+
+
+def score(case: Case, text: str, *, kind: str, far: bool = False, fetched: bool = False) -> Score:
+    """Of what was wanted, or of that and what was fetched again."""
+    asked = [
+        need for need in case.wanted + case.fetched * fetched if need.kind == kind and (need.far or not far)
+    ]
+    return Score(sum(stands(text, need.text) for need in asked), len(asked))
+
+
+def total(scores: Iterable[Score]) -> Score:
+    every = list(scores)
+    return Score(sum(one.found for one in every), sum(one.wanted for one in every))
+
+
+def written(case: Case) -> str:
+    return ledger(case.events, room=case.room, counter=O200K, elsewhere=case.elsewhere)
+
+
+# ── the compactions ──────────────────────────────────────────────────────────────────────────────────────
+
+
+@cache
+def recorded() -> list[Case]:
+    return [case for row in rows_of(RECORDED) for case in _recorded(row)]
+
+
+@cache
+def made() -> list[Case]:
+    return [case for row in rows_of(MADE) for case in _made(row)]
+
+
+def _recorded(row: dict[str, Any]) -> Iterator[Case]:
+    """The compactions of one conversation: each stands for all that is gone by then, as its summary does."""
+    happened = row["meta"].get("condensations") or []
+    if not happened:
+        return
+    facts, places = _facts(row["messages"])
+    found = needs(facts, common=common())
+    gone: set[int] = set()
+    until = [places[one["before_message"]] for one in happened[1:]] + [len(facts)]
+    for number, (one, end) in enumerate(zip(happened, until, strict=True)):
+        gone |= {place for message in one["forgotten"] for place in _of(places, message)}
+        name = f"{row['id']} {number + 1}"
+        start = places[one["before_message"]]
+        room = O200K.count(one["summary"])
+        yield _case(name, facts, found, gone, start, end, room=room, summary=one["summary"])
+
+
+def _made(row: dict[str, Any]) -> Iterator[Case]:
+    if row["meta"].get("condensations"):
+        return
+    facts, _ = _facts(row["messages"])
+    found = needs(facts, common=common())
+    for share in SHARES:
+        start = int(len(facts) * share)
+        gone = set(range(2, start - KEPT))
+        if len(gone) >= KEPT:
+            yield _case(
+                f"{row['id']} {share:.0%}", facts, found, gone, start, len(facts), room=ROOM, summary=""
+            )
+
+
+def _case(
+    name: str,
+    facts: Sequence[AnyFact],
+    found: Sequence[Need],
+    gone: Set[int],
+    start: int,
+    end: int,
+    *,
+    room: int,
+    summary: str,
+) -> Case:
+    utterances = [place for place, fact in enumerate(facts) if isinstance(fact, ModelSaid)]
+    texts = [_whole(fact) for fact in facts]
+    results = [texts[place] for place in sorted(gone) if isinstance(facts[place], ToolReturned)]
+    kept = [texts[place] for place in range(start) if place not in gone]
+    wanted: list[Need] = []
+    fetched: list[Need] = []
+    for need in found:
+        at = utterances[need.call - 1]
+        if start <= at < end and _in(results, need) and not _in(kept, need):
+            (fetched if _in(texts[start:at], need) else wanted).append(need)
+    events = [Event(place, facts[place]) for place in sorted(gone)]
+    elsewhere = {one for text in kept for one in names(text)}
+    return Case(name, events, elsewhere, wanted, fetched, room, summary)
+
+
+def _in(texts: Iterable[str], need: Need) -> bool:
+    return any(stands(text, need.text) for text in texts)
+
+
+def _facts(messages: Sequence[Any]) -> tuple[list[AnyFact], list[int]]:
+    """The facts, and for each message (and the end) the place of its first fact."""
+    facts: list[AnyFact] = []
+    places: list[int] = []
+    for chunk in openai_chat.read(messages):
+        places += [len(facts)] * chunk.messages
+        facts += chunk.facts
+    return facts, [*places, len(facts)]
+
+
+def _of(places: Sequence[int], message: int) -> range:
+    return range(places[message], max(places[message] + 1, places[message + 1]))
+
+
+def _whole(fact: AnyFact) -> str:
+    content = getattr(fact, "content", "")
+    called = [text for _, call in calls_of(content) for text in argument_texts(call)]
+    return "\n".join([text_of(content), *called])
+
+
+@cache
+def common() -> frozenset[str]:
+    return vocabulary([_facts(row["messages"])[0] for row in rows_of(AGENTS)])
+
+
+def rows_of(files: Sequence[str]) -> Iterator[dict[str, Any]]:
+    for name in files:
+        with gzip.open(DATA / f"{name}.jsonl.gz", "rt", encoding="utf-8") as lines:
+            yield from map(json.loads, lines)
+
+
+# ── the tables ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+def newest(case: Case) -> str:
+    """The simplest ledger: the newest names and lines of the results, until the room is full."""
+    kept: dict[str, None] = {}
+    for event in reversed(case.events):
+        if isinstance(event.fact, ToolReturned):
+            for line in text_of(event.fact.content).splitlines():
+                kept |= dict.fromkeys(name for name in names(line) if name not in case.elsewhere)
+        if len(kept) > case.room:
+            break
+    text = ", ".join(kept)
+    return text[: O200K.head(text, case.room)]
+
+
+def rows() -> Iterator[Row]:
+    if not DATA.exists():
+        yield Row("needs that a ledger misses", None, note="the recorded conversations are not here")
+        return
+    progress("ledger: recorded compactions …")
+    cases = recorded()
+    texts = [written(case) for case in cases]
+    for kind in KINDS:
+        ours = total(score(case, text, kind=kind) for case, text in zip(cases, texts, strict=True))
+        theirs = total(score(case, case.summary, kind=kind) for case in cases)
+        note = f"ledger {ours}, the recorded summaries {theirs}, at equal size"
+        yield Row(f"needs ({kind}) that a ledger misses", 1 - ours.share, "×", 1 - theirs.share, note)
+    progress("ledger: made compactions …")
+    for kind in KINDS:
+        ours = total(score(case, written(case), kind=kind) for case in made())
+        theirs = total(score(case, newest(case), kind=kind) for case in made())
+        note = f"ledger {ours}, the newest names {theirs}, {ROOM} tokens each"
+        yield Row(f"the same, made compactions ({kind})", 1 - ours.share, "×", 1 - theirs.share, note)
+
+
+def main() -> None:
+    print(f"{'compaction':<32} {'room':>5} {'used':>5}   ident: ledger  summary   line: ledger  summary")
+    fewer = 0
+    for case in recorded():
+        text = written(case)
+        pairs = [(score(case, text, kind=kind), score(case, case.summary, kind=kind)) for kind in KINDS]
+        fewer += any(ours.found < theirs.found for ours, theirs in pairs)
+        shown = "  ".join(f"{ours!s:>13} {theirs!s:>8}" for ours, theirs in pairs)
+        print(f"{case.id:<32} {case.room:>5} {O200K.count(text):>5}   {shown}")
+    print(f"the ledger finds fewer than the summary in {fewer} of {len(recorded())} compactions")
+    summaries = [case.summary for case in recorded()]
+    for kind in KINDS:
+        _print(f"recorded, {kind}", recorded(), "summaries", summaries, kind=kind)
+        _print(f"recorded, {kind}, far", recorded(), "summaries", summaries, kind=kind, far=True)
+        _print(f"recorded, {kind}, or fetched", recorded(), "summaries", summaries, kind=kind, fetched=True)
+    for name in MADE:
+        cases = [case for case in made() if case.id.startswith(name)]
+        for kind in KINDS if cases else ():
+            what = f"made, {name} ({len(cases)}), {kind}"
+            _print(what, cases, "newest names", [newest(case) for case in cases], kind=kind)
+
+
+def _print(what: str, cases: Sequence[Case], other: str, others: Sequence[str], **how: Any) -> None:
+    ours = total(score(case, written(case), **how) for case in cases)
+    theirs = total(score(case, text, **how) for case, text in zip(cases, others, strict=True))
+    print(f"{what:<30} ledger {ours!s:>9} {ours.share:6.1%}   {other} {theirs!s:>9} {theirs.share:6.1%}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Old turns become a summary: planned, written, checked and recorded."""

@@ -1,0 +1,183 @@
+"""What a draft may speak of: the names in its source, looked up quickly.
+
+Names are looked up as parts of the source, in any case, whole or put together from two or three that occur there
+(`Class.method`, a folder and a file). Plain words, hyphenated ones and bare numbers are not names here: a summary
+may count and compare. In a thousand events with a megabyte of text this takes some milliseconds.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence, Set
+from functools import cached_property
+from typing import Final
+
+from foveal.events import Call, Event, ModelSaid, Text, ToolReturned, UserSaid, parts
+from foveal.skeleton import names
+from foveal.wire import original
+
+EDGE: Final = 50_000
+"""Characters at each end of a text in which names are looked up."""
+UTTERANCE: Final = 500
+"""Characters of an utterance that are searched for rare names …"""
+SAMPLE: Final = 300
+"""… and about how many of them, evenly spaced."""
+
+_NAMELIKE: Final = bytes(
+    byte if chr(byte) in "_./:@#-" or (byte < 128 and chr(byte).isalnum()) else 32 for byte in range(256)
+)
+_HANDLE: Final = re.compile(r"(?<![\w./-])e\d{1,9}(?![\w/])")
+_SEPARATOR: Final = re.compile(r"[./:#@\-]+")
+_PLACE: Final = re.compile(r"(?::\d+)+(?:-\d+)?$|#L?\d+(?:-L?\d+)?$")
+_MIXED: Final = re.compile(r"[A-Za-z]\d|\d[A-Za-z]|^[A-Z]{2,10}-\d{3,}")
+_INNER: Final = re.compile(r"[a-z][A-Z]")
+_FILE: Final = re.compile(r"[A-Za-z0-9]\.[A-Za-z][A-Za-z0-9]{0,5}$")
+_PROSE: Final = re.compile(
+    r"\d[\d.,]*-?[A-Za-z]{1,3}|\d+(?:-[a-z]+)+|[A-Za-z]+-\d{1,2}|[a-z]+\d|e\d+(?:[-–]e?\d+)*|[\d.:/\-]+|v?\d+(?:\.\d+)*\+?"
+)
+"""Amounts, two-step, step-2, handles, dates and versions."""
+_COMMON: Final = frozenset({
+    "amd64", "arm64", "base64", "devops", "github", "gitlab", "graphql", "http2", "ipv4", "ipv6", "iso-8601",
+    "javascript", "latex", "macos", "mysql", "next.js", "node.js", "oauth", "oauth2", "openai", "postgresql",
+    "pypi", "python3", "sha256", "sqlite", "typescript", "utf-8", "utf8", "vue.js", "x86_64", "youtube",
+})  # fmt: skip
+"""Words of the trade that anybody may use."""
+
+
+class Evidence:
+    """What a draft may speak of: its events, further texts, and names that are shown elsewhere."""
+
+    def __init__(
+        self, events: Sequence[Event], *, also: Iterable[str] = (), elsewhere: Set[str] = frozenset()
+    ) -> None:
+        self.events = events
+        self.also = tuple(also)
+        self.elsewhere = elsewhere
+
+    @cached_property
+    def _bytes(self) -> bytes:
+        """All texts in lower case; what people and models said comes first, since most names are found there."""
+        texts = sorted(map(_sized, self.events), key=lambda pair: pair[0])
+        joined = "\n".join((*(text for _, text in texts), *self.also))
+        return joined.encode("utf-8", "surrogatepass").lower()
+
+    @cached_property
+    def _joined(self) -> bytes:
+        """The same with its words joined alike."""
+        return self._bytes.replace(b"-", b"_").replace(b" ", b"_")
+
+    @cached_property
+    def _shown(self) -> frozenset[str]:
+        return frozenset(name.lower() for name in self.elsewhere)
+
+    @cached_property
+    def rare(self) -> frozenset[str]:
+        """Names that the user or the model wrote, in one or two messages only: what somebody cared about, and no
+        other line is likely to tell again. Names that are shown elsewhere are not lost, and do not count."""
+        uttered = [event for event in self.events if isinstance(event.fact, (UserSaid, ModelSaid))]
+        counts: Counter[bytes] = Counter()
+        for event in uttered[:: 1 + len(uttered) // SAMPLE]:
+            said = _uttered(event)[:UTTERANCE].encode("utf-8", "surrogatepass")
+            counts.update(set(said.translate(_NAMELIKE).split()))
+        found: Counter[str] = Counter()
+        for word, times in counts.items():
+            if times <= 2 and len(word) >= 5:
+                for name in names(word.decode()):
+                    found[name] += times
+        return frozenset(name for name, times in found.items() if times <= 2 and name not in self.elsewhere)
+
+    @cached_property
+    def script(self) -> bool:
+        """The user writes in another script than Latin."""
+        said = "".join(_uttered(event)[:1_000] for event in self.events if isinstance(event.fact, UserSaid))
+        return other_script(said[:20_000]) > 0.5
+
+    def unknown(self, text: str) -> Iterator[str]:
+        """The names in a text that stand nowhere here, and handles of events that do not exist."""
+        last = max((event.seq for event in self.events), default=0)
+        for found in dict.fromkeys(_HANDLE.findall(text)):
+            if int(found[1:]) > last and not self._has_word(found):
+                yield found
+        for name in dict.fromkeys(_identifiers(text)):
+            if not (self._has(name) or self._composed(name) or self._alike(name)):
+                yield name
+
+    def _has(self, name: str) -> bool:
+        return name.lower().encode() in self._bytes or name.lower() in self._shown
+
+    def _alike(self, name: str) -> bool:
+        return name.lower().replace("-", "_").encode() in self._joined
+
+    def _has_word(self, word: str) -> bool:
+        """It stands there by itself, as far as its first places show."""
+        searched, at = word.lower().encode(), -1
+        for _ in range(100):
+            at = self._bytes.find(searched, at + 1)
+            around = (
+                self._bytes[max(0, at - 1) : at] + self._bytes[at + len(searched) : at + len(searched) + 1]
+            )
+            if at < 0 or not any(chr(byte).isalnum() or byte == 95 for byte in around):
+                return at >= 0
+        return False
+
+    def _composed(self, name: str) -> bool:
+        """Put together from at most three names that occur."""
+        if not _SEPARATOR.search(name.strip("./:#@-")):
+            return len(name) > 5 and name.endswith("s") and self._has(name[:-1])
+        used, rest = 0, name.strip("./:#@-")
+        while rest and used < 3:
+            cuts = [len(rest), *(found.start() for found in reversed(list(_SEPARATOR.finditer(rest))))]
+            end = next((end for end in cuts if self._has_bit(rest[:end])), 0)
+            if not end:
+                return False
+            used, rest = used + 1, rest[end:].lstrip("./:#@-")
+        return not rest
+
+    def _has_bit(self, bit: str) -> bool:
+        return self._has(bit) and (len(bit) > 3 or self._has_word(bit))
+
+
+def score(summary: str, evidence: Evidence) -> float | None:
+    """The share of the source's rare names that stand in a summary; None when it has none."""
+    rare = evidence.rare
+    return sum(name in summary for name in rare) / len(rare) if rare else None
+
+
+def _sized(event: Event) -> tuple[bool, str]:
+    """Whether it is a result, and its text, of a long one both ends."""
+    text = original(event.fact)
+    short = text if len(text) <= 2 * EDGE else text[:EDGE] + "\n" + text[-EDGE:]
+    return isinstance(event.fact, ToolReturned), short
+
+
+def _uttered(event: Event) -> str:
+    """What the user or the model said, and the arguments of calls."""
+    fact = event.fact
+    if not isinstance(fact, UserSaid | ModelSaid):
+        return ""
+    said = (part for part in parts(fact.content) if isinstance(part, Text | Call))
+    return "\n".join(part.text if isinstance(part, Text) else part.arguments for part in said)
+
+
+def other_script(text: str) -> float:
+    """The share of letters that are not Latin; 0 when there are too few to tell."""
+    letters = [letter for letter in text if letter.isalpha()]
+    return sum(letter > "\u024f" for letter in letters) / len(letters) if len(letters) >= 20 else 0.0
+
+
+def _identifiers(text: str) -> Iterator[str]:
+    """Names in a text that look like code, files or ids, and so must be right."""
+    for found in names(text):
+        for name in (found,) if "://" in found else found.replace("::", "/").split(":"):
+            name = _PLACE.sub("", name).strip(".:-#/@") if not name.startswith("/") else _PLACE.sub("", name)
+            if len(name) >= 5 and name.lower() not in _COMMON and _like_code(name):
+                yield name
+
+
+def _like_code(name: str) -> bool:
+    if _PROSE.fullmatch(name):
+        return False
+    if "_" in name or _INNER.search(name) or _FILE.search(name):
+        return True
+    return bool(_MIXED.search(name)) or (name.startswith("/") and name.count("/") > 1) or name.count("/") > 2

@@ -1,0 +1,121 @@
+"""What the log tells about how summaries and refusals went so far: when to stop asking, and what was learned.
+
+- Three summaries in a row that a model could not write: it is not asked again by itself. The ledger, which needs no
+  model, still works; a summary by hand tries the model once more, and one that succeeds closes the matter.
+- Three summaries in one turn, each soon after the other: the agent reads again what was summarised, or what must
+  stay is too large. Summaries pause until the user speaks, and a note says why.
+- A provider that refuses a request teaches its limit. It is learned in our own count of tokens, which may differ.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+from msgspec.structs import replace
+
+from foveal.compaction.measures import measures
+from foveal.events import (
+    AnyFact,
+    Compacted,
+    CompactionFailed,
+    ModelSaid,
+    Noted,
+    Opened,
+    Overflowed,
+    Used,
+    UserSaid,
+)
+
+FAILURES: Final = 3
+REFILLS: Final = 3
+SOON: Final = 3
+"""A summary fewer than so many utterances after the last one: the window has refilled."""
+REFUSALS: Final = 4
+"""So often is a request made smaller and sent again."""
+GUESS: Final = 0.9
+"""When a provider does not say its limit, it is taken to be this share of what it refused."""
+TOPIC: Final = "compaction"
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    failures: int = 0
+    """Summaries in a row that a model was asked for in vain."""
+    refills: int = 0
+    """Summaries in this turn that followed soon after another."""
+    said: int = SOON
+    """Utterances of the model since the last summary."""
+    explained: bool = False
+    refused: int = 0
+    """Requests in a row that were too large."""
+    limits: dict[str, int] = {}
+    """Tokens that a model's provider turned out to hold, by model."""
+    reserves: dict[str, int] = {}
+    """Tokens that the caller turned out to ask for as an answer, by model."""
+    trimmed: int = 0
+    """What the answer to the next request may take at the most; 0 when nobody has said."""
+    media_bytes: int = 0
+    """Bytes of images that turned out to be too many; 0 when nobody has said."""
+
+    @property
+    def broken(self) -> bool:
+        """No model is asked any more by itself."""
+        return self.failures >= FAILURES
+
+    @property
+    def paused(self) -> bool:
+        return self.refills >= REFILLS
+
+    def after(self, fact: AnyFact) -> Record:
+        """The record with one more fact."""
+        match fact:
+            case ModelSaid():
+                return replace(self, said=self.said + 1)
+            case UserSaid():
+                return replace(self, refills=0, explained=False) if self.refills else self
+            case Compacted():
+                return self._compacted(fact)
+            case CompactionFailed():
+                return replace(self, failures=self.failures + bool(measures(fact).asked))
+            case Noted():
+                return replace(self, explained=True) if fact.topic == TOPIC else self
+            case Opened():
+                return replace(self, failures=0)
+            case Used():
+                return replace(self, refused=0, trimmed=0) if self.refused else self
+            case Overflowed():
+                return self._refused(fact)
+            case _:
+                return self
+
+    def _compacted(self, fact: Compacted) -> Record:
+        failed = measures(fact).asked > 0 and fact.by == "ledger"
+        if fact.by != "ledger":
+            failures = 0
+        else:
+            failures = self.failures + failed
+        own = fact.reason not in ("hand", "turns", "recorded")
+        refills = self.refills + 1 if own and self.said < SOON else self.refills
+        return replace(self, failures=failures, refills=refills, said=0)
+
+    def _refused(self, fact: Overflowed) -> Record:
+        record = replace(self, refused=self.refused + 1)
+        match fact.sort:
+            case "output" if not self.trimmed and 0 < (fact.needed or fact.sent) < fact.limit:
+                return replace(record, trimmed=fact.limit - (fact.needed or fact.sent))
+            case "output" if fact.output:
+                return replace(record, reserves=self.reserves | {fact.model: fact.output})
+            case "bytes" if fact.limit:
+                return replace(record, media_bytes=fact.limit)
+            case _:
+                return replace(record, limits=self.limits | {fact.model: learned(fact)})
+
+
+def learned(fact: Overflowed) -> int:
+    """The limit that a refusal teaches, in tokens as we count them."""
+    limit = fact.limit
+    if limit and fact.needed > fact.sent > 0:  # it counts more than we do
+        limit = limit * fact.sent // fact.needed
+    if not limit or (fact.sent and limit >= fact.sent):
+        limit = int(fact.sent * GUESS)
+    return max(1, limit)
