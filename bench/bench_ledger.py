@@ -8,8 +8,9 @@ used it is counted apart: it was wanted as well, and some of it would have been 
 
 Made: the same for compactions that never happened, in recordings without any: at 40, 60 and 80 % of a conversation
 all but its first two and its newest 30 messages go, in 400 tokens, and what counts is wanted until the end. No
-summary is there to compare with; a list of the newest names that fit in as many tokens is what it must beat. The
-weights of `compaction/cues.py` come from these, so the recorded compactions are of another agent than they.
+summary is there to compare with; a list of the newest names that fit in as many tokens is what it must beat. What
+makes a name or a line likely (`compaction/cues.py`) was read off these. The shares of sections, the thresholds and
+how much is read were chosen with both tables in view, so neither is a test on unseen conversations.
 
 python -m bench ledger, or python -m bench.bench_ledger for every compaction by itself
 """

@@ -13,6 +13,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import textwrap
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from foveal.events import (
     Call,
     Compacted,
     Event,
+    Fact,
     Instructed,
     ModelSaid,
     Opened,
@@ -35,6 +37,7 @@ from foveal.events import (
     Rewound,
     ToolReturned,
     UserSaid,
+    handle,
     kind,
     text_of,
 )
@@ -51,6 +54,7 @@ DRAWN = re.compile(r"(<!-- drawn: (\w+) -->\n```text\n)(.*?)(```)", re.DOTALL)
 PAGES = (
     "README.md",
     "docs/design.md",
+    "docs/compaction.md",
     "docs/sessions.md",
     "docs/import.md",
     "docs/policies.md",
@@ -97,8 +101,11 @@ def about(event: Event) -> str:
             words = f"calls {call.name}: {skeleton.subject(call)}"
         case ToolReturned():
             words = f"{text_of(fact.content).count(chr(10)) + 1} lines"
-        case Compacted():
+        case Compacted(rule=""):
             words = f"e{fact.first}–e{fact.last}: {fact.summary}"
+        case Compacted():
+            kept = [handle(seq) for seq in fact.keep if fact.first <= seq]
+            words = ", keeps ".join([f"e{fact.first}–e{fact.last} by {fact.by}", *kept[:1]])
         case _:
             names = ("target", "to", "ranges", "masks")
             known = {name: getattr(fact, name) for name in names if hasattr(fact, name)}
@@ -137,7 +144,8 @@ def _indented(engine: Engine, seq: int) -> str:
     found = engine.view.find(seq)
     assert found is not None
     text = text_of(found[1].as_shown().content)
-    return "\n".join(f"  │ {row}" for row in text.splitlines())
+    rows = (piece for row in text.splitlines() for piece in textwrap.wrap(row, 104) or [""])
+    return "\n".join(f"  │ {row}".rstrip() for row in rows)
 
 
 def settle(engine: Engine) -> None:
@@ -224,6 +232,113 @@ def in_session(change: Callable[[Session], Awaitable[object]]) -> str:
             return Engine(engine.model, chosen, Caps(reserve=0), Estimate(), log=await session.events())
 
     return compared(levels(engine), asyncio.run(changed()))
+
+
+# ── summaries ────────────────────────────────────────────────────────────────────────────────────────────
+
+TURNS = (
+    ("Make part 1 green.", "part1", "Part 1 is green: the bound in part1/price.py was wrong."),
+    ("Now part 2.", "part2", "Part 2 is green too: it had the same bound."),
+    ("And part 3?", "part3", "Part 3 was green before."),
+    ("Which bound was it?", "part1", "The one in part1/price.py."),
+)
+WRITTEN = """<summary>
+## Goal
+The user wants the parts green, one after the other.
+## Decisions
+The bound in part1/price.py is the cause.
+## State
+What was asked for so far is done, and the tests pass.
+## Next
+-
+## Dead ends
+-
+</summary>"""
+"""What stands for a model's answer here."""
+
+
+async def wrote(request: object) -> str:
+    return WRITTEN
+
+
+def turn(number: int) -> list[Fact]:
+    """A request, a call and its result, and an answer."""
+    asked, part, answer = TURNS[number]
+    call = Call(id=f"c{number}", name="bash", arguments=f'{{"command": "pytest {part}"}}')
+    log = "\n".join(f"{part}/test_{row}.py: passed" for row in range(40))
+    said = ModelSaid(content=answer)
+    return [UserSaid(content=asked), ModelSaid(content=(call,)), ToolReturned(call_id=call.id, content=log), said]
+
+
+def summarised(*changes: Callable[[Session], Awaitable[object]]) -> list[Engine]:
+    """A session that summarises, as it was after each change."""
+    known = model("gpt-4.1", window=3_000)
+    settings: dict[str, Any] = {"policy": policy("handoff"), "reserve": 0}
+
+    async def changed() -> list[Engine]:
+        found = []
+        async with MemoryStore() as store:
+            session = await Session.open(
+                store, "demo", model=known, tokenizer="estimate", summarise=wrote, **settings
+            )
+            await session.append(Instructed(content="You are careful."))
+            for change in changes:
+                await change(session)
+                log = await session.events()
+                found.append(Engine(known, settings["policy"], Caps(reserve=0), Estimate(), log=log))
+        return found
+
+    return asyncio.run(changed())
+
+
+def says(*numbers: int) -> Callable[[Session], Awaitable[object]]:
+    """Turns are appended, and the request of the next; the request of the first is there if others were before."""
+    facts = [fact for number in numbers for fact in turn(number)][1 if numbers[0] else 0 :]
+    return lambda session: session.append(*facts, *turn(numbers[-1] + 1)[:1])
+
+
+def compacts(session: Session) -> Awaitable[object]:
+    return session.compact()
+
+
+def one_summary() -> str:
+    """Old turns become a summary."""
+    before, after = summarised(says(0, 1), compacts)
+    return compared(levels(before), after, shown=[after.log[-1].seq])
+
+
+def two_summaries() -> str:
+    """The session goes on, and is compacted again: the summaries stand side by side."""
+    before, after = summarised(says(0, 1), compacts, says(2), compacts)[-2:]
+    return compared(levels(before), after)
+
+
+def summary_undone() -> str:
+    """The first of two summaries is taken back."""
+    states = summarised(says(0, 1), compacts, says(2), compacts, lambda session: session.undo("e11"))
+    return compared(levels(states[-2]), states[-1])
+
+
+def nested() -> str:
+    """Summaries that overlap, one that covers them, and its undo."""
+    engine = conversation(policy("economy"), window=8_000)
+    rows, states = [], []
+    for fact in (
+        Compacted(first=3, last=6, summary="A: parts 1 and 2 fail.", by="you"),
+        Compacted(first=5, last=8, summary="B: parts 2 and 3 fail.", by="you"),
+        Compacted(first=3, last=8, summary="C: parts 1 to 3 fail.", by="you"),
+        Reverted(target=13),
+    ):
+        rows.append(engine.append(fact).handle)
+        states.append(levels(engine))
+    told = [f"{'log':<50}" + "".join(f"{f'after {row}':<14}" for row in rows).rstrip()]
+    for event in engine.log:
+        what = f"  {event.handle:<4}{kind(event.fact):<14}{about(event)}"
+        told.append((f"{what:<50}" + "".join(f"{state.get(event.seq, ''):<14}" for state in states)).rstrip())
+    return "\n".join(told) + "\n"
+
+
+# ── what programs print ──────────────────────────────────────────────────────────────────────────────────
 
 
 def commands(*lines: str) -> str:
@@ -322,6 +437,10 @@ DRAWINGS: dict[str, Callable[[], str]] = {
         rewind,
         undo,
         rewind_session,
+        one_summary,
+        two_summaries,
+        summary_undone,
+        nested,
         imported,
         log,
         show,

@@ -324,6 +324,8 @@ def test_a_failed_edit_is_resolved_when_the_file_is_edited_after_all() -> None:
     failed = returned("Error: no match for old text")
     assert section(told(edit, failed), "Unresolved")[0] == "- edit a.py, e1:"
     assert section(told(edit, failed, edit, returned("replaced")), "Unresolved") == []
+    looked = (calls("read", path="a.py"), returned("x = 1"))
+    assert section(told(edit, failed, *looked), "Unresolved")[0] == "- edit a.py, e1:"
 
 
 @pytest.mark.parametrize(
@@ -336,6 +338,12 @@ def test_a_failed_edit_is_resolved_when_the_file_is_edited_after_all() -> None:
 )
 def test_finding_nothing_and_reading_of_errors_is_no_failure(command: str, result: str) -> None:
     assert section(told(*ran(command, result)), "Unresolved") == []
+
+
+def test_what_stays_visible_of_a_failure_is_referred_to_and_not_repeated() -> None:
+    text = told(*ran("python a.py", TRACE + "exit code: 1"), keep={1})
+    assert section(text, "Unresolved") == ["- python a.py, e1, shown in full"]
+    assert "KeyError" not in text
 
 
 def test_a_large_request_does_not_push_out_what_still_fails() -> None:

@@ -440,6 +440,26 @@ def test_a_summariser_must_be_something_that_can_be_imported() -> None:
         replay.run([recorded(workshop(2))], summariser="no.such.module:function", **SMALL)
 
 
+SUMMARISER: Final = """
+def write(request):
+    reply = {"message": {"role": "assistant", "content": "The workshop was searched, shelf by shelf."}}
+    return {"choices": [reply], "usage": {"prompt_tokens": 4_000, "completion_tokens": 9}}
+"""
+
+
+def test_what_a_summariser_reads_is_on_the_bill(monkeypatch: pytest.MonkeyPatch) -> None:
+    (_folder[0] / "scribe.py").write_text(SUMMARISER)
+    monkeypatch.syspath_prepend(str(_folder[0]))
+    talk = [recorded(workshop())]
+    (_, ledger) = replay.run(talk, ["handoff"], bounds=False, **SMALL)
+    (_, model) = replay.run(talk, ["handoff"], summariser="scribe:write", bounds=False, **SMALL)
+    assert ledger.traces[0].summaries == (0, 0)
+    assert model.traces[0].summaries[0] >= 4_000
+    paid = sum(map(PLAIN.bill, model.traces[0].sizes, model.traces[0].cached))
+    assert model.bill is not None
+    assert model.bill > paid / sum(map(PLAIN.bill, model.traces[0].ideal, [0, *model.traces[0].ideal]))
+
+
 # ── answers ──────────────────────────────────────────────────────────────────────────────────────────────
 
 

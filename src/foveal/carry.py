@@ -12,7 +12,7 @@ import msgspec
 
 from foveal.events import Compacted, Event, Instructed
 from foveal.meter import Meter
-from foveal.steps import Ranges
+from foveal.ranges import Ranges
 from foveal.view import View
 
 

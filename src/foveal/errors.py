@@ -8,6 +8,7 @@
     ├── UnknownHandle       a handle that no event of this log has
     ├── UnreadableEvent     bytes in the log that are not an event
     ├── UnreadableTranscript  (in `foveal.transcripts`) a file that is no recorded conversation
+    ├── ProviderError       a model's provider could not answer; says what to do
     └── StoreError          a store could not do what it was asked
         ├── Conflict        somebody else appended first; carries the seq that is next
         ├── UnknownSession  no session has that id
@@ -107,3 +108,14 @@ class UnknownSession(StoreError, LookupError):
 
 class StoreUnusable(StoreError):
     """The file cannot be used: what is wrong with it, and what to do."""
+
+
+class ProviderError(FovealError):
+    """A provider gave no answer: no key, a wrong one, too many requests, no connection, or one that broke off."""
+
+    def __init__(self, problem: str, *, sort: str = "", partial: str = "") -> None:
+        super().__init__(problem)
+        self.sort = sort
+        """`key`, `rate`, `connection`, `interrupted`, `refused` or `server`."""
+        self.partial = partial
+        """What had been said before the connection broke."""

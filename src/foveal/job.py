@@ -68,6 +68,7 @@ class Job(NamedTuple):
             shared_total=self.fitted.tokens,
             earlier=self.earlier,
             elsewhere=self.elsewhere,
+            beside=[wire.original(fact) for fact in (*self.fitted.aside, *self.fitted.facts)],
         )
 
     def request(self, ask: Ask) -> Request:

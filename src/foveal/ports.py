@@ -1,5 +1,13 @@
 """The doors to the world outside: Protocols that name core types only.
 
+A provider answers requests with a model. Its contract:
+
+1. `send` yields pieces of the answer as they come and, last of all, exactly one `Reply`.
+2. The reply's message is as the provider sent it, in its own dialect, so that nothing that must be sent back
+   (thinking, signatures, ids) is lost; `Session.take` reads it.
+3. What goes wrong is a `ProviderError` that says what to do; an overflow is raised as the library raised it, because
+   `Session.overflowed` reads it.
+
 A store keeps sessions as append-only logs. Its contract, which the suite in `tests/store_contract.py` checks for
 every implementation:
 
@@ -13,12 +21,14 @@ every implementation:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, Literal, Protocol
 
 import msgspec
 
-from foveal.events import Event
+from foveal.events import Dialect, Event
+from foveal.fitted import Fitted
+from foveal.models import Model
 
 
 class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,5 +100,44 @@ class Store(Protocol):
         ...
 
     async def erase(self, session: str) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+class Piece(msgspec.Struct, frozen=True, kw_only=True):
+    """A bit of an answer as it comes."""
+
+    text: str
+    sort: Literal["text", "thinking", "call"] = "text"
+    """`call`: the name of a tool that is being called."""
+
+
+class Reply(msgspec.Struct, frozen=True, kw_only=True):
+    """A whole answer."""
+
+    message: Any
+    """As the provider's dialect has it: what `Session.take` reads."""
+    usage: Any = None
+    """What the provider reported, for `Session.observe`; None when it said nothing."""
+    stop: str = ""
+    """Why it ended, in the provider's word."""
+
+
+class Provider(Protocol):
+    @property
+    def name(self) -> str:
+        """`provider/model`, as the user writes it."""
+        ...
+
+    @property
+    def model(self) -> Model: ...
+
+    @property
+    def dialect(self) -> Dialect: ...
+
+    def send(self, request: Fitted, *, max_tokens: int) -> AsyncIterator[Piece | Reply]:
+        """Ask for an answer to a fitted request, with the tools that it offers (`{"name", "description",
+        "parameters"}` each)."""
+        ...
 
     async def close(self) -> None: ...

@@ -183,7 +183,7 @@ def _question(engine: Engine, state: str) -> str:
     if engine.policy.mode != "confirm" or state not in ("act", "over"):
         return ""
     used, window = engine.calibration.tokens(engine.total_units), engine.model.window
-    return f"Context usage at {used / window:.0%} ({used:,}/{window:,} tokens). Compact conversation? [y/N]"
+    return f"Context usage at {used / window * 100:.0f} % ({used:,}/{window:,} tokens). Compact conversation? [y/N]"
 
 
 def _summaries(engine: Engine) -> Iterable[Summary]:
@@ -347,9 +347,9 @@ def usage_line(report: Report) -> str:
     """One line: how full it is, how much of the last prompt was cached, what is left, what it cost."""
     share = report.used / report.window if report.window else 1.0
     filled = min(20, round(share * 20))
-    parts = [f"ctx {report.used:,}/{report.window:,} {share:.1%} ▕{'█' * filled}{'·' * (20 - filled)}▏"]
+    parts = [f"ctx {report.used:,}/{report.window:,} {share * 100:.1f} % ▕{'█' * filled}{'·' * (20 - filled)}▏"]
     if report.cached_share is not None:
-        parts.append(f"cache {report.cached_share:.0%}")
+        parts.append(f"cache {report.cached_share * 100:.0f} %")
     if report.turns_left is not None:
         parts.append(_turns(report.turns_left))
     if report.spent is not None and report.spent > 0:

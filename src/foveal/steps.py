@@ -14,10 +14,9 @@ from msgspec.structs import replace
 
 from foveal.events import Call, Content, Mark, Text, ToolReturned, parts
 from foveal.meter import PER_MESSAGE, Message, Meter
+from foveal.ranges import Ranges
 
 Level = Literal["full", "clipped", "masked", "summarised", "dropped"]
-Ranges = tuple[tuple[int, int], ...]
-"""Stretches of the log by the seqs of their ends, both included."""
 Kind = Literal["instructed", "user", "model", "pinned", "summary", "notice"]
 
 NO_RESULT: Final = "[foveal: this call has no recorded result; it was interrupted]"

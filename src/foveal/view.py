@@ -49,7 +49,8 @@ from foveal.events import (
     text_of,
 )
 from foveal.meter import Meter
-from foveal.steps import Level, Overlay, Ranges, Shown, Slot, Step
+from foveal.ranges import Ranges, common, without
+from foveal.steps import Level, Overlay, Shown, Slot, Step
 
 _seq = attrgetter("seq")
 
@@ -364,14 +365,15 @@ class View:
 
     def _compact(self, seq: int, fact: Compacted) -> None:
         ranges = hidden_by(fact)
-        taken = [step for step in self.steps if step.covers and _common(step.covers, ranges)]
-        places = [low for step in taken for low, _ in _common(step.covers, ranges)]
+        places = [high for step in self.summaries for _, high in common(step.covers, ranges)]
         hidden = self._hide(Cover("summarised", seq, ranges, fact.rule))
         places += [step.seq for step in hidden]
         if not places:
             return
         messages = sum(step.messages for step in hidden)
-        self.show_summary(seq, fact, place=max(places), messages=messages, covers=ranges)
+        staying = (shown.seq for step in self._within(ranges) if not step.covers for shown in step.shown())
+        covers = without(ranges, tuple((other, other) for other in staying))
+        self.show_summary(seq, fact, place=max(places), messages=messages, covers=covers)
 
     def show_summary(
         self, seq: int, fact: Compacted, *, place: int, messages: int, covers: Ranges | None = None
@@ -396,11 +398,17 @@ class View:
         event that it stood for."""
         self.covers.append(cover)
         hidden = [step for step in self._within(cover.ranges) if not _stays(step)]
-        for step in self.steps:
-            if step.covers:
-                step.covers = _without(step.covers, cover.ranges)
+        for step in self.summaries:
+            if not step.pinned:
+                step.covers = without(step.covers, cover.ranges)
                 if not step.covers:
                     hidden.append(step)
+                elif (
+                    step.covers[-1][1] < step.seq
+                ):  # it has lost its end, and stands no further back than the rest
+                    self.steps.remove(step)
+                    step.seq = step.covers[-1][1]
+                    self.steps.insert(bisect_left(self.steps, step.seq, key=_seq), step)
         self._remove(hidden)
         return hidden
 
@@ -436,22 +444,6 @@ def _inside(seq: int, fact: object) -> bool:
     return isinstance(fact, Expanded) and fact.first <= seq <= fact.last
 
 
-def _common(one: Ranges, other: Ranges) -> Ranges:
-    """What two sets of ranges share."""
-    both = ((max(a, c), min(b, d)) for a, b in one for c, d in other)
-    return tuple((low, high) for low, high in both if low <= high)
-
-
-def _without(one: Ranges, other: Ranges) -> Ranges:
-    """What is left of a set of ranges after another is taken out of it."""
-    for low, high in other:
-        pieces = ((part, span) for span in one for part in ((span[0], low - 1), (high + 1, span[1])))
-        one = tuple(
-            dict.fromkeys((max(a, lo), min(b, hi)) for (a, b), (lo, hi) in pieces if max(a, lo) <= min(b, hi))
-        )
-    return one
-
-
 def _pieced(fact: Clipped, found: tuple[Step, Shown] | None) -> str:
     if found is None:
         return ""
@@ -468,7 +460,7 @@ def hidden_by(fact: Dropped | Compacted) -> Ranges:
     """The ranges of seq that a reduction takes out of the view."""
     if isinstance(fact, Dropped):
         return fact.ranges
-    return _without(((fact.first, fact.last),), tuple((seq, seq) for seq in fact.keep))
+    return without(((fact.first, fact.last),), tuple((seq, seq) for seq in fact.keep))
 
 
 def notice(messages: int) -> str:

@@ -3,8 +3,8 @@
 What an agent quoted once, it quotes again: of the names in old results those that stand in its own calls come back
 ten times as often as the others, and so do lines. Then those that stand in several results, those that the model
 spoke of in its texts, and the newer ones. Plain words, numbers, and paths that nobody touched come back least. The
-weights below are the logarithms of how much more often, rounded; they come from conversations of one kind and were
-tried on those of others (`bench/bench_ledger.py`).
+weights below are the logarithms of how much more often, rounded, in conversations of one agent;
+`bench/bench_ledger.py` measures what comes of them there and with another.
 """
 
 from __future__ import annotations
@@ -133,12 +133,12 @@ def _names(texts: Iterable[str]) -> Seen:
 def _lines(text: str) -> dict[str, None]:
     """The lines that are long enough, without indents and line numbers."""
     least, most = LINE
-    bare = (line.strip() for line in text.split("\n") if len(line) >= least)
-    return {
-        _NUMBERED.sub("", line, count=1) if line[0] in "0123456789+-" else line: None
-        for line in bare
-        if least <= len(line) <= most and " " in line
-    }
+    bare = (_unnumbered(line.strip()) for line in text.split("\n") if len(line) >= least)
+    return {line: None for line in bare if least <= len(line) <= most and " " in line}
+
+
+def _unnumbered(line: str) -> str:
+    return _NUMBERED.sub("", line, count=1) if line[:1] in "0123456789+-" else line
 
 
 def _repeated(returned: int) -> float:

@@ -40,7 +40,7 @@ _VERBS: Final[dict[str, Action]] = {
     **dict.fromkeys(listed("write save overwrite put"), "written"),
     **dict.fromkeys(listed("create add new touch"), "created"),
     **dict.fromkeys(listed("delete remove rm unlink"), "deleted"),
-}  # type: ignore[dict-item]
+}
 
 
 class Deed(NamedTuple):

@@ -21,7 +21,7 @@ EDGE: Final = 50_000
 """Characters at each end of a text in which names are looked up."""
 UTTERANCE: Final = 500
 """Characters of an utterance that are searched for rare names …"""
-SAMPLE: Final = 300
+SAMPLE: Final = 150
 """… and about how many of them, evenly spaced."""
 
 _NAMELIKE: Final = bytes(

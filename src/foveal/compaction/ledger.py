@@ -44,11 +44,12 @@ def ledger(
     if room <= 0 or not any(isinstance(event.fact, SAID) for event in events):
         return ""
     done = work.deeds(events, most=max(FEWEST_CALLS, room // CALL))
-    signs = cues.Signs(events, done)
+    away = [event for event in events if event.seq not in keep] if keep else events
+    signs = cues.Signs(away, done)
     sections = (
         requests(events, keep=keep, room=room, counter=counter),
         sayings(events, keep=keep),
-        work.errors(done),
+        work.errors(done, keep=keep),
         work.open_calls(done),
         work.files(done, elsewhere=elsewhere),
         work.commands(done),

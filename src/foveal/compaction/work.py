@@ -181,32 +181,34 @@ def fails(one: Deed) -> bool:
     return any(sign in part for sign in _ALARMS) and failed(part)
 
 
-def errors(done: Sequence[Deed]) -> Section:
-    return Section("Unresolved errors, newest first:", 2.0, _errors(done))
+def errors(done: Sequence[Deed], *, keep: Set[int]) -> Section:
+    return Section("Unresolved errors, newest first:", 2.0, _errors(done, keep))
 
 
-def _errors(done: Sequence[Deed]) -> Iterator[str]:
+def _errors(done: Sequence[Deed], keep: Set[int]) -> Iterator[str]:
     """Failures of things that have not succeeded since, each with the lines that tell most."""
-    judged: set[tuple[str, ...]] = set()
+    settled: set[tuple[str, ...]] = set()
     for one in done:
-        keys = set(_keys(one))
-        if one.result is None or keys <= judged:
+        things = set(_things(one))
+        if one.result is None or things <= settled:
             continue
-        if keys.isdisjoint(judged) and fails(one):
-            yield _failure(one, text_of(one.result.content))
-        judged |= keys
+        if fails(one):
+            kept = one.result_seq in keep
+            yield f"{_failed(one)}, shown in full" if kept else _failure(one, text_of(one.result.content))
+        settled |= things
+        settled |= {("read", path) for kind, *paths in things if kind == "changed" for path in paths}
 
 
-def _keys(one: Deed) -> Iterator[tuple[str, ...]]:
+def _things(one: Deed) -> Iterator[tuple[str, ...]]:
     """By what a later success is known to be of the same thing: the program and the files that it was given, the
-    file, or the very call."""
+    file and whether it was changed, or the very call. Whoever changes a file can also read it."""
     command = one.command
     if command is not None and not command.looks:
         paths = sorted({path for path, _ in command.touched})
         yield (command.program, *paths) if paths or " -c " not in command.bare else ("", command.bare)
     elif one.touched:
-        for path, _ in one.touched:
-            yield ("path", path)
+        for path, action in one.touched:
+            yield ("read" if action == "read" else "changed", path)
     else:
         yield (one.call.name, one.call.arguments[:2_000])
 
@@ -219,9 +221,12 @@ def _what(one: Deed) -> str:
     return f"{inline(one.call.name, 60)} {inline(about, 120)}"
 
 
+def _failed(one: Deed) -> str:
+    return f"{ITEM}{_what(one)}, {handle(one.result_seq)}"
+
+
 def _failure(one: Deed, text: str) -> str:
-    first = f"{ITEM}{_what(one)}, {handle(one.result_seq)}:"
-    return "\n".join([first, *(QUOTE + line for line in _telling(text))])
+    return "\n".join([_failed(one) + ":", *(QUOTE + line for line in _telling(text))])
 
 
 def _telling(text: str) -> list[str]:

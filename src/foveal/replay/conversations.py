@@ -19,6 +19,7 @@ from foveal.events import (
     ModelSaid,
     ToolReturned,
     UserSaid,
+    calls_of,
     text_of,
     unraw,
 )
@@ -55,6 +56,18 @@ class Conversation(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def results(self) -> list[ToolReturned]:
         return [fact for fact in self.facts if isinstance(fact, ToolReturned)]
+
+    @property
+    def tools(self) -> list[str]:
+        """For each result the tool that returned it, as far as it or its call tells."""
+        called: dict[str, str] = {}
+        names: list[str] = []
+        for fact in self.facts:
+            if isinstance(fact, ModelSaid):
+                called |= {call.id: call.name for _, call in calls_of(fact.content)}
+            elif isinstance(fact, ToolReturned):
+                names.append(fact.name or called.get(fact.call_id, ""))
+        return names
 
 
 def conversation(recording: Recording) -> Conversation:

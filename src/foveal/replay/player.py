@@ -96,7 +96,7 @@ class Player:
             text=need.text,
             far=need.far,
             handle=handle(seq),
-            tool=self._table.conversation.results[need.source].name,
+            tool=self._table.tools[need.source],
             level=line.level,
             rule=line.rule,
             by=self.told(line.by),

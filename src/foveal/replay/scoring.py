@@ -21,6 +21,7 @@ class Table:
 
     def __init__(self, conversation: Conversation, needs: Sequence[Need], setting: Setting) -> None:
         self.conversation = conversation
+        self.tools = conversation.tools
         self.needs = needs
         self.setting = setting
         self.model = chosen(setting)

@@ -1,0 +1,77 @@
+"""A compaction in action, and its undo: the log only grows, and the request follows it."""
+
+import foveal
+from foveal.events import kind
+
+RECORD = """<summary>
+## Goal
+Make CI green; the public API stays as it is.
+## Decisions
+The bound in src/price.py was wrong: `<` instead of `<=`.
+## State
+tests/test_price.py is fixed and green.
+## Next
+-
+## Dead ends
+Changing the tests: the user forbade it.
+</summary>"""
+
+
+def write(request):
+    """Stands for a model here. A real one is sent `request.messages` and may take `request.max_tokens`."""
+    print(f"the model is asked: {request.form}, {len(request.messages)} messages, stage {request.stage!r}")
+    return RECORD
+
+
+def ran(number, command, output):
+    function = {"name": "bash", "arguments": f'{{"command": "{command}"}}'}
+    call = {"id": f"call_{number}", "type": "function", "function": function}
+    return [
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": f"call_{number}", "content": output},
+    ]
+
+
+def show(title):
+    """The log with the level of each event, and what is sent."""
+    request = ctx.fit(history)
+    print(f"\n{title}: {len(ctx.log)} events in the log, {len(request)} messages, {ctx.report().used} tokens")
+    for event in ctx.log:
+        line = ctx.why(event.handle)
+        print(f"  {event.handle:4}{kind(event.fact):14}{line.level:11}{line.tokens or ''}".rstrip())
+    return request
+
+
+passed = "\n".join(["the price list: a case passed"] * 90)
+history = [
+    {"role": "user", "content": "Make CI green, and leave the tests as they are."},
+    *ran(1, "pytest", passed + "\ntests/test_price.py::test_bound FAILED\nexit code: 1"),
+    {"role": "assistant", "content": "The bound in src/price.py is wrong: `<` instead of `<=`."},
+    {"role": "user", "content": "Then fix it."},
+    *ran(2, "sed -i s/</<=/ src/price.py", "exit code: 0"),
+    *ran(3, "pytest", passed + "\n91 passed\nexit code: 0"),
+    {"role": "assistant", "content": "tests/test_price.py is fixed and green."},
+    {"role": "user", "content": "What was it?"},
+]
+
+ctx = foveal.Context("gpt-4.1", window=16_000, policy="handoff", summarise=write)
+ctx.pin("The public API stays as it is.")
+before = show("before")
+
+summary = ctx.compact()  # by hand here; `fit` does so by itself above 70 % of the room
+request = show("after a compaction")
+print()
+for message in request:
+    print(f"{message['role']}: {message['content']}")
+
+ctx.expand(summary)  # show what it stands for, until the user speaks again
+show("expanded for this turn")
+history += [{"role": "assistant", "content": "A bound."}, {"role": "user", "content": "Thank you."}]
+show("the user has spoken")
+
+ctx.undo(summary)  # with later turns present
+after = show("after undo")
+assert after[: len(before)] == before
+
+(event,) = [event for event in ctx.log if event.handle == summary]
+print(f"\n{summary} is still in the log: {event.fact.first} to {event.fact.last}, by {event.fact.by}")

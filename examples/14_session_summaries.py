@@ -1,0 +1,83 @@
+"""A session whose summaries are written in the background, and a provider that holds less than was thought."""
+
+import asyncio
+
+import foveal
+from foveal.events import Call, Compacted, Overflowed, kind
+from foveal.stores import MemoryStore
+
+MODEL = foveal.model("gpt-4.1", window=16_000)
+RECORD = """<summary>
+## Goal
+Find out which parts fail.
+## Decisions
+-
+## State
+The parts so far were run, and passed.
+## Next
+Run the parts that remain.
+## Dead ends
+-
+</summary>"""
+
+
+class Refused(Exception):
+    """What a provider's client raises; the numbers are in its text."""
+
+    status_code = 400
+
+
+async def write(request):
+    """Stands for a model here: it takes its time, and the session does not wait for it."""
+    print(f"    a summary is begun ({request.form}, {len(request.messages)} messages)")
+    await asyncio.sleep(0.05)
+    print("    it is written")
+    return RECORD
+
+
+async def run(session, part):
+    """One step of an agent: a call and its result, and the request that follows."""
+    call = Call(id=f"call_{part}", name="bash", arguments=f'{{"command": "pytest part{part}"}}')
+    log = f"part{part} passed\n" * 200
+    await session.append(
+        foveal.ModelSaid(content=(call,)), foveal.ToolReturned(call_id=call.id, name="bash", content=log)
+    )
+    request = await session.fit()
+    print(f"part {part:>2}: a request of {request.tokens:,} tokens")
+    return request
+
+
+async def main():
+    async with MemoryStore() as store:
+        session = await foveal.Session.open(
+            store, "demo", model=MODEL, policy="recent-summary", summarise=write
+        )
+        await session.append(foveal.UserSaid(content="Which parts fail?"))
+        for part in range(10):
+            await run(session, part)
+        await session.append(foveal.UserSaid(content="Be quick."))  # stored at once, summary or not
+        await asyncio.sleep(0.2)  # the model answers meanwhile
+        for part in range(10, 14):
+            await run(session, part)
+
+        error = Refused(
+            "This model's maximum context length is 9000 tokens. However, your messages resulted in 9600 tokens."
+        )
+        print("refused as too large:", await session.overflowed(error))
+        print("some other error:", await session.overflowed(Refused("the model is overloaded")))
+        request = await session.fit()  # send this one instead
+        print(f"now {request.tokens:,} of {request.limit:,} tokens")
+        print("the window:", (await session.report()).window_source)
+
+        for event in await session.events():
+            if isinstance(event.fact, Compacted):
+                fact = event.fact
+                print(f"{event.handle} {kind(fact)} e{fact.first}–e{fact.last}, {fact.reason}, by {fact.by}")
+            elif isinstance(event.fact, Overflowed):
+                print(f"{event.handle} {kind(event.fact)}: the limit is {event.fact.limit:,}")
+        for summary in (await session.report()).summaries:
+            print(f"{summary.handle}: {summary.measures.before:,} → {summary.measures.after:,} tokens")
+        await session.close()  # a summary that is still being written is given up, and leaves nothing
+
+
+asyncio.run(main())

@@ -1,0 +1,380 @@
+"""The agent: a loop of asking a model and running its tools, on a durable session.
+
+1. Everything is stored before it is used: the user's words before the model is asked, a call's whole result before
+   it is clipped. Whatever happens in between, the session is legal and goes on from there.
+2. A request that the provider refuses as too large is made smaller and sent again; the user does not see it.
+3. Hooks are called in the order of their list, at six points, with one signature. One that fails is reported and
+   changes nothing.
+4. Cancelling (Ctrl-C) ends the turn: what was said so far is stored, calls without a result get one that says so.
+5. What the agent tells while it works are `Happening`s; what to show of them is the caller's business.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Final, Literal, Protocol
+
+import msgspec
+
+from foveal.errors import ProviderError
+from foveal.events import (
+    REDUCTIONS,
+    AnyFact,
+    Call,
+    CompactionFailed,
+    Content,
+    Event,
+    ModelSaid,
+    Noted,
+    Overflowed,
+    ToolReturned,
+    UserSaid,
+    calls_of,
+    text_of,
+)
+from foveal.ports import Piece, Provider, Reply
+from foveal.report import Report
+from foveal.session import Session
+from foveal.tools.tool import Output, Toolbox
+
+STEPS: Final = 50
+"""Calls of the model in one turn, at the most."""
+INTERRUPTED: Final = "[foveal: interrupted by the user; this call has no result]"
+DENIED: Final = "The user did not allow this call. Ask before trying it in another way."
+NOT_RUN: Final = "[foveal: not run: the turn ended before its turn came]"
+
+# ── what is told ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Happening(msgspec.Struct, frozen=True, kw_only=True, tag_field="happening"):
+    """Something that the agent did or met."""
+
+
+class Streamed(Happening, frozen=True, tag="streamed"):
+    """A bit of the answer as it comes."""
+
+    piece: Piece
+
+
+class Answered(Happening, frozen=True, tag="answered"):
+    """The model's whole answer is stored."""
+
+    text: str
+    calls: int
+    handle: str
+
+
+class Calling(Happening, frozen=True, tag="calling"):
+    """A tool is about to run."""
+
+    call: Call
+    what: str
+    """One line for people."""
+
+
+class Returned(Happening, frozen=True, tag="returned"):
+    """A tool has returned, and its whole result is stored."""
+
+    call: Call
+    text: str
+    error: bool
+    seconds: float
+    handle: str
+
+
+class Reduced(Happening, frozen=True, tag="reduced"):
+    """Something was clipped, masked, summarised or dropped for the next request, or a summary failed."""
+
+    events: tuple[Event, ...]
+    before: int
+    """Tokens of the request before and after."""
+    after: int
+
+
+class Refused(Happening, frozen=True, tag="refused"):
+    """The provider said that the request was too large; a smaller one follows."""
+
+    problem: str
+
+
+class HookFailed(Happening, frozen=True, tag="hook_failed"):
+    hook: str
+    at: str
+    problem: str
+
+
+class Ended(Happening, frozen=True, tag="ended"):
+    """The turn is over."""
+
+    why: Literal["answered", "steps", "denied"]
+    report: Report
+
+
+# ── what can be hooked ───────────────────────────────────────────────────────────────────────────────────
+
+Point = Literal["before_model", "after_model", "before_tool", "after_tool", "on_reduction", "on_overflow"]
+POINTS: Final[tuple[Point, ...]] = (
+    "before_model", "after_model", "before_tool", "after_tool", "on_reduction", "on_overflow",
+)  # fmt: skip
+
+
+class Occasion(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a hook is called, and with what."""
+
+    at: Point
+    session: Session
+    call: Call | None = None
+    """Before and after a tool."""
+    output: Output | None = None
+    """After a tool."""
+    reply: Reply | None = None
+    """After the model."""
+    events: tuple[Event, ...] = ()
+    """On a reduction, or on an overflow: what was recorded."""
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """What a hook wants changed; None changes nothing."""
+
+    deny: str = ""
+    """Before a tool: do not run it, and tell the model this instead."""
+    output: Output | None = None
+    """After a tool: this instead of its result. The original is not stored."""
+
+
+Hook = Callable[[Occasion], Awaitable[Verdict | None]]
+Approve = Callable[[Call, str], Awaitable[bool]]
+
+
+class Guidance(Protocol):
+    """Where instructions come from: files that may change while the session lives."""
+
+    async def refresh(self, session: Session) -> Sequence[AnyFact]:
+        """What has changed since the last turn."""
+        ...
+
+    async def touched(self, session: Session, paths: Sequence[str]) -> Sequence[AnyFact]:
+        """What applies to files that were touched for the first time."""
+        ...
+
+
+async def _allowed(call: Call, what: str) -> bool:
+    return True
+
+
+class Agent:
+    """One session, one model, one set of tools."""
+
+    def __init__(
+        self,
+        session: Session,
+        provider: Provider,
+        tools: Toolbox,
+        *,
+        hooks: Sequence[Hook] = (),
+        approve: Approve = _allowed,
+        guidance: Guidance | None = None,
+        steps: int = STEPS,
+    ) -> None:
+        self.session = session
+        self.provider = provider
+        self.tools = tools
+        self.hooks = tuple(hooks)
+        self.guidance = guidance
+        self._approve = approve
+        self._steps = steps
+        self._waiting: list[Call] = []
+        """Calls of the newest answer that have no result yet."""
+        self._said = ""
+        """What the model has said so far in an answer that is not yet stored."""
+
+    async def run(self, content: Content) -> AsyncIterator[Happening]:
+        """One turn: from the user's words to the model's last answer."""
+        await self._prepare()
+        await self.session.append(UserSaid(content=content))
+        why: Literal["answered", "steps"] = "steps"
+        try:
+            for _ in range(self._steps):
+                async for happening in self._step():
+                    yield happening
+                if not self._waiting:
+                    why = "answered"
+                    break
+                async for happening in self._run_tools():
+                    yield happening
+        except (asyncio.CancelledError, GeneratorExit):
+            await asyncio.shield(self._abandon("interrupted by the user"))
+            raise
+        except ProviderError as problem:
+            await self._abandon(str(problem), partial=problem.partial)
+            raise
+        yield Ended(why=why, report=await self.session.report())
+
+    async def _prepare(self) -> None:
+        if self.guidance is not None:
+            facts = await self.guidance.refresh(self.session)
+            if facts:
+                await self.session.append(*facts)
+        await self.session.equip(self.tools.offered)
+
+    # ── the model ────────────────────────────────────────────────────────────────────────────────────
+
+    async def _step(self) -> AsyncIterator[Happening]:
+        """Ask the model until it answers."""
+        async for happening in self._hooked(Occasion(at="before_model", session=self.session)):
+            yield happening
+        while True:
+            first, before = self.session.last + 1, (await self.session.report()).used
+            fitted = await self.session.fit()
+            async for happening in self._reduced(first, before, fitted.tokens):
+                yield happening
+            try:
+                reply: Reply | None = None
+                async for piece in self.provider.send(fitted, max_tokens=await self.session.max_tokens()):
+                    if isinstance(piece, Reply):
+                        reply = piece
+                    else:
+                        self._said += piece.text if piece.sort == "text" else ""
+                        yield Streamed(piece=piece)
+                break
+            except ProviderError:
+                raise
+            except Exception as error:  # a provider's own error: too large, or nothing that we know
+                if not await self.session.overflowed(error):
+                    raise ProviderError(f"{self.provider.name}: {error}", sort="refused") from error
+                self._said = ""
+                async for happening in self._overflowed():
+                    yield happening
+        if reply is None:
+            raise ProviderError(f"{self.provider.name} ended without an answer", sort="interrupted")
+        async for happening in self._answered(reply):
+            yield happening
+
+    async def _answered(self, reply: Reply) -> AsyncIterator[Happening]:
+        events = await self.session.take(reply.message, dialect=self.provider.dialect)
+        self._said = ""
+        said = [event for event in events if isinstance(event.fact, ModelSaid)]
+        self._waiting = [call for event in said for _, call in calls_of(_content(event))]
+        if reply.usage is not None:
+            await self.session.observe(reply.usage)
+        text = "\n".join(text_of(_content(event)) for event in said)
+        yield Answered(text=text, calls=len(self._waiting), handle=said[-1].handle if said else "")
+        async for happening in self._hooked(Occasion(at="after_model", session=self.session, reply=reply)):
+            yield happening
+
+    async def _reduced(self, first: int, before: int, after: int) -> AsyncIterator[Happening]:
+        made = await self.session.events(first=first)
+        events = tuple(e for e in made if isinstance(e.fact, (*REDUCTIONS, CompactionFailed, Noted)))
+        if not events:
+            return
+        yield Reduced(events=events, before=before, after=after)
+        async for happening in self._hooked(Occasion(at="on_reduction", session=self.session, events=events)):
+            yield happening
+
+    async def _overflowed(self) -> AsyncIterator[Happening]:
+        newest = await self.session.events(first=self.session.last)
+        refused = tuple(event for event in newest if isinstance(event.fact, Overflowed))
+        problem = next((e.fact.problem for e in refused if isinstance(e.fact, Overflowed)), "")
+        yield Refused(problem=problem)
+        async for happening in self._hooked(Occasion(at="on_overflow", session=self.session, events=refused)):
+            yield happening
+
+    # ── the tools ────────────────────────────────────────────────────────────────────────────────────
+
+    async def _run_tools(self) -> AsyncIterator[Happening]:
+        """Run the calls of the newest answer, one after the other; each result is stored when it is there."""
+        while self._waiting:
+            call = self._waiting[0]
+            what = self.tools.describe(call.name, call.arguments)
+            yield Calling(call=call, what=what)
+            began = time.monotonic()
+            failures: list[Happening] = []
+            output = await self._output(call, what, failures)
+            for failure in failures:
+                yield failure
+            events = await self.session.append(
+                ToolReturned(
+                    call_id=call.id,
+                    content=output.content,
+                    name=call.name,
+                    error=output.error,
+                    variety=call.variety,
+                )
+            )
+            self._waiting.pop(0)
+            await self._guide(output.touched)
+            yield Returned(
+                call=call,
+                text=text_of(output.content),
+                error=output.error,
+                seconds=time.monotonic() - began,
+                handle=events[0].handle,
+            )
+
+    async def _output(self, call: Call, what: str, failures: list[Happening]) -> Output:
+        """A call's result: after the hooks before it, the user's consent where it changes something, and the hooks
+        after it."""
+        occasion = Occasion(at="before_tool", session=self.session, call=call)
+        for verdict in await self._verdicts(occasion, failures):
+            if verdict.deny:
+                return Output(content=verdict.deny, error=True)
+        if self.tools.changes(call.name, call.arguments) and not await self._approve(call, what):
+            return Output(content=DENIED, error=True)
+        output = await self.tools.call(call.name, call.arguments)
+        occasion = Occasion(at="after_tool", session=self.session, call=call, output=output)
+        for verdict in await self._verdicts(occasion, failures):
+            output = verdict.output if verdict.output is not None else output
+        return output
+
+    async def _guide(self, paths: Sequence[str]) -> None:
+        if self.guidance is not None and paths:
+            facts = await self.guidance.touched(self.session, paths)
+            if facts:
+                await self.session.append(*facts)
+
+    # ── hooks, and the end ───────────────────────────────────────────────────────────────────────────
+
+    async def _hooked(self, occasion: Occasion) -> AsyncIterator[Happening]:
+        failures: list[Happening] = []
+        await self._verdicts(occasion, failures)
+        for failure in failures:
+            yield failure
+
+    async def _verdicts(self, occasion: Occasion, failures: list[Happening]) -> list[Verdict]:
+        """What the hooks say, in their order; one that fails says nothing."""
+        said: list[Verdict] = []
+        for hook in self.hooks:
+            try:
+                verdict = await hook(occasion)
+            except Exception as problem:  # noqa: BLE001  (a hook may fail in any way)
+                name = getattr(hook, "__qualname__", type(hook).__name__)
+                told = f"{type(problem).__name__}: {problem}"
+                failures.append(HookFailed(hook=name, at=occasion.at, problem=told))
+                await self.session.append(Noted(text=f"{name} failed at {occasion.at}: {told}", topic="hook"))
+                continue
+            if verdict is not None:
+                said.append(verdict)
+        return said
+
+    async def _abandon(self, why: str, *, partial: str = "") -> None:
+        """Leave a session that can go on: what was said is stored, and every call has a result."""
+        facts: list[AnyFact] = []
+        said = partial or self._said
+        if said:
+            facts.append(ModelSaid(content=said))
+        facts += [
+            ToolReturned(
+                call_id=call.id, content=INTERRUPTED, name=call.name, error=True, variety=call.variety
+            )
+            for call in self._waiting
+        ]
+        facts.append(Noted(text=f"The turn ended early: {why}", topic="turn"))
+        self._waiting, self._said = [], ""
+        await self.session.append(*facts)
+
+
+def _content(event: Event) -> Content:
+    assert isinstance(event.fact, ModelSaid)
+    return event.fact.content

@@ -1,0 +1,98 @@
+"""A provider that answers from a script: for tests of whatever is built on `foveal.agent`, ours and yours.
+
+    provider = Scripted("Hello.", [("read", {"path": "a.py"})], "Done.")
+
+Each item is one answer: a text, a list of calls, a text with calls, or an exception to raise. It keeps what it was
+asked, and refuses a request that is larger than its window as a real provider would.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from foveal.events import Dialect
+from foveal.fitted import Fitted
+from foveal.models import Model, model
+from foveal.ports import Piece, Reply
+from foveal.tokens import counter
+
+Calls: TypeAlias = Sequence[tuple[str, Mapping[str, Any] | str]]
+Answer: TypeAlias = str | Calls | tuple[str, Calls] | BaseException
+
+
+class TooLarge(Exception):
+    """What a provider says to a request that does not fit."""
+
+    status_code = 400
+
+
+class Scripted:
+    """A `Provider` without a model."""
+
+    dialect: Dialect = "openai_chat"
+
+    def __init__(
+        self, *answers: Answer, window: int = 0, name: str = "scripted/model", delay: float = 0.0
+    ) -> None:
+        """`window` is what it really holds, whatever its name promises; 0 holds everything."""
+        self.name = name
+        self.model: Model = model(name, window=window or 128_000)
+        self.asked: list[Fitted] = []
+        self._answers = list(answers)
+        self._window = window
+        self._delay = delay
+
+    async def send(self, request: Fitted, *, max_tokens: int) -> AsyncIterator[Piece | Reply]:
+        self.asked.append(request)
+        size = self._size(request)
+        if self._window and size > self._window:
+            raise TooLarge(
+                f"This model's maximum context length is {self._window} tokens. However, your messages resulted in "
+                f"{size} tokens. Please reduce the length of the messages."
+            )
+        answer = self._answers.pop(0) if self._answers else "I have nothing more to say."
+        if isinstance(answer, BaseException):
+            raise answer
+        text, calls = _parts(answer)
+        for word in text.splitlines(keepends=True):
+            await asyncio.sleep(self._delay)
+            yield Piece(text=word)
+        yield Reply(
+            message=_message(text, calls, len(self.asked)),
+            usage={"prompt_tokens": size, "completion_tokens": len(text) // 4 + 1},
+            stop="tool_calls" if calls else "stop",
+        )
+
+    async def close(self) -> None:
+        pass
+
+    def _size(self, request: Fitted) -> int:
+        return counter("auto").count(json.dumps(request.to_openai()))
+
+
+def _parts(answer: str | Calls | tuple[str, Calls]) -> tuple[str, Calls]:
+    if isinstance(answer, str):
+        return answer, ()
+    if isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[0], str):
+        return answer[0], answer[1]
+    return "", answer
+
+
+def _message(text: str, calls: Calls, number: int) -> dict[str, Any]:
+    message: dict[str, Any] = {"role": "assistant", "content": text}
+    if calls:
+        message["tool_calls"] = [
+            {
+                "id": f"call_{number}_{place}",
+                "type": "function",
+                "function": {
+                    "name": name,
+                    "arguments": arguments if isinstance(arguments, str) else json.dumps(arguments),
+                },
+            }
+            for place, (name, arguments) in enumerate(calls)
+        ]
+    return message
