@@ -26,10 +26,10 @@ from foveal.budget import Caps
 from foveal.clip import Limits
 from foveal.engine import Engine
 from foveal.events import (
+    AnyFact,
     Call,
     Compacted,
     Event,
-    Fact,
     Instructed,
     ModelSaid,
     Opened,
@@ -261,13 +261,18 @@ async def wrote(request: object) -> str:
     return WRITTEN
 
 
-def turn(number: int) -> list[Fact]:
+def turn(number: int) -> list[AnyFact]:
     """A request, a call and its result, and an answer."""
     asked, part, answer = TURNS[number]
     call = Call(id=f"c{number}", name="bash", arguments=f'{{"command": "pytest {part}"}}')
     log = "\n".join(f"{part}/test_{row}.py: passed" for row in range(40))
     said = ModelSaid(content=answer)
-    return [UserSaid(content=asked), ModelSaid(content=(call,)), ToolReturned(call_id=call.id, content=log), said]
+    return [
+        UserSaid(content=asked),
+        ModelSaid(content=(call,)),
+        ToolReturned(call_id=call.id, content=log),
+        said,
+    ]
 
 
 def summarised(*changes: Callable[[Session], Awaitable[object]]) -> list[Engine]:

@@ -3,7 +3,7 @@
 import asyncio
 
 import foveal
-from foveal.events import Call, Compacted, Overflowed, kind
+from foveal.events import Call, Compacted, Masked, Overflowed, kind
 from foveal.stores import MemoryStore
 
 MODEL = foveal.model("gpt-4.1", window=16_000)
@@ -36,7 +36,7 @@ async def write(request):
 
 
 async def run(session, part):
-    """One step of an agent: a call and its result, and the request that follows."""
+    """One step of an agent: a call and its result, the request that follows, and the wait for its answer."""
     call = Call(id=f"call_{part}", name="bash", arguments=f'{{"command": "pytest part{part}"}}')
     log = f"part{part} passed\n" * 200
     await session.append(
@@ -44,7 +44,7 @@ async def run(session, part):
     )
     request = await session.fit()
     print(f"part {part:>2}: a request of {request.tokens:,} tokens")
-    return request
+    await asyncio.sleep(0.03)
 
 
 async def main():
@@ -53,11 +53,10 @@ async def main():
             store, "demo", model=MODEL, policy="recent-summary", summarise=write
         )
         await session.append(foveal.UserSaid(content="Which parts fail?"))
-        for part in range(10):
+        for part in range(11):
             await run(session, part)
         await session.append(foveal.UserSaid(content="Be quick."))  # stored at once, summary or not
-        await asyncio.sleep(0.2)  # the model answers meanwhile
-        for part in range(10, 14):
+        for part in range(11, 18):
             await run(session, part)
 
         error = Refused(
@@ -70,13 +69,13 @@ async def main():
         print("the window:", (await session.report()).window_source)
 
         for event in await session.events():
-            if isinstance(event.fact, Compacted):
-                fact = event.fact
-                print(f"{event.handle} {kind(fact)} e{fact.first}–e{fact.last}, {fact.reason}, by {fact.by}")
+            if isinstance(event.fact, Compacted | Masked):
+                print(f"{event.handle} {kind(event.fact)}, because of {event.fact.reason}")
             elif isinstance(event.fact, Overflowed):
-                print(f"{event.handle} {kind(event.fact)}: the limit is {event.fact.limit:,}")
+                print(f"{event.handle} {kind(event.fact)}, the limit is {event.fact.limit:,}")
         for summary in (await session.report()).summaries:
-            print(f"{summary.handle}: {summary.measures.before:,} → {summary.measures.after:,} tokens")
+            sizes = f"{summary.measures.before:,} → {summary.measures.after:,} tokens"
+            print(f"{summary.handle} stands for {summary.first}–{summary.last}, {sizes}, by {summary.by}")
         await session.close()  # a summary that is still being written is given up, and leaves nothing
 
 

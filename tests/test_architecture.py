@@ -22,6 +22,8 @@ SHELL: Final = (
     "coordinator",
     "summarise",
     "job",
+    "own_model",
+    "testing",
     "agent",
     "recall",
     "config",

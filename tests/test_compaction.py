@@ -265,7 +265,6 @@ def test_a_view_moved_on_through_summaries_is_the_view_folded_at_once(log: list[
     assert described(view) == described(folded(reread(log)))
 
 
-@pytest.mark.xfail(strict=True, reason="bugs4: 1, a newer summary of the end of an older one stands before it")
 def test_a_summary_of_the_end_of_another_stands_behind_it() -> None:
     facts: list[AnyFact] = [UserSaid(content=f"m{n}") for n in range(6)]
     older, newer = Compacted(first=0, last=4, summary="older"), Compacted(first=2, last=4, summary="newer")
@@ -418,7 +417,6 @@ def test_a_plan_never_takes_what_must_stay_and_cuts_only_where_it_is_safe(
                 assert any(s.seq in left for s in loop if thinks(s)), "a loop that began with thinking was cut"
 
 
-@pytest.mark.xfail(strict=True, reason="bugs4: 2, a summary over a pinned step stays for ever")
 def test_a_summary_over_a_pinned_step_goes_when_a_wider_one_is_made() -> None:
     facts = talked(8)
     old = Compacted(first=0, last=7, summary="old")
@@ -427,9 +425,8 @@ def test_a_summary_over_a_pinned_step_goes_when_a_wider_one_is_made() -> None:
     assert len(engine.view.summaries) == 1
 
 
-@pytest.mark.xfail(strict=True, reason="bugs4: 3, a pinned summary is merged away")
 def test_a_pinned_summary_survives_the_merging_of_the_others() -> None:
-    facts = [*talked(4), Compacted(first=1, last=7, summary="keep me"), Pinned(target=16), *talked(8, start=4)]
+    facts = [*talked(4), Compacted(first=4, last=7, summary="keep me"), Pinned(target=16), *talked(8, start=4)]
     engine = engine_of(numbered(facts), 4_000, policy("recent-summary", max_summaries=1))
     engine.append(engine.ledger(planned(engine)))
     assert "keep me" in said(engine.view)
@@ -593,3 +590,619 @@ def test_counts_of_a_plan_are_of_the_log_and_leave_out_what_stays() -> None:
     made = settled(planned(engine), effective(log))
     inside = [e for e in log if made.first <= e.seq <= made.last and e.seq not in made.keep]
     assert (made.turns, made.events) == (len(of(inside, UserSaid)), len(inside))
+
+
+# ── when: tokens, turns, once for one trigger ────────────────────────────────────────────────────────────
+
+
+def compactions(log: Sequence[Event]) -> list[Event]:
+    return of(log, Compacted)
+
+
+def test_exactly_at_the_threshold_nothing_is_summarised_and_one_above_it_is() -> None:
+    engine = engine_of(numbered(talked(3)), 4_000)
+    budget, terms = engine.budget(), rungs.terms(engine.policy)
+    at = replace(budget, act=engine.view.units)
+    assert due(engine.view, at, terms) == ""
+    assert due(engine.view, replace(at, act=engine.view.units - 1), terms) == "tokens"
+
+
+def test_five_turns_after_the_last_summary_the_sixth_request_brings_the_next_with_two_turns_read_again() -> None:
+    ctx = context(60_000, "sliding-summary")
+    messages: list[Json] = []
+    when: list[int] = []
+    for turn in range(1, 18):
+        messages.append(user(f"request {turn}"))
+        before = len(compactions(ctx.log))
+        ctx.fit(messages)
+        if len(compactions(ctx.log)) > before:
+            when.append(turn)
+        messages += [asked(f"c{turn}"), answered(f"c{turn}", f"result {turn}: " + "words and words " * 40)]
+        ctx.fit(messages)
+        assert len(compactions(ctx.log)) - before == (when[-1:] == [turn]), "only a new turn is a trigger"
+        messages.append({"role": "assistant", "content": f"answer {turn}"})
+    assert when == [6, 11, 16]
+    requests = {
+        int(text_of(e.fact.content).split()[1]): e.seq for e in ctx.log if isinstance(e.fact, UserSaid)
+    }
+    first, second, third = (event.fact for event in compactions(ctx.log))
+    assert isinstance(first, Compacted)
+    assert isinstance(second, Compacted)
+    assert isinstance(third, Compacted)
+    assert (first.reason, second.reason) == ("turns", "turns")
+    assert (first.first, first.last) == (requests[1] + 1, requests[6] - 1)
+    assert (second.first, second.last) == (requests[4], requests[11] - 1)
+    assert (third.first, third.last) == (requests[9], requests[16] - 1)
+    assert [measures(fact).turns for fact in (first, second, third)] == [4, 7, 7]
+    view = fold(ctx.log, Meter(ESTIMATE))
+    assert [step.covers for step in view.summaries] == [
+        ((first.first, requests[4] - 1),),
+        ((second.first, requests[9] - 1),),
+        ((third.first, third.last),),
+    ]
+
+
+def test_turns_are_counted_from_the_end_of_the_last_summary() -> None:
+    facts = talked(3)
+    assert turns_since(folded(numbered(facts[:1]))) == 0
+    assert turns_since(folded(numbered(facts))) == 2
+    made = Compacted(first=0, last=7, summary="S")
+    assert turns_since(folded(numbered([*facts, made]))) == 0
+    assert turns_since(folded(numbered([*facts, made, *talked(2, start=3)]))) == 2
+
+
+def test_five_turns_that_are_not_worth_a_summary_wait_until_there_is_more() -> None:
+    ctx = context(60_000, "sliding-summary")
+    messages: list[Json] = []
+    for turn in range(1, 9):
+        messages += [user(f"{turn}?"), {"role": "assistant", "content": f"{turn}."}]
+    ctx.fit(messages)
+    assert compactions(ctx.log) == []
+    messages += [user("more"), {"role": "assistant", "content": "word " * 300}, user("and now?")]
+    ctx.fit(messages)
+    assert len(compactions(ctx.log)) == 1
+
+
+def loop(ctx: Context, story: Told, **beside: Any) -> Iterator[tuple[int, list[Json] | None]]:
+    for taken in story.calls:
+        try:
+            yield taken, ctx.fit(story.messages[:taken], tools=TOOLS[story.dialect], **beside)
+        except ContextOverflow:
+            yield taken, None
+
+
+long_stories = stories(turns=8, steps=6, longest=60)
+
+
+@few
+@given(long_stories, presets, windows)
+def test_one_trigger_never_brings_two_summaries(story: Told, preset: str, window: int) -> None:
+    ctx = context(window, preset)
+    known = 0
+    for taken, request in loop(ctx, story):
+        new = of(ctx.log[known:], Compacted, CompactionFailed)
+        assert len(new) <= 1
+        known = len(ctx.log)
+        if request is not None:
+            assert ctx.fit(story.messages[:taken], tools=TOOLS[story.dialect]) == request
+            assert len(ctx.log) == known
+
+
+@pytest.mark.parametrize("preset", ["handoff", "recent-summary", "economy"])
+def test_a_summary_is_not_followed_by_another_at_the_next_call(preset: str) -> None:
+    ctx = context(8_000, preset)
+    messages = [user("the task, please")]
+    at: list[int] = []
+    for n in range(120):
+        messages += [asked(f"c{n}"), answered(f"c{n}", "\n".join(f"{n}.{k} of path_{n}/f_{k}.py" for k in range(12)))]
+        before = len(compactions(ctx.log))
+        ctx.fit(messages)
+        at += [n] * (len(compactions(ctx.log)) - before)
+    assert len(at) >= 2
+    assert all(b - a >= 5 for a, b in zip(at, at[1:], strict=False))
+
+
+# ── what a request holds afterwards ──────────────────────────────────────────────────────────────────────
+
+
+@settings(max_examples=120)
+@given(long_stories, presets, windows, st.booleans())
+def test_after_a_compaction_every_request_is_legal_within_its_limit_and_has_what_must_stay(
+    story: Told, preset: str, window: int, asking: bool
+) -> None:
+    ctx = context(window, preset, summarise=write if asking else None)
+    ctx.pin("never delete the archive")
+    for taken, request in loop(ctx, story):
+        if request is None:
+            continue
+        report = ctx.report()
+        assert CHECKS[story.dialect](request) == []
+        assert report.used <= report.limit
+        assert recount(request) <= report.used + 16
+        words = set(strings(request))
+        assert any("never delete the archive" in word for word in words)
+        so_far = [beat for beat, end in zip(story.tale, story.ends, strict=True) if end <= taken]
+        for beat in so_far:
+            if isinstance(beat, Heard) and beat.who == "system" and beat.text.strip():
+                assert beat.text in words
+        latest = next((b for b in reversed(so_far) if isinstance(b, Heard) and b.who == "user"), None)
+        if latest is not None and latest.text.strip():
+            assert latest.text in words
+        if so_far and isinstance(so_far[-1], Spoken):
+            for call_id, _, _ in so_far[-1].calls:
+                assert call_id in words
+
+
+def moved(events: Sequence[Event]) -> bool:
+    """Something among these events may change what was shown before."""
+    movers = (Masked, Dropped, Compacted, Reverted, Rewound, Expanded)
+    return any(
+        isinstance(e.fact, movers) or (isinstance(e.fact, Clipped) and e.fact.rule == "squeeze") for e in events
+    )
+
+
+@few
+@given(long_stories, presets, windows)
+def test_the_prefix_moves_only_where_a_reduction_is_recorded(story: Told, preset: str, window: int) -> None:
+    ctx = context(window, preset, summarise=write)
+    before: tuple[int, list[Json], int] | None = None
+    for taken, request in loop(ctx, story):
+        if request is None:
+            before = None
+            continue
+        if before is not None:
+            late = any(before[0] <= at < taken for at in story.late)
+            if not late and not moved(ctx.log[before[2] :]):
+                old = flat(before[1])
+                assert flat(request)[: len(old)] == old
+        before = (taken, request, len(ctx.log))
+
+
+@few
+@given(long_stories, presets, windows, st.booleans())
+def test_replayed_is_live_after_one_two_and_more_compactions(
+    story: Told, preset: str, window: int, asking: bool
+) -> None:
+    ctx = context(window, preset, summarise=write if asking else None)
+    for _, request in loop(ctx, story):
+        if request is not None:
+            again = reread(ctx.log)
+            assert wire_bytes(rendered(again, story.dialect)) == wire_bytes(request)
+
+
+@few
+@given(long_stories, presets, windows)
+def test_the_whole_text_of_everything_that_was_summarised_can_be_had_back(
+    story: Told, preset: str, window: int
+) -> None:
+    ctx = context(window, preset)
+    for _ in loop(ctx, story):
+        pass
+    said_there = [beat.text for beat in story.tale if isinstance(beat, Heard)]
+    kept = [
+        text_of(event.fact.content)
+        for event in ctx.log
+        if isinstance(event.fact, UserSaid) or (isinstance(event.fact, Instructed) and not event.fact.aside)
+    ]
+    assert kept == said_there
+    for line in ctx.report().events:
+        if line.level == "summarised":
+            assert line.by in [event.handle for event in compactions(ctx.log)]
+            assert ctx.original(line.handle) is not None
+
+
+def grown(ctx: Context, turns: int, *, start: int = 0, messages: list[Json] | None = None) -> list[Json]:
+    """A conversation of turns that go on until so many are through."""
+    messages = [] if messages is None else messages
+    for turn in range(start, start + turns):
+        messages.append(user(f"request {turn}: look at file_{turn}.py"))
+        ctx.fit(messages)
+        body = "\n".join(f"line {n} of file_{turn}.py" for n in range(30))
+        messages += [asked(f"c{turn}"), answered(f"c{turn}", body)]
+        ctx.fit(messages)
+        messages.append({"role": "assistant", "content": f"file_{turn}.py is fine"})
+    return messages
+
+
+def test_handoff_keeps_the_newest_requests_up_to_20_000_tokens_beside_the_summary() -> None:
+    ctx = context(128_000, "handoff")
+    messages: list[Json] = [{"role": "system", "content": "rule"}]
+    for n in range(40):
+        messages += [user(f"request {n} " + "about this and that " * 500), {"role": "assistant", "content": "ok"}]
+    messages.append(user("the latest"))
+    request = ctx.fit(messages)
+    (made,) = compactions(ctx.log)
+    texts = [message["content"] for message in request]
+    assert texts[0] == "rule"
+    assert texts[-1] == "the latest"
+    retained = [message for message in request[1:-1] if "[foveal: record" not in message["content"]]
+    assert 15_000 < recount(retained) <= 20_000
+    assert retained == [message for message in messages if message in retained], "verbatim, in their order"
+    assert retained[-1] == messages[-3], "the newest are kept"
+    assert isinstance(made.fact, Compacted)
+    assert made.fact.rule == "handoff"
+
+
+def test_in_a_small_window_retained_requests_take_a_third_at_the_most() -> None:
+    ctx = context(8_000, "handoff")
+    messages: list[Json] = []
+    for n in range(60):
+        messages += [user(f"request {n} " + "about this and that " * 20), {"role": "assistant", "content": "ok"}]
+        ctx.fit(messages)
+    assert compactions(ctx.log)
+    report = ctx.report()
+    assert report.used <= report.limit
+
+
+def test_recent_summary_keeps_the_last_ten_messages_verbatim() -> None:
+    ctx = context(8_000, "recent-summary")
+    messages: list[Json] = [user("the task")]
+    while not compactions(ctx.log):
+        n = len(messages)
+        messages += [asked(f"c{n}"), answered(f"c{n}", f"result {n} " * 60)]
+        request = ctx.fit(messages)
+    assert request[-10:] == messages[-10:]
+
+
+def test_never_more_than_max_summaries_stand_side_by_side() -> None:
+    for most in (1, 2, 4):
+        ctx = context(6_000, {"preset": "recent-summary", "max_summaries": most}, summarise=write)
+        messages: list[Json] = []
+        counts = set()
+        for turn in range(90):
+            messages = grown(ctx, 1, start=turn, messages=messages)
+            counts.add(len(fold(ctx.log, Meter(ESTIMATE)).summaries))
+        assert max(counts) == most
+        assert ctx.report().used <= ctx.report().limit
+
+
+def test_a_later_summary_is_built_from_the_chunks_of_earlier_ones_and_never_from_their_text() -> None:
+    seen: list[str] = []
+
+    def writer(request: Request) -> str:
+        seen.append("\n".join(strings(request.messages)))
+        return GOOD.replace("Half of it", f"Point_{len(seen)} of it")
+
+    ctx = context(6_000, {"preset": "recent-summary", "max_summaries": 2}, summarise=writer)
+    messages: list[Json] = []
+    for turn in range(60):
+        messages = grown(ctx, 1, start=turn, messages=messages)
+    made = [event.fact for event in compactions(ctx.log)]
+    merges = [f for n, f in enumerate(made) if isinstance(f, Compacted) and len(f.chunks) > 1 and n > 1]
+    assert merges
+    chunks = [chunk for fact in made if isinstance(fact, Compacted) for chunk in fact.chunks]
+    for fact in merges:
+        assert isinstance(fact, Compacted)
+        assert set(fact.chunks[:2]) <= set(chunks[: chunks.index(fact.chunks[-1])])
+    for words in seen:
+        assert "[foveal: record of" not in words, "a summary was read into the next one"
+        assert "[foveal: end of the record" not in words
+
+
+def test_what_is_kept_has_its_other_fields_as_before() -> None:
+    ctx = context(4_000, "recent-summary")
+    first = {"role": "user", "content": [{"type": "text", "text": "the task", "cache_control": {"type": "x"}}]}
+    first["name"] = "zoë"
+    messages: list[Json] = [first]
+    messages = grown(ctx, 12, messages=messages)
+    latest = {"role": "user", "name": "zoë", "content": "and now?"}
+    request = ctx.fit([*messages, latest])
+    assert compactions(ctx.log)
+    assert first in request
+    assert request[-1] == latest
+
+
+def test_the_report_names_the_summaries_in_view_with_their_measures() -> None:
+    ctx = context(6_000, "recent-summary", summarise=write)
+    grown(ctx, 20)
+    report = ctx.report()
+    made = {event.handle: event.fact for event in compactions(ctx.log)}
+    assert report.summaries
+    for told in report.summaries:
+        fact = made[told.handle]
+        assert isinstance(fact, Compacted)
+        assert told.measures == measures(fact)
+        assert (told.by, told.reason) == (fact.by, "tokens")
+        assert 0 < told.measures.after < told.measures.before
+        assert told.measures.turns > 0
+        assert told.measures.events > 0
+        assert told.measures.asked == 1
+        assert told.handle in str(report)
+
+
+# ── taking back, going back, bringing back ───────────────────────────────────────────────────────────────
+
+
+def test_a_summary_is_taken_back_with_later_turns_present_and_the_originals_are_shown() -> None:
+    ctx = context(60_000, "recent-summary")
+    messages = grown(ctx, 6)
+    whole = ctx.fit(messages)
+    made = ctx.compact()
+    assert "[foveal: record of" in str(ctx.fit(messages))
+    messages = grown(ctx, 1, start=6, messages=messages)
+    assert ctx.undo(made) == made
+    request = ctx.fit(messages)
+    assert request == messages
+    assert request[: len(whole)] == whole
+
+
+def test_two_summaries_are_taken_back_in_either_order() -> None:
+    for order in ((0, 1), (1, 0)):
+        ctx = context(60_000, "recent-summary")
+        messages = grown(ctx, 6)
+        made = [ctx.compact()]
+        messages = grown(ctx, 6, start=6, messages=messages)
+        made.append(ctx.compact())
+        assert ctx.fit(messages) != messages
+        for which in order:
+            ctx.undo(made[which])
+        assert ctx.fit(messages) == messages
+
+
+def test_a_range_is_expanded_until_the_user_speaks_and_then_is_as_before() -> None:
+    ctx = context(20_000, "recent-summary")
+    messages = grown(ctx, 8)
+    made = ctx.compact()
+    before = ctx.fit(messages)
+    assert before != messages
+    ctx.expand(made)
+    shown = ctx.fit(messages)
+    assert [message for message in shown if "[foveal: record" not in str(message)] == messages
+    assert wire_bytes(rendered(reread(ctx.log), "openai_chat")) == wire_bytes(shown)
+    messages += [asked("more"), answered("more", "still the same turn")]
+    assert ctx.fit(messages)[: len(shown)] == shown
+    messages.append(user("and now?"))
+    after = ctx.fit(messages)
+    assert after[: len(before)] == before
+    assert wire_bytes(rendered(reread(ctx.log), "openai_chat")) == wire_bytes(after)
+
+
+def test_one_event_of_a_summary_is_expanded_with_the_results_of_its_step() -> None:
+    ctx = context(20_000, "recent-summary")
+    messages = grown(ctx, 8)
+    ctx.compact()
+    result = next(e for e in ctx.log if isinstance(e.fact, ToolReturned) and e.fact.call_id == "c2")
+    ctx.expand(result.handle)
+    request = ctx.fit(messages)
+    assert [m for m in request if m.get("tool_call_id") == "c2"] == [m for m in messages if m.get("tool_call_id") == "c2"]
+    assert not any(m.get("tool_call_id") == "c1" for m in request)
+    assert CHECKS["openai_chat"](request) == []
+
+
+def test_what_cannot_be_expanded_is_refused_and_nothing_is_recorded() -> None:
+    ctx = context(4_000, "recent-summary")
+    messages = grown(ctx, 40)
+    before, request = ctx.log, ctx.fit(messages)
+    merged = compactions(ctx.log)[-1]
+    with pytest.raises(UnknownHandle, match="nothing to expand"):
+        ctx.expand(ctx.log[0].handle)
+    with pytest.raises(ContextOverflow, match="cannot be shown whole"):
+        for event in compactions(ctx.log):
+            ctx.expand(event.handle)
+    assert ctx.fit(messages) == request or len(ctx.log) > len(before)
+    assert merged in ctx.log
+
+
+def test_a_compaction_while_a_range_is_expanded_leaves_both_as_they_were_meant() -> None:
+    ctx = context(20_000, "recent-summary")
+    messages = grown(ctx, 8)
+    first = ctx.compact()
+    messages = grown(ctx, 8, start=8, messages=messages)
+    ctx.expand(first)
+    second = ctx.compact()
+    request = ctx.fit(messages)
+    assert wire_bytes(rendered(reread(ctx.log), "openai_chat")) == wire_bytes(request)
+    assert messages[2] in request, "what was brought back is still there"
+    messages.append(user("and now?"))
+    request = ctx.fit(messages)
+    shown = {step.said.seq for step in fold(ctx.log, Meter(ESTIMATE)).summaries}
+    assert {f"e{seq}" for seq in shown} == {first, second}
+    assert messages[2] not in request
+    assert CHECKS["openai_chat"](request) == []
+
+
+def test_going_back_past_a_compaction_shows_the_originals() -> None:
+    ctx = context(60_000, "recent-summary")
+    messages = grown(ctx, 6)
+    ctx.compact()
+    ctx.fit(messages)
+    edited = [*messages[:8], user("something else instead")]
+    assert ctx.fit(edited) == edited
+
+
+def test_what_was_rewound_never_enters_a_summary() -> None:
+    seen: list[str] = []
+
+    def writer(request: Request) -> str:
+        seen.append(str(request.messages))
+        return GOOD
+
+    for summarise in (None, writer):
+        ctx = context(60_000, "recent-summary", summarise=summarise)
+        messages = grown(ctx, 3)
+        ctx.fit([*messages, user("my password is hunter2"), {"role": "assistant", "content": "I see hunter2"}])
+        messages = grown(ctx, 6, start=3, messages=messages)
+        ctx.compact()
+        assert "hunter2" not in str(ctx.fit(messages))
+    assert seen
+    assert "hunter2" not in "".join(seen)
+
+
+def test_a_summary_of_what_was_edited_since_is_not_shown() -> None:
+    ctx = context(6_000, "recent-summary")
+    messages = grown(ctx, 16)
+    messages.append(user("the colour shall be mauve_17"))
+    messages = grown(ctx, 16, start=16, messages=messages)
+    place = next(n for n, m in enumerate(messages) if "mauve_17" in str(m))
+    said_so = next(e for e in ctx.log if isinstance(e.fact, UserSaid) and "mauve_17" in str(e.fact.content))
+    assert ctx.why(said_so.handle).level == "summarised"
+    assert "mauve_17" in str(ctx.fit(messages)), "it stands in the ledger"
+    request = ctx.fit([*messages[:place], user("the colour shall be teal_18")])
+    assert "mauve_17" not in str(request)
+    assert "teal_18" in str(request)
+    assert "file_30.py" not in str(request), "nor does anything that came after it"
+
+
+@few
+@given(long_stories, presets, windows, st.integers(0, 2**16))
+def test_taking_back_summaries_of_a_real_conversation_equals_the_log_without_them(
+    story: Told, preset: str, window: int, seed: int
+) -> None:
+    ctx = context(window, preset)
+    for _ in loop(ctx, story):
+        pass
+    made = compactions(ctx.log)
+    dice = Random(seed)
+    gone = dice.sample(made, dice.randint(0, len(made)))
+    log = list(ctx.log)
+    undone = [*log, *(Event(len(log) + n, Reverted(target=e.seq)) for n, e in enumerate(gone))]
+    without = [Event(e.seq, Noted(text="")) if e in gone else e for e in log]
+    assert described(folded(undone)) == described(folded(without))
+    assert CHECKS[story.dialect](rendered(undone, story.dialect)) == []
+
+
+# ── by hand ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_by_hand_there_is_a_summary_below_every_threshold_under_every_policy() -> None:
+    for preset in (*SUMMARISING, "recent", "rolling", {"preset": "handoff", "mode": "off"}):
+        ctx = context(100_000, preset)
+        messages = grown(ctx, 5)
+        made = ctx.compact()
+        fact = ctx.log[int(made[1:])].fact
+        assert isinstance(fact, Compacted)
+        assert fact.reason == "hand"
+        assert recount(ctx.fit(messages)) < recount(messages)
+
+
+def test_by_hand_with_nothing_to_summarise_it_is_said_and_nothing_is_recorded() -> None:
+    ctx = context(8_000, "handoff")
+    for messages in ([], [user("hi")]):
+        ctx.fit(messages)
+        log = ctx.log
+        with pytest.raises(NotCompacted, match="nothing was summarised"):
+            ctx.compact()
+        assert ctx.log == log
+
+
+def test_by_hand_with_a_floor_above_the_window_the_number_is_said() -> None:
+    ctx = context(4_000, "recent-summary")
+    messages = grown(ctx, 3)
+    with pytest.raises(ContextOverflow):
+        ctx.fit([*messages, user("word " * 5_000)])
+    with pytest.raises(NotCompacted, match="what must stay takes") as problem:
+        ctx.compact()
+    assert problem.value.floor > 4_000
+
+
+def test_by_hand_twice_in_a_row_the_second_has_nothing_left() -> None:
+    ctx = context(100_000, "handoff")
+    grown(ctx, 5)
+    ctx.compact()
+    with pytest.raises(NotCompacted):
+        ctx.compact()
+
+
+def test_what_the_user_wants_kept_reaches_the_model_once_outside_of_the_transcript() -> None:
+    seen: list[Request] = []
+
+    def writer(request: Request) -> str:
+        seen.append(request)
+        return GOOD
+
+    ctx = context(100_000, "handoff", summarise=writer)
+    grown(ctx, 5)
+    ctx.compact("the port number 8731")
+    assert sum(text.count("the port number 8731") for request in seen for text in strings(request.messages)) == 1
+
+
+# ── a summariser that is of no use ───────────────────────────────────────────────────────────────────────
+
+
+def inflated(request: Request) -> str:
+    return GOOD.replace("Half of it", "words and words " * 20_000)
+
+
+def broken(request: Request) -> str:
+    raise ConnectionError("nobody there")
+
+
+USELESS: Final[dict[str, Any]] = {
+    "nothing": lambda request: "",
+    "blanks": lambda request: "  \n\t ",
+    "garbage": lambda request: "\x00\ufffd{]}<<" * 50,
+    "only thoughts": lambda request: "<think>hm</think>",
+    "cut off": lambda request: GOOD.removesuffix("</summary>"),
+    "an inflated one": inflated,
+    "no rules": lambda request: GOOD,
+    "headings only": lambda request: "<summary>\n## Goal\n## Decisions\n## State\n## Next\n## Dead ends\n</summary>",
+    "lies": lambda request: GOOD.replace("Half of it", "All of lib/invented_module.py"),
+    "an error": broken,
+    "a number": lambda request: 17,
+    "None": lambda request: None,
+}
+
+
+def with_open_error(seed: int) -> tuple[list[Json], list[int]]:
+    """A conversation in which one command has failed and was not run again."""
+    dice = Random(seed)
+    messages: list[Json] = [{"role": "system", "content": "You are careful."}]
+    calls: list[int] = []
+    turns = dice.randint(6, 14)
+    failing = dice.randrange(turns)
+    for turn in range(turns):
+        messages.append(user(f"request {turn}: mind rule_{turn}"))
+        for step in range(dice.randint(1, 4)):
+            calls.append(len(messages))
+            name = f"c{turn}.{step}"
+            messages.append(asked(name, command=f"cat src/part_{turn}_{step}.py"))
+            lines = (f"{n}: part_{turn}_{step} line" for n in range(dice.randint(1, 40)))
+            messages.append(answered(name, "\n".join(lines)))
+        if turn == failing:
+            calls.append(len(messages))
+            messages.append(asked("bad", command="make release"))
+            text = "building…\n" * dice.randint(0, 20)
+            messages.append(answered("bad", f"{text}E_BROKEN_7731: cannot link libmirror\nmake: *** [release] Error 2"))
+        if dice.random() < 0.8:
+            calls.append(len(messages))
+            messages.append({"role": "assistant", "content": f"turn {turn} is done"})
+    messages.append(user("and what is left to do?"))
+    calls.append(len(messages))
+    return messages, calls
+
+
+@settings(max_examples=100)
+@given(
+    st.integers(0, 2**32),
+    st.sampled_from(sorted(USELESS)),
+    st.sampled_from(("handoff", "sliding-summary", "recent-summary", "economy")),
+    st.sampled_from((3_000, 4_000, 6_000)),
+)
+def test_with_a_useless_summariser_rules_the_latest_request_and_open_errors_are_in_the_next_request(
+    seed: int, useless: str, preset: str, window: int
+) -> None:
+    messages, calls = with_open_error(seed)
+    ctx = context(window, preset, summarise=USELESS[useless])
+    ctx.pin("never delete the archive")
+    for taken in calls:
+        words = "\n".join(strings(ctx.fit(messages[:taken])))
+        assert "You are careful." in words
+        assert "never delete the archive" in words
+        latest = next(m["content"] for m in reversed(messages[:taken]) if m["role"] == "user")
+        assert latest in words
+        if any("E_BROKEN_7731" in str(m) for m in messages[:taken]):
+            assert "E_BROKEN_7731" in words
+        assert "lib/invented_module.py" not in words
+
+
+@pytest.mark.parametrize("useless", sorted(USELESS))
+def test_whatever_a_summariser_gives_there_is_an_outcome_and_it_is_smaller(useless: str) -> None:
+    ctx = context(20_000, "recent-summary", summarise=USELESS[useless])
+    messages = grown(ctx, 8)
+    before = recount(ctx.fit(messages))
+    name = ctx.compact()
+    made = ctx.log[int(name[1:])].fact
+    assert isinstance(made, Compacted)
+    assert made.by == ("ledger" if useless not in ("no rules", "lies") else made.by)
+    assert measures(made).asked >= 1
+    assert recount(ctx.fit(messages)) < before

@@ -55,6 +55,28 @@ SAYS = {
         "Sell them",
         "the round trip is exact: True",
     ],
+    "13_compaction": [
+        "the model is asked: shared",
+        "e13 compacted     full",
+        "Pinned rule: The public API stays as it is.",
+        "- pytest → exit 0 (91 passed), e9",
+        "## Dead ends",
+        "expanded for this turn",
+        "the user has spoken",
+        "e18 reverted",
+        "e13 is still in the log: 3 to 11, by gpt-4.1",
+    ],
+    "14_session_summaries": [
+        "a summary is begun",
+        "it is written",
+        "refused as too large: True",
+        "some other error: False",
+        "learned from a refused request",
+        "compacted, because of tokens",
+        "overflowed, the limit is 9,000",
+        "masked, because of overflow",
+        "by gpt-4.1",
+    ],
 }
 """What each of them must print, in parts."""
 

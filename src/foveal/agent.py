@@ -37,13 +37,12 @@ from foveal.events import (
 from foveal.ports import Piece, Provider, Reply
 from foveal.report import Report
 from foveal.session import Session
-from foveal.tools.tool import Output, Toolbox
+from foveal.tools.tool import Interrupted, Output, Toolbox
 
 STEPS: Final = 50
 """Calls of the model in one turn, at the most."""
 INTERRUPTED: Final = "[foveal: interrupted by the user; this call has no result]"
 DENIED: Final = "The user did not allow this call. Ask before trying it in another way."
-NOT_RUN: Final = "[foveal: not run: the turn ended before its turn came]"
 
 # ── what is told ─────────────────────────────────────────────────────────────────────────────────────────
 
@@ -294,24 +293,27 @@ class Agent:
             output = await self._output(call, what, failures)
             for failure in failures:
                 yield failure
-            events = await self.session.append(
-                ToolReturned(
-                    call_id=call.id,
-                    content=output.content,
-                    name=call.name,
-                    error=output.error,
-                    variety=call.variety,
-                )
-            )
-            self._waiting.pop(0)
+            handle = await self._returned(call, output)
             await self._guide(output.touched)
             yield Returned(
                 call=call,
                 text=text_of(output.content),
                 error=output.error,
                 seconds=time.monotonic() - began,
-                handle=events[0].handle,
+                handle=handle,
             )
+
+    async def _returned(self, call: Call, output: Output) -> str:
+        """Store a call's whole result; its handle."""
+        result = ToolReturned(
+            call_id=call.id,
+            content=output.content,
+            name=call.name,
+            error=output.error,
+            variety=call.variety,
+        )
+        self._waiting = [other for other in self._waiting if other is not call]
+        return (await self.session.append(result))[0].handle
 
     async def _output(self, call: Call, what: str, failures: list[Happening]) -> Output:
         """A call's result: after the hooks before it, the user's consent where it changes something, and the hooks
@@ -320,9 +322,14 @@ class Agent:
         for verdict in await self._verdicts(occasion, failures):
             if verdict.deny:
                 return Output(content=verdict.deny, error=True)
-        if self.tools.changes(call.name, call.arguments) and not await self._approve(call, what):
+        tool = self.tools.get(call.name)
+        if tool is not None and tool.changes and not await self._approve(call, what):
             return Output(content=DENIED, error=True)
-        output = await self.tools.call(call.name, call.arguments)
+        try:
+            output = await self.tools.call(call.name, call.arguments)
+        except Interrupted as stopped:
+            await asyncio.shield(self._returned(call, stopped.output))
+            raise
         occasion = Occasion(at="after_tool", session=self.session, call=call, output=output)
         for verdict in await self._verdicts(occasion, failures):
             output = verdict.output if verdict.output is not None else output

@@ -20,6 +20,9 @@ from foveal.models import Model
 
 MARGIN: Final = 0.10
 """Share of the window that is never planned for."""
+SURE: Final = 0.6
+"""However little the count of tokens can be trusted, this share of the room is used: a request that turns out to be
+too large can be made smaller, and one that has no room left cannot be made at all."""
 LARGEST_WINDOW: Final = 100_000_000
 
 
@@ -116,7 +119,8 @@ def plan(
         limit = min(limit, caps.max_input_tokens)
     margin = int(model.window * caps.margin)
     available = max(0, min(limit, model.window - reserve - margin))
-    room = min(calibration.units(available), calibration.safe_units(limit)) - fixed
+    expected = calibration.units(available)
+    room = max(min(expected, calibration.safe_units(limit)), int(expected * SURE)) - fixed
     if caps.max_history_tokens:
         room = min(room, instructed + int(caps.max_history_tokens / calibration.ratio))
     low, middle, hard = thresholds(room, warn=warn, act=act)

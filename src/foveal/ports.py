@@ -5,8 +5,8 @@ A provider answers requests with a model. Its contract:
 1. `send` yields pieces of the answer as they come and, last of all, exactly one `Reply`.
 2. The reply's message is as the provider sent it, in its own dialect, so that nothing that must be sent back
    (thinking, signatures, ids) is lost; `Session.take` reads it.
-3. What goes wrong is a `ProviderError` that says what to do; an overflow is raised as the library raised it, because
-   `Session.overflowed` reads it.
+3. What goes wrong is a `ProviderError` that says what to do; an overflow is raised as the library raised it,
+   because `Session.overflowed` reads it.
 
 A store keeps sessions as append-only logs. Its contract, which the suite in `tests/store_contract.py` checks for
 every implementation:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from foveal.events import Dialect
@@ -70,7 +70,17 @@ class Scripted:
         pass
 
     def _size(self, request: Fitted) -> int:
-        return counter("auto").count(json.dumps(request.to_openai()))
+        """Tokens as a provider would count them: words, and a little for each message and call."""
+        texts = [text for message in request.to_openai() for text in _strings(message)]
+        return sum(counter("auto").count_all([*texts, *_strings(request.tools)])) + 4 * len(request.facts)
+
+
+def _strings(value: object) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping | list):
+        for item in value.values() if isinstance(value, Mapping) else value:
+            yield from _strings(item)
 
 
 def _parts(answer: str | Calls | tuple[str, Calls]) -> tuple[str, Calls]:
