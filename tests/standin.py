@@ -6,17 +6,20 @@
 It refuses what a provider refuses, with the provider's own error: histories that are not legal (judged by `legal`),
 requests above the window, and reasoning that came back changed. Otherwise it gives the next answer of its script,
 with the usage that it has counted: in a vocabulary that is `ratio` times o200k, plus `hidden` tokens of its own;
-the prefix that it shares with the request before is cached.
+the prefix that it shares with the request before is cached. What is asked for as a stream is sent as one. With
+`trouble` it fails as providers do: an error's status, a connection that breaks off, an answer that is none.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from hashlib import sha256
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import islice
 from threading import Lock, Thread
+from time import sleep
 from typing import Any
 
 from foveal.tokens import counter
@@ -30,8 +33,25 @@ class Answer:
     """What the model says next: calls, or the last word of its turn."""
 
     text: str = ""
-    calls: tuple[tuple[str, Json], ...] = ()
+    calls: tuple[tuple[str, Json | str], ...] = ()
+    """Name and arguments; a text is sent as it is, however wrong."""
     thought: str = ""
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """What goes wrong with one request."""
+
+    status: int = 0
+    """An error in place of an answer."""
+    headers: tuple[tuple[str, str], ...] = ()
+    body: str = ""
+    """Sent as it is in place of the answer, with this type."""
+    kind: str = "application/json"
+    drop: int | None = None
+    """The connection breaks off after so many events."""
+    delay: float = 0.0
+    """Seconds before each event."""
 
 
 Script = Callable[[int], Answer]
@@ -68,6 +88,12 @@ class StandIn:
     ratio: float = 1.12
     hidden: int = 60
     requests: list[Request] = field(default_factory=list)
+    key: str = ""
+    """The only key that is accepted; "" accepts all."""
+    trouble: Callable[[int], Trouble | None] = lambda number: None
+    """What goes wrong with the request of this number, the first being 1."""
+    attempts: int = 0
+    """Requests that came in, answered or not."""
 
     def __enter__(self) -> StandIn:
         self._lock = Lock()
@@ -104,6 +130,7 @@ class StandIn:
             prompt = self.hidden + round(self.ratio * sum(map(counter().count, dialect.texts(body))))
             text = json.dumps([body.get(name) for name in ("tools", "system", "instructions")])
             text += json.dumps(body.get("messages") or body.get("input"))
+            text = dialect.prefix(text, body)
             shared = _alike(self._before, text) / len(text)
             cached = dialect.cached(int(prompt * shared), body)
             faults = dialect.check(body)
@@ -121,6 +148,16 @@ class StandIn:
             self._answered += 1
             return 200, dialect.answer(self._answered, self.script(self._answered), body, prompt, cached)
 
+    def troubled(self, path: str, bearer: str, headers: Any) -> Trouble:
+        """What goes wrong with the next request; nothing, for most."""
+        with self._lock:
+            self.attempts += 1
+            given = bearer.removeprefix("Bearer ") or headers.get("x-api-key") or ""
+            if self.key and given != self.key:
+                message = f"Incorrect API key provided: {given}. You can find yours in your settings."
+                return Trouble(status=401, body=json.dumps(_DIALECTS[path].error(message, "invalid_api_key")))
+            return self.trouble(self.attempts) or Trouble()
+
     def _handler(self) -> type[BaseHTTPRequestHandler]:
         standin = self
 
@@ -130,13 +167,42 @@ class StandIn:
 
             def do_POST(self) -> None:
                 body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-                status, reply = standin.reply(self.path.partition("?")[0], body)
-                payload = json.dumps(reply).encode()
+                path = self.path.partition("?")[0]
+                trouble = standin.troubled(path, self.headers.get("authorization") or "", self.headers)
+                if trouble.status or trouble.body:
+                    self._send(trouble.status or 200, trouble.body.encode(), trouble.kind, trouble.headers)
+                    return
+                status, reply = standin.reply(path, body)
+                if status == 200 and body.get("stream"):
+                    self._stream(_DIALECTS[path].stream(reply), trouble)
+                else:
+                    self._send(status, json.dumps(reply).encode(), "application/json", ())
+
+            def _send(
+                self, status: int, payload: bytes, kind: str, headers: Iterable[tuple[str, str]]
+            ) -> None:
                 self.send_response(status)
-                self.send_header("content-type", "application/json")
+                self.send_header("content-type", kind)
                 self.send_header("content-length", str(len(payload)))
+                for name, value in headers:
+                    self.send_header(name, value)
                 self.end_headers()
                 self.wfile.write(payload)
+
+            def _stream(self, events: Iterator[str], trouble: Trouble) -> None:
+                self.send_response(200)
+                self.send_header("content-type", "text/event-stream")
+                self.send_header("transfer-encoding", "chunked")
+                self.end_headers()
+                for event in islice(events, trouble.drop):
+                    sleep(trouble.delay)
+                    data = event.encode()
+                    self.wfile.write(b"%x\r\n%b\r\n" % (len(data), data))
+                    self.wfile.flush()
+                if trouble.drop is None:
+                    self.wfile.write(b"0\r\n\r\n")
+                else:
+                    self.close_connection = True
 
             def log_message(self, format: str, *arguments: object) -> None:
                 pass
@@ -156,6 +222,9 @@ class Dialect:
     error: Callable[[str, str], Json]
     too_long: Callable[[int, int], tuple[str, str]]
     answer: Callable[[int, Answer, Json, int, int], Json]
+    stream: Callable[[Json], Iterator[str]]
+    prefix: Callable[[str, Json], str] = lambda text, body: text
+    """What is compared with the request before."""
 
 
 _NOT_COUNTED = (
@@ -203,6 +272,18 @@ def _seal(text: str) -> str:
     return sha256(text.encode()).hexdigest()
 
 
+def _written(arguments: Json | str) -> str:
+    return arguments if isinstance(arguments, str) else json.dumps(arguments)
+
+
+def _halves(text: str) -> tuple[str, str]:
+    return text[: len(text) // 2], text[len(text) // 2 :]
+
+
+def _event(data: Json, name: str = "") -> str:
+    return (f"event: {name}\n" if name else "") + f"data: {json.dumps(data)}\n\n"
+
+
 def _output(answer: Answer) -> int:
     return counter().count(answer.text + answer.thought) + 20 * len(answer.calls) + 4
 
@@ -232,7 +313,7 @@ def _chat(number: int, answer: Answer, body: Json, prompt: int, cached: int) -> 
         {
             "id": f"call_{number}_{place}",
             "type": "function",
-            "function": {"name": name, "arguments": json.dumps(arguments)},
+            "function": {"name": name, "arguments": _written(arguments)},
         }
         for place, (name, arguments) in enumerate(answer.calls)
     ]
@@ -271,7 +352,7 @@ def _responses(number: int, answer: Answer, body: Json, prompt: int, cached: int
         items.append({**frame, "content": [said]})
     for place, (name, arguments) in enumerate(answer.calls):
         frame = {"id": f"fc_{number}_{place}", "type": "function_call", "status": "completed"}
-        called = {"call_id": f"call_{number}_{place}", "name": name, "arguments": json.dumps(arguments)}
+        called = {"call_id": f"call_{number}_{place}", "name": name, "arguments": _written(arguments)}
         items.append({**frame, **called})
     output = _output(answer)
     return {
@@ -294,6 +375,50 @@ def _responses(number: int, answer: Answer, body: Json, prompt: int, cached: int
     }
 
 
+def _chat_stream(reply: Json) -> Iterator[str]:
+    frame = {name: reply[name] for name in ("id", "created", "model")} | {"object": "chat.completion.chunk"}
+    choice = reply["choices"][0]
+    message = choice["message"]
+
+    def chunk(delta: Json, reason: str | None = None) -> str:
+        return _event(
+            {**frame, "choices": [{"index": 0, "delta": delta, "finish_reason": reason}], "usage": None}
+        )
+
+    yield chunk({"role": "assistant", "content": ""})
+    for half in _halves(message["content"] or ""):
+        yield chunk({"content": half})
+    for place, call in enumerate(message.get("tool_calls") or []):
+        first, second = _halves(call["function"]["arguments"])
+        opening = {"name": call["function"]["name"], "arguments": first}
+        yield chunk({"tool_calls": [{**call, "index": place, "function": opening}]})
+        yield chunk({"tool_calls": [{"index": place, "function": {"arguments": second}}]})
+    yield chunk({}, choice["finish_reason"])
+    yield _event({**frame, "choices": [], "usage": reply["usage"]})
+    yield "data: [DONE]\n\n"
+
+
+def _responses_stream(reply: Json) -> Iterator[str]:
+    number = 0
+
+    def event(kind: str, **fields: Any) -> str:
+        nonlocal number
+        number += 1
+        return _event({"type": kind, "sequence_number": number, **fields}, kind)
+
+    yield event("response.created", response={**reply, "status": "in_progress", "output": [], "usage": None})
+    for place, item in enumerate(reply["output"]):
+        where = {"output_index": place, "item_id": item["id"]}
+        yield event("response.output_item.added", output_index=place, item=item)
+        for half in _halves(item["content"][0]["text"] if item["type"] == "message" else ""):
+            yield event("response.output_text.delta", **where, content_index=0, delta=half, logprobs=[])
+        if item["type"] == "reasoning":
+            thought = item["summary"][0]["text"]
+            yield event("response.reasoning_summary_text.delta", **where, summary_index=0, delta=thought)
+        yield event("response.output_item.done", output_index=place, item=item)
+    yield event("response.completed", response=reply)
+
+
 def _check_responses(body: Json) -> list[str]:
     items = body["input"]
     if isinstance(items, str):
@@ -312,6 +437,22 @@ def _check_responses(body: Json) -> list[str]:
 def _anthropic_cached(shared: int, body: Json) -> int:
     marked = "cache_control" in json.dumps(body)
     return shared if marked and shared >= 1024 else 0
+
+
+def _unmarked(value: Any) -> Any:
+    """A request as the cache compares it: marks do not count, and a text is a list of one block."""
+    if isinstance(value, list):
+        return [_unmarked(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    kept = {name: _unmarked(item) for name, item in value.items() if name != "cache_control"}
+    if "role" in kept and isinstance(kept["content"], str):
+        kept["content"] = [{"type": "text", "text": kept["content"]}]
+    return kept
+
+
+def _anthropic_prefix(text: str, body: Json) -> str:
+    return json.dumps(_unmarked([body.get(name) for name in ("tools", "system", "messages")]))
 
 
 def _anthropic_error(message: str, code: str) -> Json:
@@ -333,7 +474,8 @@ def _anthropic(number: int, answer: Answer, body: Json, prompt: int, cached: int
     if answer.text:
         blocks.append({"type": "text", "text": answer.text})
     for place, (name, arguments) in enumerate(answer.calls):
-        blocks.append({"type": "tool_use", "id": f"toolu_{number}_{place}", "name": name, "input": arguments})
+        given = arguments if isinstance(arguments, dict) else {"_written": arguments}
+        blocks.append({"type": "tool_use", "id": f"toolu_{number}_{place}", "name": name, "input": given})
     written = prompt - cached if "cache_control" in json.dumps(body) else 0
     return {
         "id": f"msg_{number}",
@@ -350,6 +492,41 @@ def _anthropic(number: int, answer: Answer, body: Json, prompt: int, cached: int
             "output_tokens": _output(answer),
         },
     }
+
+
+_EMPTY: dict[str, Json] = {
+    "text": {"text": ""},
+    "thinking": {"thinking": "", "signature": ""},
+    "tool_use": {"input": {}},
+}
+
+
+def _deltas(block: Json) -> Iterator[Json]:
+    if block["type"] == "text":
+        yield from ({"type": "text_delta", "text": half} for half in _halves(block["text"]))
+    elif block["type"] == "thinking":
+        yield {"type": "thinking_delta", "thinking": block["thinking"]}
+        yield {"type": "signature_delta", "signature": block["signature"]}
+    else:
+        written = block["input"].get("_written", json.dumps(block["input"]))
+        yield from ({"type": "input_json_delta", "partial_json": half} for half in _halves(written))
+
+
+def _anthropic_stream(reply: Json) -> Iterator[str]:
+    def event(kind: str, **fields: Any) -> str:
+        return _event({"type": kind, **fields}, kind)
+
+    opening = {**reply, "content": [], "stop_reason": None, "usage": {**reply["usage"], "output_tokens": 1}}
+    yield event("message_start", message=opening)
+    yield event("ping")
+    for place, block in enumerate(reply["content"]):
+        yield event("content_block_start", index=place, content_block={**block, **_EMPTY[block["type"]]})
+        for delta in _deltas(block):
+            yield event("content_block_delta", index=place, delta=delta)
+        yield event("content_block_stop", index=place)
+    stopped = {"stop_reason": reply["stop_reason"], "stop_sequence": None}
+    yield event("message_delta", delta=stopped, usage={"output_tokens": reply["usage"]["output_tokens"]})
+    yield event("message_stop")
 
 
 def _check_anthropic(body: Json) -> list[str]:
@@ -369,7 +546,14 @@ def _check_chat(body: Json) -> list[str]:
 
 _DIALECTS = {
     "/v1/chat/completions": Dialect(
-        "openai_chat", _texts, _check_chat, _openai_cached, _openai_error, _openai_too_long, _chat
+        "openai_chat",
+        _texts,
+        _check_chat,
+        _openai_cached,
+        _openai_error,
+        _openai_too_long,
+        _chat,
+        _chat_stream,
     ),
     "/v1/responses": Dialect(
         "openai_responses",
@@ -379,6 +563,7 @@ _DIALECTS = {
         _openai_error,
         _openai_too_long,
         _responses,
+        _responses_stream,
     ),
     "/v1/messages": Dialect(
         "anthropic",
@@ -388,5 +573,7 @@ _DIALECTS = {
         _anthropic_error,
         _anthropic_too_long,
         _anthropic,
+        _anthropic_stream,
+        _anthropic_prefix,
     ),
 }

@@ -296,7 +296,8 @@ class SessionMachine(RuleBasedStateMachine):
 
     @rule(name=names, share=st.floats(0, 0.999))
     def any_reduction_or_pin_is_undone(self, name: str, share: float) -> None:
-        found = [e for e in self.log(name) if isinstance(e.fact, (*REDUCTIONS, Pinned))]
+        counting = effective(self.log(name))
+        found = [e for e in counting if isinstance(e.fact, (*REDUCTIONS, Pinned))]
         if found:
             target = found[int(share * len(found))]
             self.run(self.session(name).undo(target.handle))

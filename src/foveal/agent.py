@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from typing import Final, Literal, Protocol
 
 import msgspec
@@ -49,6 +49,12 @@ DENIED: Final = "The user did not allow this call. Ask before trying it in anoth
 
 class Happening(msgspec.Struct, frozen=True, kw_only=True, tag_field="happening"):
     """Something that the agent did or met."""
+
+
+class Heard(Happening, frozen=True, tag="heard"):
+    """The user's words are stored: from here on they are not lost."""
+
+    handle: str
 
 
 class Streamed(Happening, frozen=True, tag="streamed"):
@@ -188,11 +194,15 @@ class Agent:
         """Calls of the newest answer that have no result yet."""
         self._said = ""
         """What the model has said so far in an answer that is not yet stored."""
+        self._told = -1
+        """Reductions up to this event have been told."""
 
-    async def run(self, content: Content) -> AsyncIterator[Happening]:
+    async def run(self, content: Content) -> AsyncGenerator[Happening, None]:
         """One turn: from the user's words to the model's last answer."""
         await self._prepare()
-        await self.session.append(UserSaid(content=content))
+        self._told = self.session.last
+        heard = await self.session.append(UserSaid(content=content))
+        yield Heard(handle=heard[0].handle)
         why: Literal["answered", "steps"] = "steps"
         try:
             for _ in range(self._steps):
@@ -225,7 +235,7 @@ class Agent:
         async for happening in self._hooked(Occasion(at="before_model", session=self.session)):
             yield happening
         while True:
-            first, before = self.session.last + 1, (await self.session.report()).used
+            first, before = self._told + 1, (await self.session.report()).used
             fitted = await self.session.fit()
             async for happening in self._reduced(first, before, fitted.tokens):
                 yield happening
@@ -264,8 +274,10 @@ class Agent:
             yield happening
 
     async def _reduced(self, first: int, before: int, after: int) -> AsyncIterator[Happening]:
+        """What was clipped since the last request, and what was reduced for this one."""
         made = await self.session.events(first=first)
-        events = tuple(e for e in made if isinstance(e.fact, (*REDUCTIONS, CompactionFailed, Noted)))
+        self._told = self.session.last
+        events = tuple(event for event in made if _reduces(event.fact))
         if not events:
             return
         yield Reduced(events=events, before=before, after=after)
@@ -380,6 +392,11 @@ class Agent:
         facts.append(Noted(text=f"The turn ended early: {why}", topic="turn"))
         self._waiting, self._said = [], ""
         await self.session.append(*facts)
+
+
+def _reduces(fact: AnyFact) -> bool:
+    paused = isinstance(fact, Noted) and fact.topic == "compaction"
+    return paused or isinstance(fact, (*REDUCTIONS, CompactionFailed))
 
 
 def _content(event: Event) -> Content:

@@ -96,12 +96,15 @@ class Calls:
             sort, limit = ("bytes", media // 2) if media else ("tokens", 0)
         if sort == "tokens" and not limit and found.over:  # it says only by how much
             limit = max(0, self._sent[1] - found.over)
+        sent = self._sent[1] or engine.calibration.tokens(
+            engine.total_units
+        )  # another process may have sent it
         return Overflowed(
             model=engine.model.name,
             limit=limit,
             needed=found.needed,
             output=found.output,
-            sent=self._sent[1],
+            sent=sent,
             sort=sort,
             problem=found.message,
         )

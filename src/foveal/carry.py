@@ -33,6 +33,7 @@ class Carried(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Calls in hidden steps that still wait for a result."""
     orphans: tuple[int, ...] = ()
     spared: tuple[int, ...] = ()
+    undone: Ranges = ()
 
 
 def carried(view: View) -> Carried:
@@ -50,6 +51,7 @@ def carried(view: View) -> Carried:
         hidden_calls=tuple(view.hidden_calls[-1_000:]),
         orphans=tuple(view.orphans[-100:]),
         spared=tuple(sorted(view.spared)),
+        undone=view.undone,
     )
 
 
@@ -92,4 +94,5 @@ def restore(events: Iterable[Event], state: Carried, meter: Meter) -> View:
         view.show_notice(state.notice_at)
     view.orphans = list(state.orphans)
     view.spared = set(state.spared)
+    view.undone = state.undone
     return view

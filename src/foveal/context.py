@@ -26,7 +26,6 @@ from msgspec import Raw
 from foveal import wire
 from foveal.calls import Calls
 from foveal.clip import Limits
-from foveal.compaction.measures import measures
 from foveal.compaction.plan import Plan, Refused
 from foveal.compaction.unasked import Outcome
 from foveal.engine import Engine
@@ -50,7 +49,7 @@ from foveal.events import (
     ToolReturned,
     parse_handle,
 )
-from foveal.expand import expansion, no_room
+from foveal.expand import check_undo, expansion, no_room
 from foveal.fold import effective
 from foveal.history import Change, History
 from foveal.job import Job
@@ -226,8 +225,8 @@ class Context:
         with self._lock:
             planned = self._engine.plan(reason="hand", focus=focus)
             if isinstance(planned, Refused):
-                floor = self._engine.calibration.tokens(planned.floor)
-                raise NotCompacted(planned.problem, floor=floor)
+                ratio = self._engine.calibration.ratio
+                raise NotCompacted(planned.told(ratio), floor=round(planned.floor * ratio))
             event = self._record(self._summary(planned))
             if isinstance(event.fact, CompactionFailed):
                 raise NotCompacted(event.fact.problem)
@@ -238,10 +237,7 @@ class Context:
         """Take back one reduction (the newest, if none is named), whatever came after it. Returns its handle."""
         with self._lock:
             event = self._newest_reduction() if name is None else self._event(name)
-            if not isinstance(event.fact, (*REDUCTIONS, Pinned)):
-                raise UnknownHandle(
-                    f"{event.handle} is not a reduction or a pin, so there is nothing to undo"
-                )
+            check_undo(event, effective(self._engine.log))
             self._record(Reverted(target=event.seq))
             return event.handle
 
@@ -349,16 +345,9 @@ class Context:
         try:
             self._engine.settle(self._calls.moment(self._engine, now), at=now, write=self._summary)
         except ContextOverflow:
-            self._engine.take_back(self._paid(known))
+            self._engine.take_back(known + len(self._engine.paid(known)))
             raise
         self._release(self._engine.log[known:])
-
-    def _paid(self, known: int) -> int:
-        """From where on reductions may be forgotten: a summary that a model was paid for is kept."""
-        for event in reversed(self._engine.log[known:]):
-            if isinstance(event.fact, Compacted) and measures(event.fact).asked:
-                return event.seq + 1
-        return known
 
     def _summary(self, plan: Plan) -> Outcome:
         """The summary of a range: by the models that there are for it, unless they failed too often, or else

@@ -42,6 +42,7 @@ class Coordinator:
         self._progress = progress
         self._job: Job | None = None
         self._task: asyncio.Task[Outcome] | None = None
+        self._taken: tuple[Job, asyncio.Task[Outcome]] | None = None
 
     def another(self) -> Coordinator:
         """One like this for another session."""
@@ -77,12 +78,19 @@ class Coordinator:
         if task is None or job is None or not task.done():
             return None
         self._task = self._job = None
+        self._taken = job, task
         outcome = _outcome(task, job)
         if outcome is None or isinstance(outcome, CompactionFailed):
             return outcome
         if source(view, job.plan) == job.fingerprint:
             return outcome
         return failed(job.plan, CHANGED, outcome)
+
+    def give_back(self) -> None:
+        """What was taken last could not be recorded: somebody else appended first. It may still be true."""
+        if self._taken is not None and self._task is None:
+            self._job, self._task = self._taken
+        self._taken = None
 
     async def close(self) -> None:
         """Stop what is being written; nothing of it remains."""

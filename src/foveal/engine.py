@@ -199,7 +199,7 @@ class Engine:
         elif isinstance(fact, Compacted | CompactionFailed):
             measured = measures(fact)
             self.accounts = self.accounts.with_summary(measured.cost, asked=measured.asked)
-        elif isinstance(fact, Overflowed):
+        if isinstance(fact, Overflowed | Used):
             self._limit()
 
     def _recount(self) -> None:
@@ -245,9 +245,9 @@ class Engine:
         caps, record = self.caps, self.record
         if self.policy.max_history_tokens and not caps.max_history_tokens:
             caps = replace(caps, max_history_tokens=self.policy.max_history_tokens)
-        if self.model.name in record.reserves:
-            reserve = max(reserve_for(self.model, caps), record.reserves[self.model.name])
-            caps = replace(caps, reserve=reserve)
+        if self.model.name in record.limits:  # what was kept for the answer was meant for a larger window
+            wanted = max(reserve_for(self.model, caps), record.reserves.get(self.model.name, 0))
+            caps = replace(caps, reserve=min(wanted, self.model.window // 4))
         if record.media_bytes:
             caps = replace(caps, max_media_bytes=min(caps.max_media_bytes, record.media_bytes))
         return caps
@@ -364,11 +364,20 @@ class Engine:
 
     def _limit(self) -> None:
         """The model as it has turned out to be."""
-        limit = self.record.limits.get(self.model.name)
-        if limit is not None and limit < self.model.window:
-            source = self.model.sources | {"window": "learned from a refused request"}
-            most = min(limit, self.model.max_input)
-            self.model = replace(self.model, window=limit, max_input=most, sources=source)
+        model, record = self.model, self.record
+        window = min(model.window, record.limits.get(model.name, model.window))
+        most = min(window, model.max_input, record.inputs.get(model.name, window))
+        if (window, most) != (model.window, model.max_input):
+            source = model.sources | {"window": "learned from a refused request"}
+            self.model = replace(model, window=window, max_input=most, sources=source)
+
+    def paid(self, first: int) -> list[AnyFact]:
+        """What was recorded from `first` on up to the last summary that a model was paid for: to be kept, even when
+        the request it was made for is not sent."""
+        facts = [event.fact for event in self.since(first)]
+        while facts and not (isinstance(last := facts[-1], Compacted) and measures(last).asked):
+            facts.pop()
+        return facts
 
     def take_back(self, seq: int) -> None:
         """Forget the reductions from `seq` on: the request they were made for will not be sent. Needs the whole

@@ -291,7 +291,7 @@ class Compacted(Fact, frozen=True, tag="compacted"):
     metrics: Raw | UnsetType = UNSET
     """How it went: `foveal.compaction.measures`."""
     reason: str = ""
-    """What set it off: `tokens`, `turns`, `hand`, `overflow`, `model` or `merge`."""
+    """What set it off: `tokens`, `turns`, `messages`, `hand`, `overflow`, `model` or `merge`."""
     rule: str = ""
 
 

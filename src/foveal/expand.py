@@ -1,4 +1,4 @@
-"""Bringing back, for one turn, what a reduction has taken out of view."""
+"""Bringing back what a reduction has taken out of view: for one turn, or for good."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from foveal.errors import ContextOverflow, UnknownHandle
 from foveal.events import (
+    REDUCTIONS,
     Clipped,
     Compacted,
     Dropped,
@@ -13,6 +14,7 @@ from foveal.events import (
     Expanded,
     Masked,
     ModelSaid,
+    Pinned,
     ToolReturned,
     UserSaid,
     calls_of,
@@ -69,3 +71,11 @@ def no_room(problem: ContextOverflow, name: str | int) -> ContextOverflow:
         margin=problem.margin,
         floor=problem.floor,
     )
+
+
+def check_undo(event: Event, counting: Sequence[Event]) -> None:
+    """Raises `UnknownHandle` when there is nothing to take back."""
+    if not isinstance(event.fact, (*REDUCTIONS, Pinned)):
+        raise UnknownHandle(f"{event.handle} is not a reduction or a pin, so there is nothing to undo")
+    if all(other.seq != event.seq for other in counting):
+        raise UnknownHandle(f"{event.handle} was taken back before, so there is nothing to undo")

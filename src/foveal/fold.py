@@ -6,7 +6,7 @@ whole log is folded again; so it is when a range is shown whole for one turn, an
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from foveal.events import (
     REDUCTIONS,
@@ -59,6 +59,8 @@ def _survives(fact: AnyFact, rewound: Rewound) -> bool:
         return False
     if isinstance(fact, Instructed) and not fact.aside and fact.replaces is None:
         return False
+    if isinstance(fact, Compacted) and fact.last > rewound.to:
+        return False  # it tells of what no longer counts
     if isinstance(fact, Dropped | Compacted):
         return rewound.keep_reductions and not rewound.show_dropped
     if isinstance(fact, (*REDUCTIONS, Reverted)):
@@ -73,7 +75,10 @@ def fold(log: Sequence[Event], meter: Meter) -> View:
     view.expanded = tuple(event for event in counting if isinstance(event.fact, Expanded))
     for event in counting:
         view.advance(event)
-    view.spared = _spared(log, {event.seq for event in counting}) if len(counting) < len(log) else set()
+    if len(counting) < len(log):
+        gone = {event.seq for event in counting}
+        view.spared = _spared(log, gone)
+        view.undone = tuple(_undone(log, gone))
     return view
 
 
@@ -81,6 +86,14 @@ def _spared(log: Sequence[Event], counting: set[int]) -> set[int]:
     """What masks that no longer count had hidden."""
     gone = (e.fact for e in log if isinstance(e.fact, Masked) and e.seq not in counting)
     return {mask.target for fact in gone for mask in fact.masks}
+
+
+def _undone(log: Sequence[Event], counting: set[int]) -> Iterator[tuple[int, int]]:
+    """The ranges of summaries that somebody took back."""
+    taken = {event.fact.target for event in log if isinstance(event.fact, Reverted)}
+    for event in log:
+        if event.seq in taken and event.seq not in counting and isinstance(event.fact, Compacted):
+            yield event.fact.first, event.fact.last
 
 
 def advance(view: View, event: Event, log: Sequence[Event]) -> View:

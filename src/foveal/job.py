@@ -33,6 +33,8 @@ class Job(NamedTuple):
     counter: Counter
     ratio: float
     model: Model
+    after: Sequence[Event]
+    """Those that came after the range."""
     elsewhere: set[str]
     """Names that are shown outside of the range."""
 
@@ -51,6 +53,7 @@ class Job(NamedTuple):
             counter=engine.view.meter.counter,
             ratio=engine.calibration.ratio,
             model=engine.model,
+            after=[event for event in events if event.seq > plan.last],
             elsewhere=engine.elsewhere(plan),
         )
 
@@ -68,6 +71,7 @@ class Job(NamedTuple):
             shared_total=self.fitted.tokens,
             earlier=self.earlier,
             elsewhere=self.elsewhere,
+            after=self.after,
             beside=[wire.original(fact) for fact in (*self.fitted.aside, *self.fitted.facts)],
         )
 
@@ -101,8 +105,8 @@ def failed(plan: Plan, problem: str, outcome: Outcome | None = None) -> Compacti
 
 def _writer(summariser: Summariser, own: Model) -> Writer:
     if summariser.model is None:
-        return Writer(model=own, shares_cache=own.read_ratio < 1)
-    return Writer(model=summariser.model)
+        return Writer(model=own, name=summariser.name, shares_cache=own.read_ratio < 1)
+    return Writer(model=summariser.model, name=summariser.name)
 
 
 def _dialect(events: Sequence[Event]) -> Dialect:

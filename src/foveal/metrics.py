@@ -1,6 +1,7 @@
 """What summaries and refusals did, added up from the log, in the text format that Prometheus reads.
 
-    print(foveal.metrics.Metrics(ctx.log).text())
+    from foveal.metrics import Metrics
+    print(Metrics(ctx.log).text())
 
 Counters and histograms only, and no library: whoever has a registry of their own can read the same numbers from the
 events. Labels are few and come from closed sets, never from a conversation's text.
@@ -18,7 +19,7 @@ from foveal.events import Compacted, CompactionFailed, Event, Overflowed
 
 SECONDS: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
 SHARES: Final = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0)
-REASONS: Final = ("tokens", "turns", "hand", "overflow", "model", "merge")
+REASONS: Final = ("tokens", "turns", "messages", "hand", "overflow", "model", "merge")
 
 
 class Histogram:

@@ -100,8 +100,8 @@ def refilled(view: View, budget: Budget, calibration: Calibration) -> str:
     largest = sorted(view.steps, key=view.units_of, reverse=True)[:3]
     told = ", ".join(f"e{step.seq} ({round(view.units_of(step) * calibration.ratio):,})" for step in largest)
     return (
-        f"The window has refilled {REFILLS} times in a row within a few calls of a summary, so no more are made "
-        f"until the user speaks; old results are masked and old steps dropped instead. The request takes "
+        f"The window has refilled {REFILLS} times in a row within a few calls of a summary, so no model is asked "
+        f"for another until the user speaks; at the limit, records are written from the log alone. It takes "
         f"{calibration.tokens(view.units + budget.fixed):,} of {available(budget, calibration):,} tokens; the "
         f"largest steps are {told}. Read less at a time, lower the limits of tools (`clip`), raise the window, or "
         f"use the recall tools instead of reading again."

@@ -182,8 +182,9 @@ def report(engine: Engine, *, calls: int, breaks: Sequence[Break]) -> Report:
 def _question(engine: Engine, state: str) -> str:
     if engine.policy.mode != "confirm" or state not in ("act", "over"):
         return ""
-    used, window = engine.calibration.tokens(engine.total_units), engine.model.window
-    return f"Context usage at {used / window * 100:.0f} % ({used:,}/{window:,} tokens). Compact conversation? [y/N]"
+    used, limit = engine.calibration.tokens(engine.total_units), engine.available(engine.budget())
+    share = used / max(1, limit) * 100
+    return f"Context usage at {share:.0f} % ({used:,}/{limit:,} tokens). Compact conversation? [y/N]"
 
 
 def _summaries(engine: Engine) -> Iterable[Summary]:
@@ -310,10 +311,16 @@ def line(engine: Engine, event: Event, *, counts: bool) -> Line:
     if shown is not None:
         tokens = round(shown.units(view.meter) * engine.calibration.ratio)
         by = next((handle(o.owner) for o in shown.overlays.values()), "") if shown.overlays else ""
-        return Line(
-            handle=event.handle, kind=kind(fact), level=shown.level, tokens=tokens, rule=shown.rule, by=by
-        )
+        rule = shown.rule
+        if found is not None and (brought := _expanded(view, found[0])):
+            by, rule = brought, "expanded until the user speaks"
+        return Line(handle=event.handle, kind=kind(fact), level=shown.level, tokens=tokens, rule=rule, by=by)
     return _hidden(view, event)
+
+
+def _expanded(view: View, step: Step) -> str:
+    """The event that brought a step back for this turn, by its handle."""
+    return next((event.handle for event in view.expanded if event.seq == step.pin), "")
 
 
 def _aside(view: View, seq: int) -> Shown | None:
@@ -328,6 +335,9 @@ def _hidden(view: View, event: Event) -> Line:
     if cover is None and isinstance(event.fact, ToolReturned):
         rule = "its call is not shown"
         return Line(handle=event.handle, kind=kind(event.fact), level="dropped", rule=rule)
+    if isinstance(event.fact, Compacted):
+        rule = "what it stood for is shown again" if view.expanded else "a newer summary stands in its place"
+        return Line(handle=event.handle, kind=kind(event.fact), level="-", rule=rule)
     if cover is None:
         return Line(handle=event.handle, kind=kind(event.fact), level="-", rule="replaced by a newer one")
     return Line(
@@ -347,7 +357,9 @@ def usage_line(report: Report) -> str:
     """One line: how full it is, how much of the last prompt was cached, what is left, what it cost."""
     share = report.used / report.window if report.window else 1.0
     filled = min(20, round(share * 20))
-    parts = [f"ctx {report.used:,}/{report.window:,} {share * 100:.1f} % ▕{'█' * filled}{'·' * (20 - filled)}▏"]
+    parts = [
+        f"ctx {report.used:,}/{report.window:,} {share * 100:.1f} % ▕{'█' * filled}{'·' * (20 - filled)}▏"
+    ]
     if report.cached_share is not None:
         parts.append(f"cache {report.cached_share * 100:.0f} %")
     if report.turns_left is not None:
@@ -369,7 +381,7 @@ def _card(report: Report) -> Iterable[str]:
     yield f"  counted with {report.counted_by} ({how})"
     for name, tokens in report.totals.items():
         if tokens:
-            yield f"  {name:<13}{tokens:>11,}  {tokens / max(1, report.window):>6.1%}"
+            yield f"  {name:<13}{tokens:>11,}  {tokens / max(1, report.window) * 100:>6.1f} %"
     marks = f"warn {report.warn:,} · act {report.act:,} · limit {report.limit:,}"
     yield f"  {'window':<13}{report.window:>11,}  {marks}"
     levels: dict[str, int] = {}
@@ -380,7 +392,9 @@ def _card(report: Report) -> Iterable[str]:
         yield "  " + ", ".join(f"{count:,} {level}" for level, count in levels.items())
     for made in report.summaries:
         sizes = f"{made.measures.before:,} → {made.measures.after:,} tokens" if made.measures.before else ""
-        told = ", ".join(filter(None, (sizes, made.reason, f"by {made.by}" if made.by else "")))
+        told = ", ".join(
+            filter(None, (sizes, f"by {made.by}" if made.by else "", f"set off by {made.reason}"))
+        )
         yield f"  summary {made.handle} of {made.first}–{made.last}: {one_line(told, width=100)}"
     if report.breaks:
         last = report.breaks[-1]

@@ -23,14 +23,11 @@ from msgspec.structs import replace
 from foveal import wire
 from foveal.accounts import Accounts
 from foveal.budget import Caps
-from foveal.calls import Calls
-from foveal.compaction.plan import Plan, Refused, source
-from foveal.compaction.unasked import Outcome, unasked
-from foveal.coordinator import CHANGED, Coordinator
+from foveal.compaction.plan import Refused
+from foveal.coordinator import Coordinator
 from foveal.engine import Engine
 from foveal.errors import BadSetting, Conflict, ContextOverflow, NotCompacted, UnknownHandle
 from foveal.events import (
-    REDUCTIONS,
     AnyFact,
     Compacted,
     CompactionFailed,
@@ -46,14 +43,14 @@ from foveal.events import (
     Unknown,
     parse_handle,
 )
-from foveal.expand import expansion, no_room
+from foveal.expand import check_undo, expansion, no_room
 from foveal.fitted import Fitted
+from foveal.fitting import Fitting
 from foveal.fold import effective
 from foveal.inherit import inheritance
-from foveal.job import Job, failed
-from foveal.keeper import TRIES, Keeper
+from foveal.keeper import Keeper
 from foveal.models import Model
-from foveal.policies import Moment, rungs
+from foveal.policies import Moment
 from foveal.ports import Hit, SessionInfo, Store
 from foveal.report import Line, Report, line, report
 from foveal.setup import Settings, Setup, setup
@@ -83,8 +80,7 @@ class Session:
         self._coordinator = coordinator
         self._clock = clock
         self._lock = asyncio.Lock()
-        self._calls = Calls()
-        self._before: tuple[AnyFact, ...] = ()
+        self._fitting = Fitting(self._keeper, coordinator, clock)
 
     @classmethod
     async def open(
@@ -112,7 +108,9 @@ class Session:
             engine = await session._keeper.ready()
             opened = Opened(model=engine.model.name, policy=engine.policy.name, origin=origin)
             if origin or (opened.model, opened.policy) != (engine.opened.model, engine.opened.policy):
-                session._calls.switched = bool(engine.opened.model) and engine.opened.model != opened.model
+                session._fitting.calls.switched = (
+                    bool(engine.opened.model) and engine.opened.model != opened.model
+                )
                 await session._keeper.commit([opened])
         return session
 
@@ -139,7 +137,7 @@ class Session:
             offered = Equipped(tools=wire.opaque(wire.plain(tools), "tools"))
             held = (await self._keeper.caught_up()).view.tools
             if held is None or held[1] != offered:
-                self._calls.broken |= held is not None
+                self._fitting.calls.broken |= held is not None
                 await self._keeper.commit([offered])
 
     async def fit(self) -> Fitted:
@@ -148,7 +146,7 @@ class Session:
         asked = False
         while True:
             async with self._lock:
-                fitted = await self._fit(ask=not asked)
+                fitted = await self._fitting.fit(ask=not asked)
             if fitted is not None:
                 return fitted
             asked = True
@@ -157,7 +155,7 @@ class Session:
     async def observe(self, reported: Any) -> None:
         """Record the usage that a provider reported for the request of the last `fit`."""
         async with self._lock:
-            facts = self._calls.report(reported, await self._keeper.ready())
+            facts = self._fitting.calls.report(reported, await self._keeper.ready())
             if facts:
                 await self._keeper.commit(facts)
 
@@ -165,7 +163,7 @@ class Session:
         """Whether a provider's error says that the request was too large. If so, its limit is learned and the next
         `fit` is smaller (or `max_tokens` is): send again. Raises `ContextOverflow` when that has not helped."""
         async with self._lock:
-            fact = self._calls.refusal(error, await self._keeper.caught_up())
+            fact = self._fitting.calls.refusal(error, await self._keeper.caught_up())
             if fact is not None:
                 await self._keeper.commit([fact])
             return fact is not None
@@ -185,7 +183,11 @@ class Session:
     async def report(self) -> Report:
         """What fills the window and why; lists the events that the view needs, not the whole log."""
         async with self._lock:
-            return report(await self._keeper.caught_up(), calls=self._calls.count, breaks=self._calls.breaks)
+            return report(
+                await self._keeper.caught_up(),
+                calls=self._fitting.calls.count,
+                breaks=self._fitting.calls.breaks,
+            )
 
     async def why(self, name: str | int) -> Line:
         """How one event stands in the next request, and which event is behind that."""
@@ -231,7 +233,7 @@ class Session:
             target = None
             if event is not None:
                 target = (await self._keeper.event(event)).seq
-                if (await self._keeper.ready()).view.find(target) is None:
+                if (await self._keeper.caught_up()).view.find(target) is None:
                     raise UnknownHandle(f"{event!r} is not shown any more, so it cannot be pinned")
             return (await self._keeper.commit([Pinned(text=text, target=target)]))[0].handle
 
@@ -245,32 +247,42 @@ class Session:
         async with self._lock:
             await self._keeper.caught_up()
             event = await self._keeper.newest_reduction() if name is None else await self._keeper.event(name)
-            if not isinstance(event.fact, (*REDUCTIONS, Pinned)):
-                raise UnknownHandle(
-                    f"{event.handle} is not a reduction or a pin, so there is nothing to undo"
-                )
+            check_undo(event, effective(await self.store.read(self.id)))
             await self._keeper.commit([Reverted(target=event.seq)])
             return event
 
     async def compact(self, focus: str = "") -> Event:
         """Summarise old turns now; `focus` says what to keep above all. Returns the event that records it; raises
         `NotCompacted` when there is nothing to summarise or nothing came of it."""
-        await self._coordinator.wait()
+        done = await self._between()
+        while not self._coordinator.idle:
+            done = await self._between() or done
         async with self._lock:
             engine = await self._keeper.caught_up()
-            await self._take(engine)
+            begun = engine.next_seq
             plan = engine.plan(reason="hand", focus=focus)
             if isinstance(plan, Refused):
-                raise NotCompacted(plan.problem, floor=engine.calibration.tokens(plan.floor))
-            job = await self._job(engine, plan)
-        outcome = await self._coordinator.write(job)
-        async with self._lock:
-            if source((await self._keeper.caught_up()).view, job.plan) != job.fingerprint:
-                outcome = failed(job.plan, CHANGED, outcome)
-            event = (await self._keeper.commit([outcome]))[0]
-        if isinstance(outcome, CompactionFailed):
-            raise NotCompacted(outcome.problem)
+                if done is not None:  # what was being written anyway is what was asked for
+                    return done
+                ratio = engine.calibration.ratio
+                raise NotCompacted(plan.told(ratio), floor=round(plan.floor * ratio))
+            self._coordinator.begin(await self._fitting.job(engine, plan))
+        try:
+            await self._between()
+        except asyncio.CancelledError:
+            await self._coordinator.close()
+            raise
+        made = await self.events(first=begun)
+        event = next(e for e in reversed(made) if isinstance(e.fact, Compacted | CompactionFailed))
+        if isinstance(event.fact, CompactionFailed):
+            raise NotCompacted(event.fact.problem)
         return event
+
+    async def _between(self) -> Event | None:
+        """Wait for what is being written, and record what came of it."""
+        await self._coordinator.wait()
+        async with self._lock:
+            return await self._fitting.record()
 
     async def expand(self, name: str | int) -> None:
         """Show a range as it was said until the user speaks again: that of a reduction, or the step of an event.
@@ -307,13 +319,31 @@ class Session:
 
     @classmethod
     async def continue_from(
-        cls, store: Store, origin: str, id: str, *, model: str | Model, **settings: Unpack[Settings]
+        cls,
+        store: Store,
+        origin: str,
+        id: str,
+        *,
+        model: str | Model,
+        summarise: Summarise | Sequence[Summarise] | None = None,
+        prompt: str = "",
+        progress: Callable[[Progress], None] | None = None,
+        **settings: Unpack[Settings],
     ) -> Self:
         """Begin a session with the summary and the pinned rules of an earlier one."""
         earlier = await store.read(origin)
         if any(info.id == id for info in await store.sessions()):
             raise Conflict(id, given=0, next_seq=(await store.info(id)).events)
-        session = await cls.open(store, id, model=model, origin=origin, **settings)
+        session = await cls.open(
+            store,
+            id,
+            model=model,
+            origin=origin,
+            summarise=summarise,
+            prompt=prompt,
+            progress=progress,
+            **settings,
+        )
         await session.append(*inheritance(earlier, origin, session._keeper.setup.counter))
         return session
 
@@ -325,98 +355,6 @@ class Session:
         async with self._lock:
             await self.store.erase(self.id)
             self._keeper.engine = None
-
-    # ── summaries ────────────────────────────────────────────────────────────────────────────────────
-
-    async def _fit(self, *, ask: bool) -> Fitted | None:
-        """What to send; None when a summary must be waited for."""
-        engine = await self._keeper.caught_up()
-        now = self._clock()
-        for _ in range(TRIES):
-            first = engine.next_seq
-            try:
-                ready = await self._settled(engine, now, ask=ask)
-            except ContextOverflow:
-                self._keeper.engine = None  # nothing will be sent, so nothing that was cut for it is stored
-                raise
-            if await self._keeper.stored(engine, first):
-                break
-            engine = await self._keeper.ready()
-        else:
-            raise self._keeper.outrun()
-        if not ready:
-            return None
-        fitted = self._fitted(engine, now)
-        await self._foresee(engine)
-        return fitted
-
-    async def _settled(self, engine: Engine, now: float, *, ask: bool) -> bool:
-        """Reduce until the request fits; False when a summary is being written that must be waited for."""
-        work = engine.settling(self._calls.moment(engine, now), at=now)
-        answer: Outcome | None = None
-        try:
-            while True:
-                plan = work.send(answer)
-                over = engine.view.units > engine.budget().hard
-                answer = await self._take(engine)
-                if answer is None and ask and plan.ask and self._coordinator.asks(engine.record):
-                    if self._coordinator.idle:
-                        self._coordinator.begin(await self._job(engine, plan))
-                    if over:
-                        return False
-                elif answer is None:
-                    answer = await self._unasked(engine, plan)
-        except StopIteration:
-            return True
-
-    async def _take(self, engine: Engine) -> Compacted | None:
-        """The summary that was written in the background, if it can be used; that it cannot is recorded."""
-        outcome = self._coordinator.take(engine.view)
-        if isinstance(outcome, CompactionFailed):
-            engine.append(outcome, at=self._clock())
-            return None
-        return outcome
-
-    async def _foresee(self, engine: Engine) -> None:
-        """Begin a summary that will be needed soon, so that nobody has to wait for it then."""
-        if not self._coordinator.idle or not self._coordinator.asks(engine.record) or engine.record.paused:
-            return
-        if rungs.foreseen(engine.view, engine.budget(), engine.policy):
-            plan = engine.plan(reason="tokens")
-            if isinstance(plan, Plan):
-                self._coordinator.begin(await self._job(engine, plan))
-
-    async def _job(self, engine: Engine, plan: Plan) -> Job:
-        return Job.of(engine, plan, await self._source(engine, plan))
-
-    async def _unasked(self, engine: Engine, plan: Plan) -> Outcome:
-        events = await self._source(engine, plan)
-        return unasked(
-            plan,
-            events,
-            counter=engine.view.meter.counter,
-            ratio=engine.calibration.ratio,
-            elsewhere=engine.elsewhere(plan),
-        )
-
-    async def _source(self, engine: Engine, plan: Plan) -> list[Event]:
-        """The events of a range that count, whatever is shown of them; with those of the last summary before it,
-        some of which may be read again."""
-        before = (
-            [low for step in engine.view.summaries[-1:] for low, _ in step.covers] if plan.overlap else []
-        )
-        stored = await self.store.read(self.id, first=min([plan.first, *before]))
-        return effective(stored)
-
-    def _fitted(self, engine: Engine, now: float) -> Fitted:
-        fitted = Fitted.of(
-            engine.view,
-            tokens=engine.calibration.tokens(engine.total_units),
-            limit=engine.available(engine.budget()),
-        )
-        self._calls.made(engine, now, fitted.moved(engine.view, self._before))
-        self._before = fitted.facts
-        return fitted
 
 
 def _within(engine: Engine, name: str | int) -> int:

@@ -1,8 +1,7 @@
 """Those who write summaries: your callables, asked with and without an event loop.
 
-    def write(request: foveal.Request) -> object:
-        return client.chat.completions.create(
-            model="gpt-4.1-mini", messages=request.messages, max_tokens=request.max_tokens)
+    def write(request):
+        return client.chat.completions.create(model="gpt-4.1-mini", **request.arguments())
 
     foveal.Context(model="gpt-4.1", summarise=write)
 
@@ -72,6 +71,18 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     """`shared`: the conversation itself and one message more. `cold`: the conversation quoted in one message."""
     stage: str = ""
     dialect: Dialect = "openai_chat"
+
+    def arguments(self) -> dict[str, Any]:
+        """What to give to a client of the dialect, beside the model's name."""
+        if self.dialect == "openai_responses":
+            said: dict[str, Any] = {"input": self.messages, "max_output_tokens": self.max_tokens}
+        else:
+            said = {"messages": self.messages, "max_tokens": self.max_tokens}
+        if self.system:
+            said["system"] = self.system
+        if self.tools:
+            said["tools"] = self.tools
+        return said
 
     @classmethod
     def cold(cls, ask: Ask, dialect: Dialect) -> Request:
@@ -268,7 +279,8 @@ async def _awaited(call: Callable[[Request], Any], request: Request, watch: _Wat
     import asyncio  # who has no loop does not load it
     import inspect
 
-    waits = inspect.iscoroutinefunction(call) or inspect.isasyncgenfunction(call)
+    own = (call, getattr(call, "__call__", call))  # noqa: B004 - an object may be called, too
+    waits = any(inspect.iscoroutinefunction(one) or inspect.isasyncgenfunction(one) for one in own)
     given = call(request) if waits else await asyncio.to_thread(_called, call, request)
     if isinstance(given, Awaitable):
         given = await given

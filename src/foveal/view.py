@@ -94,6 +94,9 @@ class View:
         """The step that tells of them."""
         self.spared: set[int] = set()
         """Results whose mask somebody took back: not to be masked again unless there is no other way."""
+        self.undone: Ranges = ()
+        """What summaries that somebody took back had stood for: not to be summarised again unless there is no other
+        way."""
         self.expanded: tuple[Event, ...] = ()
         """Ranges that are shown as they were said until the user speaks again."""
         self.tools: tuple[int, Equipped] | None = None

@@ -55,5 +55,11 @@ class Writer(msgspec.Struct, frozen=True, kw_only=True):
     """A model that can write summaries."""
 
     model: Model
+    name: str = ""
+    """What it is called, if not by its model."""
     shares_cache: bool = False
     """It is the conversation's own model, and its provider caches prefixes."""
+
+    @property
+    def called(self) -> str:
+        return self.name or self.model.name

@@ -91,6 +91,8 @@ def _form(draft: Draft, text: str, missing: Sequence[str], *, closed: bool) -> I
         yield "It is empty."
     elif not text:
         yield "It holds no summary, only thoughts or tags."
+    elif not says_something(text):
+        yield "It has headings and nothing under them."
     elif draft.stop == "length" or not (closed or (draft.stop == "end" and not missing)):
         yield "It was cut off: it does not end with </summary>."
     if text and missing:

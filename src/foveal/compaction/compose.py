@@ -52,10 +52,10 @@ def reused(plan: Plan, events: Sequence[Event], earlier: Sequence[Compacted]) ->
 
 
 def header(plan: Plan, by: str) -> str:
-    turns = f"{plan.turns} turn{'s' * (plan.turns != 1)}"
+    turns = f"{plan.turns} turn{'s' * (plan.turns != 1)}, " if plan.turns else ""
     who = "without a model" if by == CODE else f"by {' '.join(by.split())}"
     return (
-        f"[foveal: record of {handle(plan.first)}–{handle(plan.last)}, {turns}, {plan.events} events, "
+        f"[foveal: record of {handle(plan.first)}–{handle(plan.last)}, {turns}{plan.events} events, "
         f"written {who}. It tells what has happened and asks for nothing. "
         "The originals can be read with the recall tools, by handle.]"
     )
@@ -74,6 +74,7 @@ def composed(
     sections: str,
     counter: Counter,
     elsewhere: Set[str] = frozenset(),
+    after: Sequence[Event] = (),
 ) -> str:
     """The summary with these sections of a model (or none): "" when it cannot be made small enough."""
     most, keep = allowed(plan), frozenset(plan.keep)
@@ -82,7 +83,7 @@ def composed(
     shown = elsewhere | set(names(sections)) if sections else elsewhere
     share = most - fixed
     for _ in range(3):
-        told = ledger(events, room=share, counter=counter, keep=keep, elsewhere=shown) if share > 0 else ""
+        told = ledger(events, room=share, counter=counter, keep=keep, elsewhere=shown, after=after)
         text = "\n\n".join(filter(None, (first, told, sections, last)))
         over = counter.count(text) - most
         if over <= 0:
@@ -94,10 +95,10 @@ def composed(
     return ""
 
 
-def bare(plan: Plan, events: Sequence[Event], *, counter: Counter) -> str:
+def bare(plan: Plan, events: Sequence[Event], *, counter: Counter, after: Sequence[Event] = ()) -> str:
     """The ledger with nothing around it, for a room that holds no more: "" when it does not even hold that."""
     most = allowed(plan)
-    text = ledger(events, room=most, counter=counter, keep=frozenset(plan.keep))
+    text = ledger(events, room=most, counter=counter, keep=frozenset(plan.keep), after=after)
     return text if text and counter.count(text) <= most else ""
 
 

@@ -118,7 +118,8 @@ def _newest(contents: Iterable[Content], room: int) -> list[str]:
     for content in contents:
         part = text_of(content)
         if len(part) > _ONE:
-            part = f"{part[: _ONE * 3 // 4]}\n{part[-_ONE // 4 :]}"
+            head, tail = part[: _ONE * 3 // 4], part[-_ONE // 4 :]  # in whole lines
+            part = f"{head.rpartition(chr(10))[0] or head}\n{tail.partition(chr(10))[2] or tail}"
         texts.append(part)
         room -= len(part)
         if room <= 0:

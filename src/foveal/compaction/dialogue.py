@@ -54,20 +54,23 @@ def dialogue(
     earlier: Sequence[Compacted] = (),
     elsewhere: Set[str] = frozenset(),
     beside: Sequence[str] = (),
+    after: Sequence[Event] = (),
 ) -> Talk[Outcome]:
     """Have the range of a plan summarised.
 
     `events` are those of the range that count, oldest first. `ratio` is tokens per unit, `shared_total` the tokens
     of the request as it stands. What models wrote for `earlier` summaries inside the range is used again. Names in
     `elsewhere` are shown outside of the range; so are the texts `beside` it (instructions, newer messages), whose
-    names a summary may use as well.
+    names a summary may use as well. The events `after` the range may have settled what stands in it.
     """
     within = [event for event in events if plan.first <= event.seq <= plan.last]
     pieces = compose.reused(plan, within, earlier)
     also = (*beside, *(piece.text for piece in pieces), prompt, plan.focus)
     evidence = Evidence(within, also=also, elsewhere=elsewhere)
-    work = _Work(plan, within, pieces, evidence, counter, ratio, prompt)
-    if work.rules.most >= LEAST:
+    work = _Work(plan, within, pieces, evidence, counter, ratio, prompt, after)
+    if work.rules.most < LEAST and writers:
+        work.tally.checks.append(f"a room of {plan.room:,} is too small to ask a model")
+    elif writers:
         for number, writer in enumerate(writers):
             if (yield from work.by(Desk(number, writer, work.rules, work.tally), shared_total)):
                 break
@@ -84,8 +87,10 @@ class _Work:
         counter: Counter,
         ratio: float,
         task: str,
+        after: Sequence[Event],
     ) -> None:
         self.plan, self.events, self.pieces, self.task = plan, events, pieces, task
+        self.after = after
         self.keep = frozenset(plan.keep)
         self.counter = counter
         self.rules = Rules(
@@ -240,11 +245,14 @@ class _Work:
         summary = self._text(by, sections)
         if not summary:
             by = CODE
-            summary = self._text(CODE, "") or compose.bare(self.plan, self.events, counter=self.counter)
+            summary = self._text(CODE, "") or compose.bare(
+                self.plan, self.events, counter=self.counter, after=self.after
+            )
         plan = self.plan
         metrics = raw(self._measures(summary))
         if not summary:
-            problem = f"the range takes {plan.before:,} tokens, and no summary of it fits into {plan.room:,}"
+            sizes = [f"{round(units * self.rules.ratio):,}" for units in (plan.before, plan.room)]
+            problem = f"the range takes {sizes[0]} tokens, and no summary of it fits into {sizes[1]}"
             return CompactionFailed(
                 first=plan.first, last=plan.last, problem=problem, by=by, metrics=metrics, reason=plan.reason
             )
@@ -268,6 +276,7 @@ class _Work:
             sections=sections,
             counter=self.counter,
             elsewhere=self.rules.evidence.elsewhere,
+            after=self.after,
         )
 
     def _recorded(self) -> tuple[str, ...]:

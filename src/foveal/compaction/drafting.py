@@ -76,7 +76,7 @@ class Tally:
         self.checks: list[str] = []
 
     def say(self, writer: Writer, problem: str) -> None:
-        self.checks.append(f"{writer.model.name}: {problem[:300]}")
+        self.checks.append(f"{writer.called}: {problem[:300]}")
 
     def add(self, writer: Writer, ask: Ask, answer: Draft | Failure) -> None:
         self.asked += 1
@@ -117,7 +117,7 @@ class Desk:
 
     @property
     def name(self) -> str:
-        return self.writer.model.name
+        return self.writer.called
 
     def size(self, around: str) -> Size | None:
         """What it can read and write when these words stand around it; None when that is too little."""

@@ -37,22 +37,25 @@ def ledger(
     counter: Counter,
     keep: Set[int] = frozenset(),
     elsewhere: Set[str] = frozenset(),
+    after: Sequence[Event] = (),
 ) -> str:
     """What happened in these events (those that count, of one range of the log, oldest first), in at most `room`
     units of `counter`. Events in `keep` stay visible beside it and are only referred to; names in `elsewhere` are
-    shown anyway and count for less."""
+    shown anyway and count for less. `after` is what came after the range: it may have answered a request, or set
+    right what had failed."""
     if room <= 0 or not any(isinstance(event.fact, SAID) for event in events):
         return ""
     done = work.deeds(events, most=max(FEWEST_CALLS, room // CALL))
+    since = work.deeds(after, most=FEWEST_CALLS)
     away = [event for event in events if event.seq not in keep] if keep else events
     signs = cues.Signs(away, done)
     sections = (
-        requests(events, keep=keep, room=room, counter=counter),
+        requests(events, keep=keep, room=room, counter=counter, after=after),
         sayings(events, keep=keep),
-        work.errors(done, keep=keep),
+        work.errors(done, keep=keep, since=since),
         work.open_calls(done),
         work.files(done, elsewhere=elsewhere),
-        work.commands(done),
+        work.commands(done, since=since),
         cues.line_section(signs),
         cues.name_section(signs, elsewhere=elsewhere),
     )

@@ -71,7 +71,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     total: int
     """Units of the messages as they stand."""
     reason: str
-    """What set it off: `tokens`, `turns`, `hand`, `overflow`, `model` or `merge`."""
+    """What set it off: `tokens`, `turns`, `messages`, `hand`, `overflow`, `model` or `merge`."""
     rule: str
     overlap: int = 0
     """Turns before the range that are to be read again …"""
@@ -86,9 +86,19 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 class Refused(msgspec.Struct, frozen=True, kw_only=True):
     """Why there is no plan."""
 
-    problem: str
     floor: int
     """Units that no compaction can remove."""
+    room: int
+    """Units that the messages may take."""
+
+    def told(self, ratio: float) -> str:
+        """The same in words; `ratio` is tokens per unit."""
+        if self.floor <= self.room:
+            return "nothing that may be summarised is worth a summary"
+        return (
+            f"what must stay takes {round(self.floor * ratio):,} tokens, and there is room for "
+            f"{round(self.room * ratio):,}: shorten or unpin instructions and rules, or raise `window`"
+        )
 
 
 def due(view: View, budget: Budget, terms: Terms) -> str:
@@ -112,8 +122,7 @@ def plan(view: View, budget: Budget, terms: Terms, *, reason: str, focus: str = 
     begin = _begin(view, terms)
     floor = view.units - sum(map(view.units_of, _going(view.steps[:-1], kept)))
     if floor > budget.hard:
-        problem = f"what must stay takes {floor:,} units, and the room is {budget.hard:,}"
-        return Refused(problem=problem, floor=floor)
+        return Refused(floor=floor, room=budget.hard)
     worth = max([LEAST, *(view.units_of(step) for step in view.summaries[-1:])])
     best: Plan | None = None
     for end in _ends(view, budget, terms, reason):
@@ -124,7 +133,7 @@ def plan(view: View, budget: Budget, terms: Terms, *, reason: str, focus: str = 
         if reason == "turns" or view.units - made.before + made.room <= budget.act * LASTING:
             break
     if best is None:
-        return Refused(problem="nothing that may be summarised is worth a summary", floor=floor)
+        return Refused(floor=floor, room=budget.hard)
     return best
 
 
@@ -140,7 +149,8 @@ def settled(plan: Plan, events: Sequence[Event]) -> Plan:
     first = min([plan.first, *again[:1]])
     inside = [e for e in events if first <= e.seq <= plan.last and e.seq not in plan.keep]
     turns = sum(isinstance(event.fact, UserSaid) for event in inside)
-    return replace(plan, first=first, turns=turns, events=len(inside))
+    keep = tuple(seq for seq in plan.keep if seq >= first)
+    return replace(plan, first=first, keep=keep, turns=turns, events=len(inside))
 
 
 # ── what stays ───────────────────────────────────────────────────────────────────────────────────────────
@@ -189,10 +199,11 @@ def _ends(view: View, budget: Budget, terms: Terms, reason: str) -> Iterator[int
     if reason == "turns" and latest is not None:
         yield steps.index(latest)
         return
+    whole = view.units if reason in ("hand", "messages") else budget.hard
     seen: set[int] = set()
     for share in (terms.tail, terms.tail / 2, terms.tail / 4, 0.0):
         least = terms.keep_messages if share else 0
-        end = _safe(steps, _tail(view, budget, budget.hard * share, least))
+        end = _safe(steps, _tail(view, budget, whole * share, least))
         if end not in seen:
             seen.add(end)
             yield end
@@ -245,6 +256,7 @@ def _between(
     ends = [max(_seqs(step, after)) for step in going]
     first, last = min(min(_seqs(step, after)) for step in going), max(ends)
     staying = {id(step) for step in going}
+    merged = sum(step.kind == "summary" for step in going)
     keep = {
         seq
         for step in view.steps
@@ -252,13 +264,14 @@ def _between(
         for seq in _seqs(step, None)
         if seq <= last
     }
-    before = sum(map(view.units_of, going))
     summaries = view.summaries
-    merged = sum(step.kind == "summary" for step in going)
+    before_it = summaries[-1].covers if summaries and terms.overlap_turns and not merged else ()
+    least = min([first, *(low for low, _ in before_it)])
+    before = sum(map(view.units_of, going))
     return Plan(
         first=first,
         last=last,
-        keep=tuple(sorted(keep)),
+        keep=tuple(seq for seq in sorted(keep) if seq >= least),
         turns=sum(step.kind == "user" for step in going),
         events=sum(step.messages for step in going),
         before=before,
@@ -267,7 +280,7 @@ def _between(
         reason="merge" if merged and merged == len(going) and reason == "tokens" else reason,
         rule=terms.rule,
         overlap=terms.overlap_turns,
-        before_it=summaries[-1].covers if summaries and not merged else (),
+        before_it=before_it,
     )
 
 

@@ -49,7 +49,11 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     refused: int = 0
     """Requests in a row that were too large."""
     limits: dict[str, int] = {}
-    """Tokens that a model's provider turned out to hold, by model."""
+    """The window that a provider stated, by model."""
+    inputs: dict[str, int] = {}
+    """What a provider that stated none turned out to take, by model."""
+    stated: tuple[str, int] = ("", 0)
+    """A model and a window that only the answer was too large for: learned when the next request has succeeded."""
     reserves: dict[str, int] = {}
     """Tokens that the caller turned out to ask for as an answer, by model."""
     trimmed: int = 0
@@ -76,13 +80,17 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             case Compacted():
                 return self._compacted(fact)
             case CompactionFailed():
-                return replace(self, failures=self.failures + bool(measures(fact).asked))
+                in_vain = measures(fact).asked > 0 and fact.by in (
+                    "",
+                    "ledger",
+                )  # not one that was merely outrun
+                return replace(self, failures=self.failures + in_vain)
             case Noted():
                 return replace(self, explained=True) if fact.topic == TOPIC else self
             case Opened():
                 return replace(self, failures=0)
             case Used():
-                return replace(self, refused=0, trimmed=0) if self.refused else self
+                return replace(self._taught(), refused=0, trimmed=0) if self.refused else self
             case Overflowed():
                 return self._refused(fact)
             case _:
@@ -98,24 +106,29 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         refills = self.refills + 1 if own and self.said < SOON else self.refills
         return replace(self, failures=failures, refills=refills, said=0)
 
+    def _taught(self) -> Record:
+        model, limit = self.stated
+        return replace(self, limits=self.limits | {model: limit}, stated=("", 0)) if limit else self
+
     def _refused(self, fact: Overflowed) -> Record:
         record = replace(self, refused=self.refused + 1)
         match fact.sort:
             case "output" if not self.trimmed and 0 < (fact.needed or fact.sent) < fact.limit:
-                return replace(record, trimmed=fact.limit - (fact.needed or fact.sent))
-            case "output" if fact.output:
+                left = fact.limit - (fact.needed or fact.sent)
+                return replace(record, trimmed=left, stated=(fact.model, fact.limit))
+            case "output" if fact.output and fact.limit:
+                record = replace(record, stated=(fact.model, fact.limit))._taught()
                 return replace(record, reserves=self.reserves | {fact.model: fact.output})
             case "bytes" if fact.limit:
                 return replace(record, media_bytes=fact.limit)
             case _:
-                return replace(record, limits=self.limits | {fact.model: learned(fact)})
+                return record._learned(fact)
 
-
-def learned(fact: Overflowed) -> int:
-    """The limit that a refusal teaches, in tokens as we count them."""
-    limit = fact.limit
-    if limit and fact.needed > fact.sent > 0:  # it counts more than we do
-        limit = limit * fact.sent // fact.needed
-    if not limit or (fact.sent and limit >= fact.sent):
-        limit = int(fact.sent * GUESS)
-    return max(1, limit)
+    def _learned(self, fact: Overflowed) -> Record:
+        """The limit that a refusal teaches, in tokens as we count them."""
+        limit = fact.limit
+        if limit and fact.needed > fact.sent > 0:  # it counts more than we do
+            limit = limit * fact.sent // fact.needed
+        if limit and limit < fact.sent:
+            return replace(self, limits=self.limits | {fact.model: max(1, limit)})
+        return replace(self, inputs=self.inputs | {fact.model: max(1, int(fact.sent * GUESS))})

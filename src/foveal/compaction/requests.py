@@ -26,15 +26,19 @@ _WIDTH: Final = 240
 """Characters of an utterance that are shown."""
 
 
-def requests(events: Sequence[Event], *, keep: Set[int], room: int, counter: Counter) -> Section:
-    """The section of requests."""
+def requests(
+    events: Sequence[Event], *, keep: Set[int], room: int, counter: Counter, after: Sequence[Event] = ()
+) -> Section:
+    """The section of requests; what came after the range may have answered the last of them."""
     most = min(MOST, room)
-    items = _items(events, keep, int(most * _SHARE), counter)
+    done = any(isinstance(event.fact, ModelSaid) and _ends_turn(event.fact) for event in after)
+    items = _items(events, keep, int(most * _SHARE), counter, done=done)
     return Section("Requests, newest first:", _WEIGHT, items, most=most)
 
 
-def _items(events: Sequence[Event], keep: Set[int], most: int, counter: Counter) -> Iterator[str]:
-    done = False
+def _items(
+    events: Sequence[Event], keep: Set[int], most: int, counter: Counter, *, done: bool
+) -> Iterator[str]:
     for event in reversed(events):
         fact = event.fact
         if isinstance(fact, ModelSaid):

@@ -25,8 +25,11 @@ def unasked(
 
     made = settled(plan, events)
     inside = [event for event in events if made.first <= event.seq <= made.last]
+    after = [event for event in events if event.seq > made.last]
     try:
-        next(dialogue(made, inside, writers=(), counter=counter, ratio=ratio, elsewhere=elsewhere))
+        next(
+            dialogue(made, inside, writers=(), counter=counter, ratio=ratio, elsewhere=elsewhere, after=after)
+        )
     except StopIteration as done:
         outcome: Outcome = done.value
         return outcome

@@ -108,13 +108,13 @@ def _same(path: str, by_name: dict[str, list[str]]) -> str:
 # ── commands ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def commands(done: Sequence[Deed]) -> Section:
-    return Section("Commands, latest first:", 1.0, _commands(done))
+def commands(done: Sequence[Deed], *, since: Sequence[Deed] = ()) -> Section:
+    return Section("Commands, latest first:", 1.0, _commands(done, since))
 
 
-def _commands(done: Sequence[Deed]) -> Iterator[str]:
-    """Commands that ran something, each once with its latest outcome."""
-    told: set[str] = set()
+def _commands(done: Sequence[Deed], since: Sequence[Deed]) -> Iterator[str]:
+    """Commands that ran something, each once with its latest outcome; not those that ran again since."""
+    told = {one.command.bare for one in since if one.command is not None}
     for one in done:
         if one.command is not None and one.command.runs and one.command.bare not in told:
             told.add(one.command.bare)
@@ -147,7 +147,10 @@ def _status(text: str) -> int | None:
 
 def ends(text: str) -> str:
     """The beginning and the end of a long text."""
-    return text if len(text) <= 2 * _READ else text[:_READ] + "\n" + text[-_READ:]
+    if len(text) <= 2 * _READ:
+        return text
+    head, tail = text[:_READ], text[-_READ:]
+    return f"{head.rpartition(chr(10))[0] or head}\n{tail.partition(chr(10))[2] or tail}"
 
 
 def _verdict(text: str) -> str:
@@ -181,13 +184,13 @@ def fails(one: Deed) -> bool:
     return any(sign in part for sign in _ALARMS) and failed(part)
 
 
-def errors(done: Sequence[Deed], *, keep: Set[int]) -> Section:
-    return Section("Unresolved errors, newest first:", 2.0, _errors(done, keep))
+def errors(done: Sequence[Deed], *, keep: Set[int], since: Sequence[Deed] = ()) -> Section:
+    return Section("Unresolved errors, newest first:", 2.0, _errors(done, keep, since))
 
 
-def _errors(done: Sequence[Deed], keep: Set[int]) -> Iterator[str]:
-    """Failures of things that have not succeeded since, each with the lines that tell most."""
-    settled: set[tuple[str, ...]] = set()
+def _errors(done: Sequence[Deed], keep: Set[int], since: Sequence[Deed]) -> Iterator[str]:
+    """Failures of things that were not tried again since, each with the lines that tell most."""
+    settled = {thing for one in since if one.result is not None for thing in _things(one)}
     for one in done:
         things = set(_things(one))
         if one.result is None or things <= settled:
@@ -234,7 +237,11 @@ def _telling(text: str) -> list[str]:
     part = ends(text)
     found = [line for line in salient.find(part, 0, len(part), enough=2) if line.rank <= salient.ITEM]
     chosen = sorted((line.start, line.end) for line in found[:_LINES])
-    lines = [part[start:end] for start, end in chosen] or part.strip().split("\n")[-2:]
+    lines = [part[start:end] for start, end in chosen]
+    if all(
+        _status(line) is not None for line in lines
+    ):  # that it failed is known; what went wrong stands before
+        lines = part.strip().split("\n")[-_LINES:]
     return [line for line in map(verbatim, lines) if line]
 
 

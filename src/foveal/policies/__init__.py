@@ -24,7 +24,11 @@ def decide(view: View, budget: Budget, moment: Moment, policy: Policy) -> Reduct
         chosen = recovery.decide(view, budget, moment, policy)
     else:
         chosen = _decided(view, budget, moment, policy)
-    return chosen or rungs.thin(view, budget, policy) or (rungs.shed(view, budget) if view.media else None)
+    return (
+        chosen
+        or rungs.thin(view, budget, moment, policy)
+        or (rungs.shed(view, budget) if view.media else None)
+    )
 
 
 def _decided(view: View, budget: Budget, moment: Moment, policy: Policy) -> Reduction | Plan | None:

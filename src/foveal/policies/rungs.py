@@ -21,7 +21,7 @@ from foveal import clip as clipping
 from foveal import skeleton
 from foveal.budget import Budget
 from foveal.clip import Limits
-from foveal.compaction.plan import Plan, Terms, due, plan
+from foveal.compaction.plan import Plan, Refused, Terms, due, plan
 from foveal.events import (
     Call,
     Clipped,
@@ -37,6 +37,7 @@ from foveal.events import (
 )
 from foveal.policies.moment import Moment
 from foveal.policies.settings import Policy
+from foveal.ranges import common
 from foveal.steps import Shown, Slot, Step
 from foveal.view import View
 
@@ -45,6 +46,8 @@ LEAST_SAVING = 24
 OPEN = 3
 """So many of the newest steps with an unanswered call are kept as long as anything else can go; older ones, and
 those before the newest message when nothing else is left, were given up long ago."""
+MANY = 0.8
+"""At this share of the messages that may be in view, a summary of the oldest is prepared."""
 NOTICE = 24
 """Units that the notice for dropped steps takes."""
 CHARACTERS = 4
@@ -221,18 +224,31 @@ def compact(view: View, budget: Budget, moment: Moment, policy: Policy, *, reaso
     if reason == "tokens" and (moment.refused or moment.switched):
         reason = "overflow" if moment.refused else "model"
     made = plan(view, budget, wanted, reason=reason)
-    return replace(made, ask=not moment.paused) if isinstance(made, Plan) else None
+    if isinstance(made, Refused) or (taken_back(view, made) and view.units <= budget.hard):
+        return None
+    return replace(made, ask=not moment.paused)
 
 
-def foreseen(view: View, budget: Budget, policy: Policy) -> bool:
-    """A summary will be needed soon: the warning is passed, and masks alone will not do."""
-    if not policy.compact or policy.mode != "auto" or view.units <= budget.warn:
-        return False
+def taken_back(view: View, made: Plan) -> bool:
+    """Somebody took back a summary of some of this: another is made only when there is no other way."""
+    return bool(common(((made.first, made.last),), view.undone))
+
+
+def foreseen(view: View, budget: Budget, policy: Policy) -> str:
+    """Why a summary will be needed soon: the warning is passed and masks alone will not do, or the messages are
+    many; "" when none will be."""
+    if not policy.compact or policy.mode != "auto":
+        return ""
+    if budget.max_messages and len(view.seqs) > budget.max_messages * MANY:
+        return "messages"
+    if view.units <= budget.warn:
+        return ""
     if policy.ladder != "economy":
-        return True
+        return "tokens"
     results = (slot.result for slot in maskable(view, policy))
     saved = sum(shown.units(view.meter) for shown in results if shown is not None)
-    return view.units - saved * (1 - policy.skeleton_share) > budget.hard * (policy.target + 1) / 2
+    left = view.units - saved * (1 - policy.skeleton_share)
+    return "tokens" if left > budget.hard * (policy.target + 1) / 2 else ""
 
 
 # ── drop ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -270,11 +286,15 @@ def _runs(view: View, going: set[int]) -> Iterator[tuple[int, int]]:
         yield run
 
 
-def thin(view: View, budget: Budget, policy: Policy) -> Dropped | None:
-    """Drop the oldest steps when there are more messages in view than may be; down to three quarters of that."""
+def thin(view: View, budget: Budget, moment: Moment, policy: Policy) -> Dropped | Plan | None:
+    """When there are more messages in view than may be, summarise the oldest steps from the log alone, or drop
+    them, down to three quarters of that. Nobody who wants to be asked is overruled for it."""
     messages = len(view.seqs)
-    if not budget.max_messages or messages <= budget.max_messages:
+    if not budget.max_messages or messages <= budget.max_messages or policy.mode != "auto":
         return None
+    planned = compact(view, budget, moment, policy, reason="messages")
+    if planned is not None:
+        return replace(planned, ask=False)
     going: set[int] = set()
     for step in droppable(view, keep_task=policy.keep_task):
         if messages <= budget.max_messages * 3 // 4:
@@ -284,7 +304,9 @@ def thin(view: View, budget: Budget, policy: Policy) -> Dropped | None:
     return Dropped(ranges=tuple(_runs(view, going)), reason="messages", rule=policy.name) if going else None
 
 
-def must_fit(view: View, budget: Budget, policy: Policy, *, target: float) -> Reduction | None:
+def must_fit(
+    view: View, budget: Budget, policy: Policy, *, target: float, reason: str = "budget"
+) -> Reduction | None:
     """What to do when the messages are above the hard limit and nothing gentler is left: None when they fit,
     or when nothing that remains may be touched."""
     if view.units <= budget.hard:
@@ -297,10 +319,10 @@ def must_fit(view: View, budget: Budget, policy: Policy, *, target: float) -> Re
             return reduction
     excess = view.units + NOTICE - target
     return (
-        drop(view, policy, excess=excess, reason="budget", keep_task=policy.keep_task)
+        drop(view, policy, excess=excess, reason=reason, keep_task=policy.keep_task)
         or squeeze(view, policy, excess=view.units - budget.hard)
-        or drop(view, policy, excess=excess, reason="budget", keep_task=policy.keep_task, keep_open=False)
-        or drop(view, policy, excess=excess, reason="budget", keep_task=False, keep_open=False)
+        or drop(view, policy, excess=excess, reason=reason, keep_task=policy.keep_task, keep_open=False)
+        or drop(view, policy, excess=excess, reason=reason, keep_task=False, keep_open=False)
     )
 
 

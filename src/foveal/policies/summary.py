@@ -22,9 +22,7 @@ def decide(view: View, budget: Budget, moment: Moment, policy: Policy) -> Reduct
         return planned
     if view.units <= budget.hard:
         return None
-    reason = "no consent" if policy.mode == "confirm" else "budget"
+    reason = "hard limit, no consent" if policy.mode == "confirm" else "hard limit"
     goal = budget.hard * policy.target
-    masked = rungs.mask(
-        view, rungs.maskable(view, policy), policy, excess=view.units - goal, reason=f"hard limit, {reason}"
-    )
-    return masked or rungs.must_fit(view, budget, policy, target=goal)
+    masked = rungs.mask(view, rungs.maskable(view, policy), policy, excess=view.units - goal, reason=reason)
+    return masked or rungs.must_fit(view, budget, policy, target=goal, reason=reason)

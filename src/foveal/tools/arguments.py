@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from math import isfinite
 from typing import Any, Final
 
 from foveal.visible import one_line
@@ -75,13 +76,14 @@ def _value(place: str, value: Any, schema: Any) -> Any:
 def _object(place: str, value: dict[str, Any], schema: Mapping[str, Any]) -> dict[str, Any]:
     fields: Mapping[str, Any] = schema.get("properties") or {}
     needed = schema.get("required") or ()
+    closed = schema.get("additionalProperties") is False and "patternProperties" not in schema
     made = {}
     for name, item in value.items():
         inside = f"{place}.{name}" if place else one_line(name)
         field = fields.get(name, _MISSING)
-        if field is _MISSING and schema.get("additionalProperties") is False:
+        if field is _MISSING and closed:
             raise Refused(f"there is no field {inside!r}. {_allowed(fields, needed)}")
-        if item is None and name not in needed and "null" not in _types(field):
+        if item is None and name not in needed and _types(field) and "null" not in _types(field):
             continue
         made[name] = _value(inside, item, field)
     for name in needed:
@@ -114,8 +116,8 @@ def _types(schema: Any) -> tuple[str, ...]:
 def _is(value: Any, name: str) -> bool:
     if isinstance(value, bool):
         return name == "boolean"
-    if name == "integer" and isinstance(value, float):
-        return value.is_integer()
+    if isinstance(value, float) and not isfinite(value):
+        return False
     return isinstance(value, _TYPES[name])
 
 

@@ -122,6 +122,12 @@ class Toolbox:
         except Refused as problem:
             return trouble(f"{name} was not run: {problem}")
 
+    def changes(self, name: str, arguments: str) -> bool:
+        """Somebody must be asked before this call runs, unless it is allowed. A call that cannot run changes
+        nothing."""
+        meant = self.read(name, arguments)
+        return not isinstance(meant, Output) and meant[0].changes
+
     def describe(self, name: str, arguments: str) -> str:
         """One line for people, whatever the model wrote."""
         return self._told(name, arguments, "describe")
@@ -141,12 +147,12 @@ class Toolbox:
     def _told(self, name: str, arguments: str, what: str) -> str:
         meant = self.read(name, arguments)
         if isinstance(meant, Output):
-            return one_line(f"{name} {arguments}") if what == "describe" else ""
+            return one_line(f"{name} {arguments[:500]}") if what == "describe" else ""
         tool, given = meant
         try:
             return str(getattr(tool, what)(given))
         except Exception as problem:  # noqa: BLE001 - nobody should be left without an answer
-            return one_line(f"{name} {arguments}") if what == "describe" else sentence(problem)
+            return one_line(f"{name} {arguments[:500]}") if what == "describe" else sentence(problem)
 
 
 # ── running ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -167,6 +173,8 @@ async def _ended(tool: Tool, given: Arguments) -> Output:
 async def _safely(tool: Tool, given: Arguments) -> Output:
     try:
         return await tool.run(given)
+    except Refused as problem:
+        return trouble(str(problem))
     except Exception as problem:  # noqa: BLE001 - whatever a tool raises is an answer to the model
         return trouble(f"{tool.name} failed: {sentence(problem)}")
 

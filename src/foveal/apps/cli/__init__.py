@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from foveal import __version__
-from foveal.apps.cli import replay
+from foveal.apps.cli import chat, replay, setup_commands
 from foveal.errors import FovealError
 from foveal.visible import visible
 
@@ -31,7 +31,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     from foveal.apps.cli import commands
 
     try:
-        module = replay if given.command in replay.COMMANDS else commands
+        own = (module for module in (replay, setup_commands, chat) if given.command in module.COMMANDS)
+        module = next(own, commands)
         command: Callable[[argparse.Namespace], Coroutine[Any, Any, int]] = getattr(module, given.command)
         return asyncio.run(command(given))
     except BrokenPipeError:  # the reader of our output has seen enough
@@ -74,6 +75,8 @@ def _parser() -> argparse.ArgumentParser:
     shown.add_argument("--to", default="openai", choices=DIALECTS, help="dialect; default: openai")
     shown.add_argument("--json", action="store_true", help="the exact messages as JSON")
     replay.add_commands(commands, store_path())
+    setup_commands.add_commands(commands, store_path())
+    chat.add_commands(commands, _store())
     return parser
 
 

@@ -1,0 +1,159 @@
+"""What fills the window, drawn: a grid of two hundred cells, a legend that adds up, and what is in the parts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+from foveal.apps.cli.chat.rows import STATES, Row, Span, Style, bold, columns, dim, row
+from foveal.apps.cli.chat.status import bar, share, turns
+from foveal.report import Report
+
+COLUMNS: Final = 20
+LINES: Final = 10
+
+
+class Look(NamedTuple):
+    """How a category looks: by colour, and by a letter where there are none."""
+
+    style: Style
+    letter: str
+    cell: str = "■"
+
+
+LOOKS: Final[dict[str, Look]] = {
+    "system": Look("magenta", "s"),
+    "instructions": Look("magenta", "i", "▣"),
+    "tools": Look("blue", "t"),
+    "pinned": Look("fair", "p"),
+    "summaries": Look("accent", "z"),
+    "user": Look("good", "u"),
+    "assistant": Look("accent", "a", "▣"),
+    "results": Look("fair", "r", "▣"),
+    "placeholders": Look("dim", "h"),
+    "overhead": Look("dim", "o", "▣"),
+    "reserve": Look("dim", "=", "□"),
+    "margin": Look("dim", "-", "▫"),
+    "free": Look("dim", "·", "·"),
+}
+UNKNOWN: Final = Look("", "?")
+
+
+class Part(NamedTuple):
+    """One thing of which a category is made."""
+
+    name: str
+    tokens: int
+    beside: str = ""
+
+
+def context_card(
+    report: Report, *, files: Sequence[Part] = (), tools: Sequence[Part] = (), colours: bool = True
+) -> list[Row]:
+    return [
+        row(bold("context "), dim(f"{report.model} · window {report.window:,} ({source(report)})")),
+        row(),
+        *_beside(_grid(report, colours=colours), _legend(report, colours=colours)),
+        row(),
+        _thresholds(report),
+        *_made_of("instructions, by file", files),
+        *_made_of("tools: definition · results in view", tools),
+        *_remarks(report),
+    ]
+
+
+def source(report: Report) -> str:
+    """Where the window is known from."""
+    words = {"yours": "given by you", "learned": "learned from the provider", "default": "a guess: not known"}
+    return words.get(report.window_source, f"from the {report.window_source or 'provider'}")
+
+
+# ── the grid ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def shared(amounts: Mapping[str, int], total: int) -> dict[str, int]:
+    """A whole number for each part, in proportion, that add up to the total; what is there has at least one while
+    there are enough."""
+    whole = sum(amounts.values())
+    if whole <= 0 or total <= 0:
+        return dict.fromkeys(amounts, 0)
+    exact = {name: amount * total / whole for name, amount in amounts.items()}
+    cells = {name: max(int(amount), 1 if amount else 0) for name, amount in exact.items()}
+    while (rest := total - sum(cells.values())) > 0:
+        name = max(cells, key=lambda name: exact[name] - cells[name])
+        cells[name] += 1 if exact[name] else rest
+    while sum(cells.values()) > total:
+        name = max(cells, key=lambda name: (cells[name] > 1, cells[name] - exact[name]))
+        cells[name] -= 1
+    return cells
+
+
+def _grid(report: Report, *, colours: bool) -> list[Row]:
+    amounts = {name: max(0, tokens) for name, tokens in report.totals.items()}
+    cells = shared(amounts, COLUMNS * LINES)
+    spans = [_mark(name, colours=colours) for name, count in cells.items() for _ in range(count)]
+    spans += [Span(" ")] * (COLUMNS * LINES - len(spans))
+    lines = (spans[start : start + COLUMNS] for start in range(0, len(spans), COLUMNS))
+    return [tuple(Span(span.text + " ", span.style) for span in line) for line in lines]
+
+
+def _mark(name: str, *, colours: bool) -> Span:
+    look = LOOKS.get(name, UNKNOWN)
+    return Span(look.cell, look.style) if colours else Span(look.letter)
+
+
+def _legend(report: Report, *, colours: bool) -> list[Row]:
+    shown = [(name, tokens) for name, tokens in report.totals.items() if tokens]
+    window = max(1, report.window)
+    lines = [
+        row(
+            _mark(name, colours=colours),
+            f" {name:<13}{tokens:>10,} {tokens / window:>7.1%}".replace("%", " %"),
+        )
+        for name, tokens in shown
+    ]
+    total = sum(tokens for _, tokens in shown)
+    return [*lines, row(dim(f"  {'window':<13}{total:>10,} {total / window:>7.1%}".replace("%", " %")))]
+
+
+def _beside(left: list[Row], right: list[Row]) -> list[Row]:
+    empty = row(" " * COLUMNS * 2)
+    height = max(len(left), len(right))
+    left, right = [*left, *[empty] * (height - len(left))], [*right, *[row()] * (height - len(right))]
+    return [(*one, Span("  "), *other) for one, other in zip(left, right, strict=True)]
+
+
+# ── what stands below it ─────────────────────────────────────────────────────────────────────────────────
+
+
+def _thresholds(report: Report) -> Row:
+    used = Span(f"used {report.used:,}", STATES[report.state])
+    how = "measured" if report.measured else "estimated"
+    marks = f" ({how}) · warns at {report.warn:,} · acts at {report.act:,} · at most {report.limit:,}"
+    return row(used, dim(marks))
+
+
+def _made_of(title: str, parts: Sequence[Part]) -> list[Row]:
+    if not parts:
+        return []
+    table = [(f"  {part.name}", f"{part.tokens:,}", part.beside) for part in parts]
+    return [row(), row(bold(title)), *(row(line) for line in columns(table, right=(1, 2)))]
+
+
+def _remarks(report: Report) -> list[Row]:
+    levels: dict[str, int] = {}
+    for event in report.events:
+        if event.level not in ("-", "full"):
+            levels[event.level] = levels.get(event.level, 0) + 1
+    told = [f"{count:,} {level}" for level, count in levels.items()]
+    if report.breaks:
+        last = report.breaks[-1]
+        told.append(f"{len(report.breaks)} prefix breaks in {report.calls} calls, the last by {last.cause}")
+    return [row(), row(dim(" · ".join(told)))] if told else []
+
+
+def usage(report: Report) -> Row:
+    """One line: how full it is."""
+    left = f" · {turns(report.turns_left)}" if report.turns_left is not None else ""
+    text = f"ctx {report.used:,}/{report.window:,} {share(report) * 100:.1f} % {bar(report)}"
+    return row(Span(text, STATES[report.state]), dim(left))

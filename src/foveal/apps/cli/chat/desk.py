@@ -1,0 +1,172 @@
+"""Everything that a conversation needs, put together: store, provider, session, tools, instructions, agent.
+
+What the user changes while it runs (the model, the policy, the session) opens the session anew; nothing is changed
+behind its back, and no other session is touched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from importlib import resources
+from typing import Any
+
+from foveal.agent import Agent
+from foveal.apps.cli.chat import making
+from foveal.apps.cli.chat.front import Front, Question
+from foveal.apps.cli.chat.making import Choice
+from foveal.apps.cli.chat.options import Options
+from foveal.apps.cli.chat.request import Watched, Writing
+from foveal.apps.cli.chat.rows import text_rows
+from foveal.apps.cli.chat.telling import note
+from foveal.events import Call, Instructed, Opened
+from foveal.instruction_files import InstructionFiles
+from foveal.ports import Store
+from foveal.session import Session
+from foveal.stores import open_store
+from foveal.summarise import Progress
+from foveal.tools import Output, Toolbox
+from foveal.tools.approvals import Approvals, suggested
+from foveal.tools.tool import Arguments
+
+
+class Desk:
+    """One conversation at a time, and what it can be exchanged for."""
+
+    def __init__(self, options: Options, front: Front, store: Store, choice: Choice) -> None:
+        self.options = options
+        self.front = front
+        self.store = store
+        self.choice = choice
+        self.approvals = Approvals.of((*choice.config.get("tools.allow"), *options.allow))
+        self.expanding: list[str] = []
+        """Handles to be shown whole to the model in the next turn."""
+        self.files: InstructionFiles
+        self.provider: Watched
+        self.writing: Writing
+        self.session: Session
+        self.box: Toolbox
+        self.agent: Agent
+
+    @classmethod
+    async def open(cls, options: Options, front: Front, stack: AsyncExitStack) -> Desk:
+        """A desk that is cleared when the stack ends."""
+        choice = await _trusting(Choice.of(options), front)
+        options.store.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        store = await stack.enter_async_context(open_store(options.store))
+        desk = cls(options, front, store, choice)
+        id = await making.wanted(store, options)
+        await desk.begin(id, choice, Watched(making.provider(None, choice, progress=desk.fetching)))
+        stack.push_async_callback(desk.close)
+        if choice.notes:
+            front.tell([note(text, "fair") for text in choice.notes])
+        return desk
+
+    async def close(self) -> None:
+        await self.session.close()
+        await self.writing.close()
+        await self.provider.close()
+
+    # ── opening ──────────────────────────────────────────────────────────────────────────────────────
+
+    async def begin(self, id: str, choice: Choice, provider: Watched) -> None:
+        """Open a session, or begin it, with this model and these settings. What is open now stays as it is when
+        that cannot be done."""
+        writing = self._writing(choice, provider)
+        session = await Session.open(
+            self.store,
+            id,
+            model=provider.model,
+            summarise=writing.summarisers(),
+            progress=self._watcher(id),
+            **choice.settings(provider.model),
+        )
+        await self.take(session, choice, provider, writing)
+
+    def _writing(self, choice: Choice, provider: Watched) -> Writing:
+        name = choice.config.summariser
+        other = making.provider(name, choice, progress=self.fetching) if name else None
+        return Writing(provider.provider, other=other, done=lambda: self.front.progress(""))
+
+    async def take(self, session: Session, choice: Choice, provider: Watched, writing: Writing) -> None:
+        """Go on with a session that is open."""
+        self.session, self.choice, self.provider, self.writing = session, choice, provider, writing
+        self.files = InstructionFiles(choice.folder, rules=choice.config.rules)
+        self.box = Toolbox(making.tools(self.options, session, choice.config))
+        self.agent = Agent(session, provider, self.box, approve=self.approve, guidance=self.files)
+        self.expanding.clear()
+        await self._introduce()
+
+    async def exchange(
+        self, *, id: str | None = None, model: str | None = None, choice: Choice | None = None
+    ) -> None:
+        """Another session, model or policy."""
+        chosen, provider = choice or self.choice, self.provider
+        if model is not None:
+            chosen = chosen.with_model(model)
+            provider = Watched(making.provider(None, chosen, progress=self.fetching))
+        session, writing, before = self.session, self.writing, self.provider
+        await self.begin(id or self.session.id, chosen, provider)
+        await session.close()
+        await writing.close()
+        if provider is not before:
+            await before.close()
+
+    async def _introduce(self) -> None:
+        """The system text, once a session: where nothing has been said yet."""
+        events = await self.session.events(last=20)
+        if all(isinstance(event.fact, Opened) for event in events):
+            text = resources.files(__package__).joinpath("system.md").read_text("utf-8")
+            await self.session.append(Instructed(content=text.strip()))
+
+    def _watcher(self, id: str) -> Callable[[Progress], None]:
+        """Who is told how far a summary of this session is; silent when another session is open by then."""
+
+        def told(progress: Progress) -> None:
+            if self.session.id == id:
+                written = f", {progress.tokens:,} tokens" if progress.tokens else ""
+                self.front.progress("compacting", f"{progress.stage}, request {progress.asked}{written}")
+
+        return told
+
+    def fetching(self, progress: Any) -> None:
+        """How far the local model is."""
+        stage = "" if progress.stage == "ready" else f"{progress.stage} the local model"
+        self.front.progress(stage, f"{progress.percent:.0f} %" if progress.total else "")
+
+    # ── consent ──────────────────────────────────────────────────────────────────────────────────────
+
+    async def approve(self, call: Call, what: str) -> bool:
+        """Whether a call that changes something may run."""
+        meant = self.box.read(call.name, call.arguments)
+        given: Arguments = {} if isinstance(meant, Output) else meant[1]
+        if self.options.yes or self.approvals.allows(call.name, given):
+            return True
+        entry = suggested(call.name, given) or ""
+        preview = self.box.preview(call.name, call.arguments)
+        answer = await self.front.ask(
+            Question(
+                text=f"Allow {what}?",
+                details=tuple(text_rows(preview, indent="    ")) if preview else (),
+                always=entry,
+                advice=f"Allow it with --allow {call.name}, or everything with --yes.",
+            )
+        )
+        if answer == "a" and entry:
+            self.approvals = self.approvals.allow(entry)
+        return answer in ("y", "a")
+
+
+async def _trusting(choice: Choice, front: Front) -> Choice:
+    """Asked once for each project that has something to say: whether it is to be followed."""
+    files = InstructionFiles(choice.folder, rules=choice.config.rules)
+    if not (files.asks or choice.untrusted):
+        return choice
+    question = Question(
+        text=f"{files.root} has instructions or settings for agents. Do you trust this project?",
+        advice="They are not used. Start `foveal chat` there in a terminal to decide.",
+    )
+    answer = await front.ask(question)
+    if front.asks:
+        files.trust.trust(files.root, yes=answer == "y")
+    return choice.again()

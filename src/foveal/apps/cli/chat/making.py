@@ -1,0 +1,177 @@
+"""How the parts of a conversation are made from what the user says: files, environment and flags."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+from msgspec.structs import replace
+
+from foveal.apps.cli.chat.options import Options
+from foveal.config import Config, load
+from foveal.errors import BadSetting, FovealError, UnknownSession
+from foveal.models import Model
+from foveal.policies.settings import Policy, policy
+from foveal.ports import Provider, Store
+from foveal.recall import InMemoryLibrary, Library
+from foveal.tools import Tool, Toolbox
+from foveal.tools.recalled import recalled
+
+FACTORY: Final = "FOVEAL_PROVIDER"
+"""`module:function`: makes the provider in place of `foveal.models_io.choose.provider`, and is called like it."""
+CONFIRM: Final = 0.9
+"""Above this share of the room the user is asked, in mode `confirm`, unless a threshold is set."""
+
+
+class Choice(msgspec.Struct, frozen=True, kw_only=True):
+    """What a conversation runs with: all that the user has said."""
+
+    folder: Path
+    flags: dict[str, Any]
+    config: Config
+
+    @classmethod
+    def of(cls, options: Options) -> Choice:
+        flags = {
+            "model": options.model,
+            "window": options.window,
+            "context.policy": options.policy,
+            "compaction.mode": options.mode,
+        }
+        return cls._loaded(
+            options.folder, {name: value for name, value in flags.items() if value is not None}
+        )
+
+    @classmethod
+    def _loaded(cls, folder: Path, flags: dict[str, Any]) -> Choice:
+        return cls(folder=folder, flags=flags, config=load(folder, flags=flags))
+
+    def again(self) -> Choice:
+        """The same, with the files as they are now."""
+        return self._loaded(self.folder, self.flags)
+
+    def with_model(self, name: str) -> Choice:
+        kept = {flag: value for flag, value in self.flags.items() if flag != "window"}
+        return self._loaded(self.folder, kept | {"model": name})
+
+    def with_policy(self, name: str) -> Choice:
+        return self._loaded(self.folder, self.flags | {"context.policy": name})
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was passed over in the configuration."""
+        return tuple(note for note in self.config.notes if FACTORY not in note)
+
+    @property
+    def untrusted(self) -> bool:
+        """The project's own configuration does not count before somebody trusts it."""
+        return self.config.trusted is None and any("is not trusted" in note for note in self.config.notes)
+
+    def settings(self, model: Model) -> dict[str, Any]:
+        """Keyword arguments of `Session.open`."""
+        made = self.config.session(model)
+        chosen: Policy = made["policy"]
+        if chosen.mode == "confirm" and self.config.get("compaction.threshold") is None:
+            act = min(chosen.act, CONFIRM)
+            chosen = policy(chosen, act=act, warn=min(chosen.warn, act), target=min(chosen.target, act))
+        limits = Toolbox(recalled(InMemoryLibrary([]))).limits
+        return made | {"policy": replace(chosen, clip_tools={**limits, **chosen.clip_tools})}
+
+
+# ── parts ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def provider(name: str | None, choice: Choice, *, progress: Callable[[Any], None]) -> Provider:
+    """The provider of a model, the chosen one if none is named."""
+    config = choice.config
+    environment = dict(os.environ)
+    if address := config.get("base_url"):
+        environment["OPENAI_BASE_URL"] = address
+    make = _factory(environment)
+    window = config.get("window") if name is None else None
+    made: Provider = make(
+        name or config.model or None, environment=environment, window=window, progress=progress
+    )
+    return made
+
+
+def _factory(environment: Mapping[str, str]) -> Callable[..., Any]:
+    given = environment.get(FACTORY, "")
+    if not given:
+        from foveal.models_io import choose
+
+        return choose.provider
+    module, _, name = given.partition(":")
+    try:
+        made = getattr(import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as problem:
+        allowed = f"module:function, of a module that can be imported ({problem})"
+        raise BadSetting(FACTORY, given, allowed) from None
+    if not callable(made):
+        raise BadSetting(FACTORY, given, "module:function")
+    return made  # type: ignore[no-any-return]
+
+
+def tools(options: Options, library: Library, config: Config) -> list[Tool]:
+    """The tools of a session: files and commands of the working folder, and those that look back."""
+    if not options.tools:
+        return []
+    from foveal.tools.command import run
+    from foveal.tools.files import files
+    from foveal.tools.searching import search
+    from foveal.tools.workspace import Workspace
+
+    workspace = Workspace(options.folder)
+    every = [*files(workspace), search(workspace), run(workspace), *recalled(library)]
+    denied = set(config.get("tools.deny"))
+    return [tool for tool in every if tool.name not in denied]
+
+
+# ── sessions ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def wanted(store: Store, options: Options) -> str:
+    """The id of the session that the user means."""
+    if options.resume:
+        return await named(store, options.resume)
+    if options.newest:
+        listed = [info.id for info in await store.sessions() if not info.erased]
+        if not listed:
+            raise FovealError("there is no session to go on with; leave --continue out to begin one")
+        return listed[0]
+    return options.session or new_id()
+
+
+async def named(store: Store, name: str) -> str:
+    """The session with this id, or the only one whose id begins so."""
+    ids = [info.id for info in await store.sessions()]
+    if name in ids:
+        return name
+    found = [id for id in ids if id.startswith(name)]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise FovealError(f"{len(found)} sessions begin with {name!r}: {', '.join(found[:5])}")
+    raise UnknownSession(name)
+
+
+def new_id() -> str:
+    """A name for a new session: when it began, and something that no other has."""
+    return f"{time.strftime('%Y-%m-%d-%H%M%S')}-{os.urandom(2).hex()}"
+
+
+def needs(*modules: str) -> None:
+    """Say what is missing before anything is begun."""
+    for name in modules:
+        try:
+            import_module(name)
+        except ImportError:
+            raise FovealError(
+                f"this needs {name}, which is not installed: {sys.executable} -m pip install 'foveal[chat]'"
+            ) from None

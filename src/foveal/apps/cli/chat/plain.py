@@ -1,0 +1,119 @@
+"""Without a terminal: the answer on standard output, everything else on standard error; or all of it as JSON."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, TextIO
+
+import msgspec
+from msgspec.structs import replace
+
+from foveal.agent import Answered, Ended, Happening, Streamed
+from foveal.apps.cli.chat.front import Answer, Question
+from foveal.apps.cli.chat.rows import Row, plain, row
+from foveal.apps.cli.chat.telling import note, told
+from foveal.report import Report
+from foveal.visible import visible
+
+
+class Plain:
+    """Text for people and pipes."""
+
+    asks = False
+    colours = False
+
+    def __init__(self, *, out: TextIO | None = None, err: TextIO | None = None) -> None:
+        self._out, self._err = out or sys.stdout, err or sys.stderr
+        self._stage = ""
+
+    def show(self, rows: Sequence[Row]) -> None:
+        self._write(self._out, plain(rows))
+
+    def tell(self, rows: Sequence[Row]) -> None:
+        self._write(self._err, plain(rows))
+
+    def failed(self, problem: str, *, sort: str = "") -> None:
+        self._write(self._err, f"foveal: {visible(problem)}\n")
+
+    def began(self, text: str) -> None:
+        pass
+
+    def happened(self, happening: Happening) -> None:
+        if isinstance(happening, Answered):
+            if text := visible(happening.text).strip("\n"):
+                self._write(self._err if happening.calls else self._out, f"{text}\n")
+        else:
+            self.tell(told(happening))
+
+    def ended(self) -> None:
+        pass
+
+    def status(self, report: Report) -> None:
+        pass
+
+    def progress(self, stage: str, detail: str = "") -> None:
+        if stage and stage != self._stage:
+            self.tell([note(f"{stage} …")])
+        self._stage = stage
+
+    async def ask(self, question: Question) -> Answer:
+        """Nobody is there to be asked."""
+        said = {"y": "yes", "n": "no", "a": "always"}[question.alone]
+        advice = f" {question.advice}" if question.advice else ""
+        self.tell([row(f"? {question.text} {said}: there is no terminal to ask at.{advice}")])
+        return question.alone
+
+    def _write(self, where: TextIO, text: str) -> None:
+        where.write(text)
+        where.flush()
+
+
+class Json:
+    """One object a line on standard output, in ASCII, so that no terminal can be commanded by it either."""
+
+    asks = False
+    colours = False
+
+    def __init__(self, *, out: TextIO | None = None) -> None:
+        self._out = out or sys.stdout
+        self._stage = ""
+
+    def show(self, rows: Sequence[Row]) -> None:
+        self._write({"happening": "shown", "text": plain(rows)})
+
+    def tell(self, rows: Sequence[Row]) -> None:
+        self._write({"happening": "told", "text": plain(rows)})
+
+    def failed(self, problem: str, *, sort: str = "") -> None:
+        self._write({"happening": "failed", "sort": sort, "problem": problem})
+
+    def began(self, text: str) -> None:
+        pass
+
+    def happened(self, happening: Happening) -> None:
+        if isinstance(happening, Streamed) and not happening.piece.text:
+            return
+        if isinstance(happening, Ended):  # a line for each event of a long log would be no line any more
+            happening = replace(happening, report=replace(happening.report, events=()))
+        self._write(msgspec.json.decode(msgspec.json.encode(happening)))
+
+    def ended(self) -> None:
+        pass
+
+    def status(self, report: Report) -> None:
+        pass
+
+    def progress(self, stage: str, detail: str = "") -> None:
+        if stage and stage != self._stage:
+            self._write({"happening": "waiting", "stage": stage})
+        self._stage = stage
+
+    async def ask(self, question: Question) -> Answer:
+        self._write({"happening": "asked", "question": question.text, "answer": question.alone})
+        return question.alone
+
+    def _write(self, value: Mapping[str, Any]) -> None:
+        self._out.write(json.dumps(value) + "\n")
+        self._out.flush()

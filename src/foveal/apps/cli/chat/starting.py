@@ -1,0 +1,76 @@
+"""How a conversation is begun: at a terminal, in a pipe, or with one task; and how it ends."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+
+from foveal.apps.cli.chat.desk import Desk
+from foveal.apps.cli.chat.dialogue import Dialogue
+from foveal.apps.cli.chat.options import Options
+from foveal.apps.cli.chat.plain import Json, Plain
+from foveal.errors import FovealError
+
+STOPPED = 130
+"""The exit code after Ctrl-C in a pipe."""
+
+
+async def chat(given: argparse.Namespace) -> int:
+    """A dialogue: at a terminal with everything, otherwise a message a line."""
+    options = Options.of(given)
+    if not options.json and at_a_terminal():
+        from foveal.apps.cli.chat.making import needs
+
+        needs("prompt_toolkit", "rich")
+        from foveal.apps.cli.chat.terminal import talk
+
+        return await talk(options)
+    return await _alone(options, _lines())
+
+
+async def run(given: argparse.Namespace) -> int:
+    """One task; the exit code says whether it was done."""
+    options = Options.of(given)
+    task = sys.stdin.read() if given.task == "-" else given.task
+    if not task.strip():
+        raise FovealError('there is no task: foveal run "…", or write it to standard input')
+
+    async def once() -> AsyncIterator[str]:
+        yield task
+
+    return await _alone(options, once())
+
+
+async def _alone(options: Options, texts: AsyncIterator[str]) -> int:
+    """Messages one after the other, with nobody to ask."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+    front = Json() if options.json else Plain()
+    async with AsyncExitStack() as stack:
+        desk = await Desk.open(options, front, stack)
+        dialogue = Dialogue(desk, front)
+        try:
+            async for text in texts:
+                await dialogue.do(text)
+                if dialogue.left:
+                    break
+        except asyncio.CancelledError:
+            return STOPPED
+        return 1 if dialogue.failures else 0
+
+
+async def _lines() -> AsyncIterator[str]:
+    """What is written to standard input, line by line, as it comes."""
+    sys.stdin.reconfigure(errors="replace")  # type: ignore[union-attr]
+    while line := await asyncio.to_thread(sys.stdin.readline):
+        if line.strip():
+            yield line.rstrip("\n")
+
+
+def at_a_terminal() -> bool:
+    return sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"

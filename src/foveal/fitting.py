@@ -1,0 +1,140 @@
+"""Making the next request of a stored session fit, with summaries that may have to be waited for.
+
+Who calls this holds the session's lock, except while waiting: what arrives meanwhile is stored, and the request is
+made of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from foveal.calls import Calls
+from foveal.compaction.plan import Plan
+from foveal.compaction.unasked import Outcome, unasked
+from foveal.coordinator import Coordinator
+from foveal.engine import Engine
+from foveal.errors import ContextOverflow
+from foveal.events import AnyFact, Compacted, CompactionFailed, Event
+from foveal.fitted import Fitted
+from foveal.fold import effective
+from foveal.job import Job
+from foveal.keeper import TRIES, Keeper
+from foveal.policies import rungs
+
+
+class Fitting:
+    """The requests of one session."""
+
+    def __init__(self, keeper: Keeper, coordinator: Coordinator, clock: Callable[[], float]) -> None:
+        self.calls = Calls()
+        self._keeper = keeper
+        self._coordinator = coordinator
+        self._clock = clock
+        self._before: tuple[AnyFact, ...] = ()
+
+    async def fit(self, *, ask: bool) -> Fitted | None:
+        """What to send; None when a summary must be waited for. A model is only asked if `ask`."""
+        engine = await self._keeper.caught_up()
+        now = self._clock()
+        for _ in range(TRIES):
+            first = engine.next_seq
+            try:
+                ready = await self._settled(engine, now, ask=ask)
+            except ContextOverflow:
+                await self._keep_paid(engine, first)
+                raise
+            if await self._keeper.stored(engine, first):
+                break
+            self._coordinator.give_back()
+            engine = await self._keeper.ready()
+        else:
+            raise self._keeper.outrun()
+        if not ready:
+            return None
+        fitted = self._sent(engine, now)
+        await self._foresee(engine)
+        return fitted
+
+    async def record(self) -> Event | None:
+        """Record what was written in the background, if it is done; None when there is nothing to show for it."""
+        for _ in range(TRIES):
+            engine = await self._keeper.caught_up()
+            outcome = self._coordinator.take(engine.view)
+            if outcome is None:
+                return None
+            event = engine.append(outcome, at=self._clock())
+            if await self._keeper.stored(engine, event.seq):
+                return event if isinstance(outcome, Compacted) else None
+            self._coordinator.give_back()  # to be compared again with what somebody else appended
+        raise self._keeper.outrun()
+
+    async def job(self, engine: Engine, plan: Plan) -> Job:
+        """A summary to be written, with all that it needs from the store."""
+        return Job.of(engine, plan, await self._source(plan))
+
+    async def _settled(self, engine: Engine, now: float, *, ask: bool) -> bool:
+        """Reduce until the request fits; False when a summary is being written that must be waited for."""
+        work = engine.settling(self.calls.moment(engine, now), at=now)
+        answer: Outcome | None = None
+        try:
+            while True:
+                plan = work.send(answer)
+                answer = self._written(engine)
+                if answer is None and ask and plan.ask and self._coordinator.asks(engine.record):
+                    if self._coordinator.idle:
+                        self._coordinator.begin(await self.job(engine, plan))
+                    if engine.view.units > engine.budget().hard:
+                        return False
+                elif answer is None:
+                    answer = await self._unasked(engine, plan)
+        except StopIteration:
+            return True
+
+    def _written(self, engine: Engine) -> Compacted | None:
+        """The summary that was written in the background, if it can be used; that it cannot is recorded."""
+        outcome = self._coordinator.take(engine.view)
+        if isinstance(outcome, CompactionFailed):
+            engine.append(outcome, at=self._clock())
+            return None
+        return outcome
+
+    async def _unasked(self, engine: Engine, plan: Plan) -> Outcome:
+        return unasked(
+            plan,
+            await self._source(plan),
+            counter=engine.view.meter.counter,
+            ratio=engine.calibration.ratio,
+            elsewhere=engine.elsewhere(plan),
+        )
+
+    async def _source(self, plan: Plan) -> list[Event]:
+        """The events of a range that count, whatever is shown of them; with those of the last summary before it,
+        some of which may be read again."""
+        first = min([plan.first, *(low for low, _ in plan.before_it)])
+        return effective(await self._keeper.store.read(self._keeper.id, first=first))
+
+    async def _foresee(self, engine: Engine) -> None:
+        """Begin a summary that will be needed soon, so that nobody has to wait for it then."""
+        if not self._coordinator.idle or not self._coordinator.asks(engine.record) or engine.record.paused:
+            return
+        reason = rungs.foreseen(engine.view, engine.budget(), engine.policy)
+        plan = engine.plan(reason=reason) if reason else None
+        if isinstance(plan, Plan) and not rungs.taken_back(engine.view, plan):
+            self._coordinator.begin(await self.job(engine, plan))
+
+    async def _keep_paid(self, engine: Engine, first: int) -> None:
+        """Nothing will be sent, so nothing that was cut for it is stored, except what a model was paid for."""
+        paid = engine.paid(first)
+        self._keeper.engine = None
+        if paid:
+            await self._keeper.commit(paid)
+
+    def _sent(self, engine: Engine, now: float) -> Fitted:
+        fitted = Fitted.of(
+            engine.view,
+            tokens=engine.calibration.tokens(engine.total_units),
+            limit=engine.available(engine.budget()),
+        )
+        self.calls.made(engine, now, fitted.moved(engine.view, self._before))
+        self._before = fitted.facts
+        return fitted

@@ -1,0 +1,230 @@
+"""Which model answers: the one that is named, else the first that there is a key for, else the local one.
+
+    anthropic/claude-sonnet-4-6         ANTHROPIC_API_KEY
+    openai/gpt-5.1                      OPENAI_API_KEY; OPENAI_BASE_URL for anything that speaks like it
+    responses/gpt-5.1                   the same, by OpenAI's Responses API
+    gemini/gemini-2.5-pro               GEMINI_API_KEY or GOOGLE_API_KEY
+    openrouter/deepseek/deepseek-chat   OPENROUTER_API_KEY
+    ollama/qwen3                        no key; OLLAMA_HOST if it is not on this machine
+    vllm/NAME, llamacpp/NAME            no key; VLLM_BASE_URL, LLAMACPP_BASE_URL
+    local/qwen2.5-coder-0.5b, -1.5b     nothing at all: fetched once, and run here
+    local//path/to/model.gguf           a file of yours
+
+Any but the last two can be followed by `@ADDRESS`: `vllm/Qwen3-8B@http://10.0.0.7:8000/v1`. Without a name, the
+order is that of `DEFAULTS`, and `FOVEAL_GGUF` names the file for the local model.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from foveal import models
+from foveal.errors import ProviderError
+from foveal.models_io import weights
+from foveal.models_io.clients import need
+from foveal.models_io.place import Place
+from foveal.models_io.weights import Tell
+from foveal.ports import Provider
+
+LOCAL: Final = "local"
+
+
+class Service(NamedTuple):
+    """How a provider is found in the environment."""
+
+    title: str
+    url: str
+    keys: tuple[str, ...] = ()
+    """Variables that may hold the key, the first one first; none where no key is needed."""
+    url_from: tuple[str, ...] = ()
+    """Variables that may hold another address."""
+    optional_keys: tuple[str, ...] = ()
+    options: Mapping[str, Any] = {}
+    """Further fields of every request."""
+
+
+SERVICES: Final[dict[str, Service]] = {
+    "anthropic": Service(
+        "Anthropic",
+        "https://api.anthropic.com",
+        keys=("ANTHROPIC_API_KEY",),
+        url_from=("ANTHROPIC_BASE_URL",),
+    ),
+    "openai": Service(
+        "OpenAI", "https://api.openai.com/v1", keys=("OPENAI_API_KEY",), url_from=("OPENAI_BASE_URL",)
+    ),
+    "responses": Service(
+        "OpenAI", "https://api.openai.com/v1", keys=("OPENAI_API_KEY",), url_from=("OPENAI_BASE_URL",)
+    ),
+    "gemini": Service(
+        "Gemini",
+        "https://generativelanguage.googleapis.com/v1beta/openai/",
+        keys=("GEMINI_API_KEY", "GOOGLE_API_KEY"),
+        url_from=("GEMINI_BASE_URL",),
+    ),
+    "openrouter": Service(
+        "OpenRouter",
+        "https://openrouter.ai/api/v1",
+        keys=("OPENROUTER_API_KEY",),
+        url_from=("OPENROUTER_BASE_URL",),
+        options={"extra_body": {"transforms": []}},  # or it would cut the middle without a word
+    ),
+    "ollama": Service(
+        "Ollama",
+        "http://127.0.0.1:11434/v1",
+        url_from=("OLLAMA_BASE_URL", "OLLAMA_HOST"),
+        optional_keys=("OLLAMA_API_KEY",),
+    ),
+    "vllm": Service(
+        "vLLM", "http://127.0.0.1:8000/v1", url_from=("VLLM_BASE_URL",), optional_keys=("VLLM_API_KEY",)
+    ),
+    "llamacpp": Service(
+        "llama.cpp",
+        "http://127.0.0.1:8080/v1",
+        url_from=("LLAMACPP_BASE_URL",),
+        optional_keys=("LLAMACPP_API_KEY",),
+    ),
+}
+SAME: Final = {
+    "google": "gemini",
+    "openai-responses": "responses",
+    "hosted_vllm": "vllm",
+    "llama.cpp": "llamacpp",
+}
+
+DEFAULTS: Final = (
+    ("anthropic", "claude-sonnet-4-6"),
+    ("openai", "gpt-5.1"),
+    ("gemini", "gemini-2.5-pro"),
+    ("openrouter", "anthropic/claude-sonnet-4.6"),
+)
+"""Without a name: the first of these whose key is there."""
+FAMILIES: Final = (
+    (re.compile(r"claude"), "anthropic"),
+    (re.compile(r"gpt-|chatgpt|o\d(-|$)|codex"), "openai"),
+    (re.compile(r"gemini|gemma-"), "gemini"),
+)
+"""Whose a model is that is named without its provider."""
+
+
+def provider(
+    name: str | None,
+    *,
+    environment: Mapping[str, str],
+    window: int | None = None,
+    progress: Tell = lambda _: None,
+) -> Provider:
+    """The provider of a model; nothing is asked, fetched or started yet. Raises `ProviderError`."""
+    service, model = _split(name, environment)
+    if service == LOCAL:
+        return _local(model, environment, window, progress)
+    model, _, address = model.partition("@")
+    if not model:
+        raise ProviderError(f"{name!r} names no model; {possible()}", sort="refused")
+    place = _place(service, address, environment)
+    return _remote(service, model, place, window)
+
+
+def possible() -> str:
+    """What can be asked for, in a sentence."""
+    named = ", ".join(f"{service}/MODEL" for service in SERVICES)
+    known = ", ".join(f"{LOCAL}/{known}" for known in weights.KNOWN)
+    return f"possible are {named}, {known} and {LOCAL}//path/to/model.gguf"
+
+
+def _split(name: str | None, environment: Mapping[str, str]) -> tuple[str, str]:
+    """The service, and the model as that calls it."""
+    if name is None or not name.strip():
+        return _default(environment)
+    before, slash, after = name.strip().partition("/")
+    service = SAME.get(before.lower(), before.lower())
+    if service == LOCAL:
+        return service, after
+    if slash and service in SERVICES:
+        return service, after
+    for pattern, owner in FAMILIES:
+        if not slash and pattern.match(name.strip().lower()):
+            return owner, name.strip()
+    if environment.get("OPENAI_BASE_URL"):
+        return "openai", name.strip()
+    raise ProviderError(f"no provider is known for {name!r}; {possible()}", sort="refused")
+
+
+def _default(environment: Mapping[str, str]) -> tuple[str, str]:
+    for service, model in DEFAULTS:
+        if any(environment.get(variable, "").strip() for variable in SERVICES[service].keys):
+            return service, model
+    return LOCAL, ""
+
+
+def _place(service: str, address: str, environment: Mapping[str, str]) -> Place:
+    known = SERVICES[service]
+    given = next((environment[name] for name in known.url_from if environment.get(name)), "")
+    variables = known.keys or known.optional_keys
+    variable = next((name for name in variables if environment.get(name, "").strip()), "")
+    elsewhere = bool(address or given) and service in ("openai", "responses")
+    if known.keys and not variable and not elsewhere:
+        wanted = " or ".join(known.keys)
+        raise ProviderError(
+            f"{known.title} needs a key: set {wanted}, or use another model; {possible()}", sort="key"
+        )
+    url = address or given or known.url
+    if "://" not in url:
+        url = f"http://{url}"
+    if service == "ollama" and not url.rstrip("/").endswith("/v1"):
+        url = f"{url.rstrip('/')}/v1"
+    return Place(
+        known.title, url=url, key=environment.get(variable, ""), variable=variable or "".join(variables[:1])
+    )
+
+
+def _remote(service: str, model: str, place: Place, window: int | None) -> Provider:
+    name = f"{service}/{model}"
+    facts = models.model(f"openai/{model}" if service == "responses" else name, window=window)
+    options = SERVICES[service].options
+    if service == "anthropic":
+        need("anthropic")
+        from foveal.models_io.anthropic import Anthropic
+
+        return Anthropic(place, facts, name=name, served=model, options=options)
+    need("openai")
+    if service == "responses":
+        from foveal.models_io.responses import OpenAIResponses
+
+        return OpenAIResponses(place, facts, name=name, served=model, options=options)
+    from foveal.models_io.openai import OpenAIChat
+
+    return OpenAIChat(place, facts, name=name, served=model, options=options)
+
+
+def _local(model: str, environment: Mapping[str, str], window: int | None, progress: Tell) -> Provider:
+    need("openai")
+    from foveal.models_io.local import Local
+
+    cache = weights.folder(environment)
+    given = model or environment.get("FOVEAL_GGUF", "")
+    if not given:
+        return Local(weights.QWEN_05B, cache=cache, window=window, progress=progress)
+    if given in weights.KNOWN:
+        return Local(weights.KNOWN[given], cache=cache, window=window, progress=progress)
+    if not given.lower().endswith(".gguf") and "/" not in given:
+        raise ProviderError(f"there is no local model {given!r}; {possible()}", sort="refused")
+    return Local(_gguf(given), cache=cache, window=window, progress=progress)
+
+
+def _gguf(given: str) -> Path:
+    """A user's own file."""
+    path = Path(given).expanduser().absolute()
+    try:
+        with path.open("rb") as file:
+            magic = file.read(4)
+    except OSError as problem:
+        raise ProviderError(
+            f"the model {path} cannot be read ({problem.strerror}): check its path", sort="refused"
+        ) from None
+    if magic != b"GGUF":
+        raise ProviderError(f"{path} is not a GGUF file", sort="refused")
+    return path

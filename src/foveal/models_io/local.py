@@ -1,0 +1,105 @@
+"""The model for those who have no key: a small one that runs here, fetched once and started when it is first asked.
+
+1. The file is fetched, checked and kept (`weights`); the server is ours, and ends with us (`engine`).
+2. What it needs before it can answer is told as `Progress`; `start` can be called early, to show it.
+3. A server that has died is started anew with the next request.
+4. A small model writes its calls as text; here they become calls, as with every other provider.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Final
+
+from foveal import models
+from foveal.events import Dialect
+from foveal.fitted import Fitted
+from foveal.models_io import spoken
+from foveal.models_io.engine import Engine
+from foveal.models_io.offered import names
+from foveal.models_io.openai import OpenAIChat
+from foveal.models_io.place import Place
+from foveal.models_io.weights import Progress, Tell, Weights, cached, fetch
+from foveal.ports import Piece, Reply
+
+WINDOW: Final = 4_096
+"""Tokens; small, so that a newcomer sees what Foveal does within minutes."""
+SILENCE: Final = 900.0
+"""Seconds without a byte: a full window takes minutes on a busy machine."""
+
+
+class Local:
+    """A `Provider` whose model runs on this machine."""
+
+    dialect: Dialect = "openai_chat"
+
+    def __init__(
+        self,
+        source: Weights | Path,
+        *,
+        cache: Path,
+        window: int | None = None,
+        progress: Tell = lambda _: None,
+    ) -> None:
+        """`source` is what to fetch, or a GGUF file that is there."""
+        self._source = source
+        self._cache = cache
+        self._progress = progress
+        self._engine: Engine | None = None
+        self._chat: OpenAIChat | None = None
+        self._starting = asyncio.Lock()
+        label = source.name if isinstance(source, Weights) else str(source)
+        self.name = f"local/{label}"
+        self.model = models.model(self.name, window=window or WINDOW)
+
+    def __repr__(self) -> str:
+        return f"Local({self.name!r})"
+
+    @property
+    def fetched(self) -> bool:
+        """The weights are on the disk."""
+        return isinstance(self._source, Path) or cached(self._source, self._cache) is not None
+
+    @property
+    def engine(self) -> Engine | None:
+        """The server, once it runs."""
+        return self._engine
+
+    async def start(self) -> None:
+        """Fetch, check and load what is needed, once; raises `ProviderError`."""
+        async with self._starting:
+            if self._engine is not None and self._engine.alive:
+                return
+            await self._end()
+            gguf = self._source
+            if isinstance(gguf, Weights):
+                gguf = await fetch(gguf, self._cache, progress=self._progress)
+            self._progress(Progress(stage="starting"))
+            self._engine = await Engine.start(gguf, window=self.model.window, home=self._cache / "server")
+            place = Place("the local model", url=self._engine.url)
+            self._chat = OpenAIChat(
+                place, self.model, name=self.name, served=self._engine.served, silence=SILENCE
+            )
+            self._progress(Progress(stage="ready"))
+
+    async def send(self, request: Fitted, *, max_tokens: int) -> AsyncIterator[Piece | Reply]:
+        await self.start()
+        assert self._chat is not None
+        listener = spoken.Listener(names(request.tools), place=len(request.facts))
+        async for piece in self._chat.send(request, max_tokens=max_tokens):
+            for heard in listener.hear(piece):
+                yield heard
+
+    async def close(self) -> None:
+        async with self._starting:
+            await self._end()
+
+    async def _end(self) -> None:
+        chat, engine = self._chat, self._engine
+        self._chat = self._engine = None
+        if chat is not None:
+            await chat.close()
+        if engine is not None:
+            await engine.stop()

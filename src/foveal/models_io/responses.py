@@ -1,0 +1,101 @@
+"""OpenAI's Responses: the same library, another dialect. A reply is a list of items.
+
+Nothing is kept at the provider (`store` is off), so reasoning travels with the conversation, encrypted, and is sent
+back unchanged.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from foveal.events import Dialect
+from foveal.fitted import Fitted
+from foveal.models_io import clients
+from foveal.models_io.adapter import Adapter, Answer, Json
+from foveal.models_io.offered import for_responses
+from foveal.ports import Piece, Reply
+
+_THOUGHTS: Final = frozenset({"response.reasoning_summary_text.delta", "response.reasoning_text.delta"})
+_ENDS: Final = frozenset({"response.completed", "response.incomplete"})
+_FAILURES: Final = frozenset({"response.failed", "error"})
+
+
+class Failed(Exception):
+    """A failure that the stream tells as an event, in the shape of the library's own errors."""
+
+    def __init__(self, body: Json) -> None:
+        self.message = str(body.get("message") or "the answer failed")
+        super().__init__(self.message)
+        self.body = body
+
+
+class OpenAIResponses(Adapter):
+    dialect: Dialect = "openai_responses"
+
+    def client(self) -> Any:
+        return clients.openai_client(self.place, silence=self.silence)
+
+    async def ask(self, client: Any, body: Json) -> Any:
+        return await client.responses.create(**body)
+
+    def answer(self) -> Answer:
+        return Items()
+
+    def body(self, request: Fitted, max_tokens: int) -> Json:
+        body: Json = {
+            "model": self.served,
+            "input": request.to_responses(),
+            "max_output_tokens": max_tokens,
+            "store": False,
+            "include": ["reasoning.encrypted_content"],
+            "truncation": "disabled",
+            "stream": True,
+            **self.options,
+        }
+        if request.tools:
+            body["tools"] = for_responses(request.tools)
+        return body
+
+
+class Items:
+    """An answer from the events of its stream."""
+
+    def __init__(self) -> None:
+        self.began = False
+        self.text = ""
+        self.response: Json | None = None
+        """The whole answer, once it has come."""
+        self._items: dict[int, Json] = {}
+
+    def add(self, event: Json) -> list[Piece]:
+        kind, item = event.get("type", ""), event.get("item") or {}
+        if kind in _FAILURES:
+            raise Failed((event.get("response") or {}).get("error") or event)
+        if kind == "response.output_text.delta":
+            self.text += event.get("delta") or ""
+            return self._shown(event.get("delta"), "text")
+        if kind in _THOUGHTS:
+            return self._shown(event.get("delta"), "thinking")
+        if kind == "response.output_item.added" and item.get("type") == "function_call":
+            return self._shown(item.get("name"), "call")
+        if kind == "response.output_item.done":
+            self._items[event.get("output_index", len(self._items))] = item
+        if kind in _ENDS:
+            self.response = event.get("response") or {}
+        return []
+
+    @property
+    def complete(self) -> bool:
+        return self.response is not None
+
+    def reply(self) -> Reply:
+        response = self.response or {}
+        items = response.get("output") or [item for _, item in sorted(self._items.items())]
+        details, usage = response.get("incomplete_details") or {}, response.get("usage")
+        stop = details.get("reason") or response.get("status") or ""
+        reported = None if usage is None else {"input_tokens_details": {}, **usage, "stop_reason": stop}
+        return Reply(message=items, usage=reported, stop=stop)
+
+    def _shown(self, text: Any, sort: Any) -> list[Piece]:
+        self.began = True
+        return [Piece(text=text, sort=sort)] if isinstance(text, str) and text else []
