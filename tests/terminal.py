@@ -50,7 +50,7 @@ class Terminal:
         self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
     ) -> None:
         if problem is not None:
-            print(self.text, file=sys.stderr)  # what a person would have seen
+            print(self.text[-3000:], file=sys.stderr)  # what a person would have seen
         self.close()
 
     def close(self) -> None:
@@ -90,7 +90,9 @@ class Terminal:
     @property
     def text(self) -> str:
         """The screen, and all that has scrolled off it."""
-        above = ("".join(line[x].data for x in range(self.screen.columns)) for line in self.screen.history.top)
+        above = (
+            "".join(line[x].data for x in range(self.screen.columns)) for line in self.screen.history.top
+        )
         return "\n".join([*(line.rstrip() for line in above), *self.lines])
 
     @property
@@ -104,7 +106,7 @@ class Terminal:
         while not (wanted in self.text if isinstance(wanted, str) else wanted(self)):
             left = until - time.monotonic()
             if left < 0 or not self._read(min(left, 0.1)):
-                raise AssertionError(f"never seen: {wanted!r}\n{self.text}")
+                raise AssertionError(f"never seen: {wanted!r}\n{self.text[-3000:]}")
         return self.text
 
     def ended(self, *, seconds: float = 15.0) -> int:
@@ -118,7 +120,7 @@ class Terminal:
                 self._pid = 0
                 return os.waitstatus_to_exitcode(status)
             time.sleep(0.02)
-        raise AssertionError(f"it did not end\n{self.text}")
+        raise AssertionError(f"it did not end\n{self.text[-3000:]}")
 
     def _read(self, seconds: float) -> bool:
         """Take in what the program writes; False when it has ended."""

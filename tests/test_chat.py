@@ -49,7 +49,9 @@ def make(name, *, environment, window, progress):
         raise ProviderError("no provider is known for 'broken/model'; possible are …", sort="refused")
     return Scripted({answers}, window={holds} or window or 0, name=name or "scripted/model", delay={delay})
 """
-UNSAFE: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\U000e0000-\U000e007f]")
+UNSAFE: Final = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\U000e0000-\U000e007f]"
+)
 
 
 class Place:
@@ -85,7 +87,9 @@ class Place:
     def terminal(self, *args: object, env: Mapping[str, str] | None = None, **how: Any) -> Terminal:
         return Terminal("chat", *args, env={**self.env, **(env or {})}, cwd=self.folder, **how)
 
-    def piped(self, *args: object, said: str = "", env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    def piped(
+        self, *args: object, said: str = "", env: Mapping[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, "-m", "foveal.apps.cli", *map(str, args)],
             input=said, env={**self.env, **(env or {})}, cwd=self.folder, capture_output=True, encoding="utf-8",
@@ -106,7 +110,9 @@ class Place:
         return messages
 
     def said(self, session: str = "s") -> list[str]:
-        return [text_of(event.fact.content) for event in self.events(session) if isinstance(event.fact, UserSaid)]
+        return [
+            text_of(event.fact.content) for event in self.events(session) if isinstance(event.fact, UserSaid)
+        ]
 
 
 @pytest.fixture
@@ -360,7 +366,9 @@ def test_the_screen_follows_the_size_of_the_window(place: Place) -> None:
         terminal.enter("hi")
         terminal.see(lambda t: "turns left" in t.bottom)
         terminal.resize(40, 12)
-        terminal.see(lambda t: t.bottom.startswith(" ctx ") and len(t.bottom) <= 40 and "›" in "".join(t.lines[-4:]))
+        terminal.see(
+            lambda t: t.bottom.startswith(" ctx ") and len(t.bottom) <= 40 and "›" in "".join(t.lines[-4:])
+        )
         terminal.type("typed")
         terminal.see("› typed")
 
@@ -371,7 +379,11 @@ def test_nothing_that_others_wrote_can_command_the_terminal(place: Place, colour
     name = "evil\x1b]0;name\x07.txt"
     (place.folder / name).write_text("x")
     place.answers(
-        [("read", {"path": "evil.txt"}), ("list", {"path": "."}), ("run", {"command": f"echo '{EVIL[1:5]}' \x1b[31m"})],
+        [
+            ("read", {"path": "evil.txt"}),
+            ("list", {"path": "."}),
+            ("run", {"command": f"echo '{EVIL[1:5]}' \x1b[31m"}),
+        ],
         f"Text {EVIL}\n\n`{EVIL}`\n\n&#27;[2J &#x202e; <b>&#x9b;</b>\n\n[l](http://x\x1b]8;;\x07)\n\nThe end.",
         [(f"no{EVIL}", {EVIL: EVIL})],
         "Done.",
@@ -399,7 +411,11 @@ def test_nothing_that_others_wrote_can_command_the_terminal(place: Place, colour
     assert "[red]x[/red]" in seen
     if not colours:
         coloured = re.findall(r"\x1b\[([\d;]*)m", raw)
-        assert {code for code in coloured if re.search(r"(^|;)(3[0-7]|9\d|38|4\d)", code)} <= {"39", "49", "39;49"}
+        assert {code for code in coloured if re.search(r"(^|;)(3[0-7]|9\d|38|4\d)", code)} <= {
+            "39",
+            "49",
+            "39;49",
+        }
 
 
 def test_a_provider_that_fails_is_one_clear_message_and_the_prompt_comes_back(place: Place) -> None:
@@ -435,16 +451,19 @@ def test_a_start_that_fails_says_why_and_ends(place: Place) -> None:
 
 
 def test_in_mode_confirm_the_question_comes_back_after_each_answer(place: Place) -> None:
-    place.answers(*["word " * 900] * 6)
+    place.answers(*["word " * 900] * 4, *["word " * 120] * 20)
     with place.terminal("--session", "s", "--window", 8000, "--mode", "confirm", rows=40) as terminal:
         terminal.see("ctx ")
-        for number in range(6):
+        for number in range(20):
             terminal.enter(f"tell me {number}")
-            terminal.see(lambda t, n=number: f"› tell me {n}" in t.text and "left" in t.bottom or "cut" in t.bottom)
+            terminal.see(lambda t, n=number: f"› tell me {n}" in t.text and "Ctrl-C stops" not in t.text)
             if "Compact conversation?" in terminal.text:
                 break
-        asked = re.search(r"Context usage at \d+ % \(([\d,]+)/8,000 tokens\)\. Compact conversation\?", terminal.text)
+        asked = re.search(
+            r"Context usage at \d+ % \(([\d,]+)/[\d,]+ tokens\)\. Compact conversation\?", terminal.text
+        )
         assert asked
+        assert "policy confirm, confirm" in terminal.text
         terminal.see("[y/N]")
         terminal.enter("another question")  # any other line is a no
         terminal.see("Compact conversation? no")
@@ -461,7 +480,11 @@ def test_a_progress_line_is_shown_while_a_compaction_runs_and_messages_wait(plac
         terminal.see("ctx ")
         for number in range(4):
             terminal.enter(f"tell me {number}")
-            terminal.see(lambda t, n=number: f"› tell me {n}" in t.text and "waits" not in t.text and "stops" not in t.text)
+            terminal.see(
+                lambda t, n=number: (
+                    f"› tell me {n}" in t.text and "waits" not in t.text and "stops" not in t.text
+                )
+            )
         terminal.enter("/compact the words")
         terminal.see("Compact the conversation now?")
         terminal.enter("y")

@@ -433,7 +433,6 @@ async def test_a_summary_by_hand_is_dropped_when_its_source_has_changed(stores: 
         await session.close()
 
 
-@pytest.mark.xfail(strict=True, reason="bugs4: 9, an outrun summary counts as a failure")
 @run
 async def test_a_model_whose_summaries_were_only_outrun_is_not_taken_for_a_broken_one() -> None:
     scribe = Scribe(held=False)
@@ -455,7 +454,6 @@ async def test_a_model_whose_summaries_were_only_outrun_is_not_taken_for_a_broke
     await session.close()
 
 
-@pytest.mark.xfail(strict=True, reason="bugs4: 8, thin drops instead of summarising")
 @pytest.mark.parametrize("policy", ["handoff", "confirm"])
 @run
 async def test_many_short_messages_are_summarised_before_any_is_dropped(policy: str) -> None:
@@ -470,7 +468,6 @@ async def test_many_short_messages_are_summarised_before_any_is_dropped(policy: 
 # ── one at a time, and every outcome is recorded ─────────────────────────────────────────────────────────
 
 
-@pytest.mark.xfail(strict=True, reason="bugs4: 10, by hand it is not one at a time")
 @run
 async def test_two_summaries_by_hand_at_once_are_written_one_after_the_other() -> None:
     scribe = Scribe()
@@ -487,7 +484,27 @@ async def test_two_summaries_by_hand_at_once_are_written_one_after_the_other() -
     await session.close()
 
 
-@pytest.mark.xfail(strict=True, reason="bugs4: 10, by hand it is not one at a time")
+@run
+async def test_three_summaries_by_hand_at_once_and_new_messages_meanwhile_are_no_trouble() -> None:
+    scribe = Scribe()
+    session = await Session.open(
+        MemoryStore(), "demo", summarise=scribe.summariser, **settings(window=40_000)
+    )
+    for turn in range(6):
+        await say(session, turn)
+    all_three = asyncio.gather(*(session.compact() for _ in range(3)), return_exceptions=True)
+    await scribe.asked()
+    for turn in range(6, 12):
+        await say(session, turn)
+    scribe.let_go()
+    done = await all_three
+    assert all(isinstance(outcome, Event | NotCompacted) for outcome in done), done
+    assert scribe.most_at_once == 1
+    assert (await session.report()).summaries
+    await replayed(session)
+    await session.close()
+
+
 @run
 async def test_while_one_is_written_by_hand_none_is_begun_in_the_background() -> None:
     scribe = Scribe()
@@ -505,7 +522,6 @@ async def test_while_one_is_written_by_hand_none_is_begun_in_the_background() ->
     await session.close()
 
 
-@pytest.mark.xfail(strict=True, reason="bugs4: 11, a finished summary is thrown away")
 @run
 async def test_what_was_written_in_the_background_is_not_thrown_away_by_a_summary_by_hand() -> None:
     scribe = Scribe(held=False)
@@ -521,7 +537,6 @@ async def test_what_was_written_in_the_background_is_not_thrown_away_by_a_summar
     await session.close()
 
 
-@pytest.mark.xfail(strict=True, reason="bugs4: 11, the failure is not stored")
 @run
 async def test_that_a_background_summary_was_outrun_is_recorded_by_a_summary_by_hand_too() -> None:
     scribe = Scribe()
@@ -712,7 +727,6 @@ async def test_a_background_summary_that_could_not_be_stored_leaves_the_request_
     await session.close()
 
 
-@pytest.mark.xfail(strict=True, reason="bugs4: 12, it is asked for again each time")
 @run
 async def test_a_summary_that_was_paid_for_is_kept_when_the_request_does_not_fit_for_another_reason() -> None:
     scribe = Scribe(held=False)
@@ -846,10 +860,16 @@ async def test_two_sessions_on_one_log_that_compact_at_once_agree_on_one_view(
 
 
 class Meddling:
-    """A store on which somebody else is quicker, once: just before a summary is appended."""
+    """A store on which somebody else appends, once: just before a summary does, or just after."""
 
-    def __init__(self, store: Store, first: Callable[[], Awaitable[Any]]) -> None:
-        self.store, self.first = store, first
+    def __init__(
+        self,
+        store: Store,
+        first: Callable[[], Awaitable[Any]] | None = None,
+        *,
+        then: Callable[[], Awaitable[Any]] | None = None,
+    ) -> None:
+        self.store, self.first, self.then = store, first, then
         self.done = False
 
     def __getattr__(self, name: str) -> Any:
@@ -858,11 +878,29 @@ class Meddling:
     async def append(self, session: str, events: Sequence[Event]) -> None:
         if not self.done and any(isinstance(event.fact, Compacted) for event in events):
             self.done = True
-            await self.first()
+            if self.first is not None:
+                await self.first()
+            await self.store.append(session, events)
+            if self.then is not None:
+                await self.then()
+            return
         await self.store.append(session, events)
 
 
-@pytest.mark.xfail(strict=True, reason="bugs4: 15, the view is not caught up")
+@run
+async def test_whose_summary_was_recorded_is_told_so_whatever_another_session_recorded_after_it() -> None:
+    inner = MemoryStore()
+    other = await Session.open(inner, "demo", **settings())
+    failed = CompactionFailed(first=1, last=2, problem="theirs")
+    store = Meddling(inner, then=lambda: other.append(failed))
+    session = await Session.open(store, "demo", summarise=Scribe(held=False).summariser, **settings())
+    for turn in range(6):
+        await say(session, turn)
+    made = await session.compact()
+    assert isinstance(made.fact, Compacted)
+    assert made in await session.events()
+
+
 @run
 async def test_a_message_that_another_session_appended_can_be_pinned() -> None:
     store = MemoryStore()
@@ -871,7 +909,6 @@ async def test_a_message_that_another_session_appended_can_be_pinned() -> None:
     await one.pin(event=event.seq)
 
 
-@pytest.mark.xfail(strict=True, reason="bugs4: 14a, the source is not compared again after a conflict")
 @run
 async def test_a_summary_is_not_recorded_when_its_source_changes_at_the_very_last_moment() -> None:
     inner = MemoryStore()
@@ -887,7 +924,6 @@ async def test_a_summary_is_not_recorded_when_its_source_changes_at_the_very_las
     await replayed(session)
 
 
-@pytest.mark.xfail(strict=True, reason="bugs4: 14b, a conflict loses the summary")
 @run
 async def test_a_summary_is_recorded_although_somebody_else_spoke_at_the_very_last_moment() -> None:
     inner = MemoryStore()

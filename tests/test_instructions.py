@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from foveal.errors import BadSetting
 from foveal.events import (
     AnyFact,
+    Call,
     Compacted,
     Event,
     Instructed,
@@ -28,14 +29,17 @@ from foveal.events import (
     Rewound,
     ToolReturned,
     UserSaid,
+    kind,
     text_of,
 )
 from foveal.instruction_files import InstructionFiles
-from foveal.instructions import WITHDRAWN, File, Rules, fit, folders, paths_in, standing
+from foveal.instructions import WITHDRAWN, File, Rules, fit, folders, standing
+from foveal.mentioned import paths_in
 from foveal.project import Trust, Unusable, find_root, read
 from foveal.session import Session
 from foveal.stores import MemoryStore
 from foveal.tokens import Estimate
+from legal import check_anthropic, check_chat
 
 
 class Place:
@@ -891,9 +895,19 @@ def test_what_is_standing_is_what_the_view_shows(place: Place) -> None:
     run(test)
 
 
-def test_results_between_instructions_stay_with_their_calls(place: Place) -> None:
+def test_instructions_that_come_between_results_part_no_call_from_its_result(place: Place) -> None:
     place.write("lib/AGENTS.md", "lib")
-    talk = Talk(place.files())
-    talk.turn()
-    talk.add(ToolReturned(call_id="c", content="x"))
-    assert sources(talk.touch("lib/x.py"), place.root) == ["lib/AGENTS.md"]
+    files = place.files()
+    calls = (Call(id="c1", name="read", arguments="{}"), Call(id="c2", name="read", arguments="{}"))
+
+    async def test(session: Session) -> None:
+        await session.append(UserSaid(content="read"), ModelSaid(content=calls))
+        await session.append(ToolReturned(call_id="c1", content="x"))
+        await session.append(*await files.touched(session, ["lib/x.py"]))
+        await session.append(ToolReturned(call_id="c2", content="y"))
+        fitted = await session.fit()
+        assert [kind(fact) for fact in fitted.facts[-3:]] == ["tool_returned", "tool_returned", "instructed"]
+        assert check_chat(fitted.to_openai()) == []
+        assert check_anthropic(fitted.to_anthropic()) == []
+
+    run(test)

@@ -264,7 +264,8 @@ def test_a_call_that_takes_too_long_is_stopped_and_the_server_goes_on_with_other
     stdio: dict[str, Any], http: str, pid: Path
 ) -> None:
     async def talk() -> None:
-        async with Servers({**stdio, "web": {"url": http}}, timeout=0.5) as servers:
+        stdio["odd"]["timeout"] = 0.5
+        async with Servers({**stdio, "web": {"url": http}}) as servers:
             box = Toolbox(servers.tools)
             slow = await ask(box, "odd__slow")
             assert slow == Output(
@@ -323,7 +324,6 @@ def test_servers_that_do_not_start_are_notes_and_the_others_are_offered(
         "missing": {"command": "/no/such/program"},
         "broken": {"command": sys.executable, "args": ["-c", "raise SystemExit('no licence')"]},
         "chatty": {"command": sys.executable, "args": ["-c", "print('hello'); raise SystemExit(1)"]},
-        "mute": {"command": "sleep", "args": ["60"]},
         "web": {"url": f"http://127.0.0.1:{port}/mcp"},
         "both": {"command": "x", "url": "y"},
         "typo": {"comand": "x"},
@@ -332,9 +332,7 @@ def test_servers_that_do_not_start_are_notes_and_the_others_are_offered(
     }
 
     async def talk() -> tuple[list[str], int]:
-        began = time.monotonic()
-        async with Servers(config, start=5.0) as servers:
-            assert time.monotonic() - began < 15
+        async with Servers(config) as servers:
             assert await ask(Toolbox(servers.tools), "odd__add", a=1) == Output(content="1")
             return servers.notes, len(servers.tools)
 
@@ -344,10 +342,18 @@ def test_servers_that_do_not_start_are_notes_and_the_others_are_offered(
     assert sorted(about) == sorted(config.keys() - {"odd"})
     assert "No such file or directory" in about["missing"]
     assert "(it said: no licence)" in about["broken"]
-    assert "did not answer within 5 seconds" in about["mute"]
     assert "either a command or a url" in about["both"]
     assert "the fields are command, args" in about["typo"]
     assert all("\n" not in note and "Traceback" not in note for note in notes)
+
+
+def test_a_server_that_says_nothing_is_given_up_in_time() -> None:
+    async def talk() -> list[str]:
+        async with Servers({"mute": {"command": "sleep", "args": ["60"]}}, start=0.3) as servers:
+            assert servers.tools == []
+            return servers.notes
+
+    assert asyncio.run(talk()) == ["MCP server mute: did not answer within 0.3 seconds."]
 
 
 def test_giving_up_while_servers_start_ends_those_that_did(stdio: dict[str, Any], pid: Path) -> None:

@@ -12,6 +12,7 @@ import sys
 import time
 import tracemalloc
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -181,23 +182,23 @@ def test_a_tool_that_hangs_is_stopped_and_what_it_had_to_say_is_the_answer() -> 
 
 def test_a_tool_that_does_not_let_itself_be_stopped_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(contract, "GRACE", 0.05)
+    ended: list[bool] = []
 
     async def stubborn(_: Any) -> Output:
-        for _ in range(20):
-            try:
+        until = time.monotonic() + 1
+        while time.monotonic() < until:
+            with suppress(asyncio.CancelledError):
                 await asyncio.sleep(0.02)
-            except asyncio.CancelledError:
-                continue
+        ended.append(True)
         return Output(content="at last")
 
-    async def timed() -> tuple[Output, float]:
-        began = time.monotonic()
+    async def left() -> Output:
         output = await Toolbox([tool("stubborn", stubborn, timeout=0.05)]).call("stubborn", "{}")
-        return output, time.monotonic() - began
+        assert not ended
+        return output
 
-    output, seconds = asyncio.run(timed())
-    assert output.error
-    assert seconds < 0.35
+    assert asyncio.run(left()).error
+    assert ended
 
 
 def test_a_call_that_is_cancelled_ends_its_tool_and_keeps_what_it_said(box: Toolbox, folder: Path) -> None:
@@ -577,12 +578,12 @@ def test_a_search_respects_what_git_ignores_and_runs_nothing_of_the_repository(
 
 def test_a_pattern_that_never_ends_is_stopped_and_what_was_found_is_shown(folder: Path) -> None:
     tree(folder, a="aab\n", b="a" * 40 + "!\n")
-    box = Toolbox([search(Workspace(folder), seconds=0.5)])
+    box = Toolbox([search(Workspace(folder), seconds=2)])
     began = time.monotonic()
     output = ask(box, "search", pattern="^(a+)+b?$|^aab")
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 30
     assert output.error
-    assert text_of(output.content).startswith("a:1: aab\n[foveal: stopped after 0.5 seconds")
+    assert text_of(output.content).startswith("a:1: aab\n[foveal: stopped after 2 seconds")
 
 
 def test_a_search_stops_at_a_thousand_lines(box: Toolbox, folder: Path) -> None:
@@ -634,10 +635,10 @@ def test_a_command_that_takes_too_long_is_killed_with_its_children_and_what_it_p
     child = "(trap '' TERM; echo $BASHPID > child; sleep 60)"
     command = f"trap '' TERM; {child} & echo $$ > pid; echo begun; sleep 60; wait"
     began = time.monotonic()
-    output = ask(box, "run", command=command, timeout=0.4)
-    assert time.monotonic() - began < 4
+    output = ask(box, "run", command=command, timeout=1.5)
+    assert time.monotonic() - began < 20
     assert text_of(output.content) == (
-        "begun\n[foveal: it was stopped after 0.4 seconds]\nexit status 137 (SIGKILL)"
+        "begun\n[foveal: it was stopped after 1.5 seconds]\nexit status 137 (SIGKILL)"
     )
     assert output.error
     assert ends(int((folder / "pid").read_text()))
@@ -650,10 +651,10 @@ def test_what_a_command_leaves_in_the_background_is_ended_with_it(box: Toolbox, 
         "done\n[foveal: it had left processes in the background, which were ended]\nexit status 0"
     )
     said(box, "run", command="sleep 60 > /dev/null 2>&1 & echo $! > quiet")
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 30
     assert ends(int((folder / "pid").read_text()))
     assert ends(int((folder / "quiet").read_text()))
-    assert said(box, "run", command="echo late > >(sleep 0.1; cat)") == "late\nexit status 0"
+    assert said(box, "run", command="echo late > >(sleep 0.05; cat)") == "late\nexit status 0"
 
 
 def test_no_process_and_no_descriptor_is_left_behind(box: Toolbox) -> None:

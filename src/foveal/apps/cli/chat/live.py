@@ -8,11 +8,13 @@ from collections.abc import Sequence
 from typing import Final
 
 from foveal.apps.cli.chat.front import Question
-from foveal.apps.cli.chat.rows import Row, Span, bold, dim, row
+from foveal.apps.cli.chat.rows import Row, Span, bold, dim, row, wrapped
 from foveal.visible import one_line
 
 WHEEL: Final = "◐◓◑◒"
 QUEUED: Final = 3
+DETAILS: Final = 30
+"""Lines that are shown with a question."""
 
 
 class Live:
@@ -43,7 +45,7 @@ class Live:
             self.stage_since = time.monotonic()
         self.stage, self.detail = stage, detail
 
-    def rows(self) -> list[Row]:
+    def rows(self, *, width: int) -> list[Row]:
         """What stands below the growing block."""
         rows: list[Row] = []
         if self.stage:
@@ -57,8 +59,15 @@ class Live:
         if len(self.queued) > QUEUED:
             rows.append(row(dim(f"  … and {len(self.queued) - QUEUED} more")))
         if self.question is not None:
-            rows += [*self.question.details[:40], row(bold(self.question.text))]
+            rows += asked(self.question, width=width)
         return rows
+
+
+def asked(question: Question, *, width: int) -> list[Row]:
+    """A question with what belongs to it; the end of a long text is never cut off."""
+    more = len(question.details) - DETAILS
+    rest = [row(dim(f"    … {more:,} more lines"))] if more > 0 else []
+    return [*question.details[:DETAILS], *rest, *(row(bold(line)) for line in wrapped(question.text, width))]
 
 
 def choices(question: Question) -> str:

@@ -14,13 +14,15 @@ import msgspec
 from msgspec.structs import replace
 
 from foveal.apps.cli.chat.options import Options
+from foveal.clip import UNLIMITED
 from foveal.config import Config, load
 from foveal.errors import BadSetting, FovealError, UnknownSession
 from foveal.models import Model
 from foveal.policies.settings import Policy, policy
 from foveal.ports import Provider, Store
-from foveal.recall import InMemoryLibrary, Library
-from foveal.tools import Tool, Toolbox
+from foveal.recall import Library
+from foveal.recall import tools as recall_tools
+from foveal.tools import Tool
 from foveal.tools.recalled import recalled
 
 FACTORY: Final = "FOVEAL_PROVIDER"
@@ -50,7 +52,12 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def _loaded(cls, folder: Path, flags: dict[str, Any]) -> Choice:
-        return cls(folder=folder, flags=flags, config=load(folder, flags=flags))
+        config = load(folder, flags=flags)
+        if config.get("compaction.mode") == "confirm" and config.source("context.policy").sort == "default":
+            config = load(
+                folder, flags=flags | {"context.policy": "confirm"}
+            )  # the preset that is made for it
+        return cls(folder=folder, flags=flags, config=config)
 
     def again(self) -> Choice:
         """The same, with the files as they are now."""
@@ -80,8 +87,10 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
         if chosen.mode == "confirm" and self.config.get("compaction.threshold") is None:
             act = min(chosen.act, CONFIRM)
             chosen = policy(chosen, act=act, warn=min(chosen.warn, act), target=min(chosen.target, act))
-        limits = Toolbox(recalled(InMemoryLibrary([]))).limits
-        return made | {"policy": replace(chosen, clip_tools={**limits, **chosen.clip_tools})}
+        bounded = {
+            tool["name"]: UNLIMITED for tool in recall_tools("anthropic")
+        }  # they keep to a size of their own
+        return made | {"policy": replace(chosen, clip_tools={**bounded, **chosen.clip_tools})}
 
 
 # ── parts ────────────────────────────────────────────────────────────────────────────────────────────────

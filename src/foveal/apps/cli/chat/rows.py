@@ -94,6 +94,19 @@ def fitted(parts: Row, width: int) -> Row:
     return tuple(made)
 
 
+def wrapped(text: str, width: int) -> list[str]:
+    """A text in lines of so many columns; a word that is longer is broken."""
+    lines = [""]
+    for word in flat(text).split(" "):
+        if lines[-1] and cells(lines[-1]) + 1 + cells(word) > width:
+            lines.append("")
+        lines[-1] += f" {word}" if lines[-1] else word
+        while cells(lines[-1]) > width:
+            head = cut(lines[-1], width + 1).removesuffix("…")[:width] or lines[-1][:1]
+            lines[-1:] = [head, lines[-1][len(head) :]]
+    return lines
+
+
 def flat(text: str) -> str:
     """A text that is safe to print and stays on its line."""
     return visible(text).replace("\n", "␊").expandtabs(TAB)

@@ -32,7 +32,7 @@ from foveal.apps.cli.chat.entry import Pastes, buffer
 from foveal.apps.cli.chat.front import Answer, Question
 from foveal.apps.cli.chat.growing import Growing
 from foveal.apps.cli.chat.keys import bindings
-from foveal.apps.cli.chat.live import Live, choices
+from foveal.apps.cli.chat.live import Live, asked, choices
 from foveal.apps.cli.chat.rows import Row, Span, bold, dim, painted, row
 from foveal.apps.cli.chat.status import status
 from foveal.apps.cli.chat.telling import told
@@ -125,7 +125,7 @@ class Screen:
         return ANSI(self._moving_text())
 
     def _moving_text(self) -> str:
-        rows = painted(self.live.rows(), width=self.width - 1, colours=self.colours)
+        rows = painted(self.live.rows(width=self.width - 1), width=self.width - 1, colours=self.colours)
         height = max(3, self.app.output.get_size().rows - rows.count("\n") - ENTRY - 3)
         lines = self.live.answer.split("\n")[-height - 1 :]
         return ("\n".join(lines) + rows).rstrip("\n")
@@ -260,7 +260,8 @@ class Screen:
         try:
             answer = await self._answering
             said = {"y": "yes", "n": "no", "a": f"always {question.always}"}[answer]
-            self.rows([*question.details[:40], row(question.text, dim(f" {said}"))])
+            rows = asked(question, width=self.width - 1)
+            self.rows([*rows[:-1], (*rows[-1], dim(f" {said}"))])
             return answer
         finally:
             self.live.question = self._answering = None

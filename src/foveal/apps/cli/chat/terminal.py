@@ -17,6 +17,7 @@ from foveal.apps.cli.chat.screen import Screen
 from foveal.apps.cli.chat.telling import note
 from foveal.errors import FovealError
 from foveal.report import Report
+from foveal.tokens import counter
 
 TWICE: Final = 2.0
 """Seconds in which a second Ctrl-C leaves."""
@@ -57,6 +58,7 @@ class Talk:
     async def _work(self) -> int:
         async with AsyncExitStack() as stack:
             try:
+                await asyncio.to_thread(counter, "auto")  # takes a moment, and the user may type meanwhile
                 desk = await Desk.open(self._options, self.screen, stack)
             except (FovealError, OSError) as problem:
                 self.screen.failed(str(problem))
