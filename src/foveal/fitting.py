@@ -56,7 +56,7 @@ class Fitting:
         return fitted
 
     async def record(self) -> Event | None:
-        """Record what was written in the background, if it is done; None when there is nothing to show for it."""
+        """Record what was written in the background, if it is done and nobody else has."""
         for _ in range(TRIES):
             engine = await self._keeper.caught_up()
             outcome = self._coordinator.take(engine.view)
@@ -64,7 +64,7 @@ class Fitting:
                 return None
             event = engine.append(outcome, at=self._clock())
             if await self._keeper.stored(engine, event.seq):
-                return event if isinstance(outcome, Compacted) else None
+                return event
             self._coordinator.give_back()  # to be compared again with what somebody else appended
         raise self._keeper.outrun()
 

@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from foveal import wire
 from foveal.accounts import Accounts
 from foveal.budget import Caps
-from foveal.compaction.plan import Refused
+from foveal.compaction.plan import Plan, Refused
 from foveal.coordinator import Coordinator
 from foveal.engine import Engine
 from foveal.errors import BadSetting, Conflict, ContextOverflow, NotCompacted, UnknownHandle
@@ -262,18 +262,20 @@ class Session:
             begun = engine.next_seq
             plan = engine.plan(reason="hand", focus=focus)
             if isinstance(plan, Refused):
-                if done is not None:  # what was being written anyway is what was asked for
-                    return done
+                if done is not None and isinstance(done.fact, Compacted):
+                    return done  # what was being written anyway is what was asked for
                 ratio = engine.calibration.ratio
                 raise NotCompacted(plan.told(ratio), floor=round(plan.floor * ratio))
-            self._coordinator.begin(await self._fitting.job(engine, plan))
+            job = await self._fitting.job(engine, plan)
+            self._coordinator.begin(job)
         try:
-            await self._between()
+            event = await self._between()
         except asyncio.CancelledError:
             await self._coordinator.close()
             raise
-        made = await self.events(first=begun)
-        event = next(e for e in reversed(made) if isinstance(e.fact, Compacted | CompactionFailed))
+        if event is None:  # a request that was fitted meanwhile has recorded it
+            made = await self.events(first=begun)
+            event = next(e for e in made if _outcome_of(job.plan, e.fact))
         if isinstance(event.fact, CompactionFailed):
             raise NotCompacted(event.fact.problem)
         return event
@@ -355,6 +357,12 @@ class Session:
         async with self._lock:
             await self.store.erase(self.id)
             self._keeper.engine = None
+
+
+def _outcome_of(plan: Plan, fact: AnyFact) -> bool:
+    if not isinstance(fact, Compacted | CompactionFailed):
+        return False
+    return (fact.first, fact.last, fact.reason) == (plan.first, plan.last, plan.reason)
 
 
 def _within(engine: Engine, name: str | int) -> int:

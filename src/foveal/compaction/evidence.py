@@ -11,6 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence, Set
 from functools import cached_property
+from itertools import islice
 from typing import Final
 
 from foveal.events import Call, Event, ModelSaid, Text, ToolReturned, UserSaid, parts
@@ -90,8 +91,8 @@ class Evidence:
     @cached_property
     def script(self) -> bool:
         """The user writes in another script than Latin."""
-        said = "".join(_uttered(event)[:1_000] for event in self.events if isinstance(event.fact, UserSaid))
-        return other_script(said[:20_000]) > 0.5
+        newest = (event for event in reversed(self.events) if isinstance(event.fact, UserSaid))
+        return other_script("".join(_uttered(event)[:500] for event in islice(newest, 8))) > 0.5
 
     def unknown(self, text: str) -> Iterator[str]:
         """The names in a text that stand nowhere here, and handles of events that do not exist."""

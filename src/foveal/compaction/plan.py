@@ -288,6 +288,8 @@ def _seqs(step: Step, after: int | None) -> list[int]:
     """The events of a step, or the ends of what a summary stands for; without late results behind the cut."""
     if step.covers:
         return [seq for span in step.covers for seq in span]
+    if not step.slots:
+        return [step.seq]
     return [shown.seq for shown in step.shown() if after is None or shown.seq < after]
 
 

@@ -25,7 +25,7 @@ from foveal.ports import Store
 from foveal.session import Session
 from foveal.stores import open_store
 from foveal.summarise import Progress
-from foveal.tools import Output, Toolbox
+from foveal.tools import Output, Tool, Toolbox
 from foveal.tools.approvals import Approvals, suggested
 from foveal.tools.tool import Arguments
 
@@ -39,6 +39,8 @@ class Desk:
         self.store = store
         self.choice = choice
         self.approvals = Approvals.of((*choice.config.get("tools.allow"), *options.allow))
+        self.served: list[Tool] = []
+        """The tools of MCP servers."""
         self.expanding: list[str] = []
         """Handles to be shown whole to the model in the next turn."""
         self.files: InstructionFiles
@@ -55,6 +57,7 @@ class Desk:
         options.store.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         store = await stack.enter_async_context(open_store(options.store))
         desk = cls(options, front, store, choice)
+        desk.served = await making.served(options, choice.config, stack, desk._noted)
         id = await making.wanted(store, options)
         await desk.begin(id, choice, Watched(making.provider(None, choice, progress=desk.fetching)))
         stack.push_async_callback(desk.close)
@@ -92,7 +95,7 @@ class Desk:
         """Go on with a session that is open."""
         self.session, self.choice, self.provider, self.writing = session, choice, provider, writing
         self.files = InstructionFiles(choice.folder, rules=choice.config.rules)
-        self.box = Toolbox(making.tools(self.options, session, choice.config))
+        self.box = Toolbox(making.tools(self.options, session, choice.config, served=self.served))
         self.agent = Agent(session, provider, self.box, approve=self.approve, guidance=self.files)
         self.expanding.clear()
         await self._introduce()
@@ -118,6 +121,9 @@ class Desk:
         if all(isinstance(event.fact, Opened) for event in events):
             text = resources.files(__package__).joinpath("system.md").read_text("utf-8")
             await self.session.append(Instructed(content=text.strip()))
+
+    def _noted(self, text: str) -> None:
+        self.front.tell([note(text, "fair")])
 
     def _watcher(self, id: str) -> Callable[[Progress], None]:
         """Who is told how far a summary of this session is; silent when another session is open by then."""

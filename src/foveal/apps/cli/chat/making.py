@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
@@ -15,7 +16,7 @@ from msgspec.structs import replace
 
 from foveal.apps.cli.chat.options import Options
 from foveal.clip import UNLIMITED
-from foveal.config import Config, load
+from foveal.config import Config, Server, load
 from foveal.errors import BadSetting, FovealError, UnknownSession
 from foveal.models import Model
 from foveal.policies.settings import Policy, policy
@@ -127,7 +128,26 @@ def _factory(environment: Mapping[str, str]) -> Callable[..., Any]:
     return made  # type: ignore[no-any-return]
 
 
-def tools(options: Options, library: Library, config: Config) -> list[Tool]:
+async def served(
+    options: Options, config: Config, stack: AsyncExitStack, note: Callable[[str], None]
+) -> list[Tool]:
+    """The tools of the MCP servers in the configuration, which run until the stack ends."""
+    if not options.tools or not config.servers:
+        return []
+    from foveal.tools.mcp import Servers
+
+    tables = {server.name: _server(server) for server in config.servers}
+    servers = await stack.enter_async_context(Servers(tables, note=note, cwd=options.folder))
+    return list(servers.tools)
+
+
+def _server(server: Server) -> dict[str, Any]:
+    if server.url:
+        return {"url": server.url}
+    return {"command": server.command, "args": list(server.args), "env": dict(server.env)}
+
+
+def tools(options: Options, library: Library, config: Config, *, served: Sequence[Tool] = ()) -> list[Tool]:
     """The tools of a session: files and commands of the working folder, and those that look back."""
     if not options.tools:
         return []
@@ -137,7 +157,7 @@ def tools(options: Options, library: Library, config: Config) -> list[Tool]:
     from foveal.tools.workspace import Workspace
 
     workspace = Workspace(options.folder)
-    every = [*files(workspace), search(workspace), run(workspace), *recalled(library)]
+    every = [*files(workspace), search(workspace), run(workspace), *recalled(library), *served]
     denied = set(config.get("tools.deny"))
     return [tool for tool in every if tool.name not in denied]
 
