@@ -517,13 +517,13 @@ def test_a_project_with_instructions_is_asked_about_once(place: Place) -> None:
 def test_a_notice_says_what_was_clipped_masked_summarised_or_dropped(place: Place) -> None:
     (place.folder / "long.txt").write_text("".join(f"line {n} of a long file\n" for n in range(2_000)))
     read = [("read", {"path": "long.txt"})]
-    place.answers(read, "One.", read, "Two.", read, "Three.", read, "Four.", *["More."] * 9)
+    place.answers(read, "One.", "Two.", "Three.", "Four.")
     with place.terminal("--session", "s", "--window", 8000, rows=40) as terminal:
         terminal.see("ctx ")
-        for number, word in enumerate(("One.", "Two.", "Three.", "Four.")):
-            terminal.enter(f"read {number}")
-            terminal.see(lambda t, w=word: w in t.text or "More." in t.text)
-        seen = terminal.text
+        terminal.enter("read it")
+        terminal.see("One.")
+        terminal.enter("and then?")
+        seen = terminal.see("instead of")
     clipped = re.search(r"▪ clipped (e\d+): the model sees [\d,]+ of its [\d,]+ tokens · /expand \1", seen)
     assert clipped
     assert re.search(r"▪ (masked|summarised|dropped) .*/undo e\d+", seen)
@@ -553,11 +553,8 @@ def test_in_a_pipe_a_tool_that_changes_something_is_denied_unless_it_was_allowed
         in done.stderr
     )
     assert (done.returncode, done.stdout) == (0, "Tried.\n")
-    done = place.piped("run", "--allow", "read,write", "write b")
+    place.piped("run", "--allow", "read,write", "write b")
     assert (place.folder / "b.txt").read_text() == "x"
-    (place.folder / "b.txt").unlink()
-    place.piped("run", "--yes", "write b")
-    assert (place.folder / "b.txt").exists()
 
 
 def test_without_tools_none_are_offered(place: Place) -> None:
@@ -585,6 +582,7 @@ def test_json_is_one_object_a_line_and_nothing_else(place: Place) -> None:
     done = place.piped("chat", "--json", "--session", "s", said="one\n/tokens\ntwo\n/nothing\n")
     assert done.stdout.isascii()
     told = [json.loads(line) for line in done.stdout.splitlines()]
+    told = [one for one, before in zip(told, [{}, *told], strict=False) if not _streams(one, before)]
     assert [one["happening"] for one in told] == [
         "heard", "answered", "calling", "returned", "streamed", "answered", "ended",
         "shown", "heard", "streamed", "answered", "ended", "failed",
@@ -594,6 +592,11 @@ def test_json_is_one_object_a_line_and_nothing_else(place: Place) -> None:
     assert told[6]["report"]["used"] > 0
     assert told[12]["problem"] == "there is no command /nothing; /help lists them"
     assert (done.returncode, done.stderr) == (1, "")
+
+
+def _streams(one: dict[str, Any], before: dict[str, Any]) -> bool:
+    """One more piece of the same answer."""
+    return bool(one["happening"] == before.get("happening") == "streamed")
 
 
 def test_nothing_that_others_wrote_comes_out_of_a_pipe_unchanged(place: Place) -> None:
@@ -607,13 +610,18 @@ def test_nothing_that_others_wrote_comes_out_of_a_pipe_unchanged(place: Place) -
     assert "␛]0;owned" in done.stdout
 
 
-def test_a_session_is_gone_on_with_by_its_name_its_beginning_or_as_the_newest(place: Place) -> None:
-    place.piped("run", "--session", "first-one", "a")
-    place.piped("run", "--session", "second", "b")
-    place.piped("run", "--continue", "c")
-    assert place.said("second") == ["b", "c"]
-    place.piped("run", "--resume", "fir", "d")
-    assert place.said("first-one") == ["a", "d"]
+def test_a_session_is_gone_on_with_by_its_name_its_beginning_or_as_the_newest(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def steps(talked: Talked) -> None:
+        await talked.say("hi")
+        opened.append(talked.desk.session.id)
+
+    opened: list[str] = []
+    for which in ({"session": "first-one"}, {"session": "second"}, {"newest": True}, {"resume": "fir"}, {}):
+        talking(place, monkeypatch, steps, **{"session": "", **which})
+    assert opened[:4] == ["first-one", "second", "second", "first-one"]
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d-\d{6}-[0-9a-f]{4}", opened[4])
     done = place.piped("run", "--resume", "nothing", "e")
     assert done.returncode == 1
     assert "no session 'nothing'" in done.stderr
@@ -633,7 +641,7 @@ def test_a_missing_key_is_one_sentence(place: Place) -> None:
 
 
 def test_a_missing_library_is_named_with_the_command_that_installs_it(place: Place) -> None:
-    (place.home / "prompt_toolkit.py").write_text("raise ImportError('not here')")
+    (place.home / "sitecustomize.py").write_text("import sys; sys.modules['prompt_toolkit'] = None")
     with place.terminal() as terminal:
         assert terminal.ended() == 1
         assert "pip install 'foveal[chat]'" in terminal.text.replace("\n", "")
@@ -804,7 +812,7 @@ def test_compact_shows_the_summary_and_before_and_after_and_can_be_undone(
     place.answers(*["A long answer about bounds. " * 60] * 5)
 
     async def steps(talked: Talked) -> None:
-        assert (await talked.say("/compact")).startswith("✗ nothing was summarised: ")
+        assert "nothing was summarised: nothing that may be" in await talked.say("/compact")
         for number in range(5):
             await talked.say(f"question {number}")
         status = await talked.say("/compaction-status")
@@ -853,7 +861,7 @@ def test_why_says_whether_a_text_was_in_the_last_request_and_which_rule_hid_it(
 def test_expand_prints_a_text_in_parts_and_shows_it_to_the_model_for_one_turn(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (place.folder / "long.txt").write_text("".join(f"line {n} of the file\n" for n in range(1, 1_501)))
+    (place.folder / "long.txt").write_text("".join(f"line {n} of the file\n" for n in range(1, 2_501)))
     place.answers([("read", {"path": "long.txt"})], "Read.", "Seen.", "Not any more.")
 
     async def steps(talked: Talked) -> None:
@@ -861,23 +869,24 @@ def test_expand_prints_a_text_in_parts_and_shows_it_to_the_model_for_one_turn(
         handle = re.search(r"/expand (e\d+)", talked.err.getvalue())[1]  # type: ignore[index]
         first = await talked.say(f"/expand {handle}")
         assert "line 150 of the file" in first
-        assert "line 700 of the file" not in first
+        assert "line 1250 of the file" not in first
         assert f"more with /expand {handle} 201" in first
-        assert "line 700 of the file" in await talked.say(f"/expand {handle} 601")
+        assert "line 1250 of the file" in await talked.say(f"/expand {handle} 1201")
         assert (await talked.say(f"/expand {handle} all")).startswith(
             "✗ 'all' is not allowed after the handle"
         )
         assert (await talked.say("/expand")).startswith("✗ '' is no handle: this session has e0 to e")
-        assert not talked.desk.provider.places("line 700 of the file")
+        assert not talked.desk.provider.places("line 1250 of the file")
         assert f"{handle} is shown whole to the model in the next turn" in await talked.say(
             f"/expand {handle} model"
         )
         await talked.say("and now?")
-        assert talked.desk.provider.places("line 700 of the file")
+        assert "cannot be shown whole" not in talked.err.getvalue()
+        assert talked.desk.provider.places("line 1250 of the file")
         await talked.say("and now?")
-        assert not talked.desk.provider.places("line 700 of the file")
+        assert not talked.desk.provider.places("line 1250 of the file")
 
-    talking(place, monkeypatch, steps)
+    talking(place, monkeypatch, steps, window=48_000)
 
 
 def test_pin_keeps_a_rule_in_every_request(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -917,7 +926,7 @@ def test_the_model_and_the_policy_are_exchanged_for_this_session_only(
 ) -> None:
     async def steps(talked: Talked) -> None:
         assert await talked.say("/model") == "scripted/model · window 32,000 (given by you)\n"
-        await talked.say("hi")
+        await talked.say("said to the first")
         assert await talked.say("/model gpt-4.1") == "gpt-4.1 · window 128,000 (given by you)\n"
         assert (await talked.say("/model broken/model")).startswith(
             "✗ no provider is known for 'broken/model'"
@@ -929,7 +938,7 @@ def test_the_model_and_the_policy_are_exchanged_for_this_session_only(
         )
         assert "others: economy, " in await talked.say("/policy")
         await talked.say("again")
-        assert len(talked.desk.provider.places("hi")) == 1
+        assert len(talked.desk.provider.places("said to the first")) == 1
 
     talking(place, monkeypatch, steps, window=32_000)
     other = place.piped("chat", "--session", "other", said="/policy\n")
@@ -1023,7 +1032,7 @@ def test_what_only_looks_like_a_command_is_a_message() -> None:
     assert command("what is /context?") is None
     assert command("/etc/hosts looks odd") is None
     assert command("/context\nis a command, I think") is None
-    with pytest.raises(FovealError, match="did you mean /context?"):
+    with pytest.raises(FovealError, match=r"did you mean /context\?"):
         command("/contxt")
 
 
@@ -1045,13 +1054,13 @@ def test_a_store_that_cannot_be_written_is_not_reported_as_success(
 
 
 def test_markdown_is_cut_where_a_block_ends_and_nowhere_else() -> None:
-    text = "# A\n\nsome text\nmore\n\n- a\n\n- b\n\n  c\n\n```\nx\n\ny\n```\n\nend\n\n1. a\n\n2. b\n\nlast"
+    text = "# A\n\nsome text\nmore\n\n- a\n\n- b\n\n  c\n\n```\nx\n\ny\n```\n\nend\n\n1. a\n\n2. b\n\nlast\n"
     for size in (1, 3, 1000):
         blocks = Blocks()
         done = [block for at in range(0, len(text), size) for block in blocks.feed(text[at : at + size])]
         assert [*done, blocks.end()] == [
             "# A\n\n", "some text\nmore\n\n", "- a\n\n- b\n\n  c\n\n", "```\nx\n\ny\n```\n\n", "end\n\n",
-            "1. a\n\n2. b\n\n", "last",
+            "1. a\n\n2. b\n\n", "last\n",
         ]  # fmt: skip
 
 
@@ -1064,7 +1073,7 @@ def test_drawn_markdown_keeps_every_word_and_nothing_that_commands() -> None:
 
 
 def test_rows_are_safe_and_fit() -> None:
-    assert plain([row("a\x1b[31m\nb\tc")]) == "a␛[31m␊b c\n"
+    assert plain([row("a\x1b[31m\nb\tc")]) == "a␛[31m␊b    c\n"
     assert painted([row("漢字漢字")], width=6, colours=False) == "漢字…\n"
     assert cells(cut("漢字漢字漢字", 7)) <= 7
 

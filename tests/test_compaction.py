@@ -717,7 +717,7 @@ def test_one_trigger_never_brings_two_summaries(story: Told, preset: str, window
             assert len(ctx.log) == known
 
 
-@pytest.mark.parametrize("preset", ["handoff", "recent-summary", "economy"])
+@pytest.mark.parametrize("preset", ["handoff", "recent-summary"])
 def test_a_summary_is_not_followed_by_another_at_the_next_call(preset: str) -> None:
     ctx = context(8_000, preset)
     messages = [user("the task, please")]

@@ -850,8 +850,8 @@ async def test_two_sessions_on_one_log_that_compact_at_once_agree_on_one_view(
         one_scribe.let_go()
         two_scribe.let_go()
         done = await both
-        assert all(isinstance(outcome, Event | NotCompacted) for outcome in done)
-        assert len(await of(one, Compacted, CompactionFailed)) == 2
+        assert sorted(type(outcome).__name__ for outcome in done) == ["Event", "NotCompacted"]
+        assert len(await of(one, Compacted)) == len(await of(one, CompactionFailed)) == 1
         assert len((await one.report()).summaries) == 1
         assert (await one.fit()).facts == (await two.fit()).facts
         await replayed(one)
@@ -886,7 +886,6 @@ class Meddling:
         await self.store.append(session, events)
 
 
-@pytest.mark.xfail(strict=True, reason="bugs4: 20, the newest outcome may be another session's")
 @run
 async def test_whose_summary_was_recorded_is_told_so_whatever_another_session_recorded_after_it() -> None:
     inner = MemoryStore()
@@ -1142,7 +1141,7 @@ async def test_going_on_with_a_smaller_model_reduces_before_the_next_call_and_sa
 ) -> None:
     async with stores() as store:
         session = await Session.open(store, "demo", **settings(window=40_000))
-        for turn in range(40):
+        for turn in range(20):
             await say(session, turn)
             await session.fit()
         assert await of(session, Compacted) == []

@@ -209,7 +209,6 @@ def _given(fact: Compacted) -> dict[str, Any]:
     return values
 
 
-@pytest.mark.xfail(strict=True, reason="bugs4: 19, six digits of a sum")
 def test_a_sum_does_not_stand_still_when_it_is_large() -> None:
     histogram = Histogram(SECONDS)
     for _ in range(3):

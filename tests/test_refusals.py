@@ -273,7 +273,6 @@ def test_a_refusal_of_what_another_object_had_fitted_is_judged_by_what_would_be_
     assert 3_000 < recount(ctx.fit()) < recount(conversation(30))
 
 
-@pytest.mark.xfail(strict=True, reason="bugs4: 18b, a limit of one token")
 def test_a_refusal_before_anything_was_said_teaches_nothing() -> None:
     ctx = context(20_000, "handoff")
     assert ctx.overflowed("prompt is too long")

@@ -39,7 +39,7 @@ class Histogram:
         for bound, count in zip((*map(str, self.bounds), "+Inf"), self.counts, strict=True):
             total += count
             yield f'{name}_bucket{{le="{bound}"}} {total}'
-        yield f"{name}_sum {self.sum:g}"
+        yield f"{name}_sum {self.sum!r}"
         yield f"{name}_count {total}"
 
 

@@ -25,7 +25,7 @@ _EXIT: Final = re.compile(
 )
 _FAILED: Final = re.compile(
     r"Traceback \(most recent call last\)|^(?:[\w.]*(?:Error|Exception)|fatal|error|ERROR)\b ?:|command not found"
-    r"|No such file or directory|Permission denied|^FAILED\b|\b\d+ failed\b|panicked at",
+    r"|No such file or directory|Permission denied|^FAILED\b|\b\d+ failed\b|panicked at|^make(?:\[\d+\])?: \*\*\* ",
     re.MULTILINE,
 )
 _EDGE: Final = 2_000

@@ -35,6 +35,8 @@ REFUSALS: Final = 4
 """So often is a request made smaller and sent again."""
 GUESS: Final = 0.9
 """When a provider does not say its limit, it is taken to be this share of what it refused."""
+LEAST: Final = 8
+"""Tokens below which no request can have been too large."""
 TOPIC: Final = "compaction"
 
 
@@ -131,4 +133,6 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             limit = limit * fact.sent // fact.needed
         if limit and limit < fact.sent:
             return replace(self, limits=self.limits | {fact.model: max(1, limit)})
-        return replace(self, inputs=self.inputs | {fact.model: max(1, int(fact.sent * GUESS))})
+        if fact.sent < LEAST:  # whatever was too large, it was nothing that we had sent
+            return self
+        return replace(self, inputs=self.inputs | {fact.model: int(fact.sent * GUESS)})

@@ -4,8 +4,8 @@
     {"name": "read_file", "arguments": {"path": "notes.txt"}}
     ```
 
-Only an answer that is nothing but such objects, each naming a tool that is offered, is taken for calls. So text is
-held back only while it might still become one; whatever else comes is passed on as it is.
+Only an answer that is nothing but such objects, each naming a tool that is offered, is taken for calls; the same
+one twice is one. So text is held back only while it might still become a call; whatever else comes is passed on.
 """
 
 from __future__ import annotations
@@ -41,8 +41,11 @@ class Listener:
         self._holding = bool(tools)
 
     def hear(self, piece: Piece | Reply) -> list[Piece | Reply]:
+        """What can be told now; calls are told only with the reply, when it is sure that they are wanted."""
         if isinstance(piece, Reply):
             return self._end(piece)
+        if piece.sort == "call":
+            return []
         if piece.sort != "text" or not self._holding:
             return [piece]
         self._held += piece.text
@@ -61,12 +64,11 @@ class Listener:
         return [Piece(text=held)] if held else []
 
     def _end(self, reply: Reply) -> list[Piece | Reply]:
-        calls = [] if reply.message.get("tool_calls") else self._calls(self._held)
-        if not calls:
-            return [*self._let_go(), reply]
-        message = {**reply.message, "content": None, "tool_calls": calls}
-        named = [Piece(text=call["function"]["name"], sort="call") for call in calls]
-        return [*named, replace(reply, message=message, stop="tool_calls")]
+        calls = self._calls(self._held)
+        if calls and not reply.message.get("tool_calls"):
+            message = {**reply.message, "content": None, "tool_calls": calls}
+            return [*_named(calls), replace(reply, message=message, stop="tool_calls")]
+        return [*self._let_go(), *_named(reply.message.get("tool_calls") or []), reply]
 
     def _calls(self, text: str) -> list[Json]:
         found = called(text, self._tools)
@@ -82,21 +84,26 @@ class Listener:
         }
 
 
+def _named(calls: list[Json]) -> list[Piece]:
+    return [Piece(text=call["function"]["name"], sort="call") for call in calls]
+
+
 def called(text: str, tools: Collection[str]) -> list[tuple[str, str]]:
-    """The calls that a text consists of, each with its arguments as JSON; none if there is anything else in it."""
+    """The calls that a text consists of, each with its arguments as JSON; none if there is anything else in it, but
+    for the beginning of another call that was cut off."""
     rest = _AROUND.sub(" ", text).strip()
     calls: list[tuple[str, str]] = []
     while rest:
         try:
             value, end = json.JSONDecoder().raw_decode(rest)
         except (ValueError, RecursionError):
-            return []
+            return list(dict.fromkeys(calls)) if rest.startswith("{") else []
         for item in value if isinstance(value, list) else [value]:
             if (call := _read(item, tools)) is None:
                 return []
             calls.append(call)
         rest = rest[end:].strip(" \t\r\n,;")
-    return calls
+    return list(dict.fromkeys(calls))
 
 
 def _read(item: Any, tools: Collection[str]) -> tuple[str, str] | None:

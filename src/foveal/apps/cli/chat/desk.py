@@ -17,7 +17,7 @@ from foveal.apps.cli.chat.front import Front, Question
 from foveal.apps.cli.chat.making import Choice
 from foveal.apps.cli.chat.options import Options
 from foveal.apps.cli.chat.request import Watched, Writing
-from foveal.apps.cli.chat.rows import text_rows
+from foveal.apps.cli.chat.rows import change_rows
 from foveal.apps.cli.chat.telling import note
 from foveal.events import Call, Instructed, Opened
 from foveal.instruction_files import InstructionFiles
@@ -105,6 +105,8 @@ class Desk:
     ) -> None:
         """Another session, model or policy."""
         chosen, provider = choice or self.choice, self.provider
+        if id is not None:
+            provider = Watched(provider.provider)  # what the other session was sent is not this one's
         if model is not None:
             chosen = chosen.with_model(model)
             provider = Watched(making.provider(None, chosen, progress=self.fetching))
@@ -112,7 +114,7 @@ class Desk:
         await self.begin(id or self.session.id, chosen, provider)
         await session.close()
         await writing.close()
-        if provider is not before:
+        if provider.provider is not before.provider:
             await before.close()
 
     async def _introduce(self) -> None:
@@ -153,7 +155,7 @@ class Desk:
         answer = await self.front.ask(
             Question(
                 text=f"Allow {what}?",
-                details=tuple(text_rows(preview, indent="    ")) if preview else (),
+                details=tuple(change_rows(preview)) if preview else (),
                 always=entry,
                 advice=f"Allow it with --allow {call.name}, or everything with --yes.",
             )

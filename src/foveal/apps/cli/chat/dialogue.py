@@ -122,9 +122,12 @@ class Dialogue:
         desk = self.desk
         if not (await desk.session.info()).title:
             await desk.session.rename(one_line(text, width=TITLE))
-        for handle in desk.expanding:
-            await desk.session.expand(handle)
-        desk.expanding.clear()
+        wanted, desk.expanding = desk.expanding, []
+        for handle in wanted:
+            try:
+                await desk.session.expand(handle)
+            except FovealError as problem:  # no room for it: the turn goes on without
+                self.front.tell([note(str(problem), "fair")])
 
     async def _confirm(self) -> None:
         """Where nothing is summarised without consent, ask for it; again after each answer."""

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
@@ -198,9 +199,7 @@ def new_id() -> str:
 def needs(*modules: str) -> None:
     """Say what is missing before anything is begun."""
     for name in modules:
-        try:
-            import_module(name)
-        except ImportError:
+        if find_spec(name) is None:
             raise FovealError(
                 f"this needs {name}, which is not installed: {sys.executable} -m pip install 'foveal[chat]'"
-            ) from None
+            )

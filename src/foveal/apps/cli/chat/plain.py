@@ -14,6 +14,7 @@ from foveal.agent import Answered, Ended, Happening, Streamed
 from foveal.apps.cli.chat.front import Answer, Question
 from foveal.apps.cli.chat.rows import Row, plain, row
 from foveal.apps.cli.chat.telling import note, told
+from foveal.events import unraw
 from foveal.report import Report
 from foveal.visible import visible
 
@@ -38,7 +39,7 @@ class Plain:
         self._write(self._err, f"foveal: {visible(problem)}\n")
 
     def began(self, text: str) -> None:
-        pass
+        self._stage = ""
 
     def happened(self, happening: Happening) -> None:
         if isinstance(happening, Answered):
@@ -56,7 +57,7 @@ class Plain:
     def progress(self, stage: str, detail: str = "") -> None:
         if stage and stage != self._stage:
             self.tell([note(f"{stage} …")])
-        self._stage = stage
+        self._stage = stage or self._stage
 
     async def ask(self, question: Question) -> Answer:
         """Nobody is there to be asked."""
@@ -68,6 +69,13 @@ class Plain:
     def _write(self, where: TextIO, text: str) -> None:
         where.write(text)
         where.flush()
+
+
+def _opaque(value: object) -> Any:
+    """What a provider sent and nobody here reads."""
+    if isinstance(value, msgspec.Raw):
+        return unraw(value)
+    raise TypeError(f"{type(value).__name__} cannot be written as JSON")
 
 
 class Json:
@@ -90,14 +98,14 @@ class Json:
         self._write({"happening": "failed", "sort": sort, "problem": problem})
 
     def began(self, text: str) -> None:
-        pass
+        self._stage = ""
 
     def happened(self, happening: Happening) -> None:
         if isinstance(happening, Streamed) and not happening.piece.text:
             return
         if isinstance(happening, Ended):  # a line for each event of a long log would be no line any more
             happening = replace(happening, report=replace(happening.report, events=()))
-        self._write(msgspec.json.decode(msgspec.json.encode(happening)))
+        self._write(msgspec.to_builtins(happening, enc_hook=_opaque))
 
     def ended(self) -> None:
         pass
@@ -108,7 +116,7 @@ class Json:
     def progress(self, stage: str, detail: str = "") -> None:
         if stage and stage != self._stage:
             self._write({"happening": "waiting", "stage": stage})
-        self._stage = stage
+        self._stage = stage or self._stage
 
     async def ask(self, question: Question) -> Answer:
         self._write({"happening": "asked", "question": question.text, "answer": question.alone})

@@ -53,6 +53,12 @@ def text_rows(text: str, *, style: Style = "", indent: str = "") -> list[Row]:
     return [row(Span(indent + line, style)) for line in text.split("\n")]
 
 
+def change_rows(text: str) -> list[Row]:
+    """What would change, with the lines of a diff in their colours."""
+    marks: dict[str, Style] = {"+": "good", "-": "bad", "@": "accent"}
+    return [row(Span("    " + line, marks.get(line[:1], ""))) for line in text.rstrip("\n").split("\n")]
+
+
 # ── width ────────────────────────────────────────────────────────────────────────────────────────────────
 
 

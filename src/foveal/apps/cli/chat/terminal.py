@@ -18,6 +18,7 @@ from foveal.apps.cli.chat.telling import note
 from foveal.errors import FovealError
 from foveal.report import Report
 from foveal.tokens import counter
+from foveal.visible import one_line
 
 TWICE: Final = 2.0
 """Seconds in which a second Ctrl-C leaves."""
@@ -64,7 +65,7 @@ class Talk:
                 self.screen.failed(str(problem))
                 return 1
             report = await desk.session.report()
-            self.screen.rows(banner(desk, report))
+            self.screen.rows(banner(desk, report, (await desk.session.info()).title))
             self.screen.status(report)
             dialogue = self._dialogue = Dialogue(desk, self.screen)
             self._listed = tuple(info.id for info in await desk.store.sessions() if not info.erased)
@@ -122,7 +123,7 @@ async def talk(options: Options) -> int:
     return await Talk(options).run()
 
 
-def banner(desk: Desk, report: Report) -> list[Row]:
+def banner(desk: Desk, report: Report, title: str) -> list[Row]:
     """Who answers, how much it holds and how that is known, and where this is kept."""
     settings = desk.choice.settings(desk.provider.model)["policy"]
     rows = [
@@ -134,6 +135,9 @@ def banner(desk: Desk, report: Report) -> list[Row]:
         ),
         row(dim(f"  session {desk.session.id} · /help")),
     ]
+    if report.turns:
+        many = "s" * (report.turns != 1)
+        rows.append(row(dim(f"  goes on after {report.turns:,} turn{many}: {one_line(title, width=60)}")))
     if desk.provider.name.startswith("local/"):
         rows += [
             row(),
