@@ -624,6 +624,27 @@ def test_without_a_name_the_first_key_decides_and_without_a_key_the_local_model(
     assert (larger.name, larger.model.window, larger.fetched) == ("local/qwen2.5-coder-1.5b", 8_192, False)
 
 
+def test_a_server_of_your_own_is_as_good_as_a_key_and_ollama_is_not_trusted_with_more_than_its_default() -> (
+    None
+):
+    own = choose.provider(None, environment={"OPENAI_BASE_URL": "http://h:1/v1", "OPENAI_MODEL": "qwen"})
+    assert own.name == "openai/qwen"
+    assert choose.provider("ollama/qwen3", environment={}).model.window == 4_096
+    larger = {"OLLAMA_CONTEXT_LENGTH": "32768"}
+    assert choose.provider("ollama/qwen3", environment=larger).model.window == 32_768
+    assert choose.provider("ollama/qwen3", environment=larger, window=8_000).model.window == 8_000
+
+
+def test_openrouter_cuts_nothing_and_is_told_to_remember_for_claude() -> None:
+    sent = []
+    for name in ("openrouter/deepseek/deepseek-chat", "openrouter/anthropic/claude-sonnet-4.6"):
+        provider = choose.provider(name, environment={"OPENROUTER_API_KEY": "k"})
+        assert isinstance(provider, OpenAIChat)
+        sent.append(provider.options["extra_body"])
+    plugins = [{"id": "context-compression", "enabled": False}]
+    assert sent == [{"plugins": plugins}, {"plugins": plugins, "cache_control": {"type": "ephemeral"}}]
+
+
 @pytest.mark.parametrize(
     ("name", "environment", "sort", "words"),
     [
@@ -640,6 +661,7 @@ def test_without_a_name_the_first_key_decides_and_without_a_key_the_local_model(
         ("local/gpt-7", {}, "refused", "possible are"),
         ("local//nowhere/at/all.gguf", {}, "refused", "cannot be read (No such file or directory)"),
         (None, {"FOVEAL_GGUF": __file__}, "refused", "is not a GGUF file"),
+        (None, {"OPENAI_BASE_URL": "http://h/v1"}, "refused", "name one, or set OPENAI_MODEL"),
     ],
 )
 def test_what_cannot_be_is_told_with_what_can(

@@ -5,13 +5,15 @@
     responses/gpt-5.1                   the same, by OpenAI's Responses API
     gemini/gemini-2.5-pro               GEMINI_API_KEY or GOOGLE_API_KEY
     openrouter/deepseek/deepseek-chat   OPENROUTER_API_KEY
-    ollama/qwen3                        no key; OLLAMA_HOST if it is not on this machine
+    ollama/qwen3                        no key; OLLAMA_HOST if it is not on this machine, OLLAMA_CONTEXT_LENGTH
     vllm/NAME, llamacpp/NAME            no key; VLLM_BASE_URL, LLAMACPP_BASE_URL
     local/qwen2.5-coder-0.5b, -1.5b     nothing at all: fetched once, and run here
     local//path/to/model.gguf           a file of yours
 
 Any but the last two can be followed by `@ADDRESS`: `vllm/Qwen3-8B@http://10.0.0.7:8000/v1`. Without a name, the
-order is that of `DEFAULTS`, and `FOVEAL_GGUF` names the file for the local model.
+order is that of `DEFAULTS`, OPENAI_BASE_URL being as good as a key when OPENAI_MODEL says which model; FOVEAL_GGUF
+names the file for the local model. The window of a model is what is known of it, but Ollama cuts what is longer than
+its own default without a word: so that default is taken, unless somebody says otherwise.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ from foveal.models_io.weights import Tell
 from foveal.ports import Provider
 
 LOCAL: Final = "local"
+OLLAMA_WINDOW: Final = 4_096
 
 
 class Service(NamedTuple):
@@ -70,7 +73,8 @@ SERVICES: Final[dict[str, Service]] = {
         "https://openrouter.ai/api/v1",
         keys=("OPENROUTER_API_KEY",),
         url_from=("OPENROUTER_BASE_URL",),
-        options={"extra_body": {"transforms": []}},  # or it would cut the middle without a word
+        # Or it would cut the middle of a request without a word.
+        options={"extra_body": {"plugins": [{"id": "context-compression", "enabled": False}]}},
     ),
     "ollama": Service(
         "Ollama",
@@ -125,6 +129,9 @@ def provider(
     if not model:
         raise ProviderError(f"{name!r} names no model; {possible()}", sort="refused")
     place = _place(service, address, environment)
+    if service == "ollama" and window is None:
+        given = environment.get("OLLAMA_CONTEXT_LENGTH", "")
+        window = int(given) if given.isdecimal() and int(given) else OLLAMA_WINDOW
     return _remote(service, model, place, window)
 
 
@@ -154,7 +161,15 @@ def _split(name: str | None, environment: Mapping[str, str]) -> tuple[str, str]:
 
 
 def _default(environment: Mapping[str, str]) -> tuple[str, str]:
+    own = environment.get("OPENAI_MODEL", "").strip()
     for service, model in DEFAULTS:
+        if service == "openai" and environment.get("OPENAI_BASE_URL"):
+            if not own and not environment.get("OPENAI_API_KEY", "").strip():
+                raise ProviderError(
+                    "OPENAI_BASE_URL is set, but no model is named: name one, or set OPENAI_MODEL",
+                    sort="refused",
+                )
+            return service, own or model
         if any(environment.get(variable, "").strip() for variable in SERVICES[service].keys):
             return service, model
     return LOCAL, ""
@@ -185,6 +200,12 @@ def _remote(service: str, model: str, place: Place, window: int | None) -> Provi
     name = f"{service}/{model}"
     facts = models.model(f"openai/{model}" if service == "responses" else name, window=window)
     options = SERVICES[service].options
+    if service == "openrouter" and "claude" in model:
+        extra = {
+            **options["extra_body"],
+            "cache_control": {"type": "ephemeral"},
+        }  # it places the marks itself
+        options = {**options, "extra_body": extra}
     if service == "anthropic":
         need("anthropic")
         from foveal.models_io.anthropic import Anthropic

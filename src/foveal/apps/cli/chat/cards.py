@@ -11,6 +11,8 @@ from foveal.report import Report
 
 COLUMNS: Final = 20
 LINES: Final = 10
+WIDE: Final = 76
+"""Columns that grid and legend need beside each other."""
 
 
 class Look(NamedTuple):
@@ -48,12 +50,18 @@ class Part(NamedTuple):
 
 
 def context_card(
-    report: Report, *, files: Sequence[Part] = (), tools: Sequence[Part] = (), colours: bool = True
+    report: Report,
+    *,
+    files: Sequence[Part] = (),
+    tools: Sequence[Part] = (),
+    colours: bool = True,
+    width: int = 80,
 ) -> list[Row]:
+    grid, legend = _grid(report, colours=colours), _legend(report, colours=colours)
     return [
         row(bold("context "), dim(f"{report.model} · window {report.window:,} ({source(report)})")),
         row(),
-        *_beside(_grid(report, colours=colours), _legend(report, colours=colours)),
+        *(_beside(grid, legend) if width >= WIDE else [*grid, row(), *legend]),
         row(),
         _thresholds(report),
         *_made_of("instructions, by file", files),
@@ -64,6 +72,8 @@ def context_card(
 
 def source(report: Report) -> str:
     """Where the window is known from."""
+    if report.model.startswith("local/"):
+        return "as the local server is started"
     words = {"yours": "given by you", "learned": "learned from the provider", "default": "a guess: not known"}
     return words.get(report.window_source, f"from the {report.window_source or 'provider'}")
 

@@ -67,4 +67,9 @@ class Front(Protocol):
     @property
     def colours(self) -> bool: ...
 
+    @property
+    def width(self) -> int:
+        """Columns."""
+        ...
+
     async def ask(self, question: Question) -> Answer: ...

@@ -30,6 +30,7 @@ async def context(desk: Desk, argument: str) -> list[Row]:
         files=await figures.by_file(desk.session, report),
         tools=await figures.by_tool(desk.session, report, desk.box.offered),
         colours=desk.front.colours,
+        width=desk.front.width,
     )
 
 

@@ -24,6 +24,7 @@ class Plain:
 
     asks = False
     colours = False
+    width = 100
 
     def __init__(self, *, out: TextIO | None = None, err: TextIO | None = None) -> None:
         self._out, self._err = out or sys.stdout, err or sys.stderr
@@ -83,6 +84,7 @@ class Json:
 
     asks = False
     colours = False
+    width = 100
 
     def __init__(self, *, out: TextIO | None = None) -> None:
         self._out = out or sys.stdout
