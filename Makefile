@@ -8,7 +8,7 @@ PIP := $(PY) -m pip --disable-pip-version-check -q
 .PHONY: chat test lint bench soak refresh-models clean
 
 chat: $(VENV)/.chat
-	@$(PY) -m foveal.apps.cli.demo
+	@$(PY) -m foveal.apps.cli chat
 
 test: $(VENV)/.test
 	@$(VENV)/bin/ruff check .
@@ -33,17 +33,17 @@ $(VENV)/.venv:
 
 $(VENV)/.chat: pyproject.toml constraints.txt $(VENV)/.venv
 	@echo "installing foveal …"
-	@$(PIP) install -c constraints.txt -e '.[exact]'
+	@$(PIP) install -c constraints.txt -e '.[exact,chat,local]'
 	@touch $@
 
 $(VENV)/.test: $(VENV)/.chat
 	@echo "installing what the tests use …"
-	@$(PIP) install -c constraints.txt -e '.[exact,test,lint]'
+	@$(PIP) install -c constraints.txt -e '.[exact,chat,local,test,lint]'
 	@touch $@
 
 $(VENV)/.bench: $(VENV)/.chat
 	@echo "installing what the benchmarks compare with …"
-	@$(PIP) install -c constraints.txt -e '.[exact,bench]'
+	@$(PIP) install -c constraints.txt -e '.[exact,chat,local,bench]'
 	@touch $@
 
 clean:

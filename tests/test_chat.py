@@ -7,6 +7,7 @@ import io
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -453,23 +454,20 @@ def test_a_start_that_fails_says_why_and_ends(place: Place) -> None:
 
 
 def test_in_mode_confirm_the_question_comes_back_after_each_answer(place: Place) -> None:
-    place.answers(*["word " * 900] * 4, *["word " * 120] * 20)
+    place.answers(*(f"{'word ' * 890}\n\nend {number}" for number in range(6)), "Shortly.", "Again.")
     with place.terminal("--session", "s", "--window", 8000, "--mode", "confirm", rows=40) as terminal:
-        terminal.see("ctx ")
-        for number in range(20):
+        assert "policy confirm, confirm" in terminal.see("ctx ")
+        for number in range(6):
+            assert "Compact conversation?" not in terminal.text
             terminal.enter(f"tell me {number}")
-            terminal.see(lambda t, n=number: f"› tell me {n}" in t.text and "Ctrl-C stops" not in t.text)
-            if "Compact conversation?" in terminal.text:
-                break
-        asked = re.search(
-            r"Context usage at \d+ % \(([\d,]+)/[\d,]+ tokens\)\. Compact conversation\?", terminal.text
-        )
-        assert asked
-        assert "policy confirm, confirm" in terminal.text
+            terminal.see(f"end {number}")
         terminal.see("[y/N]")
+        asked = r"Context usage at 9\d % \([\d,]+/[\d,]+ tokens\)\. Compact conversation\?"
+        assert re.search(asked, terminal.text)
         terminal.enter("another question")  # any other line is a no
         terminal.see("Compact conversation? no")
-        terminal.see(lambda t: t.text.count("Compact conversation?") >= 2 and "[y/N]" in "\n".join(t.lines))
+        terminal.see("Shortly.")
+        terminal.see(lambda t: t.text.count("Compact conversation?") == 2 and "[y/N]" in t.text)
         terminal.enter("y")
         seen = terminal.see("before and after:")
         assert "summarised e" in seen
@@ -583,6 +581,7 @@ def test_json_is_one_object_a_line_and_nothing_else(place: Place) -> None:
     assert done.stdout.isascii()
     told = [json.loads(line) for line in done.stdout.splitlines()]
     told = [one for one, before in zip(told, [{}, *told], strict=False) if not _streams(one, before)]
+    assert told.pop(0)["session"] == "s"
     assert [one["happening"] for one in told] == [
         "heard", "answered", "calling", "returned", "streamed", "answered", "ended",
         "shown", "heard", "streamed", "answered", "ended", "failed",
@@ -625,6 +624,32 @@ def test_a_session_is_gone_on_with_by_its_name_its_beginning_or_as_the_newest(
     done = place.piped("run", "--resume", "nothing", "e")
     assert done.returncode == 1
     assert "no session 'nothing'" in done.stderr
+
+
+def test_ctrl_c_ends_a_pipe_that_waits_for_more(place: Place) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "foveal.apps.cli", "chat", "--session", "s"],
+        env=place.env, cwd=place.folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    with process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(b"hi\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == b"Hello **you**.\n"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(10) == 130
+
+
+def test_ctrl_d_leaves_at_once_even_while_a_turn_runs(place: Place) -> None:
+    place.answers("\n\n".join(f"part {n}" for n in range(400)), delay=0.05)
+    with place.terminal("--session", "s") as terminal:
+        terminal.see("ctx ")
+        terminal.enter("go")
+        terminal.see("part 2")
+        terminal.type(CTRL_D)
+        assert terminal.ended() == 0
+    assert place.request()[-1]["role"] == "assistant"
 
 
 def test_a_missing_key_is_one_sentence(place: Place) -> None:
@@ -1088,7 +1113,7 @@ def test_cells_of_the_grid_add_up_whatever_the_amounts() -> None:
 def test_a_paste_stands_for_its_text_as_long_as_its_name_is_there() -> None:
     pastes = Pastes()
     name = pastes.short("x" * 10_000)
-    assert name == "[paste 1: 1 lines, 10,000 characters]"
+    assert name == "[paste 1: 1 line, 10,000 characters]"
     assert pastes.whole(f"a {name} b") == f"a {'x' * 10_000} b"
-    assert pastes.whole("[paste 2: 1 lines, 10,000 characters]") == "[paste 2: 1 lines, 10,000 characters]"
+    assert pastes.whole("[paste 2: 1 line, 10,000 characters]") == "[paste 2: 1 line, 10,000 characters]"
     assert pastes.short("short\ntext") == "short\ntext"

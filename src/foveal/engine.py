@@ -15,6 +15,7 @@ import msgspec
 from msgspec.structs import replace
 
 from foveal import clip as clipping
+from foveal import seen
 from foveal.accounts import Accounts
 from foveal.budget import Budget, Caps, reserve_for
 from foveal.budget import plan as room
@@ -216,10 +217,22 @@ class Engine:
             return
         name = next((slot.call.name for slot in found[0].slots if slot.result is found[1]), fact.name)
         limits = self._limits(name, call)
-        if limits == UNLIMITED:
+        if self._refer(event, fact, limits) or limits == UNLIMITED:
             return
         for clipped in _clips(event, fact, limits, self.view.meter.counter, rule=f"{self.policy.name}: clip"):
             self.append(clipped, at=event.at)
+
+    def _refer(self, event: Event, fact: ToolReturned, limits: Limits) -> bool:
+        """Show lines that stand above already as references; not when the rest would have to be clipped anyway."""
+        if not self.policy.refer or limits.lines or limits.bytes or self.view.late[-1:] == [event.seq]:
+            return False
+        rule = f"{self.policy.name}: seen"
+        clips = list(seen.clips(self.view, event.seq, fact.content, saving=self.policy.refer, rule=rule))
+        if limits.tokens is not None and sum(clipped.kept_tokens for clipped in clips) > limits.tokens:
+            return False
+        for clipped in clips:
+            self.append(clipped, at=event.at)
+        return bool(clips)
 
     def _limits(self, tool: str, call: Limits | None) -> Limits:
         default = self.policy.clip or UNLIMITED

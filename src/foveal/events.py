@@ -230,6 +230,8 @@ class Clipped(Fact, frozen=True, tag="clipped"):
     total_lines: int = 0
     strategy: str = ""
     rule: str = ""
+    sources: tuple[int, ...] = ()
+    """The events that markers refer to, where they stand for lines that are shown elsewhere."""
 
 
 class Mark(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):

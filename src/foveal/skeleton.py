@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 from typing import Final
 
 from foveal import salient
@@ -32,6 +32,7 @@ _EDGE: Final = 2_000
 """Characters at each end of a result that are searched for its outcome."""
 LINE: Final = 160
 """A salient line is shown up to this many characters."""
+_NUMBER: Final = re.compile(r"\d+[\t:|-]\s*")
 _NO_BRACKETS: Final = str.maketrans("[]", "()")
 SUBJECT: Final = 80
 """Of a command or a path, so many characters name the call."""
@@ -78,15 +79,44 @@ def subject(call: Call) -> str:
     return line if len(line) <= SUBJECT else line[: SUBJECT - 1] + "…"
 
 
+def bare(line: str) -> str:
+    """A line without the blanks around it and without the number that a listing puts in front of it."""
+    line = line.strip()
+    return _NUMBER.sub("", line, count=1) if line[:1].isdigit() else line
+
+
+def leaves(arguments: str) -> list[str]:
+    """The texts among the arguments of a call, decoded; the arguments themselves when they are no JSON."""
+    try:
+        return list(_leaves(json.loads(arguments)))
+    except (ValueError, RecursionError):
+        return [arguments]
+
+
+def _leaves(value: object) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list):
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from _leaves(inner)
+
+
 def placeholder(
-    text: str, *, what: str, handle: str, tokens: int, room: int, elsewhere: Set[str] = frozenset()
+    text: str,
+    *,
+    what: str,
+    handle: str,
+    tokens: int,
+    room: int,
+    elsewhere: Set[str] = frozenset(),
+    lines: Sequence[str] = (),
 ) -> str:
-    """The text that stands for `text`: a first line that is always there, then a skeleton of at most `room`
-    characters. Names found in `elsewhere`, what the view shows anyway, are not repeated."""
-    lines = text.count("\n") + 1
-    first = f"[foveal: masked {what}; {tokens:,} tokens, {lines:,} lines; whole text: {handle}]"
-    kept = list(_skeleton(text, room, elsewhere))
-    return "\n".join([first, *kept])
+    """The text that stands for `text`: a first line that is always there, the `lines` to keep, then a skeleton of
+    at most `room` characters. Names found in `elsewhere`, what the view shows anyway, are not repeated."""
+    total = text.count("\n") + 1
+    first = f"[foveal: masked {what}; {tokens:,} tokens, {total:,} lines; whole text: {handle}]"
+    shown = set(elsewhere).union(*map(names, lines)) if lines else elsewhere
+    return "\n".join([first, *lines, *_skeleton(text, room, shown)])
 
 
 def _skeleton(text: str, room: int, elsewhere: Set[str]) -> Iterator[str]:

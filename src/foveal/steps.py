@@ -7,7 +7,7 @@ a step is `Shown`: the fact of the log, and overlays that say what stands in the
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 from msgspec import UNSET
 from msgspec.structs import replace
@@ -25,19 +25,21 @@ NO_RESULT: Final = "[foveal: this call has no recorded result; it was interrupte
 class Overlay:
     """What is shown instead of a part of a message, and the event that says so."""
 
-    __slots__ = ("level", "owner", "rule", "text")
+    __slots__ = ("level", "owner", "rule", "sources", "text")
 
-    def __init__(self, text: str, level: Level, owner: int, rule: str) -> None:
+    def __init__(self, text: str, level: Level, owner: int, rule: str, sources: tuple[int, ...] = ()) -> None:
         self.text = text
         self.level: Level = level
         self.owner = owner
         self.rule = rule
+        self.sources = sources
+        """The events that the text refers to: it holds as long as they are shown as they were then."""
 
 
 class Shown:
     """A message of the log as it is shown: the fact, and overlays on its parts (-1 for all of it)."""
 
-    __slots__ = ("fact", "incompressible", "marked", "names", "overlays", "seq")
+    __slots__ = ("fact", "failed", "incompressible", "lines", "marked", "names", "overlays", "seq")
 
     def __init__(self, seq: int, fact: Message) -> None:
         self.seq = seq
@@ -45,6 +47,10 @@ class Shown:
         self.overlays: dict[int, Overlay] | None = None
         self.names: frozenset[str] | None = None
         """The names in it as it is shown, kept by whoever asks for them; None when it changed since."""
+        self.lines: frozenset[str] | None = None
+        """Its lines that are shown as they were said, kept likewise."""
+        self.failed: bool | None = None
+        """Whether it tells of a failure, once somebody has looked."""
         self.marked = -1
         """The event that gave it its newest marks."""
         self.incompressible = False
@@ -82,7 +88,20 @@ class Shown:
         if self.overlays is None:
             self.overlays = {}
         self.overlays[part] = overlay
-        self.names = None
+        self.names = self.lines = None
+
+    def uncover(self, part: int) -> None:
+        """Show a part as it was said again."""
+        if self.overlays and self.overlays.pop(part, None):
+            self.names = self.lines = None
+
+    def said(self, part: int) -> str | None:
+        """The words of a part as they were said; None when it has none."""
+        content = self.fact.content
+        if isinstance(content, str):
+            return content
+        found = content[part] if 0 <= part < len(content) else None
+        return found.text if isinstance(found, Text) else None
 
     def as_shown(self) -> Message:
         """The fact with its overlays in place: what the wire writes."""
@@ -144,10 +163,21 @@ class Slot:
         )
 
 
+class Wrote(NamedTuple):
+    """What the calls of a step say, whatever is shown of them; kept by whoever asks for it."""
+
+    about: tuple[frozenset[str], ...]
+    """For each call the things that it is about."""
+    mentioned: frozenset[str]
+    """All things that the step names."""
+    lines: frozenset[str]
+    """The lines that its calls write."""
+
+
 class Step:
     """The smallest thing that can be hidden: an utterance and all that answers it."""
 
-    __slots__ = ("covers", "kind", "messages", "native", "pin", "said", "seq", "slots", "units")
+    __slots__ = ("covers", "kind", "messages", "native", "pin", "said", "seq", "slots", "units", "wrote")
 
     def __init__(self, seq: int, kind: Kind, fact: Message) -> None:
         self.seq = seq
@@ -161,6 +191,7 @@ class Step:
         self.messages = 1
         """How many messages this step is in the log."""
         self.units: int | None = None
+        self.wrote: Wrote | None = None
         self.native: list[dict[str, object]] | None = None
         """The step in the provider's language, kept by whoever renders; None when it changed since."""
 

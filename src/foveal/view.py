@@ -199,7 +199,7 @@ class View:
                 self._instructed(seq, fact)
             case Clipped():
                 text = _pieced(fact, self._where.get(fact.target))
-                self._overlay(fact.target, fact.part, Overlay(text, "clipped", seq, fact.rule))
+                self._overlay(fact.target, fact.part, Overlay(text, "clipped", seq, fact.rule, fact.sources))
             case Masked():
                 for mask in fact.masks:
                     self._overlay(mask.target, mask.part, Overlay(mask.text, "masked", seq, fact.rule))
@@ -325,7 +325,10 @@ class View:
         content = shown.fact.content
         if part != -1 and (isinstance(content, str) or not 0 <= part < len(content)):
             return  # no such part: a fact from a file that somebody wrote by hand
-        shown.overlay(part, overlay)
+        if overlay.level == "clipped" and overlay.text == shown.said(part):  # what was cut is whole again
+            shown.uncover(part)
+        else:
+            shown.overlay(part, overlay)
         if overlay.level == "masked":
             self._forget_media(shown, part)
             if part == -1:

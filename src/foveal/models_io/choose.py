@@ -12,8 +12,8 @@
 
 Any but the last two can be followed by `@ADDRESS`: `vllm/Qwen3-8B@http://10.0.0.7:8000/v1`. Without a name, the
 order is that of `DEFAULTS`, OPENAI_BASE_URL being as good as a key when OPENAI_MODEL says which model; FOVEAL_GGUF
-names the file for the local model. The window of a model is what is known of it, but Ollama cuts what is longer than
-its own default without a word: so that default is taken, unless somebody says otherwise.
+names the file for the local model. The window of a model is what is known of it, but Ollama cuts what is longer
+than its own default without a word: so that default is taken, unless somebody says otherwise.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ def openai_client(place: Place, *, silence: float = SILENCE) -> AsyncOpenAI:
         api_key=place.key.reveal() or NO_KEY,
         base_url=place.url,
         max_retries=TRIES,
-        http_client=_http(openai.DefaultAsyncHttpxClient, place, silence),
+        http_client=_http(openai, place, silence),
     )
 
 
@@ -45,7 +45,7 @@ def anthropic_client(place: Place, *, silence: float = SILENCE) -> AsyncAnthropi
         api_key=place.key.reveal() or NO_KEY,
         base_url=place.url,
         max_retries=TRIES,
-        http_client=_http(anthropic.DefaultAsyncHttpxClient, place, silence),
+        http_client=_http(anthropic, place, silence),
     )
 
 
@@ -57,12 +57,10 @@ def need(library: str) -> None:
         )
 
 
-def _http(kind: Any, place: Place, silence: float) -> Any:
+def _http(library: Any, place: Place, silence: float) -> Any:
     """An HTTP client for one place; one on this machine is never asked through a proxy."""
-    import httpx2
-
-    return kind(
-        timeout=httpx2.Timeout(silence, connect=CONNECT),
+    return library.DefaultAsyncHttpxClient(
+        timeout=library.Timeout(silence, connect=CONNECT),
         event_hooks={"response": [_impatient]},
         trust_env=not place.here,
     )

@@ -1,76 +1,133 @@
-"""`economy`, the default: few, large reductions, made when they cost the least.
+"""`economy`, the default: few reductions, made when they cost the least, of what is least likely to be needed.
 
-Changing an early message makes the provider read everything behind it again at the full price. So nothing is
-touched until the room is full; then one deep cut makes space for a long while. It comes earlier only
+Four fifths of a bill is reading the cached beginning of the conversation again, so what counts is how large
+requests are on average; but changing an early message makes the provider read everything behind it again at the
+full price.
 
-- when the prefix is lost anyway (the cache has gone cold; the model, the tools or the system text changed), or
-- when, by the model's own prices, the calls to be expected repay the rewrite. How many calls to expect is
-  guessed from how many there were: a conversation that has lasted is likely to last.
+- What can be saved when a result arrives breaks no cache: lines that stand above already become a reference
+  (`refer`).
+- What nobody is likely to come back to (`foveal.policies.value`) is masked before it must be, as soon as it pays:
+  when the calls that have read it in vain, times `patience`, cost what the rewrite costs. Nobody knows how many
+  calls are to come; waiting for as long as that is never much dearer than having known. The cut begins where most
+  is gained, so an early part that has been cut before stays in the cache.
+- When the prefix is lost anyway (the cache has gone cold; the model, the tools or the system text changed), the
+  same is masked for nothing.
+- When the room is full, one deep cut makes space for a long while: down to `target`, the least likely first. When
+  that does not get far enough to last, the oldest turns are summarised, or dropped.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from foveal import seen, skeleton
 from foveal.budget import Budget
 from foveal.compaction.plan import Plan
-from foveal.events import Reduction
-from foveal.policies import rungs
+from foveal.events import Mask, Masked, Reduction, text_of
+from foveal.policies import rungs, value
 from foveal.policies.moment import Moment
 from foveal.policies.settings import Policy
-from foveal.steps import Slot
+from foveal.policies.value import Item
 from foveal.view import View
 
-WORTH = 0.1
+WORTH = 0.03
 """A cut that nobody needs must remove at least this share of the messages."""
 
 
 def decide(view: View, budget: Budget, moment: Moment, policy: Policy) -> Reduction | Plan | None:
+    restored = seen.again(view, saving=policy.refer)
+    if restored is not None:
+        return restored
     goal = budget.hard * policy.target
-    if view.units > budget.act or (moment.cutting and view.units > goal):
-        return _cut(view, budget, moment, policy, goal)
-    if moment.cutting or view.units <= budget.hard * policy.early:
-        return None
-    slots = rungs.maskable(view, policy) if policy.mask else []
-    reason = _reason(view, moment, policy, slots)
-    return rungs.mask(view, slots, policy, excess=view.units - goal, reason=reason) if reason else None
-
-
-def _cut(view: View, budget: Budget, moment: Moment, policy: Policy, goal: float) -> Reduction | Plan | None:
-    """Mask down to the goal; when that does not get far enough to last, summarise the oldest turns, or drop
-    them."""
-    excess = view.units - goal
-    if policy.mask:
-        reduction = rungs.mask(view, rungs.maskable(view, policy), policy, excess=excess, reason="budget")
-        if reduction is None and policy.mask_arguments:
-            reduction = rungs.mask_arguments(view, policy, excess=excess, reason="budget")
-        if reduction is not None:
-            return reduction
     lasting = (goal + budget.hard) / 2
+    if view.units > budget.act or (moment.cutting and view.units > lasting):
+        return _cut(view, budget, moment, policy, goal=goal, lasting=lasting)
+    if moment.cutting or not policy.mask or view.units <= budget.hard * policy.early:
+        return None
+    reason, spent = _paying(view, moment, policy)
+    return _mask(view, spent, policy, reason=reason) if reason else None
+
+
+def _cut(
+    view: View, budget: Budget, moment: Moment, policy: Policy, *, goal: float, lasting: float
+) -> Reduction | Plan | None:
+    if policy.mask:
+        enough = _enough(value.items(view, policy), policy, excess=view.units - goal)
+        masked = _mask(view, enough, policy, reason="budget")
+        if masked is not None:
+            return masked
     if view.units > lasting:
         planned = rungs.compact(view, budget, moment, policy, reason="tokens")
         if planned is not None:
             return planned
-        if (
-            moment.compacted and view.units <= budget.hard
-        ):  # a summary was made, or will be ready for a later call
+        if moment.compacted and view.units <= budget.hard:  # one was made, or will be ready for a later call
             return None
-        dropped = rungs.drop(
-            view, policy, excess=view.units - lasting, reason="budget", keep_task=policy.keep_task
-        )
+        excess = view.units - lasting
+        dropped = rungs.drop(view, policy, excess=excess, reason="budget", keep_task=policy.keep_task)
         if dropped is not None:
             return dropped
     return rungs.must_fit(view, budget, policy, target=lasting)
 
 
-def _reason(view: View, moment: Moment, policy: Policy, slots: list[Slot]) -> str:
-    """Why to cut now although nothing forces it; "" when it would not pay."""
-    if not slots:
-        return ""
-    first = slots[0].step
-    removed = sum(slot.result.units(view.meter) for slot in slots if slot.result is not None)
-    removed = int(removed * (1 - policy.skeleton_share))
-    if removed < WORTH * view.units:
-        return ""
-    if moment.free_break:
-        return "cold-cache" if moment.cold else "broken-prefix"
-    behind = sum(view.units_of(step) for step in reversed(view.steps) if step.seq >= first.seq) - removed
-    return "price" if moment.calls_to_repay(removed, behind) <= policy.patience * moment.calls else ""
+def _enough(items: Sequence[Item], policy: Policy, *, excess: float) -> list[Item]:
+    """The first of these that save so many units together."""
+    chosen: list[Item] = []
+    for item in items:
+        if excess <= 0:
+            break
+        chosen.append(item)
+        excess -= item.units * (1 - policy.skeleton_share)
+    return chosen
+
+
+def _paying(view: View, moment: Moment, policy: Policy) -> tuple[str, list[Item]]:
+    """What to mask although nothing forces it, and why; "" when it would not pay."""
+    spent = [item for item in value.items(view, policy) if item.idle >= policy.idle]
+    edge = view.results - policy.keep_last
+    by_step: dict[int, list[Item]] = {}
+    for item in spent:
+        by_step.setdefault(item.slot.step.seq, []).append(item)
+    behind = removed = vain = best = 0.0
+    first = -1
+    for step in reversed(view.steps if spent else ()):
+        behind += view.units_of(step)
+        for item in by_step.get(step.seq, ()):
+            saved = item.units * (1 - policy.skeleton_share)
+            removed += saved
+            vain += saved * max(0, edge - item.slot.ordinal)
+        if step.seq not in by_step or removed < WORTH * view.units:
+            continue
+        net = policy.patience * moment.read * vain - (moment.write - moment.read) * (behind - removed)
+        if net > best or moment.free_break:
+            first, best = step.seq, net
+    if first < 0:
+        return "", []
+    reason = "price" if not moment.free_break else "cold-cache" if moment.cold else "broken-prefix"
+    return reason, [item for item in spent if item.slot.step.seq >= first]
+
+
+def _mask(view: View, items: Sequence[Item], policy: Policy, *, reason: str) -> Masked | None:
+    """Mask these, keeping lines that were quoted before, and names that stand nowhere else."""
+    gone = {id(item.slot.result if item.part == -1 else item.slot.step.said) for item in items}
+    elsewhere = rungs.names_beside(view, gone) if policy.skeleton_share and items else set()
+    quoted = value.quoted(view, gone) if policy.skeleton_share and items else set()
+    masks: list[Mask] = []
+    for item in items:
+        made = _masked(view, item, policy, elsewhere, quoted)
+        if made is not None:
+            masks.append(made)
+            elsewhere.update(skeleton.names(made.text))
+    return Masked(masks=tuple(masks), reason=reason, rule=policy.name) if masks else None
+
+
+def _masked(view: View, item: Item, policy: Policy, elsewhere: set[str], quoted: set[str]) -> Mask | None:
+    slot = item.slot
+    if item.part >= 0 or slot.result is None:
+        return rungs.mask_call(view, slot, policy, elsewhere)
+    lines = text_of(slot.result.fact.content).split("\n") if quoted else []
+    kept = {bare: line.rstrip() for line in lines if (bare := skeleton.bare(line)) in quoted}
+    made = rungs.mask_result(view, slot, policy, elsewhere, tuple(kept.values()))
+    if made is None:
+        return None
+    quoted -= kept.keys()
+    return made[0]

@@ -11,7 +11,7 @@ What no rung touches: instructions, pinned steps, the latest user message, and t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence, Set
 from itertools import islice, zip_longest
 from typing import NamedTuple
 
@@ -74,8 +74,11 @@ def open_errors(view: View) -> set[int]:
 
 
 def _failed(result: Shown) -> bool:
-    fact = result.fact
-    return isinstance(fact, ToolReturned) and (fact.error or skeleton.failed(text_of(fact.content)))
+    if result.failed is None:
+        fact = result.fact
+        told = isinstance(fact, ToolReturned) and (fact.error or skeleton.failed(text_of(fact.content)))
+        result.failed = told
+    return result.failed
 
 
 def maskable(view: View, policy: Policy) -> list[Slot]:
@@ -120,14 +123,17 @@ def mask(view: View, slots: Iterable[Slot], policy: Policy, *, excess: float, re
     for slot in chosen:
         if excess <= 0:
             break
-        made = _mask_result(view, slot, policy, elsewhere)
+        made = mask_result(view, slot, policy, elsewhere)
         if made is not None:
             masks.append(made[0])
             excess -= made[1]
     return Masked(masks=tuple(masks), reason=reason, rule=policy.name) if masks else None
 
 
-def _mask_result(view: View, slot: Slot, policy: Policy, elsewhere: set[str]) -> tuple[Mask, int] | None:
+def mask_result(
+    view: View, slot: Slot, policy: Policy, elsewhere: Set[str], lines: Sequence[str] = ()
+) -> tuple[Mask, int] | None:
+    """The mask of one result, with the lines that it keeps, and what it saves; None when that is too little."""
     result = slot.result
     assert result is not None
     units = result.units(view.meter)
@@ -140,6 +146,7 @@ def _mask_result(view: View, slot: Slot, policy: Policy, elsewhere: set[str]) ->
         tokens=view.meter.message(result.seq, result.fact),
         room=_room(units, policy),
         elsewhere=elsewhere,
+        lines=lines,
     )
     saved = units - view.meter.counter.count(text)
     result.incompressible = saved < LEAST_SAVING
@@ -151,37 +158,26 @@ def _room(units: int, policy: Policy) -> int:
     return int(min(units * policy.skeleton_share, policy.skeleton_tokens) * CHARACTERS)
 
 
-def mask_arguments(view: View, policy: Policy, *, excess: float, reason: str) -> Masked | None:
-    """Mask the long arguments of old calls, oldest first, until `excess` units are saved."""
-    masks: list[Mask] = []
-    for step in _old_calls(view, policy):
-        for place, call in calls_of(step.said.fact.content):
-            if excess <= 0:
-                break
-            units = view.meter.replaceable(step.seq, place, step.said.fact.content)
-            if units < policy.mask_arguments or not _whole(step, place, call):
-                continue
-            shown = handle(step.seq)
-            room = _room(units, policy)
-            text = skeleton.arguments(call, handle=shown, tokens=units, room=room)
-            saved = units - view.meter.counter.count(text)
-            if saved >= LEAST_SAVING:
-                masks.append(Mask(target=step.seq, text=text, part=place))
-                excess -= saved
-    return Masked(masks=tuple(masks), reason=reason, rule=policy.name) if masks else None
+def mask_call(view: View, slot: Slot, policy: Policy, elsewhere: Set[str]) -> Mask | None:
+    """The mask of the arguments of one call; None when it saves too little."""
+    step, place = slot.step, slot.place
+    units = view.meter.replaceable(step.seq, place, step.said.fact.content)
+    room = _room(units, policy)
+    text = skeleton.arguments(
+        slot.call, handle=handle(step.seq), tokens=units, room=room, elsewhere=elsewhere
+    )
+    saved = units - view.meter.counter.count(text)
+    return Mask(target=step.seq, text=text, part=place) if saved >= LEAST_SAVING else None
 
 
-def _whole(step: Step, place: int, call: Call) -> bool:
+def whole(step: Step, place: int, call: Call) -> bool:
     """The arguments are shown as the model wrote them, and others could stand in their place."""
     return call.replaceable and not (step.said.overlays and place in step.said.overlays)
 
 
-def _old_calls(view: View, policy: Policy) -> Iterator[Step]:
-    """Steps whose calls are answered and lie behind the newest results."""
-    newest = view.results - policy.keep_last
-    for step in view.steps[:-1]:
-        if step.slots and not step.pinned and not step.open and step.slots[-1].ordinal < newest:
-            yield step
+def settled(view: View, step: Step) -> bool:
+    """All calls of the step are answered, and it is not the newest."""
+    return not step.open and not step.pinned and step is not view.steps[-1]
 
 
 def names_beside(view: View, masked: set[int]) -> set[str]:
@@ -418,7 +414,7 @@ def _squeezed_arguments(view: View) -> Masked | None:
         if step.open or step.pinned:
             continue
         for place, call in calls_of(step.said.fact.content):
-            if not _whole(step, place, call):
+            if not whole(step, place, call):
                 continue
             units = view.meter.replaceable(step.seq, place, step.said.fact.content)
             text = skeleton.arguments(call, handle=handle(step.seq), tokens=units, room=0)

@@ -35,6 +35,9 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The same as a share of the room, whichever is less: a window may be smaller than the limit."""
     clip_tools: dict[str, Limits] = {}
     """Limits of single tools, by name; they go before `clip`."""
+    refer: int = 0
+    """Lines of a new result that stand above already are shown as a reference where that saves so many tokens;
+    0 shows them again."""
     max_history_tokens: int = 0
     """A cap on messages other than instructions; 0 is none."""
     keep_first: int = 0
@@ -56,8 +59,11 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The first user message is dropped last of all."""
     early: float = 1.0
     """Above this share of the room a reduction is made before it must be, if it pays for itself."""
+    idle: int = 0
+    """Only what nobody has touched for so many results is masked before it must be."""
     patience: float = 1.0
-    """How many more calls to expect, as a multiple of the calls so far, when asking whether it will pay."""
+    """How many more calls to expect, as a multiple of those that have read a text in vain, when asking whether
+    masking it will pay."""
     mode: Mode = "auto"
     """Whether old turns become summaries: by themselves, when somebody agrees, or only by hand."""
     compact: bool = False
@@ -107,6 +113,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 _SHARES: Final = ("warn", "act", "target", "clip_share", "skeleton_share", "early", "tail", "summary_share")
 _COUNTS: Final = (
     "act_tokens", "max_history_tokens", "keep_first", "keep_last", "mask_arguments", "skeleton_tokens",
+    "refer", "idle",
     "keep_messages", "retain_user_tokens", "every_turns", "overlap_turns",
 )  # fmt: skip
 
@@ -132,12 +139,14 @@ PRESETS: Final[Mapping[str, Policy]] = {
         target=0.3,
         clip=Limits(strategy="smart", tokens=16_000),
         clip_share=0.35,
+        refer=40,
         mask=True,
         keep_last=3,
-        mask_arguments=400,
+        mask_arguments=80,
         keep_task=True,
-        early=0.9,
-        patience=0.1,
+        early=0.1,
+        idle=30,
+        patience=2.0,
         compact=True,
     ),
     "handoff": replace(

@@ -83,7 +83,7 @@ COMMANDS: Final = (
         "/export", "FILE [FORMAT]", "write the session: foveal, openai, responses, anthropic", steering.export
     ),
     Command("/help", "", "this", _help),
-    Command("/quit", "", "leave; the session stays", _quit, waits=True),
+    Command("/quit", "", "leave; the session stays", _quit),
 )
 NAMED: Final = {command.name: command for command in COMMANDS} | {"/exit": COMMANDS[-1]}
 

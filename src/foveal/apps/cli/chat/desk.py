@@ -6,8 +6,9 @@ behind its back, and no other session is touched.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AsyncExitStack
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack, suppress
 from importlib import resources
 from typing import Any
 
@@ -19,6 +20,7 @@ from foveal.apps.cli.chat.options import Options
 from foveal.apps.cli.chat.request import Watched, Writing
 from foveal.apps.cli.chat.rows import change_rows
 from foveal.apps.cli.chat.telling import note
+from foveal.errors import FovealError
 from foveal.events import Call, Instructed, Opened
 from foveal.instruction_files import InstructionFiles
 from foveal.ports import Store
@@ -41,6 +43,7 @@ class Desk:
         self.approvals = Approvals.of((*choice.config.get("tools.allow"), *options.allow))
         self.served: list[Tool] = []
         """The tools of MCP servers."""
+        self._warming: asyncio.Task[None] | None = None
         self.expanding: list[str] = []
         """Handles to be shown whole to the model in the next turn."""
         self.files: InstructionFiles
@@ -66,6 +69,9 @@ class Desk:
         return desk
 
     async def close(self) -> None:
+        if self._warming is not None:
+            self._warming.cancel()
+            await asyncio.wait({self._warming})
         await self.session.close()
         await self.writing.close()
         await self.provider.close()
@@ -98,6 +104,7 @@ class Desk:
         self.box = Toolbox(making.tools(self.options, session, choice.config, served=self.served))
         self.agent = Agent(session, provider, self.box, approve=self.approve, guidance=self.files)
         self.expanding.clear()
+        self._warm_up(provider)
         await self._introduce()
 
     async def exchange(
@@ -116,6 +123,12 @@ class Desk:
         await writing.close()
         if provider.provider is not before.provider:
             await before.close()
+
+    def _warm_up(self, provider: Watched) -> None:
+        """A local model is fetched and started while the user thinks; what goes wrong is told when it is asked."""
+        start = getattr(provider.provider, "start", None)
+        if start is not None and self.front.asks:
+            self._warming = asyncio.create_task(_tried(start))
 
     async def _introduce(self) -> None:
         """The system text, once a session: where nothing has been said yet."""
@@ -163,6 +176,11 @@ class Desk:
         if answer == "a" and entry:
             self.approvals = self.approvals.allow(entry)
         return answer in ("y", "a")
+
+
+async def _tried(start: Callable[[], Awaitable[None]]) -> None:
+    with suppress(FovealError, OSError):
+        await start()
 
 
 async def _trusting(choice: Choice, front: Front) -> Choice:

@@ -22,6 +22,9 @@ REMEMBERED: Final = 10_000
 """A longer text is not kept in the history."""
 
 
+_PASTE: Final = re.compile(r"\[paste \d+: [\d,]+ lines?, [\d,]+ characters\]")
+
+
 class Pastes:
     """Large texts that stand in the line as `[paste 1: 20,480 lines, 1,048,576 characters]`."""
 
@@ -33,7 +36,8 @@ class Pastes:
         lines = text.count("\n") + 1
         if lines <= LINES and len(text) <= CHARACTERS:
             return text
-        name = f"[paste {len(self._texts) + 1}: {lines:,} lines, {len(text):,} characters]"
+        size = f"{lines:,} line{'s' * (lines != 1)}, {len(text):,} characters"
+        name = f"[paste {len(self._texts) + 1}: {size}]"
         self._texts[name] = text
         return name
 
@@ -55,13 +59,13 @@ def history() -> History:
 
 
 class _History(FileHistory):
-    """Lines in a file; very long ones, and a full disk, are passed over."""
+    """Lines in a file; very long ones, names of pastes, and a full disk are passed over."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(str(path))
 
     def store_string(self, string: str) -> None:
-        if len(string) <= REMEMBERED:
+        if len(string) <= REMEMBERED and not _PASTE.search(string):
             with suppress(OSError, UnicodeError):
                 super().store_string(string)
 

@@ -23,8 +23,15 @@ class Typed(Protocol):
 
 
 def bindings(screen: Typed, stopped: Callable[[], None]) -> KeyBindings:
-    """`stopped` is told of Ctrl-C on an empty line, and of Ctrl-D."""
+    """`stopped` is told of Ctrl-C on an empty line."""
     keys = KeyBindings()
+    _sending(keys, screen)
+    _typing(keys, screen)
+    _stopping(keys, screen, stopped)
+    return keys
+
+
+def _sending(keys: KeyBindings, screen: Typed) -> None:
     chosen = has_completions & Condition(lambda: _chosen(screen))
 
     @keys.add("enter", filter=chosen)
@@ -39,6 +46,8 @@ def bindings(screen: Typed, stopped: Callable[[], None]) -> KeyBindings:
         event.current_buffer.reset()
         screen.enter(text)
 
+
+def _typing(keys: KeyBindings, screen: Typed) -> None:
     @keys.add("escape", "enter")
     def newline(event: KeyPressEvent) -> None:
         event.current_buffer.newline(copy_margin=False)
@@ -48,6 +57,8 @@ def bindings(screen: Typed, stopped: Callable[[], None]) -> KeyBindings:
         text = event.data.replace("\r\n", "\n").replace("\r", "\n")
         event.current_buffer.insert_text(screen.pastes.short(text))
 
+
+def _stopping(keys: KeyBindings, screen: Typed, stopped: Callable[[], None]) -> None:
     @keys.add("c-c")
     @keys.add("<sigint>")
     def stop(event: KeyPressEvent) -> None:
@@ -59,8 +70,6 @@ def bindings(screen: Typed, stopped: Callable[[], None]) -> KeyBindings:
     @keys.add("c-d", filter=Condition(lambda: not screen.entry.text))
     def leave(event: KeyPressEvent) -> None:
         screen.enter("/quit")
-
-    return keys
 
 
 def _chosen(screen: Typed) -> bool:

@@ -16,6 +16,7 @@ from foveal.apps.cli.chat.rows import Row, plain, row
 from foveal.apps.cli.chat.telling import note, told
 from foveal.events import unraw
 from foveal.report import Report
+from foveal.session import Session
 from foveal.visible import visible
 
 
@@ -89,6 +90,12 @@ class Json:
     def __init__(self, *, out: TextIO | None = None) -> None:
         self._out = out or sys.stdout
         self._stage = ""
+
+    async def opened(self, session: Session) -> None:
+        """Which session this is, to go on with it later."""
+        report = await session.report()
+        about = {"model": report.model, "window": report.window, "policy": report.policy}
+        self._write({"happening": "opened", "session": session.id, **about})
 
     def show(self, rows: Sequence[Row]) -> None:
         self._write({"happening": "shown", "text": plain(rows)})

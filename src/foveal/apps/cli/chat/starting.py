@@ -6,8 +6,9 @@ import argparse
 import asyncio
 import os
 import sys
+import threading
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 
 from foveal.apps.cli.chat.desk import Desk
 from foveal.apps.cli.chat.dialogue import Dialogue
@@ -53,6 +54,8 @@ async def _alone(options: Options, texts: AsyncIterator[str]) -> int:
     front = Json() if options.json else Plain()
     async with AsyncExitStack() as stack:
         desk = await Desk.open(options, front, stack)
+        if isinstance(front, Json):
+            await front.opened(desk.session)
         dialogue = Dialogue(desk, front)
         try:
             async for text in texts:
@@ -66,10 +69,30 @@ async def _alone(options: Options, texts: AsyncIterator[str]) -> int:
 
 async def _lines() -> AsyncIterator[str]:
     """What is written to standard input, line by line, as it comes."""
-    sys.stdin.reconfigure(errors="replace")  # type: ignore[union-attr]
-    while line := await asyncio.to_thread(sys.stdin.readline):
-        if line.strip():
-            yield line.rstrip("\n")
+    pieces: list[bytes] = []
+    async for data in _read(sys.stdin.fileno()):
+        *ended, rest = data.split(b"\n")
+        for line in ended:
+            yield b"".join([*pieces, line]).decode("utf-8", "replace")
+            pieces = []
+        pieces.append(rest)
+    if any(pieces):
+        yield b"".join(pieces).decode("utf-8", "replace")
+
+
+async def _read(file: int) -> AsyncIterator[bytes]:
+    """Read in a thread that nobody has to wait for: Ctrl-C ends us even if nothing more is written."""
+    loop, queue = asyncio.get_running_loop(), asyncio.Queue[bytes]()
+
+    def read() -> None:
+        with suppress(RuntimeError):  # the loop has ended
+            while data := os.read(file, 1 << 16):
+                loop.call_soon_threadsafe(queue.put_nowait, data)
+            loop.call_soon_threadsafe(queue.put_nowait, b"")
+
+    threading.Thread(target=read, daemon=True).start()
+    while data := await queue.get():
+        yield data
 
 
 def at_a_terminal() -> bool:

@@ -108,11 +108,7 @@ def _reduction(event: Event) -> Iterator[tuple[str, Style]]:
                 "dim",
             )
         case Compacted():
-            sizes = measures(fact)
-            size = f", {sizes.before:,} → {sizes.after:,} tokens" if sizes.before else ""
-            span = f"{handle(fact.first)}–{handle(fact.last)}"
-            by = "" if not fact.by else f" by {fact.by}"
-            yield f"summarised {span}{by}{size} · /expand {event.handle} · /undo {event.handle}", "accent"
+            yield f"{_summarised(fact)} · /expand {event.handle} · /undo {event.handle}", "accent"
         case Dropped():
             ranges = ", ".join(f"{handle(low)}–{handle(high)}" for low, high in fact.ranges[:NAMED])
             yield f"dropped {ranges} from view, a notice says so · /undo {event.handle}", "fair"
@@ -123,6 +119,13 @@ def _reduction(event: Event) -> Iterator[tuple[str, Style]]:
             yield one_line(fact.text, width=300), "fair"
         case _:
             pass
+
+
+def _summarised(fact: Compacted) -> str:
+    sizes = measures(fact)
+    size = f", {sizes.before:,} → {sizes.after:,} tokens" if sizes.before else ""
+    by = f" by {fact.by}" if fact.by else ""
+    return f"summarised {handle(fact.first)}–{handle(fact.last)}{by}{size}"
 
 
 def _handles(seqs: list[int]) -> str:

@@ -12,7 +12,7 @@ from foveal.apps.cli.chat.completing import Completions
 from foveal.apps.cli.chat.desk import Desk
 from foveal.apps.cli.chat.dialogue import Dialogue
 from foveal.apps.cli.chat.options import Options
-from foveal.apps.cli.chat.rows import Row, Span, bold, dim, row
+from foveal.apps.cli.chat.rows import Row, Span, bold, dim, row, text_rows
 from foveal.apps.cli.chat.screen import Screen
 from foveal.apps.cli.chat.telling import note
 from foveal.errors import FovealError
@@ -23,6 +23,10 @@ from foveal.visible import one_line
 TWICE: Final = 2.0
 """Seconds in which a second Ctrl-C leaves."""
 TICK: Final = 0.25
+STAND_IN: Final = """\
+This is a small stand-in on your own machine: slow, and often wrong. Its
+window is small on purpose, so that you see Foveal work. For a real model
+set ANTHROPIC_API_KEY, OPENAI_API_KEY or GEMINI_API_KEY, or give --model."""
 
 
 class Talk:
@@ -43,14 +47,17 @@ class Talk:
         working = asyncio.create_task(self._work())
         working.add_done_callback(lambda _: self._exit())
         try:
-            await self.screen.app.run_async(set_exception_handler=False)
+            with suppress(EOFError, KeyboardInterrupt):  # the terminal is gone
+                await self.screen.app.run_async(set_exception_handler=False)
         finally:
             ticking.cancel()
-            if self._dialogue is not None:
+            if self._dialogue is None:
+                working.cancel()  # the user left before there was a session
+            else:
                 self._dialogue.leave()
-            with suppress(asyncio.CancelledError):
-                await ticking
-        return await working
+        with suppress(asyncio.CancelledError):
+            return await working
+        return 0
 
     def _exit(self) -> None:
         if self.screen.app.is_running:
@@ -139,18 +146,5 @@ def banner(desk: Desk, report: Report, title: str) -> list[Row]:
         many = "s" * (report.turns != 1)
         rows.append(row(dim(f"  goes on after {report.turns:,} turn{many}: {one_line(title, width=60)}")))
     if desk.provider.name.startswith("local/"):
-        rows += [
-            row(),
-            row(
-                Span(
-                    "  This is a small stand-in that runs on your machine: it makes mistakes, and its", "fair"
-                )
-            ),
-            row(
-                Span(
-                    "  window is small on purpose, so that you see Foveal work. For a real model, set", "fair"
-                )
-            ),
-            row(Span("  ANTHROPIC_API_KEY, OPENAI_API_KEY or GEMINI_API_KEY, or use --model.", "fair")),
-        ]
+        rows += [row(), *text_rows(STAND_IN, style="fair", indent="  ")]
     return [*rows, row()]
