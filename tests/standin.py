@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -194,15 +195,15 @@ class StandIn:
                 self.send_header("content-type", "text/event-stream")
                 self.send_header("transfer-encoding", "chunked")
                 self.end_headers()
-                for event in islice(events, trouble.drop):
-                    sleep(trouble.delay)
-                    data = event.encode()
-                    self.wfile.write(b"%x\r\n%b\r\n" % (len(data), data))
-                    self.wfile.flush()
-                if trouble.drop is None:
-                    self.wfile.write(b"0\r\n\r\n")
-                else:
-                    self.close_connection = True
+                with suppress(ConnectionError):  # who asked has gone
+                    for event in islice(events, trouble.drop):
+                        sleep(trouble.delay)
+                        data = event.encode()
+                        self.wfile.write(b"%x\r\n%b\r\n" % (len(data), data))
+                        self.wfile.flush()
+                    if trouble.drop is None:
+                        self.wfile.write(b"0\r\n\r\n")
+                self.close_connection = self.close_connection or trouble.drop is not None
 
             def log_message(self, format: str, *arguments: object) -> None:
                 pass

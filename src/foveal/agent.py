@@ -263,7 +263,7 @@ class Agent:
             yield happening
 
     async def _answered(self, reply: Reply) -> AsyncIterator[Happening]:
-        events = await self.session.take(reply.message, dialect=self.provider.dialect)
+        events = await self.session.take(*reply.messages, dialect=self.provider.dialect)
         self._said = ""
         said = [event for event in events if isinstance(event.fact, ModelSaid)]
         self._waiting = [call for event in said for _, call in calls_of(_content(event))]

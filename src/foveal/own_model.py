@@ -19,7 +19,7 @@ def own_model(provider: Provider) -> Summariser:
 
     async def write(request: Request) -> Draft:
         reply = await _reply(provider, _fitted(request), request.max_tokens)
-        chunks = wire.wire(provider.dialect).read([reply.message])
+        chunks = wire.wire(provider.dialect).read(reply.messages)
         said = [fact for chunk in chunks for fact in chunk.facts if isinstance(fact, ModelSaid)]
         spent = used(reply.usage) if reply.usage is not None else None
         calling = any(calls_of(fact.content) for fact in said)

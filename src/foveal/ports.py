@@ -116,11 +116,15 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
     """A whole answer."""
 
     message: Any
-    """As the provider's dialect has it: what `Session.take` reads."""
+    """As the provider's dialect has it: what `Session.take` reads; a list where one answer is several items."""
     usage: Any = None
     """What the provider reported, for `Session.observe`; None when it said nothing."""
     stop: str = ""
     """Why it ended, in the provider's word."""
+
+    @property
+    def messages(self) -> list[Any]:
+        return self.message if isinstance(self.message, list) else [self.message]
 
 
 class Provider(Protocol):

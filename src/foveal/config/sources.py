@@ -16,7 +16,7 @@ from foveal.errors import BadSetting
 from foveal.project import Unusable, read
 
 FILE: Final = "foveal.toml"
-OTHERS: Final = ("FOVEAL_STORE", "FOVEAL_GGUF", "FOVEAL_SOAK")
+OTHERS: Final = ("FOVEAL_STORE", "FOVEAL_GGUF", "FOVEAL_PROVIDER", "FOVEAL_SOAK")
 """Variables that are read elsewhere."""
 LARGEST: Final = 256 * 1024
 _SECRET: Final = re.compile(r"key|token|secret|password", re.IGNORECASE)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from typing import Any, Protocol
 
 from foveal.events import Dialect
@@ -69,7 +69,7 @@ class Adapter(ABC):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r}, {self.place!r})"
 
-    async def send(self, request: Fitted, *, max_tokens: int) -> AsyncIterator[Piece | Reply]:
+    async def send(self, request: Fitted, *, max_tokens: int) -> AsyncGenerator[Piece | Reply, None]:
         answer, kind = self.answer(), ""
         try:
             async with asyncio.timeout(self.silence):  # the libraries would try again and again

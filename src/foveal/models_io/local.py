@@ -10,7 +10,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any, Final
 
@@ -87,29 +88,32 @@ class Local:
             self._chat = _Chat(place, self.model, name=self.name, served=self._engine.served, silence=SILENCE)
             self._progress(Progress(stage="ready"))
 
-    async def send(self, request: Fitted, *, max_tokens: int) -> AsyncIterator[Piece | Reply]:
+    async def send(self, request: Fitted, *, max_tokens: int) -> AsyncGenerator[Piece | Reply, None]:
         await self.start()
         known = made(request.facts)
         held: list[Piece | Reply] = []
-        async for item in self._heard(request, max_tokens):
-            if known and (isinstance(item, Reply) or item.sort == "call"):
-                held.append(item)
-            else:
-                yield item
+        async with aclosing(self._heard(request, max_tokens)) as answer:
+            async for item in answer:
+                if known and (isinstance(item, Reply) or item.sort == "call"):
+                    held.append(item)
+                else:
+                    yield item
         if held and repeated(held[-1], known):
             asked = replace(request, facts=(*request.facts, UserSaid(content=IN_WORDS)))
-            async for item in self._heard(asked, max_tokens):
-                yield item
+            async with aclosing(self._heard(asked, max_tokens)) as answer:
+                async for item in answer:
+                    yield item
         else:
             for item in held:
                 yield item
 
-    async def _heard(self, request: Fitted, max_tokens: int) -> AsyncIterator[Piece | Reply]:
+    async def _heard(self, request: Fitted, max_tokens: int) -> AsyncGenerator[Piece | Reply, None]:
         assert self._chat is not None
         listener = spoken.Listener(names(request.tools), place=len(request.facts))
-        async for piece in self._chat.send(request, max_tokens=max_tokens):
-            for heard in listener.hear(piece):
-                yield heard
+        async with aclosing(self._chat.send(request, max_tokens=max_tokens)) as answer:
+            async for piece in answer:
+                for heard in listener.hear(piece):
+                    yield heard
 
     async def close(self) -> None:
         async with self._starting:
