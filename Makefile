@@ -38,7 +38,7 @@ $(VENV)/.chat: pyproject.toml constraints.txt $(VENV)/.venv
 
 $(VENV)/.test: $(VENV)/.chat
 	@echo "installing what the tests use …"
-	@$(PIP) install -c constraints.txt -e '.[exact,chat,local,test,lint]'
+	@$(PIP) install -c constraints.txt -e '.[exact,chat,local,llamacpp,test,lint]'
 	@touch $@
 
 $(VENV)/.bench: $(VENV)/.chat

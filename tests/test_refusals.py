@@ -346,7 +346,7 @@ def test_first_the_answer_is_trimmed_and_the_messages_stay_as_they_are() -> None
     assert ctx.report().window == needed + 300, "it worked, so that is the window"
 
 
-@pytest.mark.parametrize("preset", ["economy", "handoff", "recent-summary"])
+@pytest.mark.parametrize("preset", ["handoff", "recent-summary"])
 def test_then_results_are_masked_then_turns_summarised_then_steps_dropped_and_at_last_it_is_an_error(
     preset: str,
 ) -> None:
@@ -594,7 +594,7 @@ def test_when_the_latest_message_alone_has_too_many_bytes_it_is_said_once_and_no
 # ── another model ────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("preset", ["economy", "handoff", "recent-summary"])
+@pytest.mark.parametrize("preset", ["handoff", "recent-summary"])
 def test_going_on_with_a_smaller_model_reduces_before_the_next_call(preset: str) -> None:
     ctx, messages = context(40_000, preset, reserve=500), conversation(60)
     assert ctx.fit(messages) == messages

@@ -54,6 +54,7 @@ _ATTRIBUTES: Final = (
 _WORDINGS: Final[dict[Kind, tuple[str, ...]]] = {
     "tokens": (
         r"prompt is too long(?:: <needed>(?: tokens >|, model maximum context length:) <limit>)?",
+        r"prompt is <needed> tokens; the model context is <limit>",
         r"prompt too long; exceeded (?:max )?context length(?: by <over>)?",
         r"prompt exceeds max length|context[ _](?:length|window)[ _]exceeded|token limit exceeded",
         r"prompt \(?length (?:of )?<needed>\)? is longer than the maximum model length of <limit>",

@@ -6,8 +6,8 @@ full price.
 
 - What can be saved when a result arrives breaks no cache: lines that stand above already become a reference
   (`refer`).
-- What nobody is likely to come back to (`foveal.policies.value`) is masked before it must be, as soon as it pays:
-  when the calls that have read it in vain, times `patience`, cost what the rewrite costs. Nobody knows how many
+- What nobody comes back to (`foveal.policies.value`: old arguments, results about nothing that has a name) is masked
+  before it must be, as soon as it pays: when the calls that have read it in vain, times `patience`, cost what the rewrite costs. Nobody knows how many
   calls are to come; waiting for as long as that is never much dearer than having known. The cut begins where most
   is gained, so an early part that has been cut before stays in the cache.
 - When the prefix is lost anyway (the cache has gone cold; the model, the tools or the system text changed), the
@@ -82,7 +82,7 @@ def _enough(items: Sequence[Item], policy: Policy, *, excess: float) -> list[Ite
 
 def _paying(view: View, moment: Moment, policy: Policy) -> tuple[str, list[Item]]:
     """What to mask although nothing forces it, and why; "" when it would not pay."""
-    spent = [item for item in value.items(view, policy) if item.idle >= policy.idle]
+    spent = [item for item in value.items(view, policy) if item.idle >= value.SPENT]
     edge = view.results - policy.keep_last
     by_step: dict[int, list[Item]] = {}
     for item in spent:

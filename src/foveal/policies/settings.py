@@ -59,8 +59,6 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The first user message is dropped last of all."""
     early: float = 1.0
     """Above this share of the room a reduction is made before it must be, if it pays for itself."""
-    idle: int = 0
-    """Only what nobody has touched for so many results is masked before it must be."""
     patience: float = 1.0
     """How many more calls to expect, as a multiple of those that have read a text in vain, when asking whether
     masking it will pay."""
@@ -113,7 +111,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 _SHARES: Final = ("warn", "act", "target", "clip_share", "skeleton_share", "early", "tail", "summary_share")
 _COUNTS: Final = (
     "act_tokens", "max_history_tokens", "keep_first", "keep_last", "mask_arguments", "skeleton_tokens",
-    "refer", "idle",
+    "refer",
     "keep_messages", "retain_user_tokens", "every_turns", "overlap_turns",
 )  # fmt: skip
 
@@ -145,7 +143,6 @@ PRESETS: Final[Mapping[str, Policy]] = {
         mask_arguments=80,
         keep_task=True,
         early=0.1,
-        idle=30,
         patience=2.0,
         compact=True,
     ),
