@@ -20,6 +20,8 @@ class Calls:
         """The prefix will be lost anyway: the tools or the system text changed since the last request."""
         self.switched = False
         """Another model will read the next request."""
+        self.saved = 0.0
+        """What was saved so far against sending everything, in tokens at the full price."""
         self._last: float | None = None
         self._sent = (0, 0, 0)
 
@@ -34,6 +36,7 @@ class Calls:
             write=model.write_ratio,
             broken=self.broken,
             switched=self.switched,
+            saved=self.saved,
         )
 
     def made(self, engine: Engine, now: float, moved: Step | None) -> None:
@@ -42,15 +45,30 @@ class Calls:
         self._last = now
         broken, self.broken, self.switched = self.broken, False, False
         units = engine.total_units
-        self._sent = (units, engine.calibration.tokens(units), engine.unreduced + engine.fixed_units)
+        before, _, whole_before = self._sent
+        whole = engine.unreduced + engine.fixed_units
+        self._sent = (units, engine.calibration.tokens(units), whole)
         if moved is not None or broken:
-            self.breaks.append(self._break(engine, moved))
+            behind = _behind(engine, moved)
+            self.breaks.append(self._break(engine, moved, behind))
+            before = 0 if broken else units - behind
+            whole_before = 0 if broken else whole_before
+        self._save(engine, (whole, whole_before), (units, before))
         engine.mover = None
 
-    def _break(self, engine: Engine, moved: Step | None) -> Break:
+    def _save(self, engine: Engine, whole: tuple[int, int], sent: tuple[int, int]) -> None:
+        """Take down what a request has saved: units of it and of its cached part, had everything been sent, and as
+        it was."""
+        model = engine.model
+        prices = [
+            model.read_ratio * cached + model.write_ratio * max(0, units - cached)
+            for units, cached in (whole, sent)
+        ]
+        if whole[0] >= whole[1]:  # else history was edited, and there is nothing to compare with
+            self.saved += prices[0] - prices[1]
+
+    def _break(self, engine: Engine, moved: Step | None, behind: int) -> Break:
         """Where the prefix broke; without a step, in front of them all: tools or system text changed."""
-        first = -1 if moved is None else moved.seq
-        behind = sum(engine.view.units_of(step) for step in engine.view.steps if step.seq >= first)
         cause = engine.mover
         return Break(
             call=self.count,
@@ -108,3 +126,9 @@ class Calls:
             sort=sort,
             problem=found.message,
         )
+
+
+def _behind(engine: Engine, moved: Step | None) -> int:
+    """Units from a step on; of all steps without one."""
+    first = -1 if moved is None else moved.seq
+    return sum(engine.view.units_of(step) for step in engine.view.steps if step.seq >= first)

@@ -1,8 +1,8 @@
 """Lines of a fresh result that already stand above: shown as a reference, when it arrives.
 
 What is saved before a result was ever sent breaks no cache. An agent reads the same file again and again, so long
-runs of lines of a new result stand verbatim, in the same order, in what the model sees anyway. Each such run becomes
-one line that says how many lines they are, how they begin and end, and where they stand:
+runs of lines of a new result stand verbatim, in the same order, in what the model sees anyway. Each such run
+becomes one line that says how many lines they are, how they begin and end, and where they stand:
 
     [foveal: 69 lines as above, from `def fit(self):` to `return self`, in the result of read src/x.py; whole: e57]
 
@@ -105,12 +105,12 @@ def _runs(view: View, target: tuple[Step, Shown], lines: list[str], least: int) 
     wanted = set(map(bare, lines))
     free = [True] * len(lines)
     found: list[Run] = []
-    for shown, what in _above(view, target):
+    for shown, slot in _above(view, target):
         if sum(map(len, wanted & known(shown))) >= least:
             for text in _texts(shown):
                 for first, last in _common(lines, text.split("\n"), free, least):
                     free[first:last] = [False] * (last - first)
-                    found.append(Run(first, last, shown.seq, what))
+                    found.append(Run(first, last, shown.seq, _what(slot)))
     return sorted(found)
 
 
@@ -135,24 +135,22 @@ def _texts(shown: Shown) -> list[str]:
     return texts
 
 
-def _above(view: View, target: tuple[Step, Shown]) -> Iterator[tuple[Shown, str]]:
-    """What stands above a result, newest first."""
+def _above(view: View, target: tuple[Step, Shown]) -> Iterator[tuple[Shown, Slot | None]]:
+    """What stands above a result, newest first: results with their calls, and utterances with calls."""
     step, result = target
-    at = len(view.steps) - 1
-    while at >= 0 and view.steps[at] is not step:
-        at -= 1
-    for other in reversed(view.steps[: at + 1]):
-        if other.kind != "model":
+    for other in reversed(view.steps):
+        if other.seq > step.seq or not other.slots:
             continue
         for slot in reversed(other.slots):
             if slot.result is not None and (other is not step or slot.result.seq < result.seq):
-                yield slot.result, f"the result of {_what(slot)}"
-        if other.slots:
-            yield other.said, "the arguments of a call"
+                yield slot.result, slot
+        yield other.said, None
 
 
-def _what(slot: Slot) -> str:
-    return f"{slot.call.name} {subject(slot.call)}".rstrip()
+def _what(slot: Slot | None) -> str:
+    if slot is None:
+        return "the arguments of a call"
+    return f"the result of {slot.call.name} {subject(slot.call)}".rstrip()
 
 
 def _common(lines: list[str], others: list[str], free: list[bool], least: int) -> Iterator[tuple[int, int]]:

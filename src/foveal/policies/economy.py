@@ -6,10 +6,12 @@ full price.
 
 - What can be saved when a result arrives breaks no cache: lines that stand above already become a reference
   (`refer`).
-- What nobody comes back to (`foveal.policies.value`: old arguments, results about nothing that has a name) is masked
-  before it must be, as soon as it pays: when the calls that have read it in vain, times `patience`, cost what the rewrite costs. Nobody knows how many
-  calls are to come; waiting for as long as that is never much dearer than having known. The cut begins where most
-  is gained, so an early part that has been cut before stays in the cache.
+- What nobody comes back to (`foveal.policies.value`: old arguments, results about nothing that has a name) is
+  masked before it must be, as soon as it pays: when the calls that have read it in vain, times `patience`, cost
+  what the rewrite costs. Nobody knows how many calls are to come; waiting for as long as that is never much dearer
+  than having known. The cut begins where most is gained, so an early part that was cut before stays in the cache;
+  and it is paid from what has been saved before, so that a conversation that fits never costs more than sending all
+  of it.
 - When the prefix is lost anyway (the cache has gone cold; the model, the tools or the system text changed), the
   same is masked for nothing.
 - When the room is full, one deep cut makes space for a long while: down to `target`, the least likely first. When
@@ -94,11 +96,12 @@ def _paying(view: View, moment: Moment, policy: Policy) -> tuple[str, list[Item]
         for item in by_step.get(step.seq, ()):
             saved = item.units * (1 - policy.skeleton_share)
             removed += saved
-            vain += saved * max(0, edge - item.slot.ordinal)
+            vain += saved * min(max(0, edge - item.slot.ordinal), moment.calls)
         if step.seq not in by_step or removed < WORTH * view.units:
             continue
-        net = policy.patience * moment.read * vain - (moment.write - moment.read) * (behind - removed)
-        if net > best or moment.free_break:
+        price = (moment.write - moment.read) * (behind - removed)
+        net = policy.patience * moment.read * vain - price
+        if (net > best and price <= moment.saved) or moment.free_break:
             first, best = step.seq, net
     if first < 0:
         return "", []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf
+
 import msgspec
 
 
@@ -18,6 +20,8 @@ class Moment(msgspec.Struct, frozen=True, kw_only=True):
     """Price of writing a token into the cache, relative to an uncached one."""
     broken: bool = False
     """The prefix is lost anyway: the model, the tools or the system text changed since the last request."""
+    saved: float = inf
+    """What was saved so far against sending everything, in tokens at the full price; inf when nobody counts."""
     cutting: bool = False
     """A reduction was made for this very request: go on to the target instead of stopping at the trigger."""
 

@@ -243,8 +243,17 @@ def foreseen(view: View, budget: Budget, policy: Policy) -> str:
         return "tokens"
     results = (slot.result for slot in maskable(view, policy))
     saved = sum(shown.units(view.meter) for shown in results if shown is not None)
+    saved += sum(_long_arguments(view, policy))
     left = view.units - saved * (1 - policy.skeleton_share)
     return "tokens" if left > budget.hard * (policy.target + 1) / 2 else ""
+
+
+def _long_arguments(view: View, policy: Policy) -> Iterator[int]:
+    for slot in (slot for step in view.steps if settled(view, step) for slot in step.slots):
+        if policy.mask_arguments and whole(slot.step, slot.place, slot.call):
+            units = view.meter.replaceable(slot.step.seq, slot.place, slot.step.said.fact.content)
+            if units >= policy.mask_arguments:
+                yield units
 
 
 # ── drop ─────────────────────────────────────────────────────────────────────────────────────────────────
