@@ -14,13 +14,13 @@ test: $(VENV)/.test
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/ruff format --check -q .
 	@$(VENV)/bin/mypy
-	@$(PY) -m pytest -n 2
+	@$(PY) -m pytest -n 2 --dist worksteal
 
 bench: $(VENV)/.bench
 	@$(PY) -m bench
 
 soak: $(VENV)/.test
-	@FOVEAL_SOAK=1 $(PY) -m pytest -n 2
+	@FOVEAL_SOAK=1 $(PY) -m pytest -n 2 --dist worksteal
 
 refresh-models: $(VENV)/.chat
 	@$(PY) tools/refresh_models.py

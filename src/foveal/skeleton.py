@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from typing import Final
 
 from foveal import salient
@@ -110,16 +110,18 @@ def placeholder(
     room: int,
     elsewhere: Set[str] = frozenset(),
     lines: Sequence[str] = (),
+    counts: Mapping[str, int] | None = None,
 ) -> str:
     """The text that stands for `text`: a first line that is always there, the `lines` to keep, then a skeleton of
-    at most `room` characters. Names found in `elsewhere`, what the view shows anyway, are not repeated."""
+    at most `room` characters. Names found in `elsewhere`, what the view shows anyway, are not repeated;
+    `counts` are those of the text, where somebody has counted them."""
     total = text.count("\n") + 1
     first = f"[foveal: masked {what}; {tokens:,} tokens, {total:,} lines; whole text: {handle}]"
     shown = set(elsewhere).union(*map(names, lines)) if lines else elsewhere
-    return "\n".join([first, *lines, *_skeleton(text, room, shown)])
+    return "\n".join([first, *lines, *_skeleton(text, room, shown, counts)])
 
 
-def _skeleton(text: str, room: int, elsewhere: Set[str]) -> Iterator[str]:
+def _skeleton(text: str, room: int, elsewhere: Set[str], counts: Mapping[str, int] | None) -> Iterator[str]:
     status = exit_status(text)
     if status is not None and room >= 20:
         yield f"exit status {status}"
@@ -130,7 +132,7 @@ def _skeleton(text: str, room: int, elsewhere: Set[str]) -> Iterator[str]:
         room -= len(line) + 1
     yield from told
     mentioned = set(elsewhere).union(*(names(line) for line in told)) if told else elsewhere
-    listed = ", ".join(_fitting(rarest(text, mentioned), room - len("names: ")))
+    listed = ", ".join(_fitting(rarest(counts or counted([text]), mentioned), room - len("names: ")))
     if listed:
         yield "names: " + listed
 
@@ -150,14 +152,18 @@ def _salient_lines(text: str, room: int) -> list[str]:
     return [words for _, words in sorted(chosen)]
 
 
-def rarest(text: str, elsewhere: Set[str]) -> list[str]:
-    """The names of a text that stand nowhere else: those it speaks of most first, then in their order."""
+def counted(texts: Iterable[str]) -> dict[str, int]:
+    """The names of texts in their order, and how often they have them."""
     counts: dict[str, int] = {}
-    for name in names(text):
+    for name in (name for text in texts for name in names(text)):
         counts[name] = counts.get(name, 0) + 1
+    return counts
+
+
+def rarest(counts: Mapping[str, int], elsewhere: Set[str]) -> list[str]:
+    """The names of a text that stand nowhere else: those it speaks of most first, then in their order."""
     fresh = [name for name in counts if name not in elsewhere]
-    order = {name: place for place, name in enumerate(fresh)}
-    return sorted(fresh, key=lambda name: (-min(counts[name], 3), order[name]))
+    return sorted(fresh, key=lambda name: -min(counts[name], 3))
 
 
 def _fitting(words: Iterable[str], room: int) -> Iterator[str]:

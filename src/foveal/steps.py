@@ -45,8 +45,9 @@ class Shown:
         self.seq = seq
         self.fact = fact
         self.overlays: dict[int, Overlay] | None = None
-        self.names: frozenset[str] | None = None
-        """The names in it as it is shown, kept by whoever asks for them; None when it changed since."""
+        self.names: dict[str, int] | None = None
+        """The names in it as it is shown and how often it has them, kept by whoever asks for them; None when it
+        changed since."""
         self.lines: frozenset[str] | None = None
         """Its lines that are shown as they were said, kept likewise."""
         self.failed: bool | None = None

@@ -46,8 +46,16 @@ def decide(view: View, budget: Budget, moment: Moment, policy: Policy) -> Reduct
         return _cut(view, budget, moment, policy, goal=goal, lasting=lasting)
     if moment.cutting or not policy.mask or view.units <= budget.hard * policy.early:
         return None
+    _prepare(view)
     reason, spent = _paying(view, moment, policy)
     return _mask(view, spent, policy, reason=reason) if reason else None
+
+
+def _prepare(view: View) -> None:
+    """Read what is new now, so that a cut, which needs all names and lines, does not have to do it at once."""
+    for shown in (shown for step in view.steps[-2:] for shown in step.shown()):
+        rungs.names_of(shown)
+        seen.known(shown)
 
 
 def _cut(

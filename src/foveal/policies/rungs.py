@@ -147,6 +147,7 @@ def mask_result(
         room=_room(units, policy),
         elsewhere=elsewhere,
         lines=lines,
+        counts=None if result.overlays else names_of(result),
     )
     saved = units - view.meter.counter.count(text)
     result.incompressible = saved < LEAST_SAVING
@@ -183,17 +184,16 @@ def settled(view: View, step: Step) -> bool:
 def names_beside(view: View, masked: set[int]) -> set[str]:
     """The names that stay visible when these results are masked."""
     return set().union(
-        *(_names(shown) for step in view.steps for shown in step.shown() if id(shown) not in masked)
+        *(names_of(shown) for step in view.steps for shown in step.shown() if id(shown) not in masked)
     )
 
 
-def _names(shown: Shown) -> frozenset[str]:
+def names_of(shown: Shown) -> dict[str, int]:
+    """The names in a message as it is shown, and how often it has them."""
     if shown.names is None:
         content = shown.as_shown().content
-        found = set(skeleton.names(text_of(content)))
-        for _, call in calls_of(content):
-            found.update(skeleton.names(call.arguments))
-        shown.names = frozenset(found)
+        texts = [text_of(content), *(call.arguments for _, call in calls_of(content))]
+        shown.names = skeleton.counted(texts)
     return shown.names
 
 
