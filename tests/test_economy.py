@@ -170,6 +170,22 @@ def test_whatever_is_cut_every_reference_points_to_lines_that_are_shown(seed: in
     assert described(again) == described(ctx._engine.view)
 
 
+@pytest.mark.parametrize("other", ["rolling", "recent", "handoff", "recent-summary"])
+@pytest.mark.parametrize("window", [6_000, 9_000])
+def test_a_log_with_references_that_goes_on_under_another_policy_has_none_that_point_to_nothing(
+    other: str, window: int
+) -> None:
+    for seed in range(12):
+        ctx = context(40_000, {"preset": "economy", "keep_last": 1})
+        history = rereading(seed, 40)
+        ctx.fit(history)
+        ctx._engine.policy = policy(other)
+        ctx.use("somebody/small", window=window)
+        ctx.fit(history)
+        for line, there in referring(ctx._engine.view):
+            assert line in there
+
+
 # ── what goes first, and what stays ──────────────────────────────────────────────────────────────────────
 
 

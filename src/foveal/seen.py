@@ -79,13 +79,12 @@ def dangling(view: View) -> Iterator[tuple[int, int, str]]:
 
 
 def again(view: View, *, saving: int) -> Clipped | None:
-    """The first dangling reference, written anew or whole; None when there is none."""
+    """The first dangling reference, written anew, or whole if nothing shall be saved; None when there is none."""
     for seq, part, rule in dangling(view):
+        anew = clip(view, seq, part, saving=saving, rule=rule) if saving else None
         found = view.find(seq)
         whole = (found[1].said(part) if found is not None else None) or ""
-        return clip(view, seq, part, saving=saving, rule=rule) or Clipped(
-            target=seq, part=part, pieces=((0, len(whole)),), rule=rule
-        )
+        return anew or Clipped(target=seq, part=part, pieces=((0, len(whole)),), rule=rule)
     return None
 
 

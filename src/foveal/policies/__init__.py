@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import assert_never
 
+from foveal import seen
 from foveal.budget import Budget
 from foveal.compaction.plan import Plan
 from foveal.events import Reduction
@@ -17,7 +18,11 @@ __all__ = ["PRESETS", "Moment", "Policy", "decide", "policy"]
 
 def decide(view: View, budget: Budget, moment: Moment, policy: Policy) -> Reduction | Plan | None:
     """The next reduction that this policy wants, the plan of a summary that somebody must write, or None.
-    The budget for images holds under every policy but `off`: bytes can be too many while tokens are few."""
+    The budget for images holds under every policy but `off`: bytes can be too many while tokens are few.
+    A reference to something that is no longer shown is put right before anything else, whoever hid it."""
+    restored = seen.again(view, saving=policy.refer)
+    if restored is not None:
+        return restored
     if policy.ladder == "off":
         return off.decide(view, budget, moment, policy)
     if moment.refused and view.units > budget.hard:

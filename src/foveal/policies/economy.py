@@ -37,9 +37,6 @@ WORTH = 0.03
 
 
 def decide(view: View, budget: Budget, moment: Moment, policy: Policy) -> Reduction | Plan | None:
-    restored = seen.again(view, saving=policy.refer)
-    if restored is not None:
-        return restored
     goal = budget.hard * policy.target
     lasting = (goal + budget.hard) / 2
     if view.units > budget.act or (moment.cutting and view.units > lasting):
