@@ -5,16 +5,19 @@ VENV := .venv
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check -q
 
-.PHONY: chat test lint bench soak refresh-models clean
+.PHONY: chat serve test lint bench soak refresh-models clean
 
 chat: $(VENV)/.chat
-	@$(PY) -m foveal.apps.cli chat
+	@$(PY) -m foveal.apps.entry chat
+
+serve: $(VENV)/.serve
+	@$(PY) -m foveal.apps.entry serve
 
 test: $(VENV)/.test
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/ruff format --check -q .
 	@$(VENV)/bin/mypy
-	@$(PY) -m pytest -n 2 --dist worksteal
+	@$(PY) -m pytest -n 3 --dist worksteal
 
 bench: $(VENV)/.bench
 	@$(PY) -m bench
@@ -36,6 +39,11 @@ $(VENV)/.chat: pyproject.toml constraints.txt $(VENV)/.venv
 	@$(PIP) install -c constraints.txt -e '.[exact,chat,local]'
 	@touch $@
 
+$(VENV)/.serve: $(VENV)/.chat
+	@echo "installing what the server uses …"
+	@$(PIP) install -c constraints.txt -e '.[exact,chat,local,server,telegram,discord]'
+	@touch $@
+
 $(VENV)/.test: $(VENV)/.chat
 	@echo "installing what the tests use …"
 	@$(PIP) install -c constraints.txt -e '.[exact,chat,local,llamacpp,test,lint]'
@@ -43,7 +51,7 @@ $(VENV)/.test: $(VENV)/.chat
 
 $(VENV)/.bench: $(VENV)/.chat
 	@echo "installing what the benchmarks compare with …"
-	@$(PIP) install -c constraints.txt -e '.[exact,chat,local,bench]'
+	@$(PIP) install -c constraints.txt -e '.[exact,chat,local,server,bench]'
 	@touch $@
 
 clean:

@@ -1,6 +1,6 @@
 """Run the benchmarks (all, or those named) and print one table; `bench/results/latest.json` keeps it.
 
-python -m bench [import clip fold memory fit peers store session recall compaction ledger]
+python -m bench [import clip fold memory fit peers store session recall compaction ledger dropin]
 python -m bench.table                                 the kept results as Markdown
 """
 
@@ -19,6 +19,7 @@ from bench.measure import Row, progress
 
 GROUPS: Final = (
     "import", "clip", "fold", "memory", "fit", "peers", "store", "session", "recall", "compaction", "ledger",
+    "dropin",
 )  # fmt: skip
 RESULTS: Final = Path(__file__).parent / "results" / "latest.json"
 

@@ -435,6 +435,21 @@ class Contract:
 
         self.do(place, act)
 
+    def test_the_news_are_what_was_appended_since_and_whether_all_was_erased(self, place: Path) -> None:
+        async def act(store: Store) -> None:
+            events = said(4)
+            await store.append("a", events)
+            await store.append("b", events)
+            assert await store.news("a", first=2) == (events[2:], False)
+            assert await store.news("a", first=4) == ([], False)
+            await store.erase("a")
+            assert await store.news("a", first=4) == ([], True)
+            assert await store.news("b", first=0) == (events, False)
+            with pytest.raises(UnknownSession):
+                await store.news("nobody", first=0)
+
+        self.do(place, act)
+
     def test_erasing_one_session_leaves_others_that_said_the_same(self, place: Path) -> None:
         async def act(store: Store) -> None:
             events = log(UserSaid(content=LONG), Noted(text="x"))

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 import foveal
-from foveal import ProviderError, Session
-from foveal.agent import DENIED, INTERRUPTED, Agent, Ended, Happening, HookFailed, Occasion, Refused, Verdict
-from foveal.events import Clipped, ModelSaid, Noted, Overflowed, ToolReturned, UserSaid
+from foveal import ContextOverflow, ProviderError, Session
+from foveal.agent import DENIED, INTERRUPTED, Agent, Occasion, Verdict
+from foveal.events import Call, Clipped, ModelSaid, Noted, Overflowed, ToolReturned, UserSaid
+from foveal.happenings import Ended, Happening, HookFailed, Refused
 from foveal.own_model import own_model
 from foveal.testing import Scripted
 from foveal.tools.tool import Output, Tool, Toolbox
@@ -279,3 +280,42 @@ async def test_a_connection_that_breaks_in_mid_answer_keeps_what_had_come(tmp_pa
             await here.turn()
         assert [fact.content for fact in await here.facts(ModelSaid)] == ["I was about to"]
         assert isinstance((await here.turn("go on"))[-1], Ended)
+
+
+# ── a turn in two parts ──────────────────────────────────────────────────────────────────────────────────
+
+
+@run
+async def test_words_are_heard_together_with_what_belongs_to_them_and_answered_later(tmp_path: Path) -> None:
+    async with Setting(tmp_path, Scripted("Yes.")) as here:
+        heard = await here.agent.hear("Is it you?", Noted(text="k1", topic="message"))
+        assert not here.provider.asked
+        happened = [happening async for happening in here.agent.answer()]
+        assert isinstance(happened[-1], Ended)
+        facts = await here.facts(Noted, UserSaid, ModelSaid)
+        assert [type(fact).__name__ for fact in facts] == ["Noted", "UserSaid", "ModelSaid"]
+        assert await here.session.original(heard.handle) == "Is it you?"
+
+
+@run
+async def test_calls_that_a_dead_process_left_get_a_result_before_the_model_is_asked_again(
+    tmp_path: Path,
+) -> None:
+    async with Setting(tmp_path, Scripted("Where was I?")) as here:
+        calls = (Call(id="c1", name="short", arguments="{}"), Call(id="c2", name="short", arguments="{}"))
+        await here.session.append(UserSaid(content="go"), ModelSaid(content=calls))
+        assert await here.session.open_calls() == list(calls)
+        await here.agent.resume()
+        assert [fact.content for fact in await here.facts(ToolReturned)] == [INTERRUPTED] * 2
+        assert await here.session.open_calls() == []
+        happened = [happening async for happening in here.agent.answer()]
+        assert isinstance(happened[-1], Ended)
+        assert check_chat(here.provider.asked[-1].to_openai()) == []
+
+
+@run
+async def test_a_request_that_cannot_fit_ends_the_turn_with_a_session_that_can_go_on(tmp_path: Path) -> None:
+    async with Setting(tmp_path, Scripted("Fine.", window=4_000)) as here:
+        with pytest.raises(ContextOverflow):
+            await here.turn("x y " * 20_000)
+        assert "The turn ended early" in (await here.facts(Noted))[-1].text

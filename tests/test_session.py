@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 
+from foveal.codec import decode, encode
 from foveal.engine import Engine
 from foveal.errors import BadSetting, Conflict, ContextOverflow, StoreError, UnknownHandle, UnknownSession
 from foveal.events import (
+    AnyFact,
     Call,
     Compacted,
     Dropped,
@@ -29,6 +31,7 @@ from foveal.events import (
     UserSaid,
 )
 from foveal.fold import effective
+from foveal.keeper import Terms
 from foveal.ports import Store
 from foveal.session import Session, events_in_memory
 from foveal.stores import open_store
@@ -487,3 +490,34 @@ async def test_a_writer_that_always_loses_is_told_so_and_sends_nothing_unfitted(
         for attempt in (session.fit(), session.rewind(2), session.append(UserSaid(content="x"))):
             with pytest.raises(StoreError, match="conflicts in a row"):
                 await attempt
+
+
+# ── terms ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@run
+async def test_nothing_is_stored_that_did_not_go_through_the_redaction_and_tools_are_compared_after_it(
+    tmp_path: Path,
+) -> None:
+    def redact(fact: AnyFact) -> AnyFact:
+        return decode(encode(Event(0, fact)).replace(b"hunter2", b"[gone]")).fact
+
+    stored: list[Event] = []
+    terms = Terms(redact=redact, watch=stored.extend)
+    async with open_store(tmp_path / "a.db") as store:
+        session = await Session.open(store, "a", model="gpt-4.1", terms=terms)
+        await session.append(UserSaid(content="the password is hunter2"))
+        await session.take({"role": "assistant", "content": "hunter2, I see"})
+        await session.pin("never say hunter2")
+        tools = [{"name": "login", "description": "with hunter2", "parameters": {}}]
+        await session.equip(tools)
+        last = session.last
+        await session.equip(tools)
+        assert session.last == last
+        fork = await session.fork("b")
+        await fork.append(UserSaid(content="hunter2 again"))
+        await session.rewind(2)
+        for id in ("a", "b"):
+            assert "hunter2" not in str(await store.read(id))
+        assert len(stored) == (await store.info("a")).events + 2
+        assert "hunter2" not in str((await session.fit()).to_openai())

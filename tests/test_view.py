@@ -153,6 +153,19 @@ def test_what_was_said_after_a_rewind_counts_and_a_reverted_rewind_brings_all_ba
     assert shown(folded(*facts, Reverted(target=6))) == [*shown(folded(*TALK)), "anew"]
 
 
+def test_what_the_user_said_last_is_shown_after_going_back_whatever_hid_it_meanwhile() -> None:
+    hidings = (Compacted(first=0, last=3, summary="short"), Dropped(ranges=((0, 3),)))
+    for hiding in hidings:
+        facts = (
+            *TALK,
+            UserSaid(content="three"),
+            hiding,
+            Rewound(to=3, keep_state=True, keep_reductions=True),
+        )
+        assert "two" in shown(folded(*facts)), hiding
+        assert "two" in shown(folded(*facts, UserSaid(content="anew"))), hiding
+
+
 def test_a_rewind_to_a_place_inside_a_rewound_stretch_is_the_view_of_that_moment() -> None:
     facts = (*TALK, Rewound(to=0), UserSaid(content="anew"), Rewound(to=3))
     assert shown(folded(*facts)) == ["one", "·", "A", "two"]

@@ -18,13 +18,14 @@ from typing import Final, Literal, Protocol
 
 import msgspec
 
-from foveal.errors import ProviderError
+from foveal.errors import FovealError, ProviderError
 from foveal.events import (
     REDUCTIONS,
     AnyFact,
     Call,
     CompactionFailed,
     Content,
+    Dialect,
     Event,
     ModelSaid,
     Noted,
@@ -34,9 +35,20 @@ from foveal.events import (
     calls_of,
     text_of,
 )
+from foveal.happenings import (
+    Answered,
+    Calling,
+    Ended,
+    Happening,
+    Heard,
+    HookFailed,
+    Reduced,
+    Refused,
+    Returned,
+    Streamed,
+)
 from foveal.mentioned import paths_in
-from foveal.ports import Piece, Provider, Reply
-from foveal.report import Report
+from foveal.ports import Provider, Reply
 from foveal.session import Session
 from foveal.tools.tool import Interrupted, Output, Toolbox
 
@@ -44,79 +56,6 @@ STEPS: Final = 50
 """Calls of the model in one turn, at the most."""
 INTERRUPTED: Final = "[foveal: interrupted by the user; this call has no result]"
 DENIED: Final = "The user did not allow this call. Ask before trying it in another way."
-
-# ── what is told ─────────────────────────────────────────────────────────────────────────────────────────
-
-
-class Happening(msgspec.Struct, frozen=True, kw_only=True, tag_field="happening"):
-    """Something that the agent did or met."""
-
-
-class Heard(Happening, frozen=True, tag="heard"):
-    """The user's words are stored: from here on they are not lost."""
-
-    handle: str
-
-
-class Streamed(Happening, frozen=True, tag="streamed"):
-    """A bit of the answer as it comes."""
-
-    piece: Piece
-
-
-class Answered(Happening, frozen=True, tag="answered"):
-    """The model's whole answer is stored."""
-
-    text: str
-    calls: int
-    handle: str
-
-
-class Calling(Happening, frozen=True, tag="calling"):
-    """A tool is about to run."""
-
-    call: Call
-    what: str
-    """One line for people."""
-
-
-class Returned(Happening, frozen=True, tag="returned"):
-    """A tool has returned, and its whole result is stored."""
-
-    call: Call
-    text: str
-    error: bool
-    seconds: float
-    handle: str
-
-
-class Reduced(Happening, frozen=True, tag="reduced"):
-    """Something was clipped, masked, summarised or dropped for the next request, or a summary failed."""
-
-    events: tuple[Event, ...]
-    before: int
-    """Tokens of the request before and after."""
-    after: int
-
-
-class Refused(Happening, frozen=True, tag="refused"):
-    """The provider said that the request was too large; a smaller one follows."""
-
-    problem: str
-
-
-class HookFailed(Happening, frozen=True, tag="hook_failed"):
-    hook: str
-    at: str
-    problem: str
-
-
-class Ended(Happening, frozen=True, tag="ended"):
-    """The turn is over."""
-
-    why: Literal["answered", "steps", "denied"]
-    report: Report
-
 
 # ── what can be hooked ───────────────────────────────────────────────────────────────────────────────────
 
@@ -200,10 +139,27 @@ class Agent:
 
     async def run(self, content: Content) -> AsyncGenerator[Happening, None]:
         """One turn: from the user's words to the model's last answer."""
+        yield await self.hear(content)
+        async for happening in self.answer():
+            yield happening
+
+    async def hear(self, content: Content, *beside: AnyFact, dialect: Dialect = "") -> Heard:
+        """Store the user's words, and in the same moment what belongs to them."""
         await self._prepare()
         self._told = self.session.last
-        heard = await self.session.append(UserSaid(content=content))
-        yield Heard(handle=heard[0].handle)
+        heard = await self.session.append(*beside, UserSaid(content=content, dialect=dialect))
+        return Heard(handle=heard[-1].handle)
+
+    async def resume(self) -> None:
+        """Go on where another process ended: calls that it left without a result get one that says so."""
+        await self._prepare()
+        self._told = self.session.last
+        self._waiting = await self.session.open_calls()
+        if self._waiting:
+            await self._abandon("the process ended")
+
+    async def answer(self) -> AsyncGenerator[Happening, None]:
+        """The rest of a turn, when the user's words are stored. However it ends, the session is legal."""
         why: Literal["answered", "steps"] = "steps"
         try:
             for _ in range(self._steps):
@@ -217,8 +173,8 @@ class Agent:
         except (asyncio.CancelledError, GeneratorExit):
             await asyncio.shield(self._abandon("interrupted by the user"))
             raise
-        except ProviderError as problem:
-            await self._abandon(str(problem), partial=problem.partial)
+        except FovealError as problem:
+            await self._abandon(str(problem), partial=getattr(problem, "partial", ""))
             raise
         yield Ended(why=why, report=await self.session.report())
 

@@ -5,6 +5,7 @@
     ├── NotCompacted        there was nothing to summarise, or nothing came of it; what is shown has not changed
     ├── MalformedMessage    a message that no dialect allows; names its index and field
     ├── BadSetting          a setting outside its range; names the field and what is allowed
+    ├── Busy                a session is answering; what was asked for has to wait
     ├── UnknownHandle       a handle that no event of this log has
     ├── UnreadableEvent     bytes in the log that are not an event
     ├── UnreadableTranscript  (in `foveal.transcripts`) a file that is no recorded conversation
@@ -12,6 +13,7 @@
     └── StoreError          a store could not do what it was asked
         ├── Conflict        somebody else appended first; carries the seq that is next
         ├── UnknownSession  no session has that id
+        ├── SessionExists   a new session was to have an id that one has, or had
         └── StoreUnusable   not a store, a newer version's, read-only, locked, full or damaged
 
 What a *model* does wrong (a call with broken arguments, say) is an answer to the model, not an exception.
@@ -74,6 +76,10 @@ class BadSetting(FovealError, ValueError):
         self.allowed = allowed
 
 
+class Busy(FovealError):
+    """A session is answering, and what was asked for cannot be done meanwhile."""
+
+
 class UnknownHandle(FovealError, LookupError):
     """No event of this log has that handle."""
 
@@ -103,6 +109,14 @@ class UnknownSession(StoreError, LookupError):
 
     def __init__(self, session: str) -> None:
         super().__init__(f"no session {session!r}; `foveal sessions` lists those that there are")
+        self.session = session
+
+
+class SessionExists(StoreError):
+    """A session has that id, or had it before it was erased."""
+
+    def __init__(self, session: str) -> None:
+        super().__init__(f"there is, or was, a session {session!r}: choose another id")
         self.session = session
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import chain
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -13,6 +14,37 @@ from foveal.steps import Step
 from foveal.view import View
 
 Json = dict[str, Any]
+
+
+class Reduced(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How many messages a request does not show as they were said."""
+
+    clipped: int = 0
+    masked: int = 0
+    dropped: int = 0
+    summarised: int = 0
+
+    @classmethod
+    def of(cls, view: View) -> Reduced:
+        levels = Counter(
+            shown.level for step in view.steps for shown in step.shown() if shown.overlays is not None
+        )
+        return cls(
+            clipped=levels["clipped"],
+            masked=levels["masked"],
+            dropped=view.dropped_messages,
+            summarised=sum(step.messages for step in view.steps if step.kind == "summary"),
+        )
+
+    def __bool__(self) -> bool:
+        return self != _NOTHING
+
+    def __str__(self) -> str:
+        told = (f"{name}={getattr(self, name)}" for name in self.__struct_fields__ if getattr(self, name))
+        return ", ".join(told) or "none"
+
+
+_NOTHING: Final = Reduced()
 
 
 class Fitted(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,16 +57,25 @@ class Fitted(msgspec.Struct, frozen=True, kw_only=True):
     """What the provider is expected to count for it."""
     limit: int
     """The most that it might have been."""
+    whole: int = 0
+    """What it would have taken, had nothing been reduced."""
+    reduced: Reduced = _NOTHING
+    intact: bool = False
+    """It shows all that was said, and nothing else."""
 
     @classmethod
-    def of(cls, view: View, *, tokens: int = 0, limit: int = 0) -> Fitted:
+    def of(cls, view: View, *, tokens: int = 0, limit: int = 0, whole: int = 0) -> Fitted:
         aside = (shown.fact for shown in view.asides.values())
+        reduced = Reduced.of(view)
         return cls(
             facts=tuple(chain.from_iterable(step.facts() for step in view.steps)),
             aside=tuple(fact for fact in aside if isinstance(fact, Instructed)),
             tools=[] if view.tools is None else unraw(view.tools[1].tools),
             tokens=tokens,
             limit=limit,
+            whole=whole,
+            reduced=reduced,
+            intact=not reduced and all(step.kind != "pinned" for step in view.steps),
         )
 
     def to_openai(self) -> list[Json]:

@@ -25,8 +25,12 @@ from foveal.policies import rungs
 class Fitting:
     """The requests of one session."""
 
-    def __init__(self, keeper: Keeper, coordinator: Coordinator, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, keeper: Keeper, coordinator: Coordinator, clock: Callable[[], float], *, foresee: bool = True
+    ) -> None:
+        """`foresee`: begin a summary that will be needed soon; otherwise somebody else asks for `foreseen`."""
         self.calls = Calls()
+        self._foresees = foresee
         self._keeper = keeper
         self._coordinator = coordinator
         self._clock = clock
@@ -52,7 +56,8 @@ class Fitting:
         if not ready:
             return None
         fitted = self._sent(engine, now)
-        await self._foresee(engine)
+        if self._foresees and (plan := self.foreseen(engine)) is not None:
+            self._coordinator.begin(await self.job(engine, plan))
         return fitted
 
     async def record(self) -> Event | None:
@@ -113,14 +118,13 @@ class Fitting:
         first = min([plan.first, *(low for low, _ in plan.before_it)])
         return effective(await self._keeper.store.read(self._keeper.id, first=first))
 
-    async def _foresee(self, engine: Engine) -> None:
-        """Begin a summary that will be needed soon, so that nobody has to wait for it then."""
+    def foreseen(self, engine: Engine) -> Plan | None:
+        """The summary that will be needed soon: written now, nobody has to wait for it then."""
         if not self._coordinator.idle or not self._coordinator.asks(engine.record) or engine.record.paused:
-            return
+            return None
         reason = rungs.foreseen(engine.view, engine.budget(), engine.policy)
         plan = engine.plan(reason=reason) if reason else None
-        if isinstance(plan, Plan) and not rungs.taken_back(engine.view, plan):
-            self._coordinator.begin(await self.job(engine, plan))
+        return plan if isinstance(plan, Plan) and not rungs.taken_back(engine.view, plan) else None
 
     async def _keep_paid(self, engine: Engine, first: int) -> None:
         """Nothing will be sent, so nothing that was cut for it is stored, except what a model was paid for."""
@@ -134,6 +138,7 @@ class Fitting:
             engine.view,
             tokens=engine.calibration.tokens(engine.total_units),
             limit=engine.available(engine.budget()),
+            whole=engine.calibration.tokens(engine.unreduced + engine.fixed_units),
         )
         self.calls.made(engine, now, fitted.moved(engine.view, self._before))
         self._before = fitted.facts

@@ -24,7 +24,7 @@ from foveal.events import (
     UserSaid,
 )
 from foveal.meter import Meter
-from foveal.view import View
+from foveal.view import View, hidden_by
 
 
 def effective(log: Sequence[Event]) -> list[Event]:
@@ -34,6 +34,9 @@ def effective(log: Sequence[Event]) -> list[Event]:
     spoken = False
     reverted: set[int] = set()
     rewound: Rewound | None = None  # the rewind whose stretch we are in, walking back
+    outlived: set[int] = (
+        set()
+    )  # reductions that outlived a rewind, until we know what the user said last before it
     for event in reversed(log):
         fact = event.fact
         if rewound is not None and event.seq <= rewound.to:
@@ -47,10 +50,21 @@ def effective(log: Sequence[Event]) -> list[Event]:
         elif isinstance(fact, Reverted):
             reverted.add(fact.target)
         elif not (isinstance(fact, Expanded) and spoken):
-            spoken = spoken or isinstance(fact, UserSaid)
+            if isinstance(fact, UserSaid):
+                spoken = True
+                if outlived:
+                    kept = [e for e in kept if not (e.seq in outlived and _hides(e.fact, event.seq))]
+                    outlived.clear()
+            elif rewound is not None and isinstance(fact, Dropped | Compacted):
+                outlived.add(event.seq)
             kept.append(event)
     kept.reverse()
     return kept
+
+
+def _hides(fact: AnyFact, seq: int) -> bool:
+    """After going back, what the user said last is older than it was when a reduction was made, and must be shown."""
+    return isinstance(fact, Dropped | Compacted) and any(low <= seq <= high for low, high in hidden_by(fact))
 
 
 def _survives(fact: AnyFact, rewound: Rewound) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -30,11 +30,32 @@ HISTORY: Final = (Reverted, Rewound, Expanded)
 """Facts that change which earlier ones count."""
 
 
+class Terms(NamedTuple):
+    """What whoever opens a session may ask for, beside what fills its window."""
+
+    redact: Callable[[AnyFact], AnyFact] | None = None
+    """Takes out of a fact what may not be stored; nothing is appended that did not go through it."""
+    watch: Callable[[Sequence[Event]], None] | None = None
+    """Is told of all that this process stores."""
+    foresee: bool = True
+    """Begin a summary that will be needed soon beside a request; otherwise `Session.prepare` is for that."""
+
+
+ORDINARY: Final = Terms()
+
+
 class Keeper:
     """Who calls this holds the session's lock."""
 
     def __init__(
-        self, store: Store, id: str, made: Setup, clock: Callable[[], float], *, in_memory: int
+        self,
+        store: Store,
+        id: str,
+        made: Setup,
+        clock: Callable[[], float],
+        *,
+        in_memory: int,
+        terms: Terms = ORDINARY,
     ) -> None:
         self.store = store
         self.id = id
@@ -42,6 +63,7 @@ class Keeper:
         self.engine: Engine | None = None
         """As of the last thing that is known to be stored; None when that is not known."""
         self._clock = clock
+        self._terms = terms
         self._limit = in_memory
         self._kept = -1
         self._erased = False
@@ -59,8 +81,8 @@ class Keeper:
         engine = await self.ready()
         if not engine.next_seq:
             return engine
-        missed = await self.store.read(self.id, first=engine.next_seq)
-        if self._erased is not (erased := (await self.store.info(self.id)).erased):
+        missed, erased = await self.store.news(self.id, first=engine.next_seq)
+        if self._erased is not erased:
             self.engine, self._erased = None, erased  # somebody erased what is still in memory here
             return await self.ready()
         if any(refolds(event.fact, engine.view) for event in missed):
@@ -116,8 +138,13 @@ class Keeper:
 
     # ── the only appender ────────────────────────────────────────────────────────────────────────────
 
+    def redacted(self, fact: AnyFact) -> AnyFact:
+        """A fact as it will be stored."""
+        return fact if self._terms.redact is None else self._terms.redact(fact)
+
     async def commit(self, facts: Sequence[AnyFact]) -> list[Event]:
         """Store facts after whatever is there, trying again when somebody else was first."""
+        facts = [self.redacted(fact) for fact in facts]
         if any(isinstance(fact, HISTORY) for fact in facts):
             return await self._commit_history(facts)
         for _ in range(TRIES):
@@ -145,6 +172,7 @@ class Keeper:
                 await self.store.append(self.id, events)
             except Conflict:
                 continue
+            self._told(events)
             await self._tidy(await self.ready(), events)
             return events
         raise self.outrun()
@@ -163,8 +191,13 @@ class Keeper:
             return False
         self.engine = engine
         if new:
+            self._told(new)
             await self._tidy(engine, new)
         return True
+
+    def _told(self, events: Sequence[Event]) -> None:
+        if self._terms.watch is not None:
+            self._terms.watch(events)
 
     async def _tidy(self, engine: Engine, new: Sequence[Event]) -> None:
         """Keep a checkpoint now and then, and only what the view needs in memory. While a range is shown whole for

@@ -73,6 +73,11 @@ class Store(Protocol):
         """The events from `first` to `last`, both included; raises `UnknownSession`."""
         ...
 
+    async def news(self, session: str, *, first: int) -> tuple[list[Event], bool]:
+        """The events from `first` on, and whether the session was erased: what a reader must ask for before it goes
+        on, in one question."""
+        ...
+
     async def pick(self, session: str, seqs: Sequence[int]) -> list[Event]:
         """Single events, ascending; those that do not exist are left out."""
         ...

@@ -23,14 +23,13 @@ from msgspec.structs import replace
 from foveal import wire
 from foveal.accounts import Accounts
 from foveal.budget import Caps
-from foveal.compaction.plan import Plan, Refused
+from foveal.by_hand import ByHand
 from foveal.coordinator import Coordinator
 from foveal.engine import Engine
-from foveal.errors import BadSetting, Conflict, ContextOverflow, NotCompacted, UnknownHandle
+from foveal.errors import BadSetting, Conflict, ContextOverflow, UnknownHandle
 from foveal.events import (
     AnyFact,
-    Compacted,
-    CompactionFailed,
+    Call,
     Dialect,
     Equipped,
     Event,
@@ -48,7 +47,7 @@ from foveal.fitted import Fitted
 from foveal.fitting import Fitting
 from foveal.fold import effective
 from foveal.inherit import inheritance
-from foveal.keeper import Keeper
+from foveal.keeper import ORDINARY, Keeper, Terms
 from foveal.models import Model
 from foveal.policies import Moment
 from foveal.ports import Hit, SessionInfo, Store
@@ -69,18 +68,27 @@ class Session:
     """One session, to be used from one event loop; calls are served one after the other."""
 
     def __init__(
-        self, store: Store, id: str, made: Setup, clock: Callable[[], float], coordinator: Coordinator
+        self,
+        store: Store,
+        id: str,
+        made: Setup,
+        clock: Callable[[], float],
+        coordinator: Coordinator,
+        *,
+        terms: Terms = ORDINARY,
     ) -> None:
         self.store = store
         self.id = id
         in_memory = events_in_memory(made.model, made.caps)
         if not made.caps.max_messages:
             made = made._replace(caps=replace(made.caps, max_messages=in_memory * 3 // 4))
-        self._keeper = Keeper(store, id, made, clock, in_memory=in_memory)
+        self._terms = terms
+        self._keeper = Keeper(store, id, made, clock, in_memory=in_memory, terms=terms)
         self._coordinator = coordinator
         self._clock = clock
         self._lock = asyncio.Lock()
-        self._fitting = Fitting(self._keeper, coordinator, clock)
+        self._fitting = Fitting(self._keeper, coordinator, clock, foresee=terms.foresee)
+        self._by_hand = ByHand(self._keeper, self._fitting, coordinator, self._lock)
 
     @classmethod
     async def open(
@@ -94,16 +102,18 @@ class Session:
         prompt: str = "",
         progress: Callable[[Progress], None] | None = None,
         clock: Callable[[], float] | None = None,
+        terms: Terms = ORDINARY,
         **settings: Unpack[Settings],
     ) -> Self:
         """Open a session, or begin one. A change of model or policy is recorded. `summarise` writes summaries: an
         async callable that is given a request, or several to fall back on; without it, they are written from the
-        log alone. `prompt` is a text, or `file://…`, in place of ours."""
+        log alone. `prompt` is a text, or `file://…`, in place of ours. `terms` say what may be stored, and who is
+        told."""
         clock = clock or time.time
         coordinator = Coordinator(
             chain(summarise), prompt=prompt_text(prompt), clock=time.monotonic, progress=progress
         )
-        session = cls(store, id, setup(model, **settings), clock, coordinator)
+        session = cls(store, id, setup(model, **settings), clock, coordinator, terms=terms)
         async with session._lock:
             engine = await session._keeper.ready()
             opened = Opened(model=engine.model.name, policy=engine.policy.name, origin=origin)
@@ -134,7 +144,7 @@ class Session:
     async def equip(self, tools: Sequence[Any]) -> None:
         """The tools on offer from here on; they are counted. Nothing is stored when they are the same as before."""
         async with self._lock:
-            offered = Equipped(tools=wire.opaque(wire.plain(tools), "tools"))
+            offered = self._keeper.redacted(Equipped(tools=wire.opaque(wire.plain(tools), "tools")))
             held = (await self._keeper.caught_up()).view.tools
             if held is None or held[1] != offered:
                 self._fitting.calls.broken |= held is not None
@@ -216,6 +226,12 @@ class Session:
         found = self._keeper.engine.view.find(seq) if self._keeper.engine is not None else None
         return found is not None and found[1].level == "full"
 
+    async def open_calls(self) -> list[Call]:
+        """The calls of the newest answers that have no result yet."""
+        async with self._lock:
+            view = (await self._keeper.caught_up()).view
+            return [slot.call for step in view.steps if step.open for slot in step.slots if not slot.result]
+
     @property
     def last(self) -> int:
         return self._keeper.engine.next_seq - 1 if self._keeper.engine is not None else -1
@@ -254,37 +270,17 @@ class Session:
     async def compact(self, focus: str = "") -> Event:
         """Summarise old turns now; `focus` says what to keep above all. Returns the event that records it; raises
         `NotCompacted` when there is nothing to summarise or nothing came of it."""
-        done = await self._between()
-        while not self._coordinator.idle:
-            done = await self._between() or done
-        async with self._lock:
-            engine = await self._keeper.caught_up()
-            begun = engine.next_seq
-            plan = engine.plan(reason="hand", focus=focus)
-            if isinstance(plan, Refused):
-                if done is not None and isinstance(done.fact, Compacted):
-                    return done  # what was being written anyway is what was asked for
-                ratio = engine.calibration.ratio
-                raise NotCompacted(plan.told(ratio), floor=round(plan.floor * ratio))
-            job = await self._fitting.job(engine, plan)
-            self._coordinator.begin(job)
-        try:
-            event = await self._between()
-        except asyncio.CancelledError:
-            await self._coordinator.close()
-            raise
-        if event is None:  # a request that was fitted meanwhile has recorded it
-            made = await self.events(first=begun)
-            event = next(e for e in made if _outcome_of(job.plan, e.fact))
-        if isinstance(event.fact, CompactionFailed):
-            raise NotCompacted(event.fact.problem)
-        return event
+        return await self._by_hand.compact(focus)
 
-    async def _between(self) -> Event | None:
-        """Wait for what is being written, and record what came of it."""
-        await self._coordinator.wait()
+    async def prepare(self) -> Event | None:
+        """Write the summary that will be needed soon, for whoever opened this with `foresee=False`; None when none
+        will be."""
+        return await self._by_hand.prepare()
+
+    async def due(self) -> bool:
+        """A summary will be needed soon, and none is being written."""
         async with self._lock:
-            return await self._fitting.record()
+            return self._fitting.foreseen(await self._keeper.caught_up()) is not None
 
     async def expand(self, name: str | int) -> None:
         """Show a range as it was said until the user speaks again: that of a reduction, or the step of an event.
@@ -315,7 +311,8 @@ class Session:
             engine = await self._keeper.caught_up()
             last = engine.next_seq - 1 if at is None else _within(engine, at)
             await self.store.fork(self.id, id, at=last)
-        forked = type(self)(self.store, id, self._keeper.setup, self._clock, self._coordinator.another())
+        other = self._coordinator.another()
+        forked = type(self)(self.store, id, self._keeper.setup, self._clock, other, terms=self._terms)
         await forked.append(replace(engine.opened, origin=f"{self.id}@{last}"))
         return forked
 
@@ -357,12 +354,6 @@ class Session:
         async with self._lock:
             await self.store.erase(self.id)
             self._keeper.engine = None
-
-
-def _outcome_of(plan: Plan, fact: AnyFact) -> bool:
-    if not isinstance(fact, Compacted | CompactionFailed):
-        return False
-    return (fact.first, fact.last, fact.reason) == (plan.first, plan.last, plan.reason)
 
 
 def _within(engine: Engine, name: str | int) -> int:

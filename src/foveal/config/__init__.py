@@ -13,6 +13,7 @@ allowed. What an untrusted project may not set is passed over, and `notes` says 
 
 from foveal.config.config import Config, Entry, Server, without_passwords
 from foveal.config.loading import load
+from foveal.config.server_keys import Schedule
 from foveal.config.sources import BadConfig, Source
 
-__all__ = ["BadConfig", "Config", "Entry", "Server", "Source", "load", "without_passwords"]
+__all__ = ["BadConfig", "Config", "Entry", "Schedule", "Server", "Source", "load", "without_passwords"]

@@ -10,8 +10,10 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from foveal import models
-from foveal.config.keys import KEYS, Key, Path, dotted, find
+from foveal.config.keys import KEYS, dotted, find
+from foveal.config.kinds import Key, Path
 from foveal.config.mapping import FIELDS, policy_of
+from foveal.config.server_keys import Schedule
 from foveal.config.sources import Source, Value
 from foveal.errors import BadSetting
 from foveal.instructions import Rules
@@ -117,6 +119,10 @@ class Config:
     @property
     def servers(self) -> tuple[Server, ...]:
         return tuple(Server(name, **table) for name, table in self.named("mcp").items())
+
+    @property
+    def schedules(self) -> tuple[Schedule, ...]:
+        return tuple(Schedule(**table) for table in self.get("schedule"))
 
     def policy(self, *, window: int = 0) -> Policy:
         """The policy, for a model with such a window (needed for `safety_ratio` only)."""

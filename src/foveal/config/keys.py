@@ -8,174 +8,101 @@ unasked, or name files to read.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
-from math import isfinite
-from typing import Any, Final, NamedTuple, TypeAlias, get_args
+from typing import Final, get_args
 
-from foveal.budget import LARGEST_WINDOW, MARGIN
+from foveal.budget import MARGIN
 from foveal.clip import Strategy
+from foveal.config.kinds import (
+    FILE_NAMES,
+    TABLE,
+    TEXT,
+    TEXTS,
+    TRUTH,
+    URL,
+    Key,
+    Path,
+    key_named,
+    one_of,
+    share,
+    whole,
+)
+from foveal.config.server_keys import SERVER_KEYS
 from foveal.instructions import LARGEST, MARKERS, Rules
 from foveal.policies import PRESETS
 from foveal.policies.settings import Mode
 
-Path: TypeAlias = tuple[str, ...]
 _BARE: Final = re.compile(r"[A-Za-z0-9_-]+")
 
 
-class Kind(NamedTuple):
-    """What values a key takes."""
-
-    allowed: str
-    fits: Callable[[Any], bool]
-    read: Callable[[str], Any]
-    """The value that a text means; raises ValueError when it means none."""
-
-
-def _whole(least: int, most: int = LARGEST_WINDOW) -> Kind:
-    return Kind(
-        f"a whole number from {least:,} to {most:,}",
-        lambda value: type(value) is int and least <= value <= most,
-        lambda text: int(text.replace(",", "")),
-    )
-
-
-def _share(most: float = 1.0) -> Kind:
-    return Kind(
-        f"a number from 0 to {most:g}",
-        lambda value: type(value) in (int, float) and isfinite(value) and 0 <= value <= most,
-        float,
-    )
-
-
-def _one_of(names: Iterable[str]) -> Kind:
-    names = tuple(names)
-    return Kind(f"one of {', '.join(names)}", lambda value: value in names, str)
-
-
-def _truth(text: str) -> bool:
-    if text.lower() not in ("true", "1", "yes", "on", "false", "0", "no", "off"):
-        raise ValueError(text)
-    return text.lower() in ("true", "1", "yes", "on")
-
-
-_TEXT: Final = Kind("a text", lambda value: isinstance(value, str), str)
-_URL: Final = Kind(
-    "an address that begins with http:// or https://",
-    lambda value: isinstance(value, str) and value.startswith(("http://", "https://")),
-    str,
-)
-_TRUTH: Final = Kind("true or false", lambda value: isinstance(value, bool), _truth)
-_TEXTS: Final = Kind(
-    "a list of texts",
-    lambda value: isinstance(value, list) and all(isinstance(one, str) for one in value),
-    lambda text: [one.strip() for one in text.split(",") if one.strip()],
-)
-_FILE_NAMES: Final = _TEXTS._replace(
-    allowed="a list of names of files, without a folder",
-    fits=lambda value: (
-        _TEXTS.fits(value) and all(one and not re.search(r"[/\\]|^\.+$", one) for one in value)
-    ),
-)
-
-
-def _no_text(text: str) -> Any:
-    raise ValueError(text)
-
-
-_TABLE: Final = Kind(
-    "a table of texts",
-    lambda value: isinstance(value, dict) and all(isinstance(one, str) for one in value.values()),
-    _no_text,
-)
-
-
-class Key(NamedTuple):
-    path: Path
-    kind: Kind
-    about: str
-    default: Any = None
-    """None is left to the model or to the policy."""
-    safe: bool = True
-    """An untrusted project may set it."""
-    project: bool = True
-    """A project may set it at all."""
-    secret: bool = False
-    """Its values are never printed."""
-
-    @property
-    def variable(self) -> str:
-        """Its name in the environment; "" when it has none."""
-        return "" if "*" in self.path else f"FOVEAL_{'_'.join(self.path).upper()}"
-
-
-def _key(name: str, kind: Kind, about: str, **more: Any) -> Key:
-    return Key(tuple(name.split(".")), kind, about, **more)
-
-
 _DEFAULTS: Final = Rules()
-_TOKENS: Final = _whole(0)
-_SOME: Final = _whole(1)
-_STRATEGIES: Final = _one_of(get_args(Strategy))
+_TOKENS: Final = whole(0)
+_SOME: Final = whole(1)
+_STRATEGIES: Final = one_of(get_args(Strategy))
 
 _OWN: Final = (
-    _key("model", _TEXT, "provider/model; chosen by what the environment has, if not set", safe=False),
-    _key("base_url", _URL, "where the model is served, if not at its provider's own address", safe=False),
-    _key("tokenizer", _TEXT, "a vocabulary, auto or estimate", default="auto"),
-    _key("window", _SOME, "tokens that the model holds, if you know better"),
-    _key("reserve", _TOKENS, "tokens kept free for the answer"),
-    _key("margin", _share(0.9), "share of the window that is never planned for", default=MARGIN),
-    _key("max_input_tokens", _SOME, "the most that a request may take"),
-    _key("max_output_tokens", _SOME, "the most that an answer may take"),
-    _key("context.policy", _one_of(PRESETS), "how the window is kept", default="economy"),
-    _key("context.max_history_tokens", _TOKENS, "tokens for messages other than instructions; 0 is no cap"),
-    _key("context.max_tool_result_tokens", _TOKENS, "the most that is shown of a result; 0 is no limit"),
-    _key("context.tool_result_truncation", _STRATEGIES, "which part of a long result is shown"),
-    _key("context.tool_result_keep_first", _TOKENS, "so many of the first results are never masked"),
-    _key("context.tool_result_keep_last", _TOKENS, "so many of the newest results are never masked"),
-    _key("context.tools.*.max_tool_result_tokens", _TOKENS, "the same for one tool"),
-    _key("context.tools.*.tool_result_truncation", _STRATEGIES, "the same for one tool"),
-    _key("context.tools.*.mask", _TRUTH, "false: results of this tool are never masked"),
-    _key("compaction.mode", _one_of(get_args(Mode)), "whether old turns become summaries"),
-    _key("compaction.threshold", _share(), "share of the room above which something is reduced"),
-    _key("compaction.token_threshold", _SOME, "the same as tokens of the whole request"),
-    _key("compaction.safety_ratio", _share(), "the same as a share of the window"),
-    _key("compaction.invocation_threshold", _SOME, "a summary after so many turns"),
-    _key("compaction.overlap_size", _TOKENS, "so many summarised turns are read again for the next summary"),
-    _key("compaction.prompt_template", _TEXT, "a prompt, or file://… with one", safe=False, default=""),
-    _key("compaction.model", _TEXT, "who writes summaries; the model itself, if not set", safe=False),
-    _key("tools.allow", _TEXTS, "tools that run without asking", safe=False, default=[]),
-    _key("tools.deny", _TEXTS, "tools that are not offered", default=[]),
+    key_named("model", TEXT, "provider/model; chosen by what the environment has, if not set", safe=False),
+    key_named("base_url", URL, "where the model is served, if not at its provider's own address", safe=False),
+    key_named("tokenizer", TEXT, "a vocabulary, auto or estimate", default="auto"),
+    key_named("window", _SOME, "tokens that the model holds, if you know better"),
+    key_named("reserve", _TOKENS, "tokens kept free for the answer"),
+    key_named("margin", share(0.9), "share of the window that is never planned for", default=MARGIN),
+    key_named("max_input_tokens", _SOME, "the most that a request may take"),
+    key_named("max_output_tokens", _SOME, "the most that an answer may take"),
+    key_named("context.policy", one_of(PRESETS), "how the window is kept", default="economy"),
+    key_named(
+        "context.max_history_tokens", _TOKENS, "tokens for messages other than instructions; 0 is no cap"
+    ),
+    key_named("context.max_tool_result_tokens", _TOKENS, "the most that is shown of a result; 0 is no limit"),
+    key_named("context.tool_result_truncation", _STRATEGIES, "which part of a long result is shown"),
+    key_named("context.tool_result_keep_first", _TOKENS, "so many of the first results are never masked"),
+    key_named("context.tool_result_keep_last", _TOKENS, "so many of the newest results are never masked"),
+    key_named("context.tools.*.max_tool_result_tokens", _TOKENS, "the same for one tool"),
+    key_named("context.tools.*.tool_result_truncation", _STRATEGIES, "the same for one tool"),
+    key_named("context.tools.*.mask", TRUTH, "false: results of this tool are never masked"),
+    key_named("compaction.mode", one_of(get_args(Mode)), "whether old turns become summaries"),
+    key_named("compaction.threshold", share(), "share of the room above which something is reduced"),
+    key_named("compaction.token_threshold", _SOME, "the same as tokens of the whole request"),
+    key_named("compaction.safety_ratio", share(), "the same as a share of the window"),
+    key_named("compaction.invocation_threshold", _SOME, "a summary after so many turns"),
+    key_named(
+        "compaction.overlap_size", _TOKENS, "so many summarised turns are read again for the next summary"
+    ),
+    key_named("compaction.prompt_template", TEXT, "a prompt, or file://… with one", safe=False, default=""),
+    key_named("compaction.model", TEXT, "who writes summaries; the model itself, if not set", safe=False),
+    key_named("tools.allow", TEXTS, "tools that run without asking", safe=False, default=[]),
+    key_named("tools.deny", TEXTS, "tools that are not offered", default=[]),
 )
 _ONCE: Final = (
-    _key(
+    key_named(
         "instructions.max_bytes",
-        _whole(0, LARGEST),
+        whole(0, LARGEST),
         "for all AGENTS.md together; 0 reads none",
         default=_DEFAULTS.max_bytes,
     ),
-    _key(
+    key_named(
         "instructions.preferences_max_bytes",
-        _whole(0, LARGEST),
+        whole(0, LARGEST),
         "for preferences.md; 0 reads none",
         default=_DEFAULTS.preferences_max_bytes,
     ),
-    _key("instructions.fallback_names", _FILE_NAMES, "instead of AGENTS.md", safe=False, default=[]),
-    _key(
+    key_named("instructions.fallback_names", FILE_NAMES, "instead of AGENTS.md", safe=False, default=[]),
+    key_named(
         "instructions.root_markers",
-        _TEXTS,
+        TEXTS,
         "what the root of a project has; none: the working directory is the root",
         project=False,
         default=list(MARKERS),
     ),
-    _key("instructions.ignore", _TEXTS, "folders whose AGENTS.md do not count", default=[]),
-    _key("mcp.*.command", _TEXT, "the program to start", safe=False),
-    _key("mcp.*.args", _TEXTS, "its arguments", safe=False, secret=True),
-    _key("mcp.*.env", _TABLE, "its environment", safe=False, secret=True),
-    _key("mcp.*.url", _URL, "or the address of a server that runs already", safe=False),
+    key_named("instructions.ignore", TEXTS, "folders whose AGENTS.md do not count", default=[]),
+    key_named("mcp.*.command", TEXT, "the program to start", safe=False),
+    key_named("mcp.*.args", TEXTS, "its arguments", safe=False, secret=True),
+    key_named("mcp.*.env", TABLE, "its environment", safe=False, secret=True),
+    key_named("mcp.*.url", URL, "or the address of a server that runs already", safe=False),
 )
 KEYS: Final = (
     *_OWN,
     *_ONCE,
+    *SERVER_KEYS,
     *(key._replace(path=("agents", "*", *key.path), default=None) for key in _OWN),
 )
 

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple
 
-from foveal.config.keys import KEYS, Key, Path, below, dotted, find
+from foveal.config.keys import KEYS, below, dotted, find
+from foveal.config.kinds import Key, Path
 from foveal.config.lines import line_of, lines
 from foveal.errors import BadSetting
 from foveal.project import Unusable, read

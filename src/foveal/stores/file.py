@@ -91,6 +91,21 @@ class File:
         finally:
             self._lock.release()
 
+    def version(self) -> int | None:
+        """A number that changes when anybody else has written into the file; None when that cannot be told without
+        waiting."""
+        if not self._lock.acquire(blocking=False):
+            return None
+        try:
+            if self._writer is None:
+                return None
+            found: int = self._writer.cursor.execute("PRAGMA data_version").get
+            return found
+        except apsw.Error:
+            return None
+        finally:
+            self._lock.release()
+
     def read(self, work: Work[T]) -> T:
         """Do the work on one state of the database, whatever is written meanwhile."""
         with told(self.path):

@@ -67,6 +67,10 @@ class MemoryStore:
         stop = None if last is None else max(last + 1, 0)
         return self._known(session).events[max(first, 0) : stop]
 
+    async def news(self, session: str, *, first: int) -> tuple[list[Event], bool]:
+        known = self._known(session)
+        return known.events[max(first, 0) :], known.erased
+
     async def pick(self, session: str, seqs: Sequence[int]) -> list[Event]:
         events = self._known(session).events
         return [events[seq] for seq in sorted(set(seqs)) if 0 <= seq < len(events)]

@@ -21,10 +21,10 @@ _LARGEST_WAL: Final = 8 << 20
 
 def opened(path: str, *, durability: Durability, timeout: float) -> apsw.Connection:
     """A connection that may write, to a file of this version's schema."""
-    _make(path)
+    make(path)
     if not _has_log(path):
         _at_sight(path)
-    connection = _connected(path, timeout)
+    connection = connected(path, timeout)
     try:
         connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)  # a file that is refused stays as it is
         refuse_foreign(connection, path)
@@ -34,7 +34,7 @@ def opened(path: str, *, durability: Durability, timeout: float) -> apsw.Connect
             )
         connection.pragma("secure_delete", 1)
         migrate(connection)
-        _use_wal(connection, timeout)
+        use_wal(connection, timeout)
         connection.pragma("synchronous", durability)
         connection.pragma("journal_size_limit", _LARGEST_WAL)
         connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0)
@@ -46,19 +46,19 @@ def opened(path: str, *, durability: Durability, timeout: float) -> apsw.Connect
 
 def reader(path: str, *, timeout: float) -> apsw.Connection:
     """Another connection to a file that is open already; it never writes."""
-    connection = _connected(path, timeout)
+    connection = connected(path, timeout)
     connection.pragma("query_only", 1)
     return connection
 
 
-def _connected(path: str, timeout: float) -> apsw.Connection:
+def connected(path: str, timeout: float) -> apsw.Connection:
     connection = apsw.Connection(path, flags=apsw.SQLITE_OPEN_READWRITE)
     connection.set_busy_timeout(int(timeout * 1000))
     connection.wal_autocheckpoint(0)
     return connection
 
 
-def _make(path: str) -> None:
+def make(path: str) -> None:
     """Make the file with the permissions that SQLite then gives to those beside it; leave an existing one."""
     folder = os.path.dirname(path)
     if not os.path.isdir(folder):
@@ -102,7 +102,7 @@ def _settle(folder: str) -> None:
         os.close(handle)
 
 
-def _use_wal(connection: apsw.Connection, timeout: float) -> None:
+def use_wal(connection: apsw.Connection, timeout: float) -> None:
     """Switch the file to the write-ahead log, which waits for no lock by itself."""
     until = time.monotonic() + timeout
     while True:

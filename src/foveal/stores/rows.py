@@ -231,6 +231,10 @@ def known(connection: apsw.Connection, session: str) -> Known:
     return found
 
 
+def erased(connection: apsw.Connection, key: int) -> bool:
+    return bool(connection.execute("SELECT erased FROM sessions WHERE key = ?", (key,)).get)
+
+
 def read(connection: apsw.Connection, packer: Packer, key: int, seqs: range) -> list[Event]:
     """Events of one session that lie next to each other."""
     place = (key * SPAN + seqs.start, key * SPAN + seqs.stop - 1)

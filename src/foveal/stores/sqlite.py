@@ -16,6 +16,7 @@ from foveal.errors import BadSetting
 from foveal.events import Event
 from foveal.ports import Checkpoint, Hit, SessionInfo
 from foveal.stores import listing, rows
+from foveal.stores.ends import Ends
 from foveal.stores.file import Door, File, Work, in_transaction
 from foveal.stores.opening import Durability
 from foveal.stores.schema import SPAN
@@ -49,6 +50,7 @@ class SqliteStore:
         self._clock = clock
         self._writer = Crew("foveal-write")
         self._readers = Crew("foveal-read", threads=_READERS)
+        self._ends = Ends()
 
     @property
     def path(self) -> str:
@@ -75,9 +77,11 @@ class SqliteStore:
         if not events:
             return
         now = self._clock()
-
-        if not self._file.at_once(lambda door: _append_one(door, session, events)):
-            await self._writer.do(lambda: self._file.alone(lambda door: _append(door, session, events, now)))
+        with self._ends.appending(session, self._file.version(), events[-1].seq + 1):
+            if not self._file.at_once(lambda door: _append_one(door, session, events)):
+                await self._writer.do(
+                    lambda: self._file.alone(lambda door: _append(door, session, events, now))
+                )
         if self._file.unsettled:
             self._writer.start(self._file.settle)
 
@@ -88,6 +92,21 @@ class SqliteStore:
             return rows.read(door.connection, door.packer, rows.known(door.connection, session).key, seqs)
 
         return await self._read(work)
+
+    async def news(self, session: str, *, first: int) -> tuple[list[Event], bool]:
+        version, begun = self._file.version(), self._ends.begun
+        if self._ends.known(session, version, first):
+            return [], False
+
+        def work(door: Door) -> tuple[list[Event], bool]:
+            key = rows.known(door.connection, session).key
+            erased = rows.erased(door.connection, key)
+            return rows.read(door.connection, door.packer, key, range(max(first, 0), SPAN)), erased
+
+        events, erased = await self._read(work)
+        if begun == self._ends.begun and not erased:
+            self._ends.keep(session, version, events[-1].seq + 1 if events else first)
+        return events, erased
 
     async def pick(self, session: str, seqs: Sequence[int]) -> list[Event]:
         def work(door: Door) -> list[Event]:
@@ -123,7 +142,8 @@ class SqliteStore:
         def work(door: Door) -> None:
             door.words.remove(rows.erase(door.connection, door.packer, session))
 
-        await self._write(work)
+        with self._ends.unknown():
+            await self._write(work)
         await self._writer.do(self._file.scrub)
 
     async def close(self) -> None:

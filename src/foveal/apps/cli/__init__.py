@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from foveal import __version__
 from foveal.apps.cli import chat, replay, setup_commands
@@ -18,9 +18,20 @@ from foveal.visible import visible
 DIALECTS = ("openai", "responses", "anthropic")
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+class Commands(Protocol):
+    """Commands of another app, for a program that has both."""
+
+    @property
+    def COMMANDS(self) -> Sequence[str]:  # noqa: N802 (it is a module's constant)
+        """Their names; the function of that name carries one out."""
+        ...
+
+    def add_commands(self, commands: Any) -> None: ...
+
+
+def main(argv: Sequence[str] | None = None, *, others: Sequence[Commands] = ()) -> int:
     """Run one command; the answer is the exit code: 0 done, 1 it could not be done, 2 a wrong call."""
-    parser = _parser()
+    parser = _parser(others)
     given, rest = parser.parse_known_args(argv)
     if given.command == "demo":
         from foveal.apps.cli import demo
@@ -31,10 +42,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     from foveal.apps.cli import commands
 
     try:
-        own = (module for module in (replay, setup_commands, chat) if given.command in module.COMMANDS)
-        module = next(own, commands)
-        command: Callable[[argparse.Namespace], Coroutine[Any, Any, int]] = getattr(module, given.command)
-        return asyncio.run(command(given))
+        known: tuple[Any, ...] = (replay, setup_commands, chat, *others)
+        module = next((module for module in known if given.command in module.COMMANDS), commands)
+        command: Callable[[argparse.Namespace], Coroutine[Any, Any, int] | int]
+        command = getattr(module, given.command)
+        done = command(given)
+        return done if isinstance(done, int) else asyncio.run(done)
     except BrokenPipeError:  # the reader of our output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
@@ -49,7 +62,7 @@ def store_path() -> Path:
     return Path(os.environ.get("FOVEAL_STORE") or Path(data) / "foveal" / "sessions.db")
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(others: Sequence[Commands]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="foveal", description="Sessions that never outgrow their window.")
     parser.add_argument("--version", action="version", version=f"foveal {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
@@ -77,6 +90,8 @@ def _parser() -> argparse.ArgumentParser:
     replay.add_commands(commands, store_path())
     setup_commands.add_commands(commands, store_path())
     chat.add_commands(commands, _store())
+    for other in others:
+        other.add_commands(commands)
     return parser
 
 

@@ -11,13 +11,13 @@ import asyncio
 from collections import deque
 from contextlib import aclosing
 
-from foveal.agent import Answered, Ended, Heard, Reduced, Returned
 from foveal.apps.cli.chat.commands import Command, Leave, command
 from foveal.apps.cli.chat.desk import Desk
 from foveal.apps.cli.chat.front import Answer, Front, Question
 from foveal.apps.cli.chat.steering import compacted
 from foveal.apps.cli.chat.telling import note
 from foveal.errors import FovealError, ProviderError
+from foveal.happenings import Answered, Ended, Heard, Reduced, Returned
 from foveal.visible import one_line
 
 TITLE = 60

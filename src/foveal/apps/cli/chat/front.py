@@ -7,8 +7,8 @@ from typing import Literal, Protocol
 
 import msgspec
 
-from foveal.agent import Happening
 from foveal.apps.cli.chat.rows import Row
+from foveal.happenings import Happening
 from foveal.report import Report
 
 Answer = Literal["y", "n", "a"]

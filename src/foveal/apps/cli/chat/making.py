@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
-from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
@@ -18,8 +17,9 @@ from msgspec.structs import replace
 from foveal.apps.cli.chat.options import Options
 from foveal.clip import UNLIMITED
 from foveal.config import Config, Server, load
-from foveal.errors import BadSetting, FovealError, UnknownSession
+from foveal.errors import FovealError, UnknownSession
 from foveal.models import Model
+from foveal.models_io.configured import FACTORY, configured
 from foveal.policies.settings import Policy, policy
 from foveal.ports import Provider, Store
 from foveal.recall import Library
@@ -27,8 +27,6 @@ from foveal.recall import tools as recall_tools
 from foveal.tools import Tool
 from foveal.tools.recalled import recalled
 
-FACTORY: Final = "FOVEAL_PROVIDER"
-"""`module:function`: makes the provider in place of `foveal.models_io.choose.provider`, and is called like it."""
 CONFIRM: Final = 0.9
 """Above this share of the room the user is asked, in mode `confirm`, unless a threshold is set."""
 
@@ -100,33 +98,7 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
 
 def provider(name: str | None, choice: Choice, *, progress: Callable[[Any], None]) -> Provider:
     """The provider of a model, the chosen one if none is named."""
-    config = choice.config
-    environment = dict(os.environ)
-    if address := config.get("base_url"):
-        environment["OPENAI_BASE_URL"] = address
-    make = _factory(environment)
-    window = config.get("window") if name is None else None
-    made: Provider = make(
-        name or config.model or None, environment=environment, window=window, progress=progress
-    )
-    return made
-
-
-def _factory(environment: Mapping[str, str]) -> Callable[..., Any]:
-    given = environment.get(FACTORY, "")
-    if not given:
-        from foveal.models_io import choose
-
-        return choose.provider
-    module, _, name = given.partition(":")
-    try:
-        made = getattr(import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as problem:
-        allowed = f"module:function, of a module that can be imported ({problem})"
-        raise BadSetting(FACTORY, given, allowed) from None
-    if not callable(made):
-        raise BadSetting(FACTORY, given, "module:function")
-    return made  # type: ignore[no-any-return]
+    return configured(choice.config, name, environment=os.environ, progress=progress)
 
 
 async def served(

@@ -10,11 +10,11 @@ from typing import Any, TextIO
 import msgspec
 from msgspec.structs import replace
 
-from foveal.agent import Answered, Ended, Happening, Streamed
 from foveal.apps.cli.chat.front import Answer, Question
 from foveal.apps.cli.chat.rows import Row, plain, row
 from foveal.apps.cli.chat.telling import note, told
 from foveal.events import unraw
+from foveal.happenings import Answered, Ended, Happening, Streamed
 from foveal.report import Report
 from foveal.session import Session
 from foveal.visible import visible

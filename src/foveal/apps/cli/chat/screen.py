@@ -27,7 +27,6 @@ from prompt_toolkit.layout.menus import CompletionsMenu
 from prompt_toolkit.renderer import CPR_Support
 from prompt_toolkit.styles import Style
 
-from foveal.agent import Answered, Calling, Happening, Heard, Returned, Streamed
 from foveal.apps.cli.chat.entry import Pastes, buffer
 from foveal.apps.cli.chat.front import Answer, Question
 from foveal.apps.cli.chat.growing import Growing
@@ -36,6 +35,7 @@ from foveal.apps.cli.chat.live import Live, asked, choices
 from foveal.apps.cli.chat.rows import Row, Span, bold, dim, painted, row
 from foveal.apps.cli.chat.status import status
 from foveal.apps.cli.chat.telling import told
+from foveal.happenings import Answered, Calling, Happening, Heard, Returned, Streamed
 from foveal.report import Report
 
 if TYPE_CHECKING:

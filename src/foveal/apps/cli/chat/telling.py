@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from foveal.agent import Calling, Ended, Happening, HookFailed, Reduced, Refused, Returned
 from foveal.apps.cli.chat.rows import Row, Span, Style, dim, row
 from foveal.compaction.measures import measures
 from foveal.events import Clipped, Compacted, CompactionFailed, Dropped, Event, Masked, Noted, handle
+from foveal.happenings import Calling, Ended, Happening, HookFailed, Reduced, Refused, Returned
 from foveal.visible import one_line
 
 PREVIEW: Final = 3

@@ -1,0 +1,166 @@
+"""The drop-in endpoints: what they add to a request, and how many streams one core carries.
+
+The server is a real `foveal serve`; upstream is another process on this machine that answers at once. Each request
+is made twice, to upstream itself and through the server, and the difference is what counts. Beside them there is
+nothing to wait for, so the figures hold the whole cost: HTTP in and out, recognising, storing, fitting.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from statistics import median
+from typing import Any, Final
+
+from bench.loopback import Line, pieces, reply
+from bench.measure import Row, progress
+
+MESSAGES: Final = 200
+CONVERSATIONS: Final = 12
+REQUESTS: Final = 25
+STREAMS: Final = 200
+_URL: Final = re.compile(r"http://127\.0\.0\.1:(\d+)")
+
+
+def rows() -> Iterator[Row]:
+    with tempfile.TemporaryDirectory(prefix="foveal-bench-") as folder, _upstream() as upstream:
+        settings = [f"server.openai_url=http://127.0.0.1:{upstream}/v1", "server.rate=0"]
+        with _server(folder, settings) as (port, pid):
+            progress(f"dropin: {CONVERSATIONS} conversations …")
+            first, later = asyncio.run(_talk(port, upstream))
+            note = f"{len(later)} requests in {CONVERSATIONS} conversations"
+            every = [*first, *later]
+            yield Row(f"added to a request with {MESSAGES} messages, p50", median(every), limit=0.005, note=note)
+            yield Row("the same, p99", _share(every, 0.99), limit=0.025)
+            yield Row("the first request of a conversation, which takes all of it in", median(first))
+            if hasattr(os, "sched_setaffinity"):
+                _on_one_core(pid)
+            progress(f"dropin: {STREAMS} streams …")
+            lost, seconds, alone = asyncio.run(_streams(port, upstream))
+            yield Row(f"{STREAMS} streams at once on one core: those with a byte lost", lost, "×", 0.0)
+            yield Row("how much longer they take than from upstream itself", seconds / alone, "×", note="")
+
+
+# ── requests ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def history(number: int) -> list[dict[str, Any]]:
+    """A conversation of an agent: questions, calls, results, answers."""
+    messages: list[dict[str, Any]] = [{"role": "system", "content": "You help with conversation " * 20}]
+    for turn in range((MESSAGES - 1) // 4):
+        name = f"{number}-{turn}"
+        call = {"name": "search", "arguments": json.dumps({"query": f"part {name}"})}
+        messages += [
+            {"role": "user", "content": f"question {name} " + "what about this and that " * 15},
+            {
+                "role": "assistant",
+                "content": None,
+                "tool_calls": [{"id": f"call_{turn}", "type": "function", "function": call}],
+            },
+            {"role": "tool", "tool_call_id": f"call_{turn}", "content": f"{name}\n" + "a line of it\n" * 40},
+            {"role": "assistant", "content": f"answer {name} " + "this is it and so on " * 15},
+        ]
+    return messages
+
+
+async def _talk(port: int, upstream: int) -> tuple[list[float], list[float]]:
+    """Seconds that were added to the first and to the later requests of all conversations."""
+    through, direct = await Line(port).open(), await Line(upstream).open()
+    first: list[float] = []
+    later: list[float] = []
+    for number in range(-1, CONVERSATIONS):
+        messages = history(number)
+        for request in range(REQUESTS):
+            messages.append({"role": "user", "content": f"{number}.{request} and then? " * 10})
+            body = json.dumps({"model": "gpt-4.1", "messages": messages}).encode()
+            added = await _timed(through, body) - await _timed(direct, body)
+            if number >= 0:  # one to warm up
+                (later if request else first).append(added)
+            messages.append(reply()["choices"][0]["message"])
+    through.close()
+    direct.close()
+    return first, later
+
+
+async def _timed(line: Line, body: bytes) -> float:
+    start = time.perf_counter()
+    await line.ask(body)
+    return time.perf_counter() - start
+
+
+async def _streams(port: int, upstream: int) -> tuple[int, float, float]:
+    """Streams in which a byte was lost, the seconds for all of them, and the same without a server between."""
+    alone = await _all(upstream)
+    through = await _all(port)
+    return through[0] + alone[0], through[1], alone[1]
+
+
+async def _all(port: int) -> tuple[int, float]:
+    start = time.perf_counter()
+    lost = sum(await asyncio.gather(*(_stream(port, f"stream-{number}") for number in range(STREAMS))))
+    return lost, time.perf_counter() - start
+
+
+async def _stream(port: int, name: str) -> bool:
+    messages = [{"role": "system", "content": "You stream."}, {"role": "user", "content": name}]
+    body = json.dumps({"model": "gpt-4.1", "stream": True, "messages": messages}, separators=(",", ":"))
+    line = await Line(port).open()
+    try:
+        return await line.ask(body.encode()) != b"".join(pieces(name))
+    finally:
+        line.close()
+
+
+def _share(values: list[float], share: float) -> float:
+    return sorted(values)[int(len(values) * share)]
+
+
+# ── processes ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@contextmanager
+def _upstream() -> Iterator[int]:
+    command = [sys.executable, "-m", "bench.loopback"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        yield int(process.stdout.readline())
+        process.communicate("")
+
+
+@contextmanager
+def _server(folder: str, settings: list[str]) -> Iterator[tuple[int, int]]:
+    """A server on a free port, and its process."""
+    command = [sys.executable, "-m", "foveal.apps.entry", "serve", "--port", "0", "--folder", folder]
+    command += [part for setting in settings for part in ("--set", setting)]
+    log = os.path.join(folder, "stderr")
+    with open(log, "w+", encoding="utf-8") as errors, subprocess.Popen(command, stderr=errors) as process:
+        try:
+            yield _port(process, log), process.pid
+        finally:
+            process.terminate()
+            process.wait(60)
+
+
+def _port(process: subprocess.Popen[bytes], log: str) -> int:
+    end = time.monotonic() + 60
+    while time.monotonic() < end and process.poll() is None:
+        with open(log, encoding="utf-8") as file:
+            text = file.read()
+        found = _URL.search(text)
+        if found and '"listening"' in text:
+            return int(found[1])
+        time.sleep(0.05)
+    raise RuntimeError("the server did not start")
+
+
+def _on_one_core(pid: int) -> None:
+    for thread in os.listdir(f"/proc/{pid}/task"):
+        os.sched_setaffinity(int(thread), {min(os.sched_getaffinity(0))})

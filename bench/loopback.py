@@ -1,0 +1,114 @@
+"""An upstream that answers at once, in a process of its own, and a client that costs next to nothing.
+
+    python -m bench.loopback        prints its port, and serves until its standard input ends
+
+It speaks as much of OpenAI's chat completions as the benchmarks need. What is asked for as a stream comes in `PIECES`
+pieces, one every `PAUSE` seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from typing import Any, Final
+
+PIECES: Final = 40
+PAUSE: Final = 0.05
+WORDS: Final = "a word and another one "
+
+
+def reply() -> dict[str, Any]:
+    return {
+        "id": "chatcmpl-1",
+        "object": "chat.completion",
+        "created": 1,
+        "model": "gpt-4.1",
+        "choices": [
+            {
+                "index": 0,
+                "message": {"role": "assistant", "content": WORDS * 20},
+                "finish_reason": "stop",
+            }
+        ],
+    }
+
+
+def pieces(name: str) -> list[bytes]:
+    """The events of a stream that says its name in every piece."""
+    frame = {"id": name, "object": "chat.completion.chunk", "created": 1, "model": "gpt-4.1"}
+    deltas: list[dict[str, Any]] = [
+        {"index": 0, "delta": {"role": "assistant", "content": f"{name}:{number} "}} for number in range(PIECES)
+    ]
+    deltas.append({"index": 0, "delta": {}, "finish_reason": "stop"})
+    events = [f"data: {json.dumps({**frame, 'choices': [delta]})}\n\n".encode() for delta in deltas]
+    return [*events, b"data: [DONE]\n\n"]
+
+
+_WHOLE: Final = json.dumps(reply()).encode()
+
+
+async def _serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    try:
+        while head := await reader.readuntil(b"\r\n\r\n"):
+            fields = dict(line.split(b": ", 1) for line in head.lower().split(b"\r\n")[1:] if b": " in line)
+            body = await reader.readexactly(int(fields.get(b"content-length", b"0")))
+            if b'"stream":true' in body:
+                await _stream(writer, json.loads(body)["messages"][-1]["content"])
+            else:
+                length = b"content-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(_WHOLE)
+                writer.write(b"HTTP/1.1 200 OK\r\n" + length + _WHOLE)
+    except (asyncio.IncompleteReadError, ConnectionError):
+        pass
+    finally:
+        writer.close()
+
+
+async def _stream(writer: asyncio.StreamWriter, name: str) -> None:
+    writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n")
+    for piece in pieces(name):
+        writer.write(b"%x\r\n%b\r\n" % (len(piece), piece))
+        await asyncio.sleep(PAUSE)
+    writer.write(b"0\r\n\r\n")
+
+
+async def main() -> None:
+    server = await asyncio.start_server(_serve, "127.0.0.1", 0, backlog=1_024, limit=1 << 24)
+    print(server.sockets[0].getsockname()[1], flush=True)
+    await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
+
+
+class Line:
+    """A connection that is kept."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._reader: asyncio.StreamReader
+        self._writer: asyncio.StreamWriter
+
+    async def open(self) -> Line:
+        self._reader, self._writer = await asyncio.open_connection("127.0.0.1", self._port, limit=1 << 24)
+        return self
+
+    async def ask(self, body: bytes) -> bytes:
+        """The body of the answer."""
+        head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1:{self._port}\r\n"
+        head += f"authorization: Bearer sk-bench-0123456789\r\ncontent-length: {len(body)}\r\n\r\n"
+        self._writer.write(head.encode() + body)
+        fields = (await self._reader.readuntil(b"\r\n\r\n")).lower()
+        if b"content-length:" in fields:
+            length = int(fields.split(b"content-length:", 1)[1].split(b"\r\n", 1)[0])
+            return await self._reader.readexactly(length)
+        found = b""
+        while size := int(await self._reader.readuntil(b"\r\n"), 16):
+            found += await self._reader.readexactly(size)
+            await self._reader.readexactly(2)
+        await self._reader.readexactly(2)
+        return found
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,1 @@
+"""Foveal in chat apps: one session for each chat, behind Telegram and Discord."""

@@ -1,0 +1,209 @@
+"""The texts that a chat is shown, as Markdown: the footer, the cards of the commands, and what went wrong.
+
+1. All numbers are the report's own: what triggers, what the footer says and what a card says are the same number.
+2. A card is told, never stored: it does not enter the conversation.
+3. Nothing of a failure is passed on that could hold a secret: known sorts have a sentence of their own, and the
+   rest is scrubbed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from foveal.accounts import Accounts
+from foveal.compaction.measures import measures
+from foveal.errors import FovealError, NotCompacted, ProviderError, StoreError
+from foveal.events import Clipped, Compacted, Dropped, Event, Masked
+from foveal.redact import scrub
+from foveal.report import Report
+from foveal.visible import one_line
+
+COMMANDS: Final = {
+    "compact": "summarise old turns now; words behind it say what to keep",
+    "context": "what fills the context window",
+    "tokens": "tokens used so far, turns left, cost",
+    "undo": "take back the newest summary or other reduction",
+    "new": "begin a new conversation",
+    "stop": "stop the answer that is being written",
+    "help": "this list",
+    "pair": "CODE: let this account talk to the bot",
+}
+"""The commands and what they do, in the order in which they are listed."""
+BAR: Final = 10
+EMPTY: Final = "Nothing has been said in this conversation yet."
+SILENT: Final = "(The model gave an empty answer.)"
+STOPPED: Final = "⏹ Stopped."
+STEPS: Final = "⏹ The most steps of a turn are done. Say “go on” to go on."
+BUSY: Final = "An answer is being written. Try again when it is there, or send /stop."
+IDLE: Final = "No answer is being written."
+PAIRED: Final = "You are paired: this account may talk to the bot from now on. /help lists the commands."
+NOT_PAIRED: Final = "That code is not valid, or not any more. `foveal pair` on the server makes a new one."
+TEXT_ONLY: Final = (
+    "I read text only: no pictures, files, voice or stickers, and no edits of earlier messages."
+)
+OLD: Final = "That button is too old: there is nothing to do for it any more. /help lists the commands."
+FAILED: Final = "❌ Something went wrong on the server; whoever runs it finds more in its log."
+NOT_STORED: Final = "❌ Your message was not stored"
+SORTS: Final = {
+    "key": "the model's provider does not accept the server's key; whoever runs the server must look at it",
+    "rate": "the model's provider has too many requests right now",
+    "connection": "the model's provider cannot be reached",
+    "interrupted": "the connection to the model broke off",
+    "server": "the model's provider has a problem of its own",
+}
+"""What to say of a provider's failure, by its sort; others are said in the provider's words, scrubbed."""
+
+
+def stranger(face: str, user: int) -> str:
+    """The only sentence that somebody hears who is not allowed."""
+    return (
+        f"This bot does not know you (your id is {user}): ask whoever runs it for a code from "
+        f"`foveal pair {face}`, and send it as /pair CODE."
+    )
+
+
+def welcome() -> str:
+    """The commands, and how it all works in two sentences."""
+    listed = "\n".join(f"/{name} – {about}" for name, about in COMMANDS.items())
+    return (
+        "Write anything, and the model answers. The conversation can be as long as you like: old turns are "
+        f"summarised when the context window fills up, and nothing is lost.\n\n{listed}"
+    )
+
+
+def unknown(word: str) -> str:
+    return f"There is no command {one_line(word, width=40)}; /help lists those that there are."
+
+
+# ── numbers ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def share(report: Report) -> float:
+    return report.used / report.window if report.window else 1.0
+
+
+def footer(report: Report) -> str:
+    return f"📊 Context: {report.used:,}/{report.window:,} ({share(report):.1%})"
+
+
+def warning(report: Report) -> str:
+    """What stands below an answer when the window gets full."""
+    if report.question:
+        return f"⚠️ The context is full: {report.used:,} of {report.limit:,} tokens. Summarise old turns?"
+    if report.state == "warn":
+        return f"⚠️ The context is getting full; old turns are summarised at {report.act:,} tokens."
+    return "⚠️ The context is full; old turns are summarised before the next answer."
+
+
+def context(report: Report) -> str:
+    """What fills the window; the parts add up to it."""
+    filled = min(BAR, max(round(share(report) * BAR), 1 if report.used else 0))
+    lines = [f"▕{'█' * filled}{'·' * (BAR - filled)}▏ {share(report):.1%}"]
+    parts = [(name, tokens) for name, tokens in report.totals.items() if tokens]
+    lines += [_line(name, tokens, report.window) for name, tokens in parts]
+    lines.append(_line("window", sum(tokens for _, tokens in parts), report.window))
+    how = "measured" if report.measured else "estimated"
+    below = [
+        f"Used {report.used:,} tokens ({how}). Warns at {report.warn:,}, acts at {report.act:,}, "
+        f"at most {report.limit:,}.",
+        *_summaries(report),
+    ]
+    return "\n".join([f"{footer(report)} · {report.model}", "```", *lines, "```", *below])
+
+
+def _line(name: str, tokens: int, window: int) -> str:
+    return f"{name:<12} {tokens:>9,} {tokens / max(1, window):>6.1%}"
+
+
+def _summaries(report: Report) -> Iterable[str]:
+    count = len(report.summaries)
+    if count:
+        many = "One summary stands" if count == 1 else f"{count:,} summaries stand"
+        yield f"{many} for older turns; /undo takes back the newest reduction."
+
+
+def tokens(report: Report, accounts: Accounts) -> str:
+    how = "measured" if report.measured else "estimated"
+    left = "not known yet" if report.turns_left is None else f"about {report.turns_left:,}"
+    lines = [
+        footer(report),
+        f"Next request: {report.used:,} tokens ({how})",
+        f"Turns: {report.turns:,} so far, {left} until old turns are reduced",
+        f"Calls: {accounts.calls:,} · read {_read(accounts):,} tokens ({_cached(accounts):.0%} from the cache) · "
+        f"written {accounts.output:,}",
+        f"Cost: {_dollars(report.spent)}{f', saved {_dollars(report.saved)}' if report.saved else ''}",
+    ]
+    return "\n".join(lines)
+
+
+def _read(accounts: Accounts) -> int:
+    return accounts.input + accounts.cache_read + accounts.cache_write
+
+
+def _cached(accounts: Accounts) -> float:
+    return accounts.cache_read / max(1, _read(accounts))
+
+
+def _dollars(amount: float | None) -> str:
+    if amount is None:
+        return "not known: this model has no price"
+    return f"${amount:.2f}" if amount >= 0.01 or not amount else f"${amount:.4f}"
+
+
+# ── reductions ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+def compacted(event: Event, *, before: int, after: int) -> str:
+    """What /compact has done."""
+    saved = before - after
+    part = f" ({saved / before:.0%} less)" if before and saved > 0 else ""
+    by = f" by {event.fact.by}" if isinstance(event.fact, Compacted) and event.fact.by else ""
+    return f"🗜 Summarised{by}: {before:,} → {after:,} tokens{part}. /undo takes it back."
+
+
+def unneeded(report: Report) -> str:
+    """What an old button answers."""
+    return f"That is not needed any more. {footer(report)}. /compact does it all the same."
+
+
+def undone(event: Event) -> str:
+    names = {Clipped: "a clipped result", Compacted: "a summary", Dropped: "a cut", Masked: "placeholders"}
+    what = names.get(type(event.fact), "a reduction")
+    return f"↩️ Took back {what} ({event.handle}): what it had hidden is shown to the model again."
+
+
+def reduced(events: Iterable[Event]) -> list[str]:
+    """What was done to make room for this answer, as far as somebody who chats cares about it."""
+    told = []
+    for event in events:
+        if isinstance(event.fact, Compacted):
+            sizes = measures(event.fact)
+            told.append(
+                f"🗜 Older turns were summarised: {sizes.before:,} → {sizes.after:,} tokens. /undo takes it back."
+            )
+        elif isinstance(event.fact, Dropped):
+            told.append("✂️ Older turns were left out of view to make room. /undo takes it back.")
+    return told
+
+
+# ── failures ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def failure(problem: FovealError) -> str:
+    """An error of ours, in words for somebody who chats."""
+    if isinstance(problem, NotCompacted):
+        return f"Nothing was summarised: {_told(problem.problem)}"
+    if isinstance(problem, StoreError):
+        return f"❌ The server's store has a problem: {_told(str(problem))}"
+    sort = problem.sort if isinstance(problem, ProviderError) else ""
+    return failed(str(problem), sort=sort)
+
+
+def failed(problem: str, *, sort: str) -> str:
+    """A turn that came to nothing."""
+    return f"❌ No answer: {SORTS.get(sort) or _told(problem)}."
+
+
+def _told(problem: str) -> str:
+    return one_line(scrub(problem), width=400).rstrip(".")

@@ -1,0 +1,225 @@
+"""The bot: messages, commands and buttons become calls of `Talk`, and what it says becomes messages.
+
+1. Nothing is decided here about who may talk: `Talk` decides by the numeric id that Discord vouches for.
+2. Messages of a channel are stored in the order in which they came, and answered in that order.
+3. An answer counts as delivered when Discord has taken or refused it. If Discord could not be reached, it is
+   delivered after the next start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import aclosing, nullcontext
+from typing import Any, Final
+from weakref import WeakValueDictionary
+
+import aiohttp
+import discord
+import msgspec
+from discord import app_commands
+
+from foveal.apps.gateways import cards
+from foveal.apps.gateways.discord.buttons import Press
+from foveal.apps.gateways.discord.line import Line, Place
+from foveal.apps.gateways.discord.posting import PATIENCE, Post, Undelivered
+from foveal.apps.gateways.discord.words import is_command, more_than_text, words
+from foveal.apps.gateways.talk import Saying, Talk
+from foveal.apps.gateways.voice import saying
+
+LOG: Final = logging.getLogger("foveal.gateways")
+ARGUMENTS: Final = {
+    "compact": ("focus", "what the summary should keep above all"),
+    "undo": ("name", "which reduction; the newest if none is named"),
+    "pair": ("code", "the code from `foveal pair discord` on the server"),
+}
+"""The commands that take words: what those are called, and what they mean."""
+
+Interaction = discord.Interaction[Any]
+
+
+class Bot(discord.Client):
+    def __init__(
+        self,
+        talk: Talk,
+        *,
+        arrived: Callable[[Bot], None],
+        connector: aiohttp.BaseConnector | None = None,
+        patience: Sequence[float] = PATIENCE,
+    ) -> None:
+        """`arrived` is called whenever the gateway has let the bot in; `patience` are the seconds between attempts
+        to say something."""
+        super().__init__(
+            intents=discord.Intents(guilds=True, guild_messages=True, dm_messages=True, message_content=True),
+            allowed_mentions=discord.AllowedMentions.none(),
+            member_cache_flags=discord.MemberCacheFlags.none(),
+            chunk_guilds_at_startup=False,
+            max_messages=None,
+            connector=connector,
+        )
+        self._arrived = arrived
+        self._talk = talk
+        self._patience = patience
+        self._lines: WeakValueDictionary[int, Line] = WeakValueDictionary()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._tree = app_commands.CommandTree(self)
+
+    # ── coming and going ─────────────────────────────────────────────────────────────────────────────
+
+    async def setup_hook(self) -> None:
+        self.add_dynamic_items(Press)
+        for name, about in cards.COMMANDS.items():
+            self._tree.add_command(self._command(name, about))
+        self._spawn(self._register())
+
+    async def on_connect(self) -> None:
+        self._arrived(self)
+
+    async def on_error(self, event_method: str, /, *args: Any, **kwargs: Any) -> None:
+        LOG.exception("Discord's %s could not be handled", event_method)
+
+    async def settle(self, *, seconds: float) -> None:
+        """Let what is being said come to its end, but not for ever."""
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=seconds)
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def deliver(self, chat: int, saying: Saying) -> None:
+        """Say something in a channel that nobody has just asked for."""
+        line, post = self._line(chat), self._post(chat)
+        self._spawn(self._say(saying, post=post, place=line.join()))
+
+    # ── messages ─────────────────────────────────────────────────────────────────────────────────────
+
+    async def on_message(self, message: discord.Message) -> None:
+        text = words(message, me=self.user) if self.user is not None else None
+        if text is not None:
+            self._spawn(self._heard(message, text))
+
+    async def _heard(self, message: discord.Message, text: str) -> None:
+        chat, user = message.channel.id, message.author.id
+        reference = message.to_reference(fail_if_not_exists=False) if message.guild else None
+        post = self._post(chat, seed=message.id, reference=reference)
+        line = self._line(chat)
+        async with line.taking:
+            known = await self._talk.may(user)
+            if known and not text and more_than_text(message):
+                taken = saying(cards.TEXT_ONLY)
+            else:
+                key = f"discord-{message.id}"
+                taken = await self._talk.take(chat=chat, user=user, key=key, text=text or "/help")
+            place = line.join() if text and not is_command(text) else None
+        if known and text and more_than_text(message):
+            taken = _noted(taken, cards.TEXT_ONLY)
+        async with line.working() if known else nullcontext():
+            await self._say(taken, post=post, place=place)
+
+    async def _say(self, saying: Saying, *, post: Post, place: Place | None = None) -> None:
+        """Say it, when everything has been said that stood before it in the line."""
+        try:
+            async with aclosing(saying):
+                async for says in saying:
+                    if place is not None:
+                        await place.come()
+                    await post.say(says)
+        except Undelivered as problem:
+            LOG.warning("something could not be said: %s", problem)
+        finally:
+            if place is not None:
+                place.leave()
+
+    # ── commands and buttons ─────────────────────────────────────────────────────────────────────────
+
+    def _command(self, name: str, about: str) -> app_commands.Command[Any, Any, None]:
+        async def plain(interaction: discord.Interaction) -> None:
+            self._spawn(self._asked(interaction, f"/{name}"))
+
+        async def with_words(interaction: discord.Interaction, given: str = "") -> None:
+            self._spawn(self._asked(interaction, f"/{name} {given}".strip()))
+
+        if name in ARGUMENTS:
+            called, means = ARGUMENTS[name]
+            with_words = app_commands.rename(given=called)(app_commands.describe(given=means)(with_words))
+            return app_commands.Command(name=name, description=about, callback=with_words)
+        return app_commands.Command(name=name, description=about, callback=plain)
+
+    async def _register(self) -> None:
+        try:
+            await self._tree.sync()
+        except (discord.DiscordException, aiohttp.ClientError, OSError) as problem:
+            # They are a convenience: what is typed as text works without them.
+            LOG.warning("Discord has not taken the commands: %s", type(problem).__name__)
+
+    async def _asked(self, interaction: Interaction, text: str) -> None:
+        chat, user = interaction.channel_id, interaction.user.id
+        if chat is not None:
+            post = await self._answering(interaction, chat, private=text.startswith("/pair"))
+            line = self._line(chat)
+            async with line.taking:
+                key = f"discord-{interaction.id}"
+                taken = await self._talk.take(chat=chat, user=user, key=key, text=text)
+            await self._say(taken, post=post)
+
+    async def pressed(self, interaction: Interaction, action: str) -> None:
+        """A button was pressed."""
+        self._spawn(self._pressed(interaction, action))
+
+    async def _pressed(self, interaction: Interaction, action: str) -> None:
+        chat, user = interaction.channel_id, interaction.user.id
+        if chat is not None:
+            post = await self._answering(interaction, chat)
+            taken = self._talk.pressed(chat=chat, user=user, action=action)
+            await self._say(taken, post=post)
+
+    async def _answering(self, interaction: Interaction, chat: int, *, private: bool = False) -> Post:
+        """Show that the bot is at work, and where to say the answer. Strangers are answered in private."""
+        private = private or not await self._talk.may(interaction.user.id)
+        channel = self.get_partial_messageable(chat)
+
+        async def send(text: str, **more: Any) -> None:
+            try:
+                await interaction.followup.send(text, ephemeral=private, **more)
+            except discord.NotFound:  # it took longer than the quarter of an hour that Discord allows
+                await channel.send(text, **more)
+
+        try:
+            await interaction.response.defer(thinking=True, ephemeral=private)
+        except discord.HTTPException:  # too late for that already
+            return self._post(chat)
+        return Post(send, patience=self._patience)
+
+    # ── parts ────────────────────────────────────────────────────────────────────────────────────────
+
+    def _post(
+        self, chat: int, *, seed: int | None = None, reference: discord.MessageReference | None = None
+    ) -> Post:
+        send = self.get_partial_messageable(chat).send
+        return Post(send, seed=seed, reference=reference, patience=self._patience)
+
+    def _line(self, chat: int) -> Line:
+        line = self._lines.get(chat)
+        if line is None:
+            channel = self.get_partial_messageable(chat)
+            line = self._lines[chat] = Line(lambda: self.http.send_typing(channel.id))
+        return line
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (problem := task.exception()) is not None:
+            LOG.error("a conversation on Discord broke off", exc_info=problem)
+
+
+async def _noted(saying: Saying, note: str) -> Saying:
+    """The same with a note below each."""
+    async with aclosing(saying):
+        async for says in saying:
+            yield msgspec.structs.replace(says, footer=f"{note}\n{says.footer}")

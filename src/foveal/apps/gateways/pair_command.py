@@ -1,0 +1,86 @@
+"""`foveal pair`: codes that let people talk to the bots of this server.
+
+    foveal pair discord                  a code, good once and for ten minutes
+    foveal pair discord --list           who may talk to the bot because of a code
+    foveal pair discord --forget ID      and who may no longer
+
+It works on the server's folder, whether or not the server runs.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from argparse import Namespace
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from foveal.config import load
+
+if TYPE_CHECKING:
+    from foveal.service.pairing import Face, Pairing
+
+COMMANDS: Final = ("pair",)
+FACES: Final = ("telegram", "discord")
+
+
+def add_commands(commands: Any) -> None:
+    """Add the command to the parser."""
+    about = "let somebody talk to the bot on Telegram or Discord"
+    pair = commands.add_parser("pair", help=about, description=about)
+    pair.add_argument("face", choices=FACES, help="which bot")
+    pair.add_argument("--folder", type=Path, help="the server's folder (server.folder)")
+    what = pair.add_mutually_exclusive_group()
+    what.add_argument("--list", action="store_true", help="who was let in by a code")
+    what.add_argument("--forget", type=int, metavar="ID", help="let this user in no longer")
+
+
+async def pair(given: Namespace) -> int:
+    """Print a code, or do what is asked instead; the answer is the exit code."""
+    from foveal.service.pairing import LIFE
+
+    async with _pairing(given.folder) as pairing:
+        if given.list:
+            return await _listed(pairing, given.face)
+        if given.forget is not None:
+            return await _forgotten(pairing, given.face, given.forget)
+        code = await pairing.offer(given.face, now=time.time())
+    print(f"Send this to the bot on {given.face.capitalize()} within {LIFE / 60:.0f} minutes:\n")
+    print(f"    /pair {code}\n")
+    print("Whoever sends it may talk to the bot from then on; it works once.")
+    return 0
+
+
+async def _listed(pairing: Pairing, face: Face) -> int:
+    found = [one for one in await pairing.list() if one.face == face]
+    if not found:
+        print(f"nobody is paired with the bot on {face.capitalize()}")
+    for one in found:
+        print(f"{one.user:<20} since {time.strftime('%Y-%m-%d %H:%M', time.localtime(one.since))}")
+    return 0
+
+
+async def _forgotten(pairing: Pairing, face: Face, user: int) -> int:
+    if await pairing.forget(face, user):
+        print(f"{user} may no longer talk to the bot on {face.capitalize()}")
+        return 0
+    print(
+        f"{user} is not paired with the bot on {face.capitalize()}; `foveal pair {face} --list` shows who is"
+    )
+    return 1
+
+
+@asynccontextmanager
+async def _pairing(folder: Path | None) -> AsyncIterator[Pairing]:
+    """The pairings of the server in a folder: the one given, the configured one, or the usual place."""
+    from foveal.service.pairing import Pairing
+    from foveal.service.places import Places, default_folder
+
+    place = folder or Path(load().get("server.folder") or default_folder(os.environ))
+    cabinet = Places.made(place.expanduser().absolute()).cabinet()
+    try:
+        yield Pairing(cabinet)
+    finally:
+        await cabinet.close()

@@ -1,0 +1,216 @@
+"""Telegram's chats: updates are taken in order, and each is answered when its answer is there.
+
+1. Telegram is told that an update was taken only when its words are stored. What it sends again runs once.
+2. An answer that could not be delivered is delivered later: after longer and longer pauses, or a restart.
+3. Nothing that happens here ends the server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from contextlib import aclosing, suppress
+from typing import Any, Final, TypeVar
+
+from telegram import BotCommand
+from telegram.error import Conflict, InvalidToken, TelegramError
+
+from foveal.apps.gateways import cards
+from foveal.apps.gateways.talk import Says, Talk
+from foveal.apps.gateways.telegram.markup import marked
+from foveal.apps.gateways.telegram.reading import Place, Press, Wordless, Words
+from foveal.apps.gateways.telegram.requests import LOG, Client, Sleep
+from foveal.apps.gateways.telegram.sending import Gone, Sender, Undelivered
+from foveal.errors import FovealError
+from foveal.service.limits import Rate
+from foveal.service.room import Room
+from foveal.service.turns import Turn
+
+T = TypeVar("T")
+Saying = AsyncGenerator[Says, None]
+FIRST: Final = 1.0
+LONGEST: Final = 60.0
+"""Seconds between two attempts to reach Telegram."""
+ROUNDS: Final = 6
+"""How often undelivered answers are taken up again before a restart."""
+STRANGERS: Final = 6
+"""Answers that a stranger gets in a minute."""
+PAUSE: Final = 60.0
+"""Seconds before the first of these; twice as long before each further one."""
+
+
+class Gateway:
+    def __init__(self, talk: Talk, client: Client, *, sleep: Sleep = asyncio.sleep) -> None:
+        self._talk = talk
+        self._client = client
+        self._sleep = sleep
+        self._sender = Sender(client, sleep=sleep)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._later: asyncio.Task[None] | None = None
+        """Delivers what could not be delivered, after a pause."""
+        self._rounds = 0
+        self._strangers = Rate(STRANGERS)
+
+    async def run(self) -> None:
+        """Until it is cancelled, or Telegram does not accept the token."""
+        try:
+            await self._patiently(self._introduce)
+            await self._settle()
+            await self._listen()
+        except InvalidToken:
+            LOG.error("Telegram does not accept TELEGRAM_BOT_TOKEN: no messages come from there")
+        except Exception as problem:  # noqa: BLE001  (nothing that happens here ends the server)
+            LOG.error("listening to Telegram has ended: %s", type(problem).__name__)
+
+    async def close(self, *, settle: float) -> None:
+        """Let what is being said be said, for so many seconds; the rest is owed."""
+        if self._later is not None:
+            self._later.cancel()
+            await asyncio.wait([self._later])
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=settle)
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        with suppress(TelegramError):
+            await self._client.shutdown()
+
+    async def unasked(self, room: Room, turn: Turn) -> None:
+        """A turn of this tenant ended; if nobody in its chat asked for it, it is told there."""
+        told = self._talk.unasked(room, turn)
+        if told is not None:
+            chat, saying = told
+            self._do(self._deliver(saying, Place(chat=chat)))
+
+    # ── listening ────────────────────────────────────────────────────────────────────────────────────
+
+    async def _introduce(self) -> None:
+        await self._client.initialize()
+        await self._client.delete_webhook()
+        listed = [BotCommand(name, about) for name, about in cards.COMMANDS.items()]
+        await self._client.set_my_commands(listed)
+
+    async def _listen(self) -> None:
+        offset: int | None = None
+        while True:
+            for raw in await self._patiently(lambda: self._client.raw_updates(offset=offset)):  # noqa: B023
+                await self._take(raw)
+                offset = raw["update_id"] + 1
+
+    async def _patiently(self, act: Callable[[], Awaitable[T]]) -> T:
+        """Do something that needs Telegram, again and again until it could be done."""
+        wait = FIRST
+        while True:
+            try:
+                return await act()
+            except InvalidToken:
+                raise
+            except TelegramError as problem:
+                if isinstance(problem, Conflict):
+                    LOG.warning("another program reads the messages of this bot: only one can")
+                else:
+                    LOG.warning("Telegram cannot be reached: %s", self._client.told(problem))
+            await self._sleep(wait)
+            wait = min(wait * 2, LONGEST)
+
+    async def _take(self, raw: dict[str, Any]) -> None:
+        """Take one update; its words are stored when this returns."""
+        meant = self._client.meaning(raw)
+        if isinstance(meant, Words | Wordless) and not await self._welcome(meant.user):
+            return
+        match meant:
+            case Words():
+                key = f"telegram-{raw['update_id']}"
+                place = meant.place
+                saying = await self._talk.take(chat=place.chat, user=meant.user, key=key, text=meant.text)
+                self._do(self._deliver(saying, place))
+            case Wordless():
+                self._do(self._deliver(self._talk.wordless(user=meant.user), meant.place))
+            case Press():
+                self._do(self._press(meant))
+            case None:
+                pass
+
+    async def _welcome(self, user: int) -> bool:
+        """Whether somebody is answered: strangers only a few times in a minute, so that they stop nobody else."""
+        try:
+            if await self._talk.may(user):
+                return True
+        except FovealError:  # the answer will say so
+            return True
+        return not self._strangers.wait(str(user), now=asyncio.get_running_loop().time())
+
+    # ── answering ────────────────────────────────────────────────────────────────────────────────────
+
+    async def _settle(self) -> None:
+        """Deliver what was not delivered."""
+        try:
+            for chat, saying in await self._talk.undelivered():
+                self._do(self._deliver(saying, Place(chat=chat)))
+        except FovealError as problem:
+            LOG.warning("what is undelivered is not known: %s", type(problem).__name__)
+            self._owe()
+
+    async def _settle_after(self, pause: float) -> None:
+        await self._sleep(pause)
+        self._later = None
+        self._do(self._settle())
+
+    def _owe(self) -> None:
+        """Something was not delivered: try again later."""
+        if self._later is None and self._rounds < ROUNDS:
+            pause = PAUSE * 2**self._rounds
+            self._rounds += 1
+            self._later = asyncio.create_task(self._settle_after(pause))
+
+    async def _deliver(self, saying: Saying, place: Place) -> None:
+        try:
+            async with aclosing(saying):
+                await self._say_all(saying, place)
+        except Undelivered as problem:
+            LOG.warning("an answer could not be delivered, and is kept: %s", problem)
+            self._owe()
+        else:
+            self._rounds = 0
+
+    async def _say_all(self, saying: Saying, place: Place) -> None:
+        gone = False
+        while True:
+            async with self._sender.typing(place):
+                says = await anext(saying, None)
+            if says is None:
+                return
+            if not gone:
+                try:
+                    await self._sender.say(says, place)
+                except Gone:
+                    LOG.info("a chat is gone: its answers stay on the server")
+                    gone = True
+
+    async def _press(self, press: Press) -> None:
+        """A button: what it does, and no more of it."""
+        allowed = await self._talk.may(press.user)
+        refusal = None if allowed else marked(cards.stranger("telegram", press.user)).text
+        with suppress(TelegramError):  # Telegram forgets soon which button was pressed
+            await self._client.answer_callback_query(
+                press.query, refusal or (None if press.place else cards.OLD)
+            )
+        if press.place is None or not allowed:
+            return
+        if press.message:
+            with suppress(TelegramError):
+                await self._client.edit_message_reply_markup(press.place.chat, press.message)
+        saying = self._talk.pressed(chat=press.place.chat, user=press.user, action=press.action)
+        await self._deliver(saying, press.place)
+
+    def _do(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (problem := task.exception()) is not None:
+            LOG.error("an answer was not delivered, and is kept: %s", type(problem).__name__)
+            self._owe()

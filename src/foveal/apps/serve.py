@@ -1,0 +1,183 @@
+"""`foveal serve`: the service, its background work, HTTP and the chat gateways in one process, from start to end.
+
+It begins with what can go wrong (configuration, address, folder, token), so that it either serves or says in one
+sentence why not. On SIGTERM or SIGINT it takes nothing new, lets what runs finish within `server.grace` seconds,
+and stores the rest; a second signal shortens that to nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import os
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Final
+
+from foveal.errors import BadSetting, FovealError, ProviderError
+
+if TYPE_CHECKING:
+    from socket import socket
+
+    from foveal.apps.server.closing import Ending
+    from foveal.apps.server.stopping import Stop
+    from foveal.service import Service
+
+COMMANDS: Final = ("serve",)
+NEEDED: Final = ("starlette", "uvicorn", "aiohttp", "prometheus_client", "dbos")
+
+
+def add_commands(commands: Any) -> None:
+    """Add the command to the parser."""
+    about = "serve sessions and drop-in endpoints over HTTP, Telegram and Discord"
+    parser = commands.add_parser("serve", help=about, description=about)
+    parser.add_argument("--host", metavar="ADDRESS", help="where to listen; default: this machine only")
+    parser.add_argument("--port", type=int, metavar="PORT", help="default: 8790; 0 takes a free one")
+    parser.add_argument("--folder", metavar="PATH", help="where everything is kept")
+    parser.add_argument("--model", metavar="NAME", help="provider/model for sessions of this server")
+    parser.add_argument(
+        "--window", type=int, metavar="TOKENS", help="what the model holds, if you know better"
+    )
+    told = "any other setting, such as server.grace=10; again for another one"
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help=told)
+
+
+def serve(given: argparse.Namespace) -> int:
+    """Serve until a signal comes; the answer is the exit code."""
+    missing = [name for name in NEEDED if find_spec(name) is None]
+    if missing:
+        raise FovealError(
+            f"this needs {', '.join(missing)}, not installed here: {sys.executable} -m pip install 'foveal[server]'"
+        )
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        return runner.run(_serve(given))
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
+
+
+async def _serve(given: argparse.Namespace) -> int:
+    from foveal.apps.server import logs
+    from foveal.apps.server.closing import Ending
+    from foveal.apps.server.greeting import greeting, say
+    from foveal.apps.server.listening import bound, url_of
+    from foveal.apps.server.stopping import Stop, end
+    from foveal.config import load
+    from foveal.service import Service
+
+    config = load(flags=_flags(given))
+    async with AsyncExitStack() as stack:
+        listener = bound(config.get("server.host"), config.get("server.port"))
+        stack.callback(listener.close)
+        service = await stack.enter_async_context(Service.open(config))
+        await _safe(service)
+        logs.to_stderr()
+        asyncio.get_running_loop().set_exception_handler(_lost)
+        stop, ending = Stop(), Ending()
+        stop.listen()
+        if not await _fetched(service, stop):
+            return 0
+        await stack.enter_async_context(_running(service, listener, ending))
+        url = url_of(listener)
+        say("\n".join(await greeting(service, url)))
+        logs.tell("listening", {"url": url, "pid": os.getpid()})
+        await stop.asked.wait()
+        logs.tell("stopping")
+        await end(service, ending, stop, grace=config.get("server.grace"))
+    logs.tell("stopped")
+    return 0
+
+
+def _flags(given: argparse.Namespace) -> dict[str, Any]:
+    flags: dict[str, Any] = {
+        "server.host": given.host,
+        "server.port": given.port,
+        "server.folder": given.folder,
+        "model": given.model,
+        "window": given.window,
+    }
+    for setting in given.set:
+        name, equals, value = setting.partition("=")
+        if not equals:
+            raise BadSetting("--set", setting, "KEY=VALUE, such as server.grace=10")
+        flags[name.strip()] = value.strip()
+    return flags
+
+
+def _lost(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """What no task has caught: told by its type, since its words may be a message's."""
+    from foveal.apps.server import logs
+
+    logs.tell("error", level=logging.ERROR, problem=context.get("exception"))
+
+
+async def _safe(service: Service) -> None:
+    """Nobody serves the world without a token. This is also the first look into the file."""
+    from foveal.apps.server.headers import is_loopback
+    from foveal.service.tokens import Tokens
+
+    host = service.ground.config.get("server.host")
+    if not await Tokens(service.ground.cabinet).any() and not is_loopback(host):
+        raise FovealError(
+            f"{host} can be reached from other machines, and there is no token yet: `foveal token create` makes one"
+        )
+
+
+async def _fetched(service: Service, stop: Stop) -> bool:
+    """Have the local model on the disk, if there is no other; False when the user would not wait for it."""
+    from foveal.apps.server.greeting import Fetching, say, to_fetch
+    from foveal.apps.server.stopping import first_of
+
+    service.ground.fetching = Fetching()
+    provider = to_fetch(service)
+    if provider is None:
+        return True
+    say(f"There is no key of a provider, so {provider.name} will answer. It is fetched now, once:")
+    try:
+        return await first_of(provider.start(), stop.asked)
+    except ProviderError as problem:
+        say(f"it could not be fetched, and will be tried again when it is asked: {problem}")
+        return True
+
+
+@asynccontextmanager
+async def _running(service: Service, listener: socket, ending: Ending) -> AsyncIterator[None]:
+    """Everything, in the order in which it can begin, and ends the other way round."""
+    from foveal.apps.server.app import app
+    from foveal.apps.server.dropin import Upstreams
+    from foveal.apps.server.listening import listening
+    from foveal.service.work import Work
+
+    async with AsyncExitStack() as stack:
+        work = await stack.enter_async_context(Work.open(service))
+        upstreams = Upstreams(service)
+        stack.push_async_callback(upstreams.close)
+        made = app(service, upstreams=upstreams, work=work, ending=ending)
+        await service.recover()
+        await stack.enter_async_context(listening(made, listener))
+        await _gateways(service, stack)
+        yield
+
+
+async def _gateways(service: Service, stack: AsyncExitStack) -> None:
+    """The chat apps that there are tokens for."""
+    from foveal.service.pairing import Pairing
+
+    ground = service.ground
+    pairing = Pairing(ground.cabinet)
+    if ground.environment.get("TELEGRAM_BOT_TOKEN", "").strip():
+        from foveal.apps.gateways.telegram import telegram
+
+        await stack.enter_async_context(telegram(service, pairing, ground.config, ground.environment))
+    if ground.environment.get("DISCORD_BOT_TOKEN", "").strip():
+        from foveal.apps.gateways.discord import discord
+
+        await stack.enter_async_context(discord(service, pairing, ground.config, ground.environment))

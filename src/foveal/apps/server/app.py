@@ -1,0 +1,93 @@
+"""The server as one ASGI application: its routes, and the layers that every request passes.
+
+Watching sees all of them, Closing knows what is in flight, Guard lets in who may come, and what a handler raises on
+purpose is answered in the language of its path.
+"""
+
+from __future__ import annotations
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from foveal.apps.server import api, dropin, logs, schedules_api
+from foveal.apps.server.callers import Callers
+from foveal.apps.server.closing import Closing, Ending
+from foveal.apps.server.guard import Guard
+from foveal.apps.server.headers import is_loopback
+from foveal.apps.server.health import Health
+from foveal.apps.server.meters import CONTENT_TYPE, Meters
+from foveal.apps.server.refusals import Refusal, answer, encoded, face_of, refusal_of
+from foveal.apps.server.tracing import Tracing
+from foveal.apps.server.watching import Watching
+from foveal.errors import FovealError
+from foveal.service import Service
+from foveal.service.tokens import Tokens
+from foveal.service.work import Work
+
+
+def app(
+    service: Service, *, upstreams: dropin.Upstreams, work: Work | None, ending: Ending | None = None
+) -> Starlette:
+    """The whole server in front of a service. `ending` is for whoever ends it."""
+    ground, ending = service.ground, ending or Ending()
+    meters, tracing = Meters(), Tracing.found()
+    ground.watchers += [meters.watch, logs.watch, *([tracing.watch] if tracing is not None else [])]
+    loopback = is_loopback(ground.config.get("server.host"))
+    callers = Callers(Tokens(ground.cabinet), loopback=loopback)
+    made = Starlette(
+        routes=[
+            *dropin.routes(service, upstreams),
+            *api.routes(service, work),
+            *schedules_api.routes(service, work),
+            *_own(service, ending, meters),
+        ],
+        middleware=[
+            Middleware(Watching, meters=meters, tracing=tracing),
+            Middleware(Closing, ending=ending),
+            Middleware(Guard, config=ground.config, callers=callers),
+        ],
+        exception_handlers={Refusal: _refused, FovealError: _failed, HTTPException: _other},
+    )
+    made.router.redirect_slashes = False
+    return made
+
+
+def _own(service: Service, ending: Ending, meters: Meters) -> list[Route]:
+    document = encoded(api.openapi())
+
+    async def metrics(request: Request) -> Response:
+        await service.ground.tell_waiting()
+        return Response(meters.text(), headers={"Content-Type": CONTENT_TYPE})
+
+    async def openapi(request: Request) -> Response:
+        return Response(document, media_type="application/json")
+
+    return [
+        Route("/healthz", Health(service, ending).__call__, methods=["GET"]),
+        Route("/metrics", metrics, methods=["GET"]),
+        Route("/openapi.json", openapi, methods=["GET"]),
+    ]
+
+
+# ── what handlers raise ──────────────────────────────────────────────────────────────────────────────────
+
+
+async def _refused(request: Request, problem: Exception) -> Response:
+    assert isinstance(problem, Refusal)
+    return answer(problem, face_of(request.url.path))
+
+
+async def _failed(request: Request, problem: Exception) -> Response:
+    assert isinstance(problem, FovealError)
+    return answer(refusal_of(problem), face_of(request.url.path))
+
+
+async def _other(request: Request, problem: Exception) -> Response:
+    assert isinstance(problem, HTTPException)
+    told = {404: "there is nothing at this path", 405: "this path does not know that method"}
+    detail = told.get(problem.status_code, str(problem.detail))
+    return answer(Refusal(problem.status_code, detail, headers=problem.headers), face_of(request.url.path))

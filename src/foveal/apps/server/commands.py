@@ -1,0 +1,103 @@
+"""`foveal token`: who may use a server that is not for this machine alone.
+
+    foveal token create [--tenant NAME] [--label TEXT]     prints the secret, once
+    foveal token list
+    foveal token revoke ID
+
+It works on the server's folder, whether or not the server runs; a server that runs notices within a second.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from argparse import Namespace
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from foveal.errors import BadSetting
+from foveal.visible import one_line
+
+if TYPE_CHECKING:
+    from foveal.service.tokens import Tokens
+
+COMMANDS: Final = ("token",)
+LONGEST: Final = 200
+
+
+def add_commands(commands: Any) -> None:
+    """Add the command to the parser."""
+    about = "make, list and revoke the tokens that clients of the server need"
+    token = commands.add_parser("token", help=about, description=about)
+    token.add_argument("--folder", type=Path, metavar="PATH", help="the server's folder (server.folder)")
+    acts = token.add_subparsers(dest="act", required=True, metavar="ACT")
+    create = acts.add_parser("create", help="a new token; its secret is printed once")
+    create.add_argument(
+        "--tenant", default="default", metavar="NAME", help="whose sessions it opens; default: default"
+    )
+    create.add_argument("--label", default="", metavar="TEXT", help="what it is for")
+    acts.add_parser("list", help="all tokens, without their secrets")
+    acts.add_parser("revoke", help="a token is good no longer").add_argument("id", metavar="ID")
+
+
+async def token(given: Namespace) -> int:
+    """Do what is asked; the answer is the exit code."""
+    async with _tokens(given.folder) as tokens:
+        if given.act == "create":
+            return await _create(tokens, given.tenant, given.label)
+        if given.act == "list":
+            return await _list(tokens)
+        return await _revoke(tokens, given.id)
+
+
+async def _create(tokens: Tokens, tenant: str, label: str) -> int:
+    from foveal.service.tenants import checked_name
+
+    if len(label) > LONGEST:
+        raise BadSetting("--label", f"{label[:20]}…", f"at most {LONGEST} characters")
+    id, secret = await tokens.create(checked_name(tenant), label=label, now=time.time())
+    print(secret)
+    print(f"token {id} of tenant {tenant}: keep the line above, it is not shown again", file=sys.stderr)
+    return 0
+
+
+async def _list(tokens: Tokens) -> int:
+    every = await tokens.list()
+    if not every:
+        print("no token yet: `foveal token create` makes one")
+    for one in every:
+        state = "good" if one.revoked is None else f"revoked {_day(one.revoked)}"
+        print(
+            f"{one.id}  {one.tenant:<20}  {_day(one.created)}  {state}  {one_line(one.label, width=60)}".rstrip()
+        )
+    return 0
+
+
+async def _revoke(tokens: Tokens, id: str) -> int:
+    if await tokens.revoke(id, now=time.time()):
+        print(f"token {id} is revoked")
+        return 0
+    print(f"there is no good token {one_line(id, width=40)}; `foveal token list` shows them", file=sys.stderr)
+    return 1
+
+
+def _day(at: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(at))
+
+
+@asynccontextmanager
+async def _tokens(folder: Path | None) -> AsyncIterator[Tokens]:
+    """The tokens of the server in a folder: the one given, the configured one, or the usual place."""
+    from foveal.config import load
+    from foveal.service.places import Places, default_folder
+    from foveal.service.tokens import Tokens
+
+    place = folder or Path(load().get("server.folder") or default_folder(os.environ))
+    cabinet = Places.made(place.expanduser().absolute()).cabinet()
+    try:
+        yield Tokens(cabinet)
+    finally:
+        await cabinet.close()

@@ -1,0 +1,220 @@
+"""Where a client's request goes: whose address, with whose key.
+
+1. `server.openai_url` or `server.anthropic_url`, else OPENAI_BASE_URL or ANTHROPIC_BASE_URL;
+2. the provider's own address, if the client brings a key or the environment has one;
+3. where the configured model is, if it speaks the dialect: this is how the local model is reached.
+
+A key that the client brings goes on; one of ours is used only where it brings none. Redirects are not followed, and
+nothing is unpacked on the way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+from urllib.parse import urlsplit
+
+import aiohttp
+from yarl import URL
+
+from foveal import models
+from foveal.apps.server.dropin import passing
+from foveal.apps.server.headers import Headers, first, is_loopback
+from foveal.apps.server.refusals import Refusal
+from foveal.errors import ProviderError
+from foveal.events import Dialect
+from foveal.models import Model
+from foveal.models_io.adapter import Adapter
+from foveal.models_io.choose import SERVICES
+from foveal.models_io.local import Local
+from foveal.service.dropin.histories import Memory
+from foveal.service.dropin.registry import Registry
+from foveal.service.rooms import Service
+
+CONNECT: Final = 15.0
+"""Seconds until a connection must stand."""
+KNOWN: Final = 1_000
+"""Models whose facts are remembered."""
+PATHS: Final[Mapping[Dialect, str]] = {
+    "openai_chat": "/chat/completions",
+    "openai_responses": "/responses",
+    "anthropic": "/messages",
+}
+
+
+class Target(NamedTuple):
+    """Where a request goes, and as what."""
+
+    url: str
+    headers: list[tuple[str, str]]
+    served: str = ""
+    """What the server there calls its model, if it has only one."""
+    model: Model | None = None
+    """That model."""
+
+    @property
+    def host(self) -> str:
+        """The part of the address that may be told."""
+        return urlsplit(self.url).hostname or ""
+
+
+class Upstreams:
+    """The way to all upstreams, and the conversations that go there."""
+
+    def __init__(self, service: Service) -> None:
+        self.registry = Registry(service)
+        self.memory = Memory()
+        self.via = secrets.token_hex(8)
+        self._ground = service.ground
+        self.silence: int = service.ground.config.get("server.silence")
+        self._window: int | None = service.ground.config.get("window")
+        self._addresses = {name: self._address(name) for name in ("openai", "anthropic")}
+        self._clients: dict[bool, aiohttp.ClientSession] = {}
+        self._models: dict[str, Model] = {}
+
+    async def close(self) -> None:
+        await self.registry.close()
+        for client in self._clients.values():
+            await client.close()
+        self._clients.clear()
+
+    def model(self, name: str) -> Model:
+        """What is known of a model."""
+        if name not in self._models:
+            if len(self._models) >= KNOWN:
+                self._models.clear()
+            self._models[name] = models.model(name, window=self._window)
+        return self._models[name]
+
+    # ── where to ─────────────────────────────────────────────────────────────────────────────────────
+
+    async def target(self, dialect: Dialect, headers: Headers, *, path: str = "", query: str = "") -> Target:
+        """Where a request of a dialect goes; raises `Refusal` when there is nowhere."""
+        if first(headers, passing.VIA) == self.via.encode():
+            told = "the upstream address is this server itself: set server.openai_url or server.anthropic_url"
+            raise Refusal(508, told, title="Loop", code="upstream_loop")
+        service = "anthropic" if dialect == "anthropic" else "openai"
+        key, given = passing.key_of(headers), self._addresses[service]
+        environment = self._ground.environment
+        own = next(
+            (environment[name] for name in SERVICES[service].keys if environment.get(name)), ""
+        ).strip()
+        sent = passing.upstream(headers)
+        if not given and not own and not key.real:
+            return await self._configured(dialect, sent, path=path, query=query)
+        base = (given or SERVICES[service].url).rstrip("/")
+        if key.value and (key.real or given):
+            sent.append((key.header.decode(), key.value.decode("latin-1")))
+        elif own:
+            sent.append(_with_key(dialect, own))
+        return Target(_joined(base, dialect, path, query), self._ours(sent))
+
+    def _address(self, service: str) -> str:
+        set_: str | None = self._ground.config.get(f"server.{service}_url")
+        names = SERVICES[service].url_from
+        return set_ or next((self._ground.environment.get(name, "") for name in names), "")
+
+    async def _configured(
+        self, dialect: Dialect, sent: list[tuple[str, str]], *, path: str, query: str
+    ) -> Target:
+        """The place of the configured model, if it speaks the dialect."""
+        provider: Any = None
+        try:
+            provider = self._ground.provider("")
+            if isinstance(provider, Local) and dialect == "openai_chat":
+                await provider.start()
+        except ProviderError as problem:
+            raise _nowhere(dialect, f" ({problem})") from None
+        if isinstance(provider, Local) and dialect == "openai_chat" and provider.engine is not None:
+            url = _joined(provider.engine.url, dialect, path, query)
+            return Target(url, self._ours(sent), served=provider.engine.served, model=provider.model)
+        if isinstance(provider, Adapter) and provider.dialect == dialect:
+            if provider.place.key:
+                sent.append(_with_key(dialect, provider.place.key.reveal()))
+            url = _joined(provider.place.url.rstrip("/"), dialect, path, query)
+            return Target(url, self._ours(sent))
+        raise _nowhere(dialect)
+
+    def _ours(self, headers: list[tuple[str, str]]) -> list[tuple[str, str]]:
+        return [*headers, ("accept-encoding", "identity"), (passing.VIA.decode(), self.via)]
+
+    # ── sending ──────────────────────────────────────────────────────────────────────────────────────
+
+    async def send(self, method: str, target: Target, body: bytes | None) -> aiohttp.ClientResponse:
+        """The answer's head; raises `Refusal` when there is none."""
+        client = self._client(near=is_loopback(target.host))
+        for attempt in (1, 2):
+            try:
+                return await client.request(
+                    method,
+                    URL(target.url, encoded=True),
+                    data=body,
+                    headers=target.headers,
+                    allow_redirects=False,
+                    timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT, sock_read=self.silence),
+                )
+            except (aiohttp.ServerDisconnectedError, ConnectionResetError) as problem:
+                if attempt == 2:  # the first time, a connection that was kept may have been closed meanwhile
+                    raise unreachable(target, problem) from None
+            except (aiohttp.ClientError, OSError, ValueError) as problem:  # a time-out is an OSError
+                raise unreachable(target, problem, silence=self.silence) from None
+        raise AssertionError("the second attempt answers or raises")
+
+    async def ask(self, target: Target, body: bytes, *, patience: float) -> tuple[int, bytes]:
+        """A whole answer: its status and its body."""
+        async with asyncio.timeout(patience):
+            response = await self.send("POST", target, body)
+            async with response:
+                return response.status, await response.read()
+
+    def _client(self, *, near: bool) -> aiohttp.ClientSession:
+        """A machine's own upstream is never asked through a proxy."""
+        if near not in self._clients:
+            self._clients[near] = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=0),
+                cookie_jar=aiohttp.DummyCookieJar(),
+                auto_decompress=False,
+                trust_env=not near,
+                skip_auto_headers=("User-Agent", "Content-Type"),
+            )
+        return self._clients[near]
+
+
+def unreachable(target: Target, problem: Exception, *, silence: int = 0) -> Refusal:
+    """That there is no answer, and why; without anything that the request carried."""
+    if isinstance(problem, TimeoutError):
+        told = f"the provider at {target.host} has not sent anything for {silence:,} s (`server.silence`)"
+        return Refusal(504, told, code="upstream_silent")
+    why = (
+        "it does not accept connections"
+        if isinstance(problem, aiohttp.ClientConnectorError)
+        else "it hung up"
+    )
+    return Refusal(
+        502, f"the provider at {target.host} cannot be reached: {why}", code="upstream_unreachable"
+    )
+
+
+def _with_key(dialect: Dialect, key: str) -> tuple[str, str]:
+    return ("x-api-key", key) if dialect == "anthropic" else ("authorization", f"Bearer {key}")
+
+
+def _joined(base: str, dialect: Dialect, path: str, query: str) -> str:
+    """The whole address; Anthropic's own ends before the version."""
+    base = base.rstrip("/")
+    if dialect == "anthropic" and not base.endswith("/v1"):
+        base = f"{base}/v1"
+    return f"{base}{path or PATHS[dialect]}{'?' if query else ''}{query}"
+
+
+def _nowhere(dialect: Dialect, why: str = "") -> Refusal:
+    service = "anthropic" if dialect == "anthropic" else "openai"
+    variable = SERVICES[service].keys[0]
+    return Refusal(
+        501,
+        f"no provider is known for this{why}: send your own key, or start the server with {variable}, or with "
+        f"`server.{service}_url` set to whoever speaks this dialect",
+        code="no_upstream",
+    )

@@ -1,0 +1,109 @@
+"""The door: who may come in, and with how much. What it refuses, no handler ever sees.
+
+1. The request is meant for this server (Host), and no other site's page sends it (Origin, Sec-Fetch-Site).
+2. Its headers are of a sane size, and its body is counted as it comes, whether or not its length was told.
+3. It has a token, unless it needs none; the tenant comes from the token and from nowhere else.
+4. Each token has so many requests a minute.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from typing import Final
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from foveal.apps.server.callers import Callers
+from foveal.apps.server.headers import Headers, first, host_of, is_cross_site, is_ours, too_large
+from foveal.apps.server.refusals import Refusal, answer, face_of
+from foveal.config import Config
+from foveal.service.limits import Rate
+from foveal.service.tokens import Caller
+
+OPEN: Final = frozenset({"/healthz", "/openapi.json"})
+"""Paths for everybody."""
+
+
+class Guard:
+    """A layer of ASGI: nothing is held back, so that streams pass as they come and hang-ups are seen."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        config: Config,
+        callers: Callers,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._app = app
+        self._callers = callers
+        self._clock = clock
+        self._rate = Rate(config.get("server.rate"))
+        self._hosts = (*config.get("server.hosts"), config.get("server.host"))
+        self._max_body: int = config.get("server.max_body")
+        self._max_depth: int = config.get("server.max_depth")
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        try:
+            self._check(scope["headers"], scope["path"])
+            caller = await self._caller(scope["headers"], scope["path"])
+        except Refusal as refusal:
+            await answer(refusal, face_of(scope["path"]))(scope, receive, send)
+            return
+        state = scope.setdefault("state", {})
+        state["caller"], state["max_depth"] = caller, self._max_depth
+        await self._app(scope, self._counted(receive), send)
+
+    def _check(self, headers: Headers, path: str) -> None:
+        if too_large(headers):
+            raise Refusal(431, "the headers of this request are too many or too large", code="headers")
+        host = host_of(headers)
+        if not is_ours(host, self._hosts):
+            told = "this server is not called by that name: add it to `server.hosts` if it should be"
+            raise Refusal(421, told, code="wrong_host")
+        if path not in OPEN and is_cross_site(headers):
+            raise Refusal(403, "a page of another site may not use this server", code="cross_site")
+        if first(headers, b"content-encoding").lower() not in (b"", b"identity"):
+            raise Refusal(415, "send the body as it is, without compressing it", code="compressed")
+        length = first(headers, b"content-length")
+        if length.isdigit() and int(length[:20]) > self._max_body:
+            raise self._too_much()
+
+    async def _caller(self, headers: Headers, path: str) -> Caller | None:
+        if path in OPEN:
+            return None
+        caller = await self._callers.caller(headers)
+        if caller is None:
+            told = "this needs a token: Authorization: Bearer fv_… (`foveal token create` makes one)"
+            raise Refusal(401, told, code="no_token", headers={"WWW-Authenticate": "Bearer"})
+        wait = self._rate.wait(caller.token_id, now=self._clock()) if caller.token_id else 0.0
+        if wait:
+            seconds = math.ceil(wait)
+            told = f"too many requests with this token: try again in {seconds} s"
+            raise Refusal(429, told, code="rate_limit_exceeded", headers={"Retry-After": str(seconds)})
+        return caller
+
+    def _counted(self, receive: Receive) -> Receive:
+        """What comes from the client, until it is too much."""
+        come = 0
+
+        async def counted() -> Message:
+            nonlocal come
+            message = await receive()
+            come += len(message.get("body", b""))
+            if come > self._max_body:
+                raise self._too_much()
+            return message
+
+        return counted
+
+    def _too_much(self) -> Refusal:
+        return Refusal(
+            413,
+            f"the body has more than {self._max_body:,} bytes (`server.max_body`)",
+            code="request_too_large",
+        )

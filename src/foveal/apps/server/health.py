@@ -1,0 +1,59 @@
+"""Whether the server is well: it can write what it would have to store, and it is not about to end."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Final
+
+import apsw
+from starlette.requests import Request
+from starlette.responses import Response
+
+from foveal.apps.server.closing import Ending
+from foveal.apps.server.refusals import encoded
+from foveal.errors import StoreError
+from foveal.service import Service
+
+FRESH: Final = 1.0
+"""Seconds for which what was found holds."""
+
+
+class Health:
+    def __init__(self, service: Service, ending: Ending) -> None:
+        self._service = service
+        self._ending = ending
+        self._lock = asyncio.Lock()
+        self._looked = float("-inf")
+        self._problem = ""
+        self._inbox = 0
+
+    async def __call__(self, request: Request) -> Response:
+        async with self._lock:
+            if time.monotonic() - self._looked >= FRESH:
+                await self._look()
+        status = "stopping" if self._ending.begun else self._problem or "ok"
+        rooms = self._service.rooms
+        found = {
+            "status": status,
+            "sessions_open": len(rooms),
+            "turns_running": sum(room.busy for room in rooms),
+            "inbox": self._inbox,
+        }
+        code = 200 if status == "ok" else 503
+        return Response(encoded(found), status_code=code, media_type="application/json")
+
+    async def _look(self) -> None:
+        """Write something, to see that it can be done."""
+        try:
+            await self._service.ground.cabinet.do(_write)
+            self._inbox = sum(count for _, _, count in await self._service.ground.desk.waiting())
+            self._problem = ""
+        except StoreError:
+            self._problem = "the store cannot be written"
+        self._looked = time.monotonic()
+
+
+def _write(connection: apsw.Connection) -> None:
+    connection.execute("CREATE TABLE IF NOT EXISTS health (one INTEGER PRIMARY KEY, at REAL) WITHOUT ROWID")
+    connection.execute("REPLACE INTO health VALUES (1, julianday('now'))")

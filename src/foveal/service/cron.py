@@ -1,0 +1,82 @@
+"""Times by a cron line: five fields (minute, hour, day, month, weekday) in a zone; pure, and exact to the minute.
+
+1. A time is a number of seconds since 1970, so that it is the same everywhere and each happens once.
+2. When the clocks go forward, a fixed time in the hour that is left out comes right after it (02:30 at 03:00).
+3. When they go back, a fixed time in the hour that comes twice happens once, the first time.
+4. A line with `*` for its minutes or hours follows real time: it happens in both of the hours, and not in the one
+   that is left out. (So says Debian's cron, and cronsim after it.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta, tzinfo
+from functools import lru_cache
+from typing import Final
+from zoneinfo import ZoneInfo
+
+from cronsim import CronSim, CronSimError
+
+from foveal.errors import BadSetting
+
+LONGEST: Final = 256
+"""Characters of a line."""
+_TURN: Final = timedelta(hours=4)
+"""More than clocks ever go back at once: so far cronsim's times may lie on the wrong side of where it began."""
+_YEARS: Final = range(1971, 9000)
+_ALLOWED: Final = (
+    'five fields: minute, hour, day of the month, month, day of the week, such as "0 9 * * MON-FRI"'
+)
+
+
+def check(cron: str, *, zone: str) -> None:
+    """Raise `BadSetting` for a line that says nothing, or a zone that there is not."""
+    where = _zone(zone)
+    if len(cron) > LONGEST or len(cron.split()) != 5:
+        raise BadSetting("cron", cron[:LONGEST], _ALLOWED)
+    try:
+        next(CronSim(cron, datetime(2024, 1, 1, tzinfo=where)))
+    except (CronSimError, ValueError, AssertionError, TypeError) as problem:
+        raise BadSetting("cron", cron, f"{_ALLOWED} ({problem})") from None
+    except StopIteration:
+        raise BadSetting("cron", cron, "a line that some day matches") from None
+
+
+def following(cron: str, *, zone: str, after: float) -> float:
+    """The first time after this one."""
+    begin = _moment(after, zone)
+    return next(time for time in _times(CronSim(cron, begin - _back(cron, zone))) if time > after)
+
+
+def newest(cron: str, *, zone: str, until: float) -> float:
+    """The last time that is not after this one."""
+    begin = _moment(until, zone) + _back(cron, zone) + timedelta(seconds=1)
+    return next(time for time in _times(CronSim(cron, begin, reverse=True)) if time <= until)
+
+
+def _times(sim: CronSim) -> Iterator[float]:
+    for moment in sim:
+        yield moment.timestamp()
+
+
+def _back(cron: str, zone: str) -> timedelta:
+    minute, hour = cron.split()[:2]
+    fixed = not minute.startswith("*") and not hour.startswith("*")
+    return _TURN if fixed and _zone(zone) is not UTC else timedelta()
+
+
+def _moment(time: float, zone: str) -> datetime:
+    moment = datetime.fromtimestamp(time, UTC)
+    if moment.year not in _YEARS:
+        raise BadSetting("time", time, f"a year from {_YEARS.start} to {_YEARS.stop - 1}")
+    return moment.astimezone(_zone(zone))
+
+
+@lru_cache(maxsize=256)
+def _zone(name: str) -> tzinfo:
+    if name == "UTC":
+        return UTC
+    try:
+        return ZoneInfo(name)
+    except (KeyError, ValueError, OSError):
+        raise BadSetting("zone", name, "a name such as UTC, Europe/Berlin or America/New_York") from None

@@ -1,0 +1,139 @@
+"""Where histories are known to lead: for each digest the session that has it, and the event that ends it there.
+
+A row says: the history with this digest is session S up to event `seq`. Forking S there restores just that history,
+whatever has happened to S since; a row is `stale` when S was rewound to before it. What instructions, tools and
+system text said last is kept as digests, too, so that a change is noticed after a restart.
+
+The rows are a cache of what the stores hold: without them a conversation is not recognised, and begins anew.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+import apsw
+
+from foveal.service.cabinet import Cabinet
+
+SCHEMA: Final = (
+    "CREATE TABLE IF NOT EXISTS heads (tenant TEXT NOT NULL, session TEXT NOT NULL, digest BLOB NOT NULL,"
+    " seq INTEGER NOT NULL, turn INTEGER NOT NULL, words BLOB, stale INTEGER NOT NULL DEFAULT 0,"
+    " PRIMARY KEY (tenant, session, digest)) WITHOUT ROWID",
+    "CREATE INDEX IF NOT EXISTS heads_by_digest ON heads(tenant, digest)",
+    "CREATE TABLE IF NOT EXISTS beside (tenant TEXT NOT NULL, session TEXT NOT NULL, name TEXT NOT NULL,"
+    " words BLOB NOT NULL, PRIMARY KEY (tenant, session, name)) WITHOUT ROWID",
+)
+CANDIDATES: Final = 32
+"""Sessions that are looked at, of all that begin alike."""
+
+
+class Head(NamedTuple):
+    """The end of a history."""
+
+    digest: bytes
+    seq: int
+    """The last event of the message that ends it."""
+    turn: int
+    """How often the user has spoken by then."""
+    words: bytes | None = None
+    """For an instruction: the digest of its text."""
+
+
+class Found(NamedTuple):
+    """A session that has a history."""
+
+    session: str
+    head: Head
+
+
+class Heads:
+    def __init__(self, cabinet: Cabinet) -> None:
+        self._cabinet = cabinet
+
+    async def find(self, tenant: str, digests: Sequence[bytes]) -> list[Found]:
+        """The sessions that have the longest of these histories, which are given in the order of their length;
+        those first that end there."""
+
+        def act(connection: apsw.Connection) -> list[Found]:
+            wanted = json.dumps([digest.hex() for digest in reversed(digests)])
+            longest = connection.execute(
+                "SELECT value FROM json_each(?) WHERE EXISTS"
+                " (SELECT 1 FROM heads WHERE tenant = ? AND digest = unhex(value)) ORDER BY key LIMIT 1",
+                (wanted, tenant),
+            ).get
+            if longest is None:
+                return []
+            rows = connection.execute(
+                "SELECT session, digest, seq, turn, words FROM heads AS one WHERE tenant = ?1 AND digest = ?2"
+                " ORDER BY stale, seq = (SELECT max(seq) FROM heads WHERE tenant = ?1 AND session = one.session"
+                " AND NOT stale) DESC LIMIT ?3",
+                (tenant, bytes.fromhex(longest), CANDIDATES),
+            )
+            return [Found(session, Head(*head)) for session, *head in rows]
+
+        return await self._cabinet.look(act)
+
+    async def of(self, tenant: str, session: str) -> tuple[list[Head], dict[str, bytes]]:
+        """What a session consists of now, in its order, and what stands beside it."""
+
+        def act(connection: apsw.Connection) -> tuple[list[Head], dict[str, bytes]]:
+            rows = connection.execute(
+                "SELECT digest, seq, turn, words FROM heads WHERE tenant = ? AND session = ? AND NOT stale"
+                " ORDER BY seq",
+                (tenant, session),
+            )
+            named = connection.execute(
+                "SELECT name, words FROM beside WHERE tenant = ? AND session = ?", (tenant, session)
+            )
+            return [Head(*row) for row in rows], {str(name): bytes(words) for name, words in named}
+
+        return await self._cabinet.look(act)
+
+    async def at(self, tenant: str, session: str, digests: Sequence[bytes]) -> list[Head]:
+        """The heads of a session with these digests, stale or not, in its order."""
+
+        def act(connection: apsw.Connection) -> list[Head]:
+            wanted = json.dumps([digest.hex() for digest in digests])
+            rows = connection.execute(
+                "SELECT digest, seq, turn, words FROM json_each(?) JOIN heads"
+                " ON tenant = ? AND session = ? AND digest = unhex(value) ORDER BY seq",
+                (wanted, tenant, session),
+            )
+            return [Head(*row) for row in rows]
+
+        return await self._cabinet.look(act)
+
+    async def keep(
+        self,
+        tenant: str,
+        session: str,
+        heads: Sequence[Head],
+        *,
+        beside: Mapping[str, bytes] | None = None,
+        rewound: int | None = None,
+    ) -> None:
+        """Add heads to a session; when it was rewound, what came after `rewound` is stale from now on."""
+        rows = [(tenant, session, *head) for head in heads]
+        named = [(tenant, session, name, words) for name, words in (beside or {}).items()]
+
+        def act(connection: apsw.Connection) -> None:
+            if rewound is not None:
+                connection.execute(
+                    "UPDATE heads SET stale = 1 WHERE tenant = ? AND session = ? AND seq > ?",
+                    (tenant, session, rewound),
+                )
+            connection.executemany("REPLACE INTO heads VALUES (?, ?, ?, ?, ?, ?, 0)", rows)
+            connection.executemany("REPLACE INTO beside VALUES (?, ?, ?, ?)", named)
+
+        await self._cabinet.do(act, lasting=False)
+
+    async def forget(self, tenant: str, session: str) -> None:
+        """A session is erased: nothing leads to it any more."""
+
+        def act(connection: apsw.Connection) -> None:
+            for table in ("heads", "beside"):
+                connection.execute(f"DELETE FROM {table} WHERE tenant = ? AND session = ?", (tenant, session))
+
+        await self._cabinet.do(act)

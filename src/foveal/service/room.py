@@ -1,0 +1,241 @@
+"""One session of a tenant, with the agent that answers in it.
+
+1. What `say` returned for is stored. It is answered in the order of its storing, whichever process it came to, and
+   whoever asked may go away.
+2. Words are put into the log together with a note of their key, so that nothing is said or answered twice: a turn
+   that a dying process left is taken up where it was.
+3. What steers a room (append, compact, undo) is refused while a turn runs, with `Busy`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from typing import Final
+from uuid import uuid4
+
+import msgspec
+
+from foveal.accounts import Accounts
+from foveal.agent import Agent
+from foveal.errors import BadSetting, Busy, FovealError
+from foveal.events import AnyFact, Content, Dialect, Event, UserSaid
+from foveal.ports import Hit, SessionInfo
+from foveal.report import Report
+from foveal.service.desk import Entry
+from foveal.service.ground import Ground
+from foveal.service.performance import Performance, elsewhere
+from foveal.service.turns import Outcome, Turn
+from foveal.session import Session
+
+KEPT: Final = 64
+"""Ended turns that can still be followed."""
+PUT_OFF: Final = "the server stops: the message is kept, and will be answered at its next start"
+Told = Callable[["Room", Turn], Awaitable[None]]
+
+
+class Compaction(msgspec.Struct, frozen=True, kw_only=True):
+    event: Event
+    before: int
+    """Tokens of a request before and after."""
+    after: int
+
+
+class Room:
+    def __init__(self, ground: Ground, tenant: str, agent: Agent, answered: Sequence[Told]) -> None:
+        self.tenant = tenant
+        self.session: Session = agent.session
+        self.id: str = agent.session.id
+        self._ground = ground
+        self._agent = agent
+        self._answered = answered
+        self._turns: OrderedDict[int, Turn] = OrderedDict()
+        self._running: Turn | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._called = False
+
+    @property
+    def model(self) -> str:
+        return self._agent.provider.name
+
+    @property
+    def busy(self) -> bool:
+        """A turn runs or waits in this process."""
+        return self._task is not None
+
+    # ── turns ────────────────────────────────────────────────────────────────────────────────────────
+
+    async def say(self, content: Content, *, key: str = "", dialect: Dialect = "") -> Turn:
+        """Store the user's words, to be answered after whatever was said before. The same key is the same turn."""
+        said = UserSaid(content=content, dialect=dialect)
+        kept = said if self._ground.redact is None else self._ground.redact(said)
+        assert isinstance(kept, UserSaid)
+        return await self._put(key, kept.content, dialect)
+
+    async def again(self, *, key: str = "") -> Turn:
+        """Ask the model once more, when the last turn came to nothing. The same key is the same turn."""
+        newest = await self._ground.desk.newest(self.tenant, self.id)
+        if newest is None or (newest.why not in ("failed", "stopped") and newest.key != key):
+            raise BadSetting("again", self.id, "a session whose last turn failed or was stopped")
+        return await self._put(key or f"again-{newest.id}", None, "")
+
+    def turn(self, id: str) -> Turn | None:
+        """A turn that runs, waits, or ended lately."""
+        return next((turn for turn in self._turns.values() if turn.id == id), None)
+
+    def take_up(self) -> None:
+        """Answer what lies in the inbox, if nobody does yet."""
+        self._called = True
+        if self._ground.closing:
+            self._put_off()
+        elif self._task is None:
+            self._task = asyncio.create_task(self._work())
+
+    async def at_rest(self) -> None:
+        """Until nothing runs here."""
+        while self._task is not None:
+            await asyncio.wait([self._task])
+
+    def stop(self) -> None:
+        """End the turn that runs."""
+        if self._running is not None:
+            self._running.stop()
+
+    async def _put(self, key: str, content: Content | None, dialect: Dialect) -> Turn:
+        entry, fresh = await self._ground.desk.put(
+            self.tenant,
+            self.id,
+            key=key or uuid4().hex,
+            content=content,
+            dialect=dialect,
+            now=self._ground.clock(),
+        )
+        turn = self._turn(entry)
+        if entry.state == "done" and turn.state != "ended":
+            await elsewhere(self.session, entry, turn)  # it ended before this process began
+        elif entry.state != "done":
+            self.take_up()
+        if fresh:
+            await self._ground.tell_waiting()
+        return turn
+
+    def _turn(self, entry: Entry) -> Turn:
+        """The turn of a message, the same for all who ask."""
+        known = self._turns.get(entry.id)
+        if known is None:
+            known = Turn(f"t{entry.id}", tenant=self.tenant, session=self.id, key=entry.key)
+            self._turns[entry.id] = known
+            ended = [id for id, turn in self._turns.items() if turn.state == "ended"]
+            for id in ended[: max(0, len(self._turns) - KEPT)]:
+                del self._turns[id]
+        return known
+
+    async def _work(self) -> None:
+        """Answer what lies in the inbox, one message after the other, while nobody else works on the session. What
+        goes wrong is told by the turns; a message that could not be taken up stays where it is."""
+        try:
+            while self._called and not self._ground.closing:
+                self._called = False
+                async with self._ground.turnstile.hold(self.tenant, self.id):
+                    await self._empty_inbox()
+                await self._learn()
+        except FovealError as problem:
+            for turn in self._turns.values():
+                turn.end(Outcome(why="failed", problem=str(problem), sort=type(problem).__name__))
+        finally:
+            self._task = None  # nothing is awaited between the last look at `_called` and this
+            if self._ground.closing:
+                self._put_off()
+
+    def _put_off(self) -> None:
+        """Let those go who wait for turns that the next start will take up."""
+        for turn in self._turns.values():
+            if turn is not self._running:
+                turn.end(Outcome(why="stopped", problem=PUT_OFF, sort="stopping"))
+
+    async def _empty_inbox(self) -> None:
+        while not self._ground.closing:
+            last = (await self.session.info()).events - 1
+            entry = await self._ground.desk.take(self.tenant, self.id, last=last)
+            if entry is None:
+                return
+            turn = self._running = self._turn(entry)
+            try:
+                await Performance(self._ground, self._agent, entry, turn).run()
+            finally:
+                self._running = None
+            await self._ground.tell_waiting()
+            await self._tell(turn)
+
+    async def _learn(self) -> None:
+        """How turns ended that another process has answered."""
+        for id, turn in list(self._turns.items()):
+            if turn.state != "ended":
+                entry = await self._ground.desk.entry(id)
+                if entry is None or entry.state == "done":
+                    await elsewhere(self.session, entry, turn)
+
+    async def _tell(self, turn: Turn) -> None:
+        for told in self._answered:
+            with suppress(Exception):  # whoever listens has his own troubles
+                await told(self, turn)
+
+    # ── steering ─────────────────────────────────────────────────────────────────────────────────────
+
+    async def append(self, *facts: AnyFact) -> tuple[Event, ...]:
+        """Store facts that nobody has to answer."""
+        self._at_rest("append to it")
+        async with self._ground.turnstile.hold(self.tenant, self.id):
+            return await self.session.append(*facts)
+
+    async def compact(self, focus: str = "") -> Compaction:
+        """Summarise old turns now; raises `NotCompacted`."""
+        self._at_rest("compact it")
+        async with self._ground.turnstile.hold(self.tenant, self.id):
+            before = (await self.session.report()).used
+            event = await self.session.compact(focus)
+            return Compaction(event=event, before=before, after=(await self.session.report()).used)
+
+    async def undo(self, name: str | None = None) -> Event:
+        """Take back a reduction, the newest if none is named."""
+        self._at_rest("undo something")
+        async with self._ground.turnstile.hold(self.tenant, self.id):
+            return await self.session.undo(name)
+
+    async def pin(self, text: str = "", *, event: str | None = None) -> str:
+        self._at_rest("pin something")
+        return await self.session.pin(text, event=event)
+
+    async def prepare(self) -> Event | None:
+        """Write the summary that will be needed soon; messages are answered meanwhile."""
+        return await self.session.prepare()
+
+    async def rename(self, title: str) -> None:
+        await self.session.rename(title)
+
+    def _at_rest(self, what: str) -> None:
+        if any(turn.state != "ended" for turn in self._turns.values()):
+            raise Busy(f"session {self.id!r} is answering: {what} when it has ended, or stop it first")
+
+    # ── looking ──────────────────────────────────────────────────────────────────────────────────────
+
+    async def report(self) -> Report:
+        return await self.session.report()
+
+    async def usage(self) -> Accounts:
+        return await self.session.usage()
+
+    async def events(self, *, first: int = 0, last: int | None = None) -> list[Event]:
+        return await self.session.events(first=first, last=last)
+
+    async def search(self, query: str, limit: int = 50) -> list[Hit]:
+        return await self.session.search(query, limit)
+
+    async def info(self) -> SessionInfo:
+        return await self.session.info()
+
+    async def close(self) -> None:
+        """Stop what is being written in the background."""
+        await self.session.close()

@@ -1,0 +1,85 @@
+"""The service: all tenants, what a crash has left of them, and how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from foveal.config import Config
+from foveal.errors import UnknownSession
+from foveal.service.ground import Ground
+from foveal.service.places import Places, default_folder
+from foveal.service.room import Room
+from foveal.service.tenants import Tenant
+
+
+class Service:
+    def __init__(self, ground: Ground) -> None:
+        self.ground = ground
+        self._tenants: dict[str, Tenant] = {}
+
+    @classmethod
+    @asynccontextmanager
+    async def open(
+        cls,
+        config: Config,
+        *,
+        folder: Path | None = None,
+        environment: Mapping[str, str] | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> AsyncIterator[Service]:
+        """The service in a folder: the one given, the configured one, or the usual place."""
+        environment = os.environ if environment is None else environment
+        place = folder or Path(config.get("server.folder") or default_folder(environment)).expanduser()
+        ground = Ground(config, Places.made(place.absolute()), environment=environment, clock=clock)
+        service = cls(ground)
+        try:
+            yield service
+        finally:
+            await service.close()
+
+    def tenant(self, name: str) -> Tenant:
+        """A tenant, who begins to exist when he is first named."""
+        if name not in self._tenants:
+            self._tenants[name] = Tenant(self.ground, name)
+        return self._tenants[name]
+
+    @property
+    def rooms(self) -> list[Room]:
+        """Those that are open in this process."""
+        return [room for tenant in self._tenants.values() for room in tenant.rooms]
+
+    async def recover(self) -> int:
+        """Take up the messages that another process has left; how many."""
+        found = 0
+        for tenant, session, count in await self.ground.desk.waiting():
+            try:
+                room = await self.tenant(tenant).room(session)
+            except UnknownSession:
+                continue
+            room.take_up()
+            found += count
+        return found
+
+    async def end_turns(self, *, grace: float) -> None:
+        """Begin nothing new, wait for the turns that run, and stop those that take longer than `grace` seconds:
+        what they have said is stored. Messages that nobody has taken up wait for the next start."""
+        self.ground.closing = True
+        busy = [asyncio.create_task(room.at_rest()) for room in self.rooms if room.busy]
+        if not busy:
+            return
+        _, late = await asyncio.wait(busy, timeout=grace)
+        if late:
+            for room in self.rooms:
+                room.stop()
+            await asyncio.wait(late)
+
+    async def close(self) -> None:
+        await self.end_turns(grace=0.0)
+        for tenant in self._tenants.values():
+            await tenant.close()
+        await self.ground.close()

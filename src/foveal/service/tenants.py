@@ -1,0 +1,193 @@
+"""A tenant: sessions that nobody else can see, in a file of their own."""
+
+from __future__ import annotations
+
+import re
+from collections import OrderedDict
+from collections.abc import Sequence
+from importlib.resources import files
+from typing import Final
+from uuid import uuid4
+from weakref import WeakValueDictionary
+
+from foveal.agent import Agent
+from foveal.errors import BadSetting, SessionExists, UnknownSession
+from foveal.events import Event, Instructed
+from foveal.keeper import Terms
+from foveal.own_model import own_model
+from foveal.ports import Provider, SessionInfo, Store
+from foveal.service.ground import Ground
+from foveal.service.occurrences import Stored
+from foveal.service.room import Room, Told
+from foveal.session import Session
+from foveal.stores import SqliteStore
+from foveal.summarise import Summariser
+from foveal.tools.recalled import recalled
+from foveal.tools.tool import Toolbox
+
+NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
+LONGEST_ID: Final = 200
+OPEN: Final = 256
+"""Rooms that stay open while nobody uses them."""
+SYSTEM: Final = files("foveal.service").joinpath("system.md").read_text("utf-8").strip()
+
+
+class Tenant:
+    def __init__(self, ground: Ground, name: str) -> None:
+        self.name = checked_name(name)
+        self.answered: list[Told] = []
+        """Who is told when a turn has ended."""
+        path = ground.places.tenant(name)
+        self.store: Store = SqliteStore(path)
+        self.quick: Store = SqliteStore(path, durability="normal")
+        """The same sessions for those whose clients hold all of it themselves: appending waits for no disk."""
+        self._ground = ground
+        self._rooms: WeakValueDictionary[str, Room] = WeakValueDictionary()
+        self._recent: OrderedDict[str, Room] = OrderedDict()
+
+    # ── sessions ─────────────────────────────────────────────────────────────────────────────────────
+
+    async def create(self, id: str = "", *, model: str = "", title: str = "", system: str = "") -> Room:
+        """A new session; raises `SessionExists`."""
+        id = checked_id(id or new_id())
+        async with self._ground.turnstile.hold(self.name, id):
+            if await self._info(id) is not None:
+                raise SessionExists(id)
+            return await self._begin(id, model=model, title=title, system=system)
+
+    async def room(self, id: str) -> Room:
+        """A session that there is; raises `UnknownSession`."""
+        if (known := self._known(id)) is not None:
+            return known
+        info = await self._info(id)
+        if info is None or info.erased:
+            raise UnknownSession(id)
+        return self._known(id) or self._keep(await self._opened(id))
+
+    async def ensure(self, id: str, *, title: str = "", model: str = "") -> Room:
+        """The session that there is, or a new one."""
+        if (known := self._known(id)) is not None:
+            return known
+        async with self._ground.turnstile.hold(self.name, checked_id(id)):
+            info = await self._info(id)
+            if info is None:
+                return await self._begin(id, model=model, title=title, system="")
+        return await self.room(id)
+
+    async def sessions(self) -> list[SessionInfo]:
+        """All of them, the most recently active first."""
+        return [info for info in await self.store.sessions() if not info.erased]
+
+    async def fork(self, id: str, new: str = "", *, at: int | None = None) -> Room:
+        """A new session that begins with another's events up to `at`, all of them if not given."""
+        room, new = await self.room(id), checked_id(new or new_id())
+        async with self._ground.turnstile.hold(self.name, new):
+            if await self._info(new) is not None:
+                raise SessionExists(new)
+            await room.session.fork(new, at=at)
+            model = await self._ground.desk.model(self.name, id)
+            if model:
+                await self._ground.desk.choose(self.name, new, model)
+            return self._keep(await self._opened(new))
+
+    async def delete(self, id: str) -> None:
+        """Stop what runs in a session and erase its text for good; its id stays used."""
+        room = await self.room(id)
+        room.stop()
+        for forget in self._ground.forgetting:
+            await forget(self.name, id)
+        async with self._ground.turnstile.hold(self.name, id):
+            await self._ground.desk.forget(self.name, id)
+            await room.session.delete()
+        self._rooms.pop(id, None)
+        self._recent.pop(id, None)
+        await room.close()
+
+    async def close(self) -> None:
+        for room in list(self._rooms.values()):
+            await room.close()
+        await self.store.close()
+        await self.quick.close()
+
+    @property
+    def rooms(self) -> list[Room]:
+        """Those that are open in this process."""
+        return list(self._rooms.values())
+
+    # ── opening ──────────────────────────────────────────────────────────────────────────────────────
+
+    def terms(self, id: str, *, foresee: bool) -> Terms:
+        """How a session of this tenant is kept: redacted, and watched."""
+
+        def watch(events: Sequence[Event]) -> None:
+            self._ground.tell(Stored(tenant=self.name, session=id, events=tuple(events)))
+
+        return Terms(redact=self._ground.redact, watch=watch, foresee=foresee)
+
+    async def _info(self, id: str) -> SessionInfo | None:
+        try:
+            return await self.store.info(id)
+        except UnknownSession:
+            return None
+
+    async def _begin(self, id: str, *, model: str, title: str, system: str) -> Room:
+        if model:
+            self._ground.provider(model)  # or it is refused before anything is stored
+            await self._ground.desk.choose(self.name, id, model)
+        room = await self._opened(id)
+        await room.session.append(Instructed(content=system or SYSTEM))
+        if title:
+            await room.rename(title)
+        return self._keep(room)
+
+    async def _opened(self, id: str) -> Room:
+        ground = self._ground
+        provider = ground.provider(await ground.desk.model(self.name, id))
+        session = await Session.open(
+            self.store,
+            id,
+            model=provider.model,
+            summarise=self._summarisers(provider),
+            clock=ground.clock,
+            terms=self.terms(id, foresee=ground.later is None),
+            **ground.config.session(provider.model),
+        )
+        agent = Agent(session, provider, Toolbox(recalled(session)))
+        return Room(ground, self.name, agent, self.answered)
+
+    def _summarisers(self, provider: Provider) -> list[Summariser]:
+        other = self._ground.config.summariser
+        named = [own_model(self._ground.provider(other))] if other else []
+        return [*named, own_model(provider)]
+
+    def _known(self, id: str) -> Room | None:
+        known = self._rooms.get(id)
+        return known if known is None else self._keep(known)
+
+    def _keep(self, room: Room) -> Room:
+        room = self._rooms.setdefault(room.id, room)
+        self._recent[room.id] = room
+        self._recent.move_to_end(room.id)
+        while len(self._recent) > OPEN:
+            self._recent.popitem(last=False)
+        return room
+
+
+def checked_name(name: str) -> str:
+    """A name that a tenant may have: it is part of a file's name."""
+    if not NAME.fullmatch(name):
+        allowed = "1 to 63 small letters, digits, - and _, a letter or digit first"
+        raise BadSetting("tenant", name, allowed)
+    return name
+
+
+def new_id() -> str:
+    return uuid4().hex
+
+
+def checked_id(id: str) -> str:
+    """An id that may be given to a session."""
+    if not 0 < len(id) <= LONGEST_ID or not id.isprintable() or set(id) & set("/\\") or id.strip(". ") != id:
+        allowed = f"1 to {LONGEST_ID} printable characters without slashes, no blanks or dots around them"
+        raise BadSetting("id", id[:LONGEST_ID], allowed)
+    return id

@@ -1,0 +1,131 @@
+"""What an errand does in its session, and when it is tried again.
+
+A run says its prompt once: the message's key is the errand's. If the model could not be reached it is asked again
+later; after the last attempt, or when there is no use in another, a note in the session says so.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import suppress
+from typing import Final
+
+from foveal.errors import Busy, FovealError, StoreError, UnknownSession
+from foveal.events import Noted
+from foveal.service.errands import Errand, Errands
+from foveal.service.room import Room
+from foveal.service.rooms import Service
+from foveal.service.timetable import Result, Timetable
+from foveal.service.turns import Outcome, Turn
+from foveal.service.work.engine import Verdict
+
+TOPIC: Final = "schedule"
+PASSING: Final = frozenset(
+    ("rate", "connection", "server", "interrupted", "StoreError", "StoreUnusable", "Conflict")
+)
+"""Sorts of failures that may be over when it is tried again."""
+_log = logging.getLogger("foveal.work")
+
+
+class Doing:
+    def __init__(self, service: Service, errands: Errands, timetable: Timetable, *, tries: int) -> None:
+        self._service = service
+        self._errands = errands
+        self._timetable = timetable
+        self._tries = tries
+
+    async def attempt(self, id: str, number: int) -> Verdict:
+        """Try an errand; the number counts from 0. Whatever happens, there is a verdict."""
+        errand = await self._errands.get(id)
+        if errand is None:
+            return "done"
+        if errand.kind == "prepare":
+            await self._prepare(errand)
+            return await self._end(errand)
+        outcome = await self._run(errand, number)
+        if outcome.why != "failed":
+            return await self._end(errand, result="stopped" if outcome.why == "stopped" else "answered")
+        if outcome.sort in PASSING and number + 1 < self._tries:
+            await self._tell(errand, "retrying")
+            return "later"
+        await self._give_up(errand, outcome.problem or outcome.sort, tries=number + 1)
+        return "done"
+
+    async def abandon(self, id: str) -> None:
+        """The worker has given up on an errand: processes died over it again and again."""
+        errand = await self._errands.get(id)
+        if errand is not None:
+            await self._give_up(errand, "the server broke off each time", tries=0)
+
+    # ── one attempt ──────────────────────────────────────────────────────────────────────────────────────
+
+    async def _prepare(self, errand: Errand) -> None:
+        try:
+            room = await self._service.tenant(errand.tenant).room(errand.session)
+            await room.prepare()
+        except UnknownSession:
+            pass  # it was deleted meanwhile
+        except Exception as problem:  # noqa: BLE001 (the next turn asks for it again, or does it itself)
+            _log.warning("a summary was not written: %s", type(problem).__name__)
+
+    async def _run(self, errand: Errand, number: int) -> Outcome:
+        try:
+            tenant = self._service.tenant(errand.tenant)
+            room = await tenant.ensure(errand.session, title=errand.schedule)
+            turn = await self._asked(room, errand, number)
+            return Outcome(why="answered") if turn is None else await turn.outcome()
+        except StoreError as problem:
+            gone = isinstance(problem, UnknownSession)
+            return Outcome(
+                why="failed", problem=str(problem), sort="UnknownSession" if gone else "StoreError"
+            )
+        except Exception as problem:  # noqa: BLE001 (an errand must never end the worker)
+            told = str(problem) if isinstance(problem, FovealError) else ""
+            return Outcome(why="failed", problem=told, sort=type(problem).__name__)
+
+    async def _asked(self, room: Room, errand: Errand, number: int) -> Turn | None:
+        """Say the prompt, or ask the model once more, or wait for who does; None when the session has gone on."""
+        newest = await self._service.ground.desk.newest(room.tenant, room.id)
+        mine = newest is not None and (newest.key == errand.key or newest.kind == "again")
+        if newest is not None and mine and newest.why == "stopped":
+            return (
+                await room.again()
+            )  # a server that ended has stopped it; what a person stops is not seen here
+        if not number:
+            return await room.say(errand.prompt, key=errand.key)
+        if newest is None or (newest.state == "done" and newest.why != "failed"):
+            return None
+        return await (room.again() if newest.state == "done" else room.say("", key=newest.key))
+
+    # ── ends ─────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _end(self, errand: Errand, *, result: Result = "answered") -> Verdict:
+        await self._tell(errand, result)
+        await self._errands.done(errand.id)
+        return "done"
+
+    async def _tell(self, errand: Errand, result: Result) -> None:
+        if errand.schedule:
+            await self._timetable.tell(errand.tenant, errand.schedule, result)
+
+    async def _give_up(self, errand: Errand, problem: str, *, tries: int) -> None:
+        count = "" if tries < 2 else f" after {tries} attempts"
+        what = f"schedule {errand.schedule!r}" if errand.schedule else "background run"
+        text = f"{what} ({errand.key}): no answer{count}: {problem}"
+        _log.warning("%s of tenant %s was given up%s", what, errand.tenant, count)
+        with suppress(FovealError):  # the session is gone, or cannot be written to
+            await _note(await self._service.tenant(errand.tenant).room(errand.session), text)
+        await self._end(errand, result="failed")
+
+
+async def _note(room: Room, text: str) -> None:
+    """Leave a note when the session is at rest, unless it is there."""
+    note = Noted(text=text, topic=TOPIC)
+    count = (await room.info()).events
+    if any(event.fact == note for event in await room.events(first=max(0, count - 50))):
+        return
+    while True:
+        await room.at_rest()
+        with suppress(Busy):
+            await room.append(note)
+            return

@@ -1,0 +1,203 @@
+"""`foveal serve` as it is run: a process that begins, is killed, begins again, and ends well."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from foveal.apps.entry import main
+from foveal.events import ModelSaid, UserSaid, text_of
+from foveal.service.places import Places
+from foveal.stores import open_store
+from serving import DEADLINE, Server, serving
+from upstream import Raw, stream_head
+
+
+def said(folder: Path, session: str) -> list[tuple[str, str]]:
+    """Who said what in a session, as it lies on the disk."""
+
+    async def read() -> list[tuple[str, str]]:
+        async with open_store(Places(folder).tenant("default")) as store:
+            facts = [event.fact for event in await store.read(session)]
+        return [
+            ("user" if isinstance(fact, UserSaid) else "model", text_of(fact.content))
+            for fact in facts
+            if isinstance(fact, UserSaid | ModelSaid)
+        ]
+
+    return asyncio.run(read())
+
+
+class Stream:
+    """An answer that comes bit by bit."""
+
+    def __init__(self, server: Server, path: str, body: Any) -> None:
+        port = int(server.url.rpartition(":")[2])
+        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=DEADLINE)
+        self._connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
+        self._answer = self._connection.getresponse()
+        assert self._answer.status == 200, self._answer.read()
+
+    def until(self, part: str) -> None:
+        while part not in (line := self._answer.readline().decode()):
+            assert line, f"the stream ended without {part!r}"
+
+    def rest(self) -> str:
+        return self._answer.read().decode()
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+@contextmanager
+def turn(server: Server, text: str) -> Iterator[Stream]:
+    with closing(Stream(server, "/api/sessions/demo/turns", {"text": text})) as stream:
+        yield stream
+
+
+def test_a_server_greets_and_finishes_what_runs_before_it_ends(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    with serving(environment={"GATE": str(gate)}, settings={"server.grace": 600}) as server:
+        greeting = server.output.splitlines()[:8]
+        assert server.url in greeting[0]
+        assert f'base_url="{server.url}/v1"' in "".join(greeting)
+        assert "scripted/model" in greeting[1]
+        assert (server.folder.stat().st_mode & 0o777) == 0o700
+        assert server.ask("/api/sessions", body={"id": "demo"}).status == 201
+        with turn(server, "hold on") as stream:
+            stream.until("Well")
+            server.interrupt()
+            server.wait_for("stopping")
+            health = server.ask("/healthz")
+            assert (health.status, health.json["status"], health.json["turns_running"]) == (503, "stopping", 1)
+            refused = server.ask("/v1/messages", body={})
+            assert refused.status == 503
+            assert refused.json["error"]["type"] == "overloaded_error"
+            assert int(refused.headers["retry-after"]) > 0
+            assert server.ask("/api/sessions").json["type"] == "urn:foveal:stopping"
+            gate.touch()
+            rest = stream.rest()
+        assert "You said: hold on" in rest
+        assert "event: outcome" in rest
+        assert server.wait() == 0
+        assert [line["event"] for line in server.logged][-1] == "stopped"
+        assert said(server.folder, "demo") == [("user", "hold on"), ("model", "You said: hold on")]
+
+
+def test_what_was_acknowledged_survives_kill_9_and_is_answered_once(tmp_path: Path) -> None:
+    gate, folder = tmp_path / "gate", tmp_path / "server"
+    how: dict[str, Any] = {"folder": folder, "environment": {"GATE": str(gate)}}
+    waiting = threading.Event()
+    chunk = b'data: {"id":"a","choices":[{"index":0,"delta":{"content":"Once upon"}}]}\n\n'
+
+    with serving(**how) as second:
+        with serving(**how) as first:  # two on one folder
+            assert first.ask("/api/sessions", body={"id": "demo"}).status == 201
+            assert second.ask("/api/sessions/demo").status == 200
+            with turn(first, "hold one") as stream:
+                stream.until("Well")
+                first.kill()
+        gate.touch()
+        answer = second.ask("/api/sessions/demo/turns", body={"text": "two", "stream": False})
+        assert (answer.status, answer.json["outcome"]["text"]) == (200, "You said: two")
+        told = [("user", "hold one"), ("model", "You said: hold one"), ("user", "two"), ("model", "You said: two")]
+        assert said(folder, "demo") == told
+        gate.unlink()
+        with turn(second, "hold three") as stream:
+            stream.until("Well")
+            second.kill()
+    gate.touch()
+    with (
+        Raw(lambda seen, number: [stream_head(), chunk, waiting]) as upstream,
+        serving(**how, settings={"server.grace": 0, "server.openai_url": upstream.openai}) as third,
+    ):
+        third.wait_for("turn", why="answered")
+        told += [("user", "hold three"), ("model", "You said: hold three")]
+        assert said(folder, "demo") == told
+        gate.unlink()
+        asked = {"model": "gpt-5", "stream": True, "messages": [{"role": "user", "content": "Tell a story."}]}
+        with (
+            turn(third, "hold four") as own,
+            closing(Stream(third, "/v1/chat/completions", asked)) as passed,
+        ):
+            own.until("Well")
+            passed.until("Once upon")
+            third.interrupt()
+            assert '"stopped"' in own.rest()
+            last = passed.rest().strip().splitlines()[-1]
+            assert json.loads(last.removeprefix("data: "))["error"]["code"] == "stopping"
+        waiting.set()
+        assert third.wait() == 0
+    assert ("user", "hold four") in said(folder, "demo")
+
+
+# ── what can go wrong at the start ───────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A place without anybody's configuration."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    monkeypatch.setenv("FOVEAL_PROVIDER", "serving:scripted")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """The one sentence of a server that does not begin."""
+    assert main(["serve", *arguments]) == 1
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert len(told.err.splitlines()) == 1
+    assert "Traceback" not in told.err
+    return told.err
+
+
+def test_a_port_that_is_taken_is_named(alone: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        assert f"port {port} of 127.0.0.1 is taken" in refused(capsys, f"--port={port}")
+
+
+def test_an_address_that_is_none_is_named(alone: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "'no such host'" in refused(capsys, "--host=no such host", "--port=0")
+
+
+def test_a_folder_that_cannot_be_used_is_named(alone: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (alone / "file").write_text("not a folder")
+    assert "file" in refused(capsys, "--port=0", f"--folder={alone / 'file'}")
+    (alone / "foreign").mkdir()
+    (alone / "foreign" / "service.db").write_bytes(b"not a database, not at all" * 100)
+    assert "service.db" in refused(capsys, "--port=0", f"--folder={alone / 'foreign'}")
+
+
+@pytest.mark.parametrize(
+    ("setting", "told"),
+    [
+        ("server.port=many", "server.port"),
+        ("server.grace=-1", "server.grace"),
+        ("server.nothing=1", "server.nothing"),
+        ("server", "KEY=VALUE"),
+    ],
+)
+def test_a_setting_that_is_wrong_is_named(
+    alone: Path, capsys: pytest.CaptureFixture[str], setting: str, told: str
+) -> None:
+    assert told in refused(capsys, "--port=0", "--set", setting)
+
+
+def test_nobody_serves_other_machines_without_a_token(alone: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "`foveal token create`" in refused(capsys, "--port=0", "--host=0.0.0.0")
+
+

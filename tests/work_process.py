@@ -1,0 +1,84 @@
+"""A server's background work without a server, for tests that kill it: `python work_process.py FOLDER NAME`.
+
+For each line `TENANT SESSION KEY` on stdin it asks for a run and says `stored KEY`; it says `working` when it gets
+the office. Its model says who answered. In FOLDER, `failing` makes the model fail as if it had too much to do, and
+`gate` makes it wait; each request leaves a line in `asked`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+from foveal.config import Config
+from foveal.errors import ProviderError
+from foveal.fitted import Fitted
+from foveal.ports import Piece, Reply
+from foveal.service.rooms import Service
+from foveal.service.work import Pace, Work
+from foveal.testing import Scripted
+
+QUICK = Pace(look=0.05, poll=0.05, pauses=(0.05,) * 200)
+
+
+class Model(Scripted):
+    """Answers as its environment says."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        super().__init__(name="scripted/model")
+        self._folder = folder
+        self._name = name
+
+    async def send(self, request: Fitted, *, max_tokens: int) -> AsyncIterator[Piece | Reply]:
+        with (self._folder / "asked").open("a") as asked:
+            asked.write(f"{self._name}\n")
+        while (self._folder / "gate").exists():
+            await asyncio.sleep(0.01)
+        self._answers = [
+            ProviderError("too many requests", sort="rate")
+            if (self._folder / "failing").exists()
+            else f"answered by {self._name}"
+        ]
+        async for piece in super().send(request, max_tokens=max_tokens):
+            yield piece
+
+
+def make(name: str | None, *, environment: dict[str, str], **_: Any) -> Model:
+    return Model(Path(environment["WORK_FOLDER"]), environment["WORK_NAME"])
+
+
+def say(line: str) -> None:
+    os.write(1, f"{line}\n".encode())
+
+
+async def main(folder: Path, name: str) -> None:
+    environment = {
+        "FOVEAL_PROVIDER": "work_process:make",
+        "WORK_FOLDER": str(folder),
+        "WORK_NAME": name,
+    }
+    async with (
+        Service.open(Config(values={}), folder=folder / "server", environment=environment) as service,
+        Work.open(service, pace=QUICK) as work,
+    ):
+        say("open")
+        watching = asyncio.create_task(_say_when_working(work))
+        while line := await asyncio.to_thread(sys.stdin.readline):
+            tenant, session, key = line.split()
+            await work.run(tenant, session, f"do {key}", key=key)
+            say(f"stored {key}")
+        watching.cancel()
+
+
+async def _say_when_working(work: Work) -> None:
+    while not work.at_work:
+        await asyncio.sleep(0.01)
+    say("working")
+
+
+if __name__ == "__main__":
+    asyncio.run(main(Path(sys.argv[1]), sys.argv[2]))
