@@ -29,6 +29,8 @@ APPLICATION = 901
 GUILD = 5_000
 ROOM = 5_001
 """A text channel of the guild."""
+ROLE = 5_002
+"""The role that Discord has made for the bot."""
 DM = 6_000
 """The direct channel of the user 7; others have `DM` + their id."""
 OWNER = 7
@@ -68,6 +70,7 @@ class DiscordApi:
     """First answers to interactions."""
     typing: list[int] = field(default_factory=list)
     """Channels in which the bot has been seen typing."""
+    logins: int = 0
     identified: list[Json] = field(default_factory=list)
     resumed: int = 0
     trouble: list[tuple[int, Json | str, dict[str, str]]] = field(default_factory=list)
@@ -190,7 +193,6 @@ class DiscordApi:
         if self.closing or asked["token"] != self.token:
             await socket.close(code=self.closing or 4004)
             return
-        self.identified.append(asked)
         self._socket, self._events = socket, []
         ready = {
             "v": 10,
@@ -202,6 +204,7 @@ class DiscordApi:
         }
         await self.dispatch("READY", ready)
         await self.dispatch("GUILD_CREATE", _guild())
+        self.identified.append(asked)
 
     async def _resume(self, socket: web.WebSocketResponse, asked: Json) -> None:
         self._socket = socket
@@ -255,6 +258,7 @@ class DiscordApi:
         if self.away:
             self.away -= 1
             return _refused(503, 0, "away")
+        self.logins += 1
         return _json(_user(BOT, bot=True))
 
     async def _application(self, request: web.Request) -> web.Response:
@@ -414,7 +418,7 @@ def _guild() -> Json:
         "preferred_locale": "en-US",
         "member_count": 2,
         "system_channel_flags": 0,
-        "roles": [role],
+        "roles": [role, role | {"id": str(ROLE), "name": "bot", "tags": {"bot_id": str(BOT)}}],
         "members": [],
         "channels": [_room()],
         "threads": [],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncGenerator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -30,15 +31,10 @@ def tokens(server: Served) -> dict[str, str]:
     return {name: server.token(name) for name in ("default", "other")}
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def client(server: Served, tokens: dict[str, str]) -> Iterator[httpx.Client]:
-    with opened(server, tokens["default"]) as made:
+    with server.client(tokens["default"]) as made:
         yield made
-
-
-def opened(server: Served, token: str) -> httpx.Client:
-    headers = {"Authorization": f"Bearer {token}"}
-    return httpx.Client(base_url=server.url, headers=headers, timeout=60, trust_env=False)
 
 
 @pytest.fixture
@@ -127,7 +123,7 @@ def test_a_local_model_is_one_that_is_known(client: httpx.Client) -> None:
 
 
 def test_the_list_is_given_page_by_page_newest_first(server: Served) -> None:
-    with server.client("paging") as mine:
+    with server.client(server.token("paging")) as mine:
         made = [mine.post("/api/sessions", json={"id": f"s{number}"}).json()["id"] for number in range(5)]
         said(mine, "/api/sessions/s1", "Hello")
         pages, after = [], ""
@@ -287,6 +283,19 @@ def test_two_messages_at_once_are_answered_in_order(
     assert told == ["hold order", "You said: hold order", "second", "You said: second"]
 
 
+def test_many_messages_at_once_are_all_answered_one_after_the_other(
+    client: httpx.Client, session: str
+) -> None:
+    texts = [f"message {number}" for number in range(12)]
+    with ThreadPoolExecutor(12) as pool:
+        done = list(pool.map(lambda text: said(client, session, text), texts))
+    assert [each["outcome"]["text"] for each in done] == [f"You said: {text}" for text in texts]
+    log = client.get(f"{session}/events", params={"limit": 200}).json()["events"]
+    told = [event["fact"]["content"] for event in log if event["kind"] in ("user_said", "model_said")]
+    assert sorted(told[::2]) == sorted(texts)
+    assert told[1::2] == [f"You said: {text}" for text in told[::2]]
+
+
 def test_a_turn_is_stopped_and_what_was_said_stays(client: httpx.Client, session: str) -> None:
     with client.stream("POST", f"{session}/turns", json={"text": "hold for-ever"}) as stream:
         told = events(stream.iter_lines())
@@ -298,6 +307,18 @@ def test_a_turn_is_stopped_and_what_was_said_stays(client: httpx.Client, session
     log = client.get(f"{session}/events").json()["events"]
     assert "Well … " in [event["fact"].get("content") for event in log]
     problem(client.post(f"{session}/turns/t0/stop"), 404)
+
+
+def test_a_message_that_waits_can_be_withdrawn(server: Served, client: httpx.Client, session: str) -> None:
+    with (
+        client.stream("POST", f"{session}/turns", json={"text": "hold withdrawn"}) as one,
+        client.stream("POST", f"{session}/turns", json={"text": "Forget this"}) as two,
+    ):
+        assert client.post(two.headers["location"] + "/stop").json()["state"] == "waiting"
+        server.release("withdrawn")
+        assert list(events(one.iter_lines()))[-1][2]["why"] == "answered"
+        assert list(events(two.iter_lines()))[-1][2]["why"] == "stopped"
+    assert said(client, session, "Hello")["outcome"]["text"] == "You said: Hello"
 
 
 def test_words_that_can_never_fit_are_stored_and_refused_with_advice(
@@ -477,7 +498,7 @@ def test_one_tenant_never_sees_anothers_session(
     server: Served, tokens: dict[str, str], client: httpx.Client, session: str
 ) -> None:
     turn = said(client, session, "My word is tulip.")["turn"]
-    with opened(server, tokens["other"]) as other:
+    with server.client(tokens["other"]) as other:
         gets = (
             "",
             "/context",

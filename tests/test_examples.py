@@ -77,6 +77,16 @@ SAYS = {
         "masked, because of overflow",
         "by gpt-4.1",
     ],
+    "15_service": [
+        "a session with openai/gpt-4.1",
+        "stored as e",
+        "answered: ",
+        "compacted from ",
+        "found in e",
+        "'kind': 'compacted'",
+        "the parts add up: True",
+        "sessions left: []",
+    ],
 }
 """What each of them must print, in parts."""
 

@@ -12,7 +12,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foveal.apps.server.headers import SECURITY, host_of, is_cross_site, is_loopback, is_ours, secret_of
+from foveal.apps.server import protocol
+from foveal.apps.server.headers import (
+    SECURITY,
+    answered,
+    host_of,
+    is_cross_site,
+    is_loopback,
+    is_ours,
+    secret_of,
+)
 from foveal.apps.server.nesting import deeper_than, more_values_than
 from foveal.apps.server.refusals import Refusal, face_of, last_words, refusal_of, written
 from foveal.errors import (
@@ -43,14 +52,16 @@ FACES: Final = ("/v1/chat/completions", "/v1/messages", "/api/sessions")
 def front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
     """A server on loopback that has no token."""
     folder = tmp_path_factory.mktemp("open")
-    with Front(folder, environment=SCRIPTED, server__max_body=200_000, server__hosts=["chat.example"]) as made:
+    settings: dict[str, Any] = {"server__max_body": 200_000, "server__hosts": ["chat.example"]}
+    with Front(folder, environment=SCRIPTED, tokenizer="estimate", **settings) as made:
         yield made
 
 
 @pytest.fixture(scope="module")
 def closed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
     """A server that has tokens, with two requests a minute for each."""
-    with Front(tmp_path_factory.mktemp("closed"), environment=SCRIPTED, server__rate=2) as made:
+    folder = tmp_path_factory.mktemp("closed")
+    with Front(folder, environment=SCRIPTED, tokenizer="estimate", server__rate=2) as made:
         made.token("nobody")
         until(lambda: ask(made.url, "/api/sessions").status == 401)
         yield made
@@ -84,7 +95,16 @@ def message(answer: Answers | bytes, path: str) -> str:
 
 
 @pytest.mark.parametrize(
-    "host", ["localhost", "LOCALHOST:80", "127.0.0.1:8790", "127.9.9.9", "[::1]:8790", "me.localhost", "Chat.Example"]
+    "host",
+    [
+        "localhost",
+        "LOCALHOST:80",
+        "127.0.0.1:8790",
+        "127.9.9.9",
+        "[::1]:8790",
+        "me.localhost",
+        "Chat.Example",
+    ],
 )
 def test_a_server_answers_to_the_names_of_this_machine_and_to_its_own(front: Front, host: str) -> None:
     assert status(raw(front.url, request("/api/sessions", f"Host: {host}"))) == 200
@@ -155,12 +175,28 @@ def test_headers_are_read_without_a_server() -> None:
     assert secret_of([(b"authorization", b"Basic fv_a")]) == ""
 
 
+def test_what_an_upstream_says_in_headers_is_left_to_it_and_made_safe() -> None:
+    theirs = [
+        (b"X-Request-Id", b"theirs"),
+        (b"Cache-Control", b"no-cache"),
+        (b"Referrer-Policy", b"unsafe-url"),
+    ]
+    assert answered(theirs, id="ours") == [
+        (b"x-request-id", b"theirs"),
+        (b"cache-control", b"no-cache"),
+        *SECURITY,
+        (b"x-foveal-request-id", b"ours"),
+    ]
+
+
 # ── how much ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("path", FACES)
 def test_a_body_that_says_it_is_too_large_is_not_waited_for(front: Front, path: str) -> None:
-    told = request(path, "Host: localhost", "Content-Length: 200001", "Content-Type: application/json", method="POST")
+    told = request(
+        path, "Host: localhost", "Content-Length: 200001", "Content-Type: application/json", method="POST"
+    )
     answer = raw(front.url, told)
     assert status(answer) == 413
     assert "200,000 bytes" in message(answer, path)
@@ -177,7 +213,9 @@ def test_a_body_that_does_not_say_its_size_is_counted(front: Front, path: str) -
 
 def test_an_answer_that_says_no_does_not_spoil_the_connection(front: Front) -> None:
     """What is left of the body is passed over, and the next request is answered."""
-    large = b"POST /api/sessions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 300000\r\n\r\n" + b"x" * 300_000
+    large = (
+        b"POST /api/sessions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 300000\r\n\r\n" + b"x" * 300_000
+    )
     come = raw(front.url, large + request("/healthz", "Host: localhost"))
     assert come.startswith(b"HTTP/1.1 413 ")
     assert b"HTTP/1.1 200 " in come
@@ -198,6 +236,14 @@ def test_headers_that_never_end_are_cut_off(front: Front, start: bytes) -> None:
             for _ in range(1_000):
                 connection.sendall(b"a" * 16_384)
             raise AssertionError("16 MB were taken")
+
+
+def test_headers_that_do_not_come_in_time_are_not_waited_for(
+    front: Front, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(protocol, "PATIENCE", 0.05)
+    assert status(raw(front.url, b"GET /healthz HTTP/1.1\r\nHost: loc")) == 408
+    assert status(raw(front.url, b"")) == 408
 
 
 @pytest.mark.parametrize(
@@ -264,7 +310,9 @@ def test_brackets_in_texts_are_no_nesting_and_the_last_of_two_equal_keys_counts(
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text('"\\[]{},: a', max_size=8),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text('"\\[{', max_size=3), inner, max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text('"\\[{', max_size=3), inner, max_size=4)
+    ),
     max_leaves=30,
 )
 
@@ -304,7 +352,9 @@ def test_a_compressed_body_is_refused(front: Front) -> None:
 # ── what every answer carries ────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("path", ["/healthz", "/openapi.json", "/metrics", "/api/sessions", "/nowhere", "/v1/nowhere"])
+@pytest.mark.parametrize(
+    "path", ["/healthz", "/openapi.json", "/metrics", "/api/sessions", "/nowhere", "/v1/nowhere"]
+)
 def test_every_answer_has_the_headers_that_keep_it_safe(front: Front, path: str) -> None:
     answer = ask(front.url, path)
     assert {name.decode(): value.decode() for name, value in SECURITY}.items() <= answer.headers.items()
@@ -313,7 +363,9 @@ def test_every_answer_has_the_headers_that_keep_it_safe(front: Front, path: str)
     assert len(answer.headers["x-request-id"]) == 32
 
 
-@pytest.mark.parametrize(("given", "kept"), [("abc-1.2_3", True), ("a" * 65, False), ("a b", False), ("<b>", False)])
+@pytest.mark.parametrize(
+    ("given", "kept"), [("abc-1.2_3", True), ("a" * 65, False), ("a b", False), ("<b>", False)]
+)
 def test_the_name_of_a_request_is_kept_if_it_is_a_sane_one(front: Front, given: str, kept: bool) -> None:
     answer = ask(front.url, "/healthz", headers={"X-Request-Id": given})
     assert (answer.headers["x-request-id"] == given) is kept
@@ -386,7 +438,9 @@ def test_a_revoked_token_is_good_no_longer_and_the_server_stays_closed(tmp_path:
     with Front(tmp_path, environment=SCRIPTED) as front:
         assert ask(front.url, "/api/sessions").status == 200
         tokens = Tokens(front.service.ground.cabinet)
-        id, secret = front.do(tokens.create("default", now=1.0))
+        id, secret = front.do(tokens.create("new", now=1.0))
+        assert ask(front.url, "/api/sessions", body={"id": "mine"}, token=secret).status == 201
+        assert front.sessions("new") == ["mine"]  # at once, though others are let in for another moment
         until(lambda: ask(front.url, "/api/sessions").status == 401)
         assert ask(front.url, "/api/sessions", token=secret).status == 200
         assert front.do(tokens.revoke(id, now=2.0))
@@ -458,8 +512,16 @@ def test_every_error_of_ours_has_a_status(problem: FovealError, status: int) -> 
 def test_numbers_of_an_overflow_are_told() -> None:
     told = written(refusal_of(OVERFLOW), "problem")
     assert told == {
-        **{"type": "urn:foveal:context_length_exceeded", "title": "Too large", "status": 413, "detail": "too large"},
-        **{"needed": 9, "available": 8, "window": 7, "reserve": 6, "margin": 5, "floor": 4},
+        "type": "urn:foveal:context_length_exceeded",
+        "title": "Too large",
+        "status": 413,
+        "detail": "too large",
+        "needed": 9,
+        "available": 8,
+        "window": 7,
+        "reserve": 6,
+        "margin": 5,
+        "floor": 4,
     }
     assert written(refusal_of(OVERFLOW), "openai")["error"]["code"] == "context_length_exceeded"
 
@@ -467,5 +529,7 @@ def test_numbers_of_an_overflow_are_told() -> None:
 def test_the_last_words_of_a_stream_are_an_event_of_its_own_dialect() -> None:
     refusal = Refusal(503, "the server is \ud800 stopping")
     assert last_words(refusal, face_of("/v1/messages")).startswith(b'\n\nevent: error\ndata: {"type":"error"')
-    assert last_words(refusal, face_of("/v1/responses")).startswith(b'\n\ndata: {"error":{"message":"the server is ?')
+    assert last_words(refusal, face_of("/v1/responses")).startswith(
+        b'\n\ndata: {"error":{"message":"the server is ?'
+    )
     assert last_words(refusal, face_of("/v1x")).startswith(b'\n\nevent: error\ndata: {"type":"about:blank"')

@@ -221,7 +221,7 @@ PEM_FORMS = {
     "in lower case": (PEM.replace("BEGIN RSA PRIVATE KEY", "begin rsa private key"), ""),
     "with Windows line ends": (PEM.replace("\n", "\r\n"), ""),
     "cut off": (PEM[:700], ""),
-    "cut off in the last line": (PEM[:500] + "\nAb3", ""),
+    "cut off in the last line": (PEM[:487].rpartition("\n")[0] + "\nAb3xY", ""),
     "without its beginning": (PEM[100:], ""),
     "encoded once more": (base64.b64encode(PEM.encode()).decode(), ""),
     "of another sort": (PEM.replace("RSA ", "OPENSSH "), ""),
@@ -261,7 +261,7 @@ SHOWN = f"[foveal: redacted OpenAI key …{KEY[-4:]}]"
 
 def test_arguments_stay_json_and_only_the_secret_in_them_changes() -> None:
     given = {
-        "command": f'curl -H "Authorization: Bearer {KEY}" \\\n\t"x" \ud83d\ude00',
+        "command": f'curl -H "Authorization: Bearer {KEY}" \\\n\t"x" 😀',
         "n": 1.50,
         "deep": [{"k": KEY}],
     }
@@ -331,7 +331,7 @@ def every_fact(word: str) -> list[AnyFact]:
     parts = (
         Text(text=word, extra=data),
         Thinking(native=data, text=word),
-        Call(id="i", name="n", arguments=json.dumps({"a": word}), extra=data),
+        Call(id="i", name="n", arguments=json.dumps({"a": word}, ensure_ascii=False), extra=data),
         Media(native=data),
         Opaque(native=data),
     )
@@ -451,22 +451,21 @@ def shape(value: Any) -> Any:
 
 MEGABYTE = 1_000_000
 HOSTILE = (
-    "sk-", "sk-a", "-eyJ", "eyJ", "eyJaaaaaaaa.", "://", "://a:", "://a:b", ":", "=", "a:a", "api_key=",
-    "api_key: ", "token:", "secret-", "_", "a_", "-", "--", "--a-", ".", ".aaaaaa", "A", "AKIA", "xoxb-",
-    "github_pat_", "hf_", "1:", "9", "M", "-----BEGIN PRIVATE KEY-----", "-----END PRIVATE KEY-----",
-    "-----BEGIN ", "LS0tLS1CRUdJTi", "bearer+", "bearer ", "Authorization: ", "Authorization,a+", "password=",
-    "password=a;", "pwd=a ", "%3A", "%3D", "%3A%2F%2F", "%3A%2F%2Fa%3A", "\\", '"', '\\"', '{"a":',
-    '"a":"b",', "hooks/", " ", "\n", "@", "://a@", "a", "\ud800",
+    "sk-", "-eyJ", "eyJaaaaaaaa.", "://a:", "://a:b", ":", "=", "api_key: ", "token:a", "a_", "--a-",
+    ".aaaaaa", "A",
+    "xoxb-", "github_pat_", "hf_", "1:", "-----BEGIN PRIVATE KEY-----", "-----END PRIVATE KEY-----", "-----BEGIN ",
+    "LS0tLS1CRUdJTi", "bearer+", "Authorization,a+", "password=", "pwd=a ", "%3A%2F%2Fa%3A",
+    "\\", '"', '{"a":', "hooks/", "\n",
 )  # fmt: skip
 
 
 @pytest.mark.parametrize("unit", HOSTILE)
 def test_a_megabyte_of_bait_is_read_in_linear_time(unit: str) -> None:
     """A quadratic search would take hours over this."""
-    text = unit * (MEGABYTE // len(unit))
-    for bait in (text, text + "(", PEM[:40] + text):
-        assert len(scrub(bait)) <= 3 * len(bait)
-    assert len(scrub_json(f'["{text}", "{KEY}"]')) <= 3 * MEGABYTE
+    bait = f"{PEM[:40]}{unit * (MEGABYTE // len(unit))}("
+    assert len(scrub(bait)) <= 3 * len(bait)
+    inner = unit * (MEGABYTE // 10 // len(unit))
+    assert len(scrub_json(f'["{inner}", "{KEY}"]')) <= MEGABYTE
 
 
 def test_ten_megabytes_are_read_as_one_text() -> None:

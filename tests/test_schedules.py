@@ -222,11 +222,27 @@ def test_each_time_makes_one_errand_whatever_the_clock_does(tmp_path: Path) -> N
             await table.run_due(now=now) for now in (nine - 1, nine, nine, nine - DAY, nine + 1, nine + 2)
         ]
         assert counts == [0, 1, 0, 0, 0, 0]
+        [first] = await errands.waiting()
+        await errands.done(first.id)
         assert await table.run_due(now=nine + DAY) == 1
-        assert names(await errands.waiting()) == [
+        assert [first.key, *names(await errands.waiting())] == [
             "schedule/daily/2026-03-03T09:00:00Z",
             "schedule/daily/2026-03-04T09:00:00Z",
         ]
+
+    with_table(tmp_path, act)
+
+
+def test_while_a_run_is_open_further_times_of_its_schedule_make_none(tmp_path: Path) -> None:
+    async def act(table: Timetable, errands: Errands) -> None:
+        await table.create(daily(), now=NOON)
+        await table.create(daily(name="other"), now=NOON)
+        counts = [await table.run_due(now=NOON + day * DAY) for day in (1, 2, 3)]
+        assert counts == [2, 0, 0]
+        for errand in await errands.waiting():
+            await errands.done(errand.id)
+        assert await table.run_due(now=NOON + 3 * DAY) == 0
+        assert await table.run_due(now=NOON + 4 * DAY) == 2
 
     with_table(tmp_path, act)
 

@@ -26,7 +26,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 @pytest.fixture(scope="module")
 def connected(server: Served) -> Iterator[httpx.Client]:
-    with server.client("default") as made:
+    with server.client(server.token("default")) as made:
         yield made
 
 
@@ -93,7 +93,7 @@ def test_those_of_the_configuration_are_shown_and_cannot_be_changed_here(client:
 
 def test_a_tenant_neither_sees_nor_touches_another_s_schedules(server: Served, client: httpx.Client) -> None:
     client.post("/api/schedules", json=DAILY)
-    with server.client("other") as other:
+    with server.client(server.token("other")) as other:
         assert other.get("/api/schedules").json() == {"schedules": []}
         for refused in (
             other.get("/api/schedules/daily"),

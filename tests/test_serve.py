@@ -7,7 +7,7 @@ import http.client
 import json
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,11 +15,21 @@ from typing import Any
 import pytest
 
 from foveal.apps.entry import main
+from foveal.apps.serve import fetched
+from foveal.apps.server.closing import Ending
+from foveal.apps.server.listening import bound, listening
+from foveal.apps.server.stopping import Stop, end
+from foveal.config import load
+from foveal.errors import FovealError, ProviderError
 from foveal.events import ModelSaid, UserSaid, text_of
+from foveal.happenings import Streamed
+from foveal.models_io.weights import Progress
+from foveal.service import Service
 from foveal.service.places import Places
 from foveal.stores import open_store
-from serving import DEADLINE, Server, serving
-from upstream import Raw, stream_head
+from foveal.testing import Scripted
+from serving import DEADLINE, Server, ask, serving, until
+from upstream import Front, Raw, stream_head
 
 
 def said(folder: Path, session: str) -> list[tuple[str, str]]:
@@ -78,7 +88,11 @@ def test_a_server_greets_and_finishes_what_runs_before_it_ends(tmp_path: Path) -
             server.interrupt()
             server.wait_for("stopping")
             health = server.ask("/healthz")
-            assert (health.status, health.json["status"], health.json["turns_running"]) == (503, "stopping", 1)
+            assert (health.status, health.json["status"], health.json["turns_running"]) == (
+                503,
+                "stopping",
+                1,
+            )
             refused = server.ask("/v1/messages", body={})
             assert refused.status == 503
             assert refused.json["error"]["type"] == "overloaded_error"
@@ -109,7 +123,12 @@ def test_what_was_acknowledged_survives_kill_9_and_is_answered_once(tmp_path: Pa
         gate.touch()
         answer = second.ask("/api/sessions/demo/turns", body={"text": "two", "stream": False})
         assert (answer.status, answer.json["outcome"]["text"]) == (200, "You said: two")
-        told = [("user", "hold one"), ("model", "You said: hold one"), ("user", "two"), ("model", "You said: two")]
+        told = [
+            ("user", "hold one"),
+            ("model", "You said: hold one"),
+            ("user", "two"),
+            ("model", "You said: two"),
+        ]
         assert said(folder, "demo") == told
         gate.unlink()
         with turn(second, "hold three") as stream:
@@ -118,7 +137,7 @@ def test_what_was_acknowledged_survives_kill_9_and_is_answered_once(tmp_path: Pa
     gate.touch()
     with (
         Raw(lambda seen, number: [stream_head(), chunk, waiting]) as upstream,
-        serving(**how, settings={"server.grace": 0, "server.openai_url": upstream.openai}) as third,
+        serving(**how, settings={"server.grace": 600, "server.openai_url": upstream.openai}) as third,
     ):
         third.wait_for("turn", why="answered")
         told += [("user", "hold three"), ("model", "You said: hold three")]
@@ -132,6 +151,8 @@ def test_what_was_acknowledged_survives_kill_9_and_is_answered_once(tmp_path: Pa
             own.until("Well")
             passed.until("Once upon")
             third.interrupt()
+            third.wait_for("stopping")
+            third.interrupt()  # the second time it does not wait
             assert '"stopped"' in own.rest()
             last = passed.rest().strip().splitlines()[-1]
             assert json.loads(last.removeprefix("data: "))["error"]["code"] == "stopping"
@@ -197,7 +218,99 @@ def test_a_setting_that_is_wrong_is_named(
     assert told in refused(capsys, "--port=0", "--set", setting)
 
 
-def test_nobody_serves_other_machines_without_a_token(alone: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_nobody_serves_other_machines_without_a_token(
+    alone: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert "`foveal token create`" in refused(capsys, "--port=0", "--host=0.0.0.0")
 
 
+# ── the end, and health ──────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_turn_that_takes_longer_than_the_grace_is_stopped_and_stored(tmp_path: Path) -> None:
+    async def scene() -> tuple[str, list[Any]]:
+        environment = {"FOVEAL_PROVIDER": "serving:scripted", "GATE": str(tmp_path / "never")}
+        settings = load(tmp_path, flags={"tokenizer": "estimate"}, environ={}, user_folder=tmp_path)
+        async with Service.open(settings, folder=tmp_path / "server", environment=environment) as service:
+            room = await service.tenant("default").create("demo")
+            turn = await room.say("hold on")
+            async for happening in turn.follow():
+                if isinstance(happening, Streamed):
+                    break
+            await end(service, Ending(), Stop(), grace=0.0)
+            return (await turn.outcome()).why, await service.ground.desk.waiting()
+
+    assert asyncio.run(scene()) == ("stopped", [])
+    assert said(tmp_path / "server", "demo")[0] == ("user", "hold on")
+
+
+def test_a_server_that_cannot_store_is_not_well(tmp_path: Path) -> None:
+    with Front(tmp_path, environment={"FOVEAL_PROVIDER": "serving:scripted"}) as front:
+        well = ask(front.url, "/healthz")
+        assert (well.status, well.json) == (
+            200,
+            {"status": "ok", "sessions_open": 0, "turns_running": 0, "inbox": 0},
+        )
+        front.do(front.service.ground.cabinet.close())
+        ill = until(lambda: (found := ask(front.url, "/healthz")).status == 503 and found)
+        assert ill.json["status"] == "the store cannot be written"
+        assert ask(front.url, "/metrics").status == 503
+
+
+class Absent(Scripted):
+    """A local model that is not on the disk."""
+
+    fetched = False
+
+    def __init__(self, progress: Any, *, broken: bool) -> None:
+        super().__init__(name="local/tiny")
+        self._progress, self._broken = progress, broken
+
+    async def start(self) -> None:
+        for done in range(101):
+            self._progress(Progress(stage="fetching", done=done * 1_000_000, total=100_000_000))
+        if self._broken:
+            raise ProviderError("nobody is there", sort="connection")
+        self._progress(Progress(stage="ready"))
+
+
+def absent(name: str | None, *, environment: Mapping[str, str], window: int | None, progress: Any) -> Absent:
+    return Absent(progress, broken="BROKEN" in environment)
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_a_local_model_is_fetched_before_the_server_begins(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], broken: bool
+) -> None:
+    environment = {"FOVEAL_PROVIDER": "test_serve:absent", **({"BROKEN": "1"} if broken else {})}
+
+    async def scene() -> bool:
+        settings = load(tmp_path, environ={}, user_folder=tmp_path)
+        async with Service.open(settings, folder=tmp_path / "server", environment=environment) as service:
+            return await fetched(service, Stop())
+
+    assert asyncio.run(scene())
+    told = capsys.readouterr().err.splitlines()
+    assert "local/tiny" in told[0]
+    assert told[1] == "  0 of 100 MB"
+    assert told[11] == "  100 of 100 MB"
+    assert ("nobody is there" in told[-1]) is broken
+
+
+def test_of_two_that_take_one_address_the_second_says_so(tmp_path: Path) -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        raise AssertionError("nobody asks")
+
+    async def scene() -> None:
+        with closing(socket.socket()) as first:
+            first.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            first.bind(("127.0.0.1", 0))
+            first.settimeout(0)
+            port = first.getsockname()[1]
+            second = bound("127.0.0.1", port)  # which is possible as long as nobody listens
+            async with listening(app, first):
+                with closing(second), pytest.raises(FovealError, match=f"port {port} of 127.0.0.1 is taken"):
+                    async with listening(app, second):
+                        raise AssertionError("both listen")
+
+    asyncio.run(scene())

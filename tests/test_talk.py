@@ -400,6 +400,7 @@ async def test_stop_ends_the_turn_that_runs_and_the_next_one_follows(tmp_path: P
         assert [says.text for says in await all_of(first)] == [cards.STOPPED]
         provider.gate.set()
         assert [says.text for says in await all_of(second)] == ["One."]
+        await (await service.tenant("telegram").room("telegram-42")).at_rest()
         assert (await tell(talk, "/stop", key="telegram-4")).text == cards.IDLE
 
 
@@ -475,6 +476,31 @@ async def test_a_summary_that_was_written_for_an_answer_is_told_below_it(tmp_pat
         assert re.search(
             r"🗜 Older turns were summarised: [\d,]+ → [\d,]+ tokens. /undo takes it back.", says.footer
         )
+
+
+@run
+async def test_where_nothing_is_summarised_without_consent_the_warning_is_a_question(tmp_path: Path) -> None:
+    settings = {"window": 8_000, "context.policy": "confirm"}
+    async with opened(tmp_path, Scripted(*long_turns(60)), **settings) as service:
+        talk = talking(service)
+        for _ in range(60):
+            says = await tell(talk, "Go on.")
+            if says.buttons:
+                break
+        assert says.footer.endswith(" tokens. Summarise old turns?")
+        (says,) = await all_of(talk.pressed(chat=42, user=42, action=says.buttons[0].action))
+        assert says.text.startswith("🗜 Summarised")
+
+
+@run
+async def test_a_message_that_is_larger_than_the_window_is_answered_with_numbers_and_the_chat_goes_on(
+    tmp_path: Path,
+) -> None:
+    async with opened(tmp_path, Scripted("Hello to you."), window=4_000) as service:
+        talk = talking(service)
+        says = await tell(talk, "word " * 8_000)
+        assert re.match(r"❌ No answer: context needs [\d,]+ tokens but [\d,]+ are available", says.text)
+        assert (await tell(talk, "Hello.")).text == "Hello to you."
 
 
 # ── failures ─────────────────────────────────────────────────────────────────────────────────────────────

@@ -67,8 +67,11 @@ class Gated(Scripted):
 class Bot:
     """A server with a bot, and Telegram. It takes no time to wait, but it is written down how long it would be."""
 
-    def __init__(self, folder: Path, api: BotApi, provider: Scripted, **settings: Any) -> None:
+    def __init__(
+        self, folder: Path, api: BotApi, provider: Scripted, *, settle: float = 0.0, **settings: Any
+    ) -> None:
         self.api = api
+        self.settle = settle
         self.provider = provider
         self.naps: list[float] = []
         flags = {"telegram.allowed": [USER], "telegram.base_url": api.url, **settings}
@@ -83,7 +86,7 @@ class Bot:
         self.service.ground._providers[""] = self.provider
         await self.service.recover()
         pairing, token = Pairing(self.service.ground.cabinet), {"TELEGRAM_BOT_TOKEN": TOKEN}
-        bot = telegram(self.service, pairing, config, token, sleep=self._nap, settle=0.0)
+        bot = telegram(self.service, pairing, config, token, sleep=self._nap, settle=self.settle)
         await self._stack.enter_async_context(bot)
         return self
 
@@ -454,6 +457,17 @@ async def test_an_answer_that_was_not_delivered_before_the_end_is_delivered_afte
 
 
 @run
+async def test_an_answer_that_is_there_when_the_server_stops_is_still_delivered(tmp_path: Path) -> None:
+    provider = Gated("One.")
+    async with BotApi() as api:
+        async with Bot(tmp_path, api, provider, settle=60.0):
+            api.hear("Hello.", user=USER)
+            await provider.asked_once.wait()
+            provider.gate.set()
+        assert texts(api.messages) == ["One."]
+
+
+@run
 async def test_telegram_is_waited_for_as_long_as_it_says(tmp_path: Path) -> None:
     async with chatting(tmp_path, "One.") as bot:
         bot.api.fail("sendMessage", Fault(429, "Too Many Requests: retry after 7", retry_after=7))
@@ -531,7 +545,7 @@ async def test_the_token_is_in_no_log_whatever_goes_wrong(
     caplog.set_level(logging.DEBUG)
     async with BotApi() as api:
         api.fail("getMe", HangUp())
-        api.fail("sendMessage", Fault(500, f"for {TOKEN}"), Fault(400, f"Bad Request: {TOKEN}"))
+        api.fail("sendMessage", Fault(500, f"for {TOKEN}"), Fault(400, f'Bad Request: {TOKEN}: "canary"'))
         api.hear("Hello, canary.", user=USER)
         async with Bot(tmp_path, api, Scripted("One.")):
             await api.said(1)

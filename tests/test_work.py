@@ -163,12 +163,18 @@ def test_a_failure_that_may_pass_is_tried_again_and_others_end_with_one_note(tmp
     async def main() -> None:
         rate = ProviderError("too many requests", sort="rate")
         refused = ProviderError("the model refused", sort="refused")
-        actor = Actor({"passing": [rate], "lasting": [rate] * 9, "hopeless": [refused]})
+        actor = Actor(
+            {"passing": [rate], "lasting": [rate] * 9, "hopeless": [refused], "one": [rate], "two": [rate]}
+        )
         async with opened(tmp_path, actor) as (service, work):
             tenant = service.tenant("default")
             for prompt in actor.script:
-                await work.run("default", prompt, prompt, key=f"k-{prompt}")
+                session = "shared" if prompt in ("one", "two") else prompt
+                await work.run("default", session, prompt, key=f"k-{prompt}")
             await done(work)
+            shared = await talk(await tenant.room("shared"))
+            assert [line for line in shared if not line.startswith("model: ")] == ["user: one", "user: two"]
+            assert shared[-1].startswith("model: ")
             assert await talk(await tenant.room("passing")) == ["user: passing", "model: answer to passing"]
             assert await talk(await tenant.room("lasting")) == [
                 "user: lasting",
@@ -178,24 +184,44 @@ def test_a_failure_that_may_pass_is_tried_again_and_others_end_with_one_note(tmp
                 "user: hopeless",
                 "note: background run (k-hopeless): no answer: the model refused",
             ]
-            assert sorted(actor.prompts) == ["hopeless", *["lasting"] * 3, *["passing"] * 2]
+            counts = {prompt: actor.prompts.count(prompt) for prompt in ("hopeless", "lasting", "passing")}
+            assert counts == {"hopeless": 1, "lasting": 3, "passing": 2}
 
     asyncio.run(main())
 
 
-def test_a_run_that_was_broken_off_is_taken_up_by_the_next_worker(tmp_path: Path) -> None:
+def test_a_run_whose_store_cannot_be_used_is_said_when_it_can(tmp_path: Path) -> None:
+    async def main() -> None:
+        actor, store = Actor({}), tmp_path / "tenants" / "default.db"
+        store.parent.mkdir(mode=0o700)
+        store.write_bytes(b"no database " * 400)
+        async with opened(tmp_path, actor, pace=QUICK._replace(pauses=(0.01,) * 100)) as (service, work):
+            await work.run("default", "news", "What is new?", key="k")
+            await until(lambda: any(status == "DELAYED" for _, status, _ in jobs(tmp_path)))
+            store.unlink()
+            await done(work)
+            room = await service.tenant("default").room("news")
+            assert await talk(room) == ["user: What is new?", "model: answer to What is new?"]
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("first", ["the work", "the turn"])
+def test_a_run_that_was_broken_off_is_taken_up_by_the_next_worker(tmp_path: Path, first: str) -> None:
     async def main() -> None:
         actor = Actor({})
         actor.waits["long"] = asyncio.Event()
-        async with opened(tmp_path, actor) as (_, work):
+        async with opened(tmp_path, actor) as (service, work):
             await work.run("default", "news", "long", key="k")
             await until(lambda: actor.prompts == ["long"])
+            if first == "the turn":
+                await service.end_turns(grace=0.0)
         assert [status for _, status, _ in jobs(tmp_path)] == ["PENDING"]
         actor.waits.clear()
         async with opened(tmp_path, actor) as (service, work):
             await done(work)
-            [said, *answers] = await talk(await service.tenant("default").room("news"))
-            assert (said, len(answers)) == ("user: long", 1)
+            room = await service.tenant("default").room("news")
+            assert await talk(room) == ["user: long", "model: answer to long"]
 
     asyncio.run(main())
 
@@ -498,8 +524,8 @@ def test_kill_9_at_any_point_loses_no_run_and_does_none_twice_and_another_proces
     for key in ("a1", "a2", "a3", "b1"):
         prompt, answer = talks.pop(f"s-{key}")
         assert (prompt, answer.startswith("answered by ")) == (f"do {key}", True)
-    prompts = [line for talk in talks.values() for line in talk if line.startswith("do ")]
-    assert sorted(prompts) == sorted(f"do c-{number}" for number in range(20))
+    for lane in range(4):
+        assert talks[f"c{lane}"][::2] == [f"do c-{number}" for number in range(lane, 20, 4)]
     answers = [line for talk in talks.values() for line in talk[1::2]]
     assert len(answers) == 20
     assert {"answered by third", "answered by fourth"} >= set(answers)

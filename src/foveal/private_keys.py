@@ -26,11 +26,13 @@ _BREAK: Final = r"(?:\\{1,3}[nrt]|%0[AaDd]|[\s\"'`,+>|-]|[0-9]{1,6}[:|\t→])"
 _BODY: Final = r"(?:[A-Za-z0-9/=+]|%2[BbFf]|%3[Dd]|\\/)"
 _HEADER: Final = r"(?:Proc-Type|DEK-Info|Version|Comment):[^\n\\%]{0,120}"
 _AFTER: Final = re.compile(
-    rf"(?:{_BREAK}*+(?:{_HEADER}|{_BODY}{{24,}}+))*+(?:{_BREAK}{{1,8}}+{_BODY}{{1,23}}+(?![A-Za-z0-9_.]))?"
+    rf"(?:{_BREAK}*+(?:{_HEADER}|{_BODY}{{24,}}+))*+"
+    rf"(?:{_BREAK}{{1,8}}+(?=[A-Za-z]*(?:[0-9+/=]|[a-z][A-Z])){_BODY}{{1,23}}+(?![A-Za-z0-9_.]))?"
 )
 _KERB: Final = r"(?:[\s\"'`,+>|-]|[nrt]\\{1,3}|[AaDd]0%)"
 _BEFORE: Final = re.compile(
-    rf"(?:{_KERB}*+[A-Za-z0-9+/=]{{24,}}+)++(?:{_KERB}{{1,8}}+[A-Za-z0-9+/=]{{1,23}}+(?![A-Za-z0-9_.]))?"
+    rf"(?:{_KERB}*+[A-Za-z0-9+/=]{{24,}}+)++"
+    rf"(?:{_KERB}{{1,8}}+(?=[A-Za-z]*(?:[0-9+/=]|[A-Z][a-z]))[A-Za-z0-9+/=]{{1,23}}+(?![A-Za-z0-9_.]))?"
 )
 """The same from the end, for a text that is read backwards."""
 _BASE64: Final = re.compile(r"[A-Za-z0-9+/]{24}")

@@ -27,6 +27,8 @@ SCANS: Final = (private_keys, *secret_shapes.SCANS, *secret_places.SCANS)
 """In the order in which they give a secret its name."""
 KEPT: Final = frozenset({"id", "call_id", "name", "origin"})
 """Fields of facts that are references, not words."""
+SHORTEST: Final = 8
+"""Characters of the shortest text with a secret in it: `a://b:c@`."""
 SHOWN: Final = 4
 """Characters of a long secret that remain, for who has to find out which one it was."""
 
@@ -35,6 +37,8 @@ T = TypeVar("T")
 
 def found(text: str) -> list[Found]:
     """The secrets in a text, in order; those that overlap are one."""
+    if len(text) < SHORTEST:
+        return []
     hits = sorted(
         ((hit, rank) for rank, scan in enumerate(SCANS) for hit in scan(text)),
         key=lambda ranked: (ranked[0].start, ranked[1]),

@@ -27,7 +27,7 @@ _LOGIN_ENCODED: Final = (
     r"(?P<password>(?:[A-Za-z0-9_.~+-]|%(?!40|2[Ff]))++)%40"
 )
 _BOT: Final = r"(?P<bot>(?<=[0-9]{})[A-Za-z0-9_-]{{35}})(?![A-Za-z0-9_-])"
-_KEY: Final = rf"[=>]?{_QUOTE}(?P<value>[A-Za-z0-9_+/.~-]{{16,}}+={{0,2}})(?![(\[{{])"
+_KEY: Final = r"[=>\s\"'`\\]{0,6}+(?P<value>[A-Za-z0-9_+/.~-]{16,}+={0,2})(?![(\[{])"
 _SEPARATORS: Final = (
     re.compile(f":(?:{_BOT.format(':')}|{_LOGIN}|{_KEY})"),
     re.compile(f"={_KEY}"),
@@ -85,7 +85,7 @@ _SORTS: Final = {"value": _named, "password": _login, "bot": _bot}
 _PASSWORDS: Final = tuple(
     re.compile(
         rf"{w}(?:or|OR)?[dD][0-9]?[\"'`\\\])]{{0,3}}\s?(?P<sign>[:=]|%3[AaDd]){_QUOTE}"
-        r"(?P<value>[^\s\"'`\\;&<>,)\]}%]{4,128})(?![^\s\"'`\\;&<>,)\]}%])"
+        r"(?P<value>[^\s\"'`\\;&<>,)\]}%]{4,128}+)(?![^\s\"'`\\;&<>,)\]}%])"
     )
     for w in "wW"
 )
@@ -149,7 +149,8 @@ def _after_words(text: str) -> Iterator[Found]:
 
 
 _OPTION: Final = re.compile(
-    r"--(?<![A-Za-z0-9-]--)(?!-)(?i:[a-z-]{0,24}?(?:key|token|secret|password))(?: {1,2}|=)[\"']?(?P<value>[A-Za-z0-9_+/.~-]{16,}+={0,2})"
+    r"--(?<![A-Za-z0-9-]--)(?!-)(?i:[a-z-]{0,24}?(?:key|token|secret|password))(?: {1,2}|=)[\"']?"
+    r"(?P<value>[A-Za-z0-9_+/.~-]{16,}+={0,2})"
 )
 
 

@@ -83,11 +83,11 @@ async def _serve(given: argparse.Namespace) -> int:
         asyncio.get_running_loop().set_exception_handler(_lost)
         stop, ending = Stop(), Ending()
         stop.listen()
-        if not await _fetched(service, stop):
+        if not await fetched(service, stop):
             return 0
         await stack.enter_async_context(_running(service, listener, ending))
         url = url_of(listener)
-        say("\n".join(await greeting(service, url)))
+        say("\n".join([*await greeting(service, url), *(f"  note      {note}" for note in config.notes)]))
         logs.tell("listening", {"url": url, "pid": os.getpid()})
         await stop.asked.wait()
         logs.tell("stopping")
@@ -131,7 +131,7 @@ async def _safe(service: Service) -> None:
         )
 
 
-async def _fetched(service: Service, stop: Stop) -> bool:
+async def fetched(service: Service, stop: Stop) -> bool:
     """Have the local model on the disk, if there is no other; False when the user would not wait for it."""
     from foveal.apps.server.greeting import Fetching, say, to_fetch
     from foveal.apps.server.stopping import first_of
@@ -140,7 +140,7 @@ async def _fetched(service: Service, stop: Stop) -> bool:
     provider = to_fetch(service)
     if provider is None:
         return True
-    say(f"There is no key of a provider, so {provider.name} will answer. It is fetched now, once:")
+    say(f"{provider.name} answers in sessions here, and is not on this machine yet. It is fetched now, once:")
     try:
         return await first_of(provider.start(), stop.asked)
     except ProviderError as problem:
@@ -157,13 +157,13 @@ async def _running(service: Service, listener: socket, ending: Ending) -> AsyncI
     from foveal.service.work import Work
 
     async with AsyncExitStack() as stack:
+        await _gateways(service, stack)  # before anything is answered that they have to tell
         work = await stack.enter_async_context(Work.open(service))
         upstreams = Upstreams(service)
         stack.push_async_callback(upstreams.close)
         made = app(service, upstreams=upstreams, work=work, ending=ending)
         await service.recover()
         await stack.enter_async_context(listening(made, listener))
-        await _gateways(service, stack)
         yield
 
 

@@ -44,19 +44,26 @@ def check(cron: str, *, zone: str) -> None:
 
 def following(cron: str, *, zone: str, after: float) -> float:
     """The first time after this one."""
-    begin = _moment(after, zone)
-    return next(time for time in _times(CronSim(cron, begin - _back(cron, zone))) if time > after)
+    begin = _moment(after, zone) - _back(cron, zone)
+    return _first(time for time in _times(CronSim(cron, begin)) if time > after)
 
 
 def newest(cron: str, *, zone: str, until: float) -> float:
     """The last time that is not after this one."""
     begin = _moment(until, zone) + _back(cron, zone) + timedelta(seconds=1)
-    return next(time for time in _times(CronSim(cron, begin, reverse=True)) if time <= until)
+    return _first(time for time in _times(CronSim(cron, begin, reverse=True)) if time <= until)
 
 
 def _times(sim: CronSim) -> Iterator[float]:
     for moment in sim:
         yield moment.timestamp()
+
+
+def _first(times: Iterator[float]) -> float:
+    found = next(times, None)
+    if found is None:
+        raise BadSetting("cron", "a line", "one that matches within fifty years")
+    return found
 
 
 def _back(cron: str, zone: str) -> timedelta:

@@ -13,6 +13,7 @@ from typing import Any, Final, Literal, NamedTuple, cast
 import apsw
 import msgspec
 
+from foveal.errors import BadSetting
 from foveal.events import Content, Dialect
 from foveal.service.cabinet import Cabinet
 
@@ -68,13 +69,16 @@ class Desk:
         dialect: Dialect,
         now: float,
     ) -> tuple[Entry, bool]:
-        """Lay a message down (None: ask the model again), and whether it was not there yet."""
+        """Lay a message down (None: ask the model again, if the last turn came to nothing), and whether it was not
+        there yet."""
         kind, body = ("again", None) if content is None else ("say", msgspec.json.encode(content))
 
         def act(db: apsw.Connection) -> tuple[Entry, bool]:
             known = _one(db, "tenant = ? AND session = ? AND key = ?", (tenant, session, key))
             if known is not None:
                 return known, False
+            if content is None:
+                _check_again(_newest(db, tenant, session), session)
             db.execute("DELETE FROM inbox WHERE state = 'done' AND at < ?", (now - KEPT,))
             db.execute(
                 "INSERT INTO inbox (tenant, session, key, kind, content, dialect, at, state)"
@@ -115,8 +119,7 @@ class Desk:
 
     async def newest(self, tenant: str, session: str) -> Entry | None:
         """The message that came last."""
-        where = "tenant = ? AND session = ? ORDER BY id DESC LIMIT 1"
-        return await self._cabinet.look(lambda db: _one(db, where, (tenant, session)))
+        return await self._cabinet.look(lambda db: _newest(db, tenant, session))
 
     async def waiting(self) -> list[tuple[str, str, int]]:
         """The sessions that have messages which are not done, by tenant and id, and how many."""
@@ -153,6 +156,16 @@ class Desk:
 
         await self._cabinet.do(act)
         await self._cabinet.sweep()
+
+
+def _newest(db: apsw.Connection, tenant: str, session: str) -> Entry | None:
+    return _one(db, "tenant = ? AND session = ? ORDER BY id DESC LIMIT 1", (tenant, session))
+
+
+def _check_again(newest: Entry | None, session: str) -> None:
+    """Nobody has spoken since, and there was no answer: or two answers would follow one another."""
+    if newest is None or newest.why not in ("failed", "stopped"):
+        raise BadSetting("again", session, "a session whose last turn failed or was stopped")
 
 
 def _one(db: apsw.Connection, where: str, values: tuple[Any, ...]) -> Entry | None:

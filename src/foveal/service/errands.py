@@ -18,10 +18,10 @@ from foveal.service.cabinet import Cabinet
 
 SCHEMA: Final = (
     """CREATE TABLE IF NOT EXISTS errands (
-        id TEXT PRIMARY KEY, tenant TEXT NOT NULL, session TEXT NOT NULL, key TEXT NOT NULL, kind TEXT NOT NULL,
-        prompt TEXT NOT NULL, schedule TEXT NOT NULL, at REAL NOT NULL, taken INTEGER NOT NULL DEFAULT 0,
-        UNIQUE (tenant, session, key)) WITHOUT ROWID""",
-    "CREATE INDEX IF NOT EXISTS errands_open ON errands (taken, at)",
+        place INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE, tenant TEXT NOT NULL,
+        session TEXT NOT NULL, key TEXT NOT NULL, kind TEXT NOT NULL, prompt TEXT NOT NULL, schedule TEXT NOT NULL,
+        at REAL NOT NULL, taken INTEGER NOT NULL DEFAULT 0, UNIQUE (tenant, session, key))""",
+    "CREATE INDEX IF NOT EXISTS errands_open ON errands (taken, place)",
 )
 
 Kind = Literal["run", "prepare"]
@@ -68,6 +68,12 @@ def write_down(connection: apsw.Connection, errand: Errand) -> bool:
     return connection.changes() == 1
 
 
+def is_open(connection: apsw.Connection, tenant: str, schedule: str) -> bool:
+    """A run of a schedule is still to be done, in a transaction of the caller's."""
+    sql = "SELECT 1 FROM errands WHERE tenant = ? AND schedule = ? LIMIT 1"
+    return connection.execute(sql, (tenant, schedule)).get is not None
+
+
 class Errands:
     def __init__(self, cabinet: Cabinet) -> None:
         self._cabinet = cabinet
@@ -78,7 +84,7 @@ class Errands:
 
     async def waiting(self, limit: int = 256) -> list[Errand]:
         """Those that no worker has taken, oldest first."""
-        sql = f"SELECT {_FIELDS} FROM errands WHERE taken = 0 ORDER BY at, id LIMIT ?"
+        sql = f"SELECT {_FIELDS} FROM errands WHERE taken = 0 ORDER BY place LIMIT ?"
         return await self._cabinet.look(lambda connection: _read(connection.execute(sql, (limit,))))
 
     async def get(self, id: str) -> Errand | None:
@@ -86,6 +92,13 @@ class Errands:
         sql = f"SELECT {_FIELDS} FROM errands WHERE id = ?"
         found = await self._cabinet.look(lambda connection: _read(connection.execute(sql, (id,))))
         return found[0] if found else None
+
+    async def queue(self, errand: Errand) -> list[Errand]:
+        """The open runs of a session up to this one, in the order in which they were asked for."""
+        sql = f"""SELECT {_FIELDS} FROM errands WHERE tenant = ? AND session = ? AND kind = 'run'
+            AND place <= (SELECT place FROM errands WHERE id = ?) ORDER BY place"""
+        values = errand.tenant, errand.session, errand.id
+        return await self._cabinet.look(lambda connection: _read(connection.execute(sql, values)))
 
     async def take(self, ids: Iterable[str]) -> None:
         """The worker has them in its own database."""

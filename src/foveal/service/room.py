@@ -20,7 +20,7 @@ import msgspec
 
 from foveal.accounts import Accounts
 from foveal.agent import Agent
-from foveal.errors import BadSetting, Busy, FovealError
+from foveal.errors import Busy, FovealError
 from foveal.events import AnyFact, Content, Dialect, Event, UserSaid
 from foveal.ports import Hit, SessionInfo
 from foveal.report import Report
@@ -76,10 +76,8 @@ class Room:
 
     async def again(self, *, key: str = "") -> Turn:
         """Ask the model once more, when the last turn came to nothing. The same key is the same turn."""
-        newest = await self._ground.desk.newest(self.tenant, self.id)
-        if newest is None or (newest.why not in ("failed", "stopped") and newest.key != key):
-            raise BadSetting("again", self.id, "a session whose last turn failed or was stopped")
-        return await self._put(key or f"again-{newest.id}", None, "")
+        newest = None if key else await self._ground.desk.newest(self.tenant, self.id)
+        return await self._put(key or f"again-{newest.id if newest else 0}", None, "")
 
     def turn(self, id: str) -> Turn | None:
         """A turn that runs, waits, or ended lately."""

@@ -4,7 +4,8 @@
    none that was noticed is lost.
 2. What is due next only moves on. A clock that goes back runs nothing again: it waits until it has caught up.
 3. A schedule that is made, changed or enabled counts from that moment; what was before is not made up for.
-4. Schedules of the configuration are in the same table, and replace what has their name.
+4. While a run of a schedule is open, further times of it make none: nothing piles up.
+5. Schedules of the configuration are in the same table, and replace what has their name.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import msgspec
 from foveal.errors import BadSetting, FovealError
 from foveal.service import schedules
 from foveal.service.cabinet import Cabinet
-from foveal.service.errands import Errand, errand, write_down
+from foveal.service.errands import Errand, errand, is_open, write_down
 from foveal.service.schedules import Schedule
 
 SCHEMA: Final = (
@@ -177,7 +178,7 @@ def _run_due(connection: apsw.Connection, line: Line, *, now: float) -> bool:
         sql = "UPDATE schedules SET enabled = 0, result = 'failed' WHERE tenant = ? AND name = ?"
         connection.execute(sql, _name(schedule))
         return False
-    if run.due is None:
+    if run.due is None or is_open(connection, *_name(schedule)):
         sql = "UPDATE schedules SET following = ? WHERE tenant = ? AND name = ?"
         connection.execute(sql, (run.following, *_name(schedule)))
         return False

@@ -13,7 +13,7 @@ from typing import Final
 
 from foveal.accounts import Accounts
 from foveal.compaction.measures import measures
-from foveal.errors import FovealError, NotCompacted, ProviderError, StoreError
+from foveal.errors import Busy, FovealError, NotCompacted, ProviderError, StoreError
 from foveal.events import Clipped, Compacted, Dropped, Event, Masked
 from foveal.redact import scrub
 from foveal.report import Report
@@ -192,6 +192,8 @@ def reduced(events: Iterable[Event]) -> list[str]:
 
 def failure(problem: FovealError) -> str:
     """An error of ours, in words for somebody who chats."""
+    if isinstance(problem, Busy):
+        return BUSY
     if isinstance(problem, NotCompacted):
         return f"Nothing was summarised: {_told(problem.problem)}"
     if isinstance(problem, StoreError):

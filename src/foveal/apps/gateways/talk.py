@@ -266,10 +266,16 @@ class Talk:
 
     async def _asked(self, chat: int, ask: Callable[[Room], Awaitable[Says]]) -> Saying:
         """What a chat's session has to say to a command."""
+        room = await self._room(chat)
         try:
-            yield await ask(await self._room(chat))
+            said = await ask(room)
         except Busy:
-            yield Says(text=cards.BUSY)
+            if self._running(chat):
+                said = Says(text=cards.BUSY)
+            else:  # an answer that was said a moment ago is still being put away
+                await room.at_rest()
+                said = await ask(room)
+        yield said
 
     async def _room(self, chat: int) -> Room:
         return await self._tenant.room(await self._chats.session(self.face, chat))

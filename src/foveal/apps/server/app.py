@@ -6,6 +6,8 @@ purpose is answered in the language of its path.
 
 from __future__ import annotations
 
+import logging
+
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -23,7 +25,7 @@ from foveal.apps.server.meters import CONTENT_TYPE, Meters
 from foveal.apps.server.refusals import Refusal, answer, encoded, face_of, refusal_of
 from foveal.apps.server.tracing import Tracing
 from foveal.apps.server.watching import Watching
-from foveal.errors import FovealError
+from foveal.errors import FovealError, StoreError
 from foveal.service import Service
 from foveal.service.tokens import Tokens
 from foveal.service.work import Work
@@ -78,12 +80,25 @@ def _own(service: Service, ending: Ending, meters: Meters) -> list[Route]:
 
 async def _refused(request: Request, problem: Exception) -> Response:
     assert isinstance(problem, Refusal)
+    if isinstance(problem.__cause__, FovealError):
+        _tell(request, problem, problem.__cause__)
     return answer(problem, face_of(request.url.path))
 
 
 async def _failed(request: Request, problem: Exception) -> Response:
     assert isinstance(problem, FovealError)
-    return answer(refusal_of(problem), face_of(request.url.path))
+    refusal = refusal_of(problem)
+    _tell(request, refusal, problem)
+    return answer(refusal, face_of(request.url.path))
+
+
+def _tell(request: Request, refusal: Refusal, problem: FovealError) -> None:
+    """What is not the client's fault is told to whoever runs the server; what a store says has no word of a
+    message, but places that are no client's business."""
+    if refusal.status >= 500:
+        fields = {"request": request.state.request_id, "status": refusal.status, "code": refusal.code}
+        why = {"why": str(problem)} if isinstance(problem, StoreError) else {}
+        logs.tell("refused", fields | why, level=logging.WARNING, problem=problem)
 
 
 async def _other(request: Request, problem: Exception) -> Response:

@@ -31,15 +31,11 @@ class Callers:
 
     async def caller(self, headers: Headers) -> Caller | None:
         """Who it is; None for somebody who needs a token and has none that is good."""
-        if not await self.needed():
-            return OPEN
         secret = secret_of(headers)
-        if not secret:
-            return None
-        known = self._known.get(secret)
-        if known is not None and self._clock() - known[1] < MOMENT:
-            return known[0]
-        return await self._look_up(secret)
+        found = await self._owner(secret) if secret else None
+        if found is not None or await self.needed():
+            return found
+        return OPEN
 
     async def needed(self) -> bool:
         """Whether a request needs a token. Once it does, it always will."""
@@ -48,7 +44,10 @@ class Callers:
             self._asked = self._clock()
         return self._needed
 
-    async def _look_up(self, secret: str) -> Caller | None:
+    async def _owner(self, secret: str) -> Caller | None:
+        known = self._known.get(secret)
+        if known is not None and self._clock() - known[1] < MOMENT:
+            return known[0]
         found = await self._tokens.tenant_of(secret)
         self._known.pop(secret, None)
         if found is not None:

@@ -17,8 +17,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from foveal.apps.server.callers import Callers
 from foveal.apps.server.headers import Headers, first, host_of, is_cross_site, is_ours, too_large
-from foveal.apps.server.refusals import Refusal, answer, face_of
+from foveal.apps.server.refusals import Refusal, answer, face_of, refusal_of
 from foveal.config import Config
+from foveal.errors import FovealError
 from foveal.service.limits import Rate
 from foveal.service.tokens import Caller
 
@@ -51,7 +52,8 @@ class Guard:
         try:
             self._check(scope["headers"], scope["path"])
             caller = await self._caller(scope["headers"], scope["path"])
-        except Refusal as refusal:
+        except (Refusal, FovealError) as problem:
+            refusal = problem if isinstance(problem, Refusal) else refusal_of(problem)
             await answer(refusal, face_of(scope["path"]))(scope, receive, send)
             return
         state = scope.setdefault("state", {})

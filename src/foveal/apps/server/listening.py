@@ -12,7 +12,6 @@ from typing import Any, Final
 import uvicorn
 from starlette.types import ASGIApp
 
-from foveal.apps.server.protocol import protocol
 from foveal.errors import FovealError
 
 BACKLOG: Final = 2_048
@@ -20,27 +19,24 @@ KEEP_ALIVE: Final = 75
 """Seconds that a connection may idle: longer than clients keep theirs, so that we are not the one to close it."""
 
 
-class CannotListen(FovealError):
-    """The address cannot be had: says why, and what to do."""
-
-
 def bound(host: str, port: int) -> socket.socket:
-    """A socket that listens; port 0 takes a free one. Raises `CannotListen`."""
+    """A socket that has the address, and will listen when the server does; port 0 takes a free one. Raises
+    `FovealError`."""
     try:
         family, kind, proto, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
     except (OSError, UnicodeError) as problem:
-        raise CannotListen(f"there is no address {host!r} ({problem}): set `server.host`") from None
+        raise FovealError(f"there is no address {host!r} ({problem}): set `server.host`") from None
     made = socket.socket(family, kind, proto)
     try:
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if port:  # or a server that was just ended would have to be waited for
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         made.bind(address)
-        made.listen(BACKLOG)
         made.settimeout(0)
     except OSError as problem:
         made.close()
-        raise CannotListen(_why(problem, host, port)) from None
+        raise FovealError(_why(problem, host, port)) from None
     return made
 
 
@@ -63,6 +59,15 @@ def url_of(listening: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
+def _protocol() -> Any:
+    """The faster one, if httptools is there; the one in pure Python has bounds of its own."""
+    try:
+        from foveal.apps.server.protocol import Bounded
+    except ImportError:
+        return "h11"
+    return Bounded
+
+
 class _Server(uvicorn.Server):
     """Signals are the program's business."""
 
@@ -70,10 +75,17 @@ class _Server(uvicorn.Server):
         return nullcontext()
 
 
+def _failed(task: asyncio.Task[None], on: socket.socket) -> str:
+    """Why a server did not begin: another one was faster."""
+    problem = task.exception()
+    host, port = on.getsockname()[:2]
+    return _why(problem if isinstance(problem, OSError) else OSError(0, str(problem)), host, port)
+
+
 @asynccontextmanager
 async def listening(app: ASGIApp, on: socket.socket) -> AsyncIterator[None]:
     """Answer requests while the block runs; whoever leaves it has seen to what was in flight."""
-    config: Any = {"http": protocol(), "ws": "none", "lifespan": "off", "loop": "none"}
+    config: Any = {"http": _protocol(), "ws": "none", "lifespan": "off", "loop": "none"}
     server = _Server(
         uvicorn.Config(
             app,
@@ -82,15 +94,18 @@ async def listening(app: ASGIApp, on: socket.socket) -> AsyncIterator[None]:
             access_log=False,
             proxy_headers=False,
             server_header=False,
+            backlog=BACKLOG,
             timeout_keep_alive=KEEP_ALIVE,
             timeout_graceful_shutdown=1,
         )
     )
     task = asyncio.create_task(server.serve(sockets=[on]))
     try:
-        while not server.started and not task.done():
+        while not server.started:
+            if task.done():
+                raise FovealError(_failed(task, on))
             await asyncio.sleep(0.005)
         yield
     finally:
         server.should_exit = True
-        await task
+        await asyncio.wait([task])

@@ -23,6 +23,8 @@ from foveal.service.occurrences import Exchanged, Occurrence, Stored, TurnEnded
 NAME: Final = "foveal.server"
 PLACES: Final = 12
 """The innermost places of an error that are told."""
+OURS: Final = "foveal."
+"""Loggers whose words are ours, too."""
 LONGEST: Final = 200
 _TOLD: Final = (*REDUCTIONS, CompactionFailed, Overflowed)
 _log: Final = logging.getLogger(NAME)
@@ -103,6 +105,8 @@ class Lines(logging.Formatter):
         line: dict[str, Any] = {"at": at.replace("+00:00", "Z"), "level": record.levelname.lower()}
         if record.name == NAME:
             line |= {"event": str(record.msg), **getattr(record, "fields", {})}
+        elif record.name.startswith(OURS):
+            line |= {"event": "note", "logger": record.name, "note": _short(record.getMessage())}
         else:
             line |= {"event": "library", "logger": record.name, "line": f"{record.module}:{record.lineno}"}
             if record.exc_info and record.exc_info[1] is not None:
@@ -119,4 +123,4 @@ def to_stderr(stream: TextIO | None = None) -> None:
         root.removeHandler(other)
     root.addHandler(handler)
     root.setLevel(logging.WARNING)
-    _log.setLevel(logging.INFO)
+    logging.getLogger("foveal").setLevel(logging.INFO)

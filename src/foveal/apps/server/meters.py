@@ -5,7 +5,14 @@ from __future__ import annotations
 
 from typing import Final
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    disable_created_metrics,
+)
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 
 from foveal import __version__
@@ -50,6 +57,8 @@ SORTS: Final = frozenset(
 
 class Meters:
     def __init__(self) -> None:
+        # When each was first counted is of no use to anybody, and doubles their number.
+        disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
         self._core = Metrics()
         ProcessCollector(registry=self.registry)

@@ -121,7 +121,8 @@ def refusal_of(problem: FovealError) -> Refusal:
         case ProviderError():
             return _provider(problem)
         case StoreError():
-            return Refusal(503, detail, code="store", headers={"Retry-After": "5"})
+            told = "what is stored cannot be read or written now; the server's log says why"
+            return Refusal(503, told, code="store", headers={"Retry-After": "5"})
     return Refusal(500, detail, code=_name(problem))
 
 

@@ -29,8 +29,8 @@ ALL: Final = "/api/schedules"
 ONE: Final = f"{ALL}/{{schedule}}"
 
 Name = Annotated[str, Meta(pattern=f"^{schedules.NAME}$", min_length=1, max_length=64)]
-Cron = Annotated[str, Meta(min_length=9, max_length=cron.LONGEST)]
-Zone = Annotated[str, Meta(min_length=1, max_length=64)]
+Cron = Annotated[str, Meta(min_length=9, max_length=cron.LONGEST, examples=["0 9 * * MON-FRI"])]
+Zone = Annotated[str, Meta(min_length=1, max_length=64, examples=["Europe/Berlin"])]
 Prompt = Annotated[str, Meta(min_length=1, max_length=schedules.LONGEST_PROMPT)]
 
 

@@ -48,6 +48,8 @@ class Tracing:
         self._trace = trace
         self._propagate = propagate
         self._turns: OrderedDict[tuple[str, str], _Turn] = OrderedDict()
+        self._used: OrderedDict[tuple[str, str], Used] = OrderedDict()
+        """What was reported for the newest request of a session outside of a turn."""
 
     @classmethod
     def found(cls, provider: Any = None) -> Self | None:
@@ -91,10 +93,7 @@ class Tracing:
             case TurnBegan():
                 self._began(occurrence)
             case Stored():
-                turn = self._turns.get((occurrence.tenant, occurrence.session))
-                if turn is not None:
-                    for event in occurrence.events:
-                        turn.stored(event)
+                self._stored(occurrence)
             case TurnEnded():
                 turn = self._turns.pop((occurrence.tenant, occurrence.session), None)
                 if turn is not None:
@@ -104,18 +103,32 @@ class Tracing:
 
     def _began(self, began: TurnBegan) -> None:
         attributes = _common("invoke_agent", began.model, began.session) | {"gen_ai.agent.name": "foveal"}
-        span = self._tracer.start_span("invoke_agent foveal", attributes=attributes)
+        nobody = self._trace.set_span_in_context(self._trace.INVALID_SPAN)  # a turn outlives who asked for it
+        span = self._tracer.start_span("invoke_agent foveal", context=nobody, attributes=attributes)
         self._turns[began.tenant, began.session] = _Turn(self, span, began)
         while len(self._turns) > MOST:
             self._turns.popitem(last=False)[1].given_up()
 
+    def _stored(self, stored: Stored) -> None:
+        place = stored.tenant, stored.session
+        turn = self._turns.get(place)
+        for event in stored.events:
+            if turn is not None:
+                turn.stored(event)
+            elif isinstance(event.fact, Used):
+                self._used[place] = event.fact
+                self._used.move_to_end(place)
+        while len(self._used) > MOST:
+            self._used.popitem(last=False)
+
     def _exchanged(self, done: Exchanged) -> None:
-        end = time_ns()
+        end, used = time_ns(), self._used.pop((done.tenant, done.session), None)
         attributes = _common("chat", done.model, done.session, provider=done.dialect) | {
             "gen_ai.request.stream": done.streamed,
             "foveal.request.tokens": done.tokens,
             "foveal.request.tokens_unreduced": done.whole,
             "foveal.request.overflows_recovered": done.recovered,
+            **(_usage(used) if used is not None else {}),
         }
         span = self.span(f"chat {done.model}", attributes, start=end - int(done.seconds * _BILLION))
         if done.status >= 400:
@@ -158,14 +171,7 @@ class _Turn:
         elif isinstance(fact, Used):
             self._usage["input"] += fact.prompt
             self._usage["output"] += fact.output
-            self._finish_chat(
-                {
-                    "gen_ai.usage.input_tokens": fact.prompt,
-                    "gen_ai.usage.output_tokens": fact.output,
-                    "gen_ai.usage.cache_read.input_tokens": fact.cache_read,
-                    "gen_ai.usage.cache_creation.input_tokens": fact.cache_write,
-                }
-            )
+            self._finish_chat(_usage(fact))
         elif isinstance(fact, ToolReturned):
             self._tool(fact, now)
         self._since = now
@@ -209,4 +215,13 @@ def _common(operation: str, model: str, session: str, *, provider: str = "") -> 
         "gen_ai.provider.name": PROVIDERS.get(given, given),
         "gen_ai.request.model": model,
         "gen_ai.conversation.id": session,
+    }
+
+
+def _usage(used: Used) -> dict[str, Any]:
+    return {
+        "gen_ai.usage.input_tokens": used.prompt,
+        "gen_ai.usage.output_tokens": used.output,
+        "gen_ai.usage.cache_read.input_tokens": used.cache_read,
+        "gen_ai.usage.cache_creation.input_tokens": used.cache_write,
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from contextlib import nullcontext
 from typing import Final
 from uuid import uuid4
 
@@ -28,19 +29,21 @@ class Watching:
         if scope["type"] != "http":
             return
         seen = _Seen(scope, send, self._meters)
+        tracing = self._tracing
         try:
-            if self._tracing is None:
-                await self._app(scope, receive, seen.send)
-            else:
-                with self._tracing.request(scope, seen.told):
-                    await self._app(scope, receive, seen.send)
+            with nullcontext() if tracing is None else tracing.request(scope, seen.told):
+                await self._answered(scope, receive, seen)
+        finally:
+            seen.end()
+
+    async def _answered(self, scope: Scope, receive: Receive, seen: _Seen) -> None:
+        try:
+            await self._app(scope, receive, seen.send)
         except Exception as problem:  # noqa: BLE001 (the last place where it can be answered)
             tell("error", {"request": seen.id, "route": seen.route}, level=logging.ERROR, problem=problem)
             if not seen.status:
                 refusal = Refusal(500, f"something went wrong here; the log has it under {seen.id}")
                 await answer(refusal, face_of(scope["path"]))(scope, receive, seen.send)
-        finally:
-            seen.end()
 
 
 class _Seen:

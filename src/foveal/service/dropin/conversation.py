@@ -10,25 +10,28 @@ Whoever changes it holds its session in the turnstile. Three things can be done 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 
 from msgspec import Raw
 from msgspec.structs import replace
 
-from foveal.events import AnyFact, Equipped, Event, Instructed, Rewound, UserSaid
+from foveal.events import AnyFact, Dialect, Equipped, Event, Instructed, Rewound, UserSaid
 from foveal.models import Model
 from foveal.recognise import MESSAGES
 from foveal.service.dropin import chain
 from foveal.service.dropin.heads import Found, Head
-from foveal.service.dropin.requests import Asked
+from foveal.service.dropin.requests import Asked, Gist
 from foveal.session import Session
 from foveal.wire import Chunk
 
-if TYPE_CHECKING:
-    from foveal.service.dropin.exchange import Exchange
-
 Way = Literal["go on", "rewind", "fork"]
 
+KEPT: Final[dict[Dialect, tuple[str, ...]]] = {
+    "openai_chat": ("tools", "reasoning_effort", "user", "prompt_cache_key"),
+    "openai_responses": ("tools", "instructions", "reasoning", "user", "prompt_cache_key"),
+    "anthropic": ("tools", "system", "metadata"),
+}
+"""What a request for a summary has from the client's: what stands before the messages, or belongs to the model."""
 SYSTEM: Final = "system"
 TOOLS: Final = "tools"
 VERSIONS: Final = 64
@@ -47,9 +50,9 @@ class Conversation:
         """What stands beside the messages: digests of its words; and the versions of instructions, by digest."""
         self.loose = False
         """Something was said here that no head leads to."""
-        self.flight: Exchange | None = None
-        """Who waits for an answer."""
-        self.latest: Asked | None = None
+        self.flight: object = None
+        """Who waits for an answer; None when nobody does."""
+        self.latest: Gist | None = None
         """The request that is, or was, answered last."""
         self.sent: Sequence[dict[str, Any]] = ()
         """The messages of the request before, where marks for the cache depend on them."""
@@ -98,7 +101,7 @@ class Conversation:
         """A history that was only begun alike, under other instructions, is another conversation."""
         if self.beside.get(SYSTEM, b"") != chain.fingerprint(asked.system):
             return False
-        return not any(self._edits(asked, self.place(asked.digests)))
+        return next(self._edits(asked, self.place(asked.digests)), None) is None
 
     def _edits(self, asked: Asked, known: int) -> Iterator[int]:
         """The places of instructions among the known messages that say something else by now."""
@@ -125,7 +128,7 @@ class Conversation:
         beside, edited = self._beside(asked), list(self._edited(asked, known))
         new = (fact for chunk in chunks for fact in chunk.facts)
         events = await self.session.append(*beside, *(fact for _, fact in edited), *new)
-        self.latest = asked
+        self.latest = asked.gist(KEPT[asked.dialect])
         seqs = [event.seq for event in events[len(beside) :]]
         heads = [self._newer(asked, at, seq) for (at, _), seq in zip(edited, seqs, strict=False)]
         end, place = len(edited), known

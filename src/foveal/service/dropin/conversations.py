@@ -11,17 +11,18 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager, suppress
-from typing import Any, Final, NamedTuple
+from typing import Final
 from uuid import uuid4
 
-from foveal.errors import StoreError, UnknownSession
+from foveal.errors import UnknownSession
 from foveal.models import Model
 from foveal.own_model import own_model
 from foveal.service.dropin.conversation import Conversation, until
 from foveal.service.dropin.exchange import Exchange
 from foveal.service.dropin.heads import Found, Head, Heads
+from foveal.service.dropin.known import Known
 from foveal.service.dropin.requests import Asked
 from foveal.service.dropin.summaries import Ask, Writer
 from foveal.service.ground import Ground
@@ -40,22 +41,13 @@ class Gone(Exception):
     """The session was erased, or its file is another one."""
 
 
-class Unkept(NamedTuple):
-    """What is known of a session and not yet written down: that is done when its answer has come."""
-
-    conversation: Conversation
-    heads: list[Head]
-    rewound: int | None
-
-
 class Conversations:
     def __init__(self, ground: Ground, tenant: Tenant, heads: Heads) -> None:
         self._ground, self._tenant, self._heads = ground, tenant, heads
         self._open: OrderedDict[str, tuple[Conversation, Writer]] = OrderedDict()
         self._flights: dict[bytes, Exchange] = {}
         self._tips: dict[bytes, str] = {}
-        self._unkept: dict[str, Unkept] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._known = Known(tenant.name, heads)
 
     async def begin(self, asked: Asked, model: Model, ask: Ask, *, named: str = "") -> Exchange:
         """Take in a request. Raises `MalformedMessage`, `ContextOverflow` (what is new is stored by then),
@@ -71,9 +63,7 @@ class Conversations:
         return await self._new(asked, model, ask, chunks)
 
     async def close(self) -> None:
-        await self._all_written_down()
-        if self._tasks:
-            await asyncio.wait(set(self._tasks))
+        await self._known.close()
         while self._open:
             _, (conversation, _) = self._open.popitem()
             await conversation.session.close()
@@ -101,7 +91,7 @@ class Conversations:
                 return [Found(held[0].id, held[0].tip)]
             if asked.messages[at].get("role") not in ("user", "tool"):
                 break  # what the model said may have been said in another session
-        await self._all_written_down()
+        await self._known.all_written_down()
         return await self._heads.find(self._tenant.name, list(dict.fromkeys(asked.digests)))
 
     async def _from(self, found: Found, asked: Asked, model: Model, ask: Ask) -> Exchange | None:
@@ -143,7 +133,7 @@ class Conversations:
         self, found: Found, known: int, asked: Asked, model: Model, ask: Ask, chunks: Sequence[Chunk]
     ) -> Exchange:
         id, tenant = f"d-{uuid4().hex}", self._tenant.name
-        await self._all_written_down()
+        await self._known.all_written_down()
         lineage = await self._heads.at(tenant, found.session, list(dict.fromkeys(asked.digests[:known])))
         _, beside = await self._heads.of(tenant, found.session)
         async with self._hold(id):
@@ -182,7 +172,7 @@ class Conversations:
         try:
             fitted = await conversation.session.fit()
         except BaseException:
-            self._start(self._write_down(conversation.id))
+            self._known.write_down(conversation.id)
             raise
         exchange = Exchange(
             conversation, asked, fitted, hold=self._hold, keep=self._keep, landed=self._landed
@@ -193,36 +183,13 @@ class Conversations:
     def _landed(self, exchange: Exchange) -> None:
         if self._flights.get(exchange.tip) is exchange:
             del self._flights[exchange.tip]
-        if exchange.session in self._unkept:
-            self._start(self._write_down(exchange.session))
+        self._known.write_down(exchange.session)
 
     def _keep(self, conversation: Conversation, heads: Sequence[Head], rewound: int | None = None) -> None:
         """Remember what leads where."""
         if conversation.tip is not None and conversation.id in self._open:
             self._tips[conversation.tip.digest] = conversation.id
-        before = self._unkept.pop(conversation.id, None)
-        if before is not None:
-            heads, rewound = [*before.heads, *heads], before.rewound if rewound is None else rewound
-        self._unkept[conversation.id] = Unkept(conversation, list(heads), rewound)
-
-    async def _write_down(self, id: str) -> None:
-        """What is lost of it costs a recognition, no more."""
-        known = self._unkept.pop(id, None)
-        if known is not None:
-            with suppress(StoreError):
-                beside = known.conversation.beside
-                await self._heads.keep(
-                    self._tenant.name, id, known.heads, beside=beside, rewound=known.rewound
-                )
-
-    async def _all_written_down(self) -> None:
-        for id in list(self._unkept):
-            await self._write_down(id)
-
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._known.keep(conversation, heads, rewound=rewound)
 
     # ── opening ──────────────────────────────────────────────────────────────────────────────────────
 
@@ -297,7 +264,7 @@ class Conversations:
         if held is not None:
             if held[0].tip is not None:
                 self._tips.pop(held[0].tip.digest, None)
-            self._start(held[0].session.close())
+            self._known.start(held[0].session.close())
 
     async def forget(self, id: str) -> None:
         """A session is gone, or will be: nothing leads to it any more."""

@@ -54,13 +54,13 @@ class Heads:
 
     async def find(self, tenant: str, digests: Sequence[bytes]) -> list[Found]:
         """The sessions that have the longest of these histories, which are given in the order of their length;
-        those first that end there."""
+        those first that end there. One in which nobody has spoken yet is none."""
 
         def act(connection: apsw.Connection) -> list[Found]:
             wanted = json.dumps([digest.hex() for digest in reversed(digests)])
             longest = connection.execute(
                 "SELECT value FROM json_each(?) WHERE EXISTS"
-                " (SELECT 1 FROM heads WHERE tenant = ? AND digest = unhex(value)) ORDER BY key LIMIT 1",
+                " (SELECT 1 FROM heads WHERE tenant = ? AND digest = unhex(value) AND turn) ORDER BY key LIMIT 1",
                 (wanted, tenant),
             ).get
             if longest is None:

@@ -19,8 +19,8 @@ from foveal.service.dropin import chain
 
 Json = dict[str, Any]
 
-MOST: Final = 1_024
-"""Requests that are remembered."""
+MOST: Final = 400_000
+"""Messages that are remembered, of all requests together."""
 _list: Final = msgspec.json.Decoder(list[Raw])
 _one: Final = msgspec.json.Decoder(dict[str, Any])
 
@@ -64,6 +64,7 @@ class Memory:
 
     def __init__(self) -> None:
         self._known: OrderedDict[bytes, Known] = OrderedDict()
+        self._size = 0
 
     def longest(self, marks: Sequence[bytes]) -> tuple[int, Known]:
         """How many messages are those of an earlier request, and what is known of them."""
@@ -74,9 +75,12 @@ class Memory:
         return 0, Known([], {})
 
     def keep(self, mark: bytes, known: Known) -> None:
-        self._known[mark] = known
-        if len(self._known) > MOST:
-            self._known.popitem(last=False)
+        if mark not in self._known:
+            self._size += len(known.digests)
+            self._known[mark] = known
+        while self._size > MOST:
+            _, oldest = self._known.popitem(last=False)
+            self._size -= len(oldest.digests)
 
 
 class History(NamedTuple):
@@ -89,7 +93,7 @@ class History(NamedTuple):
     @classmethod
     def read(cls, raw: Raw, dialect: Dialect, memory: Memory) -> History:
         """Raises what the decoder raises, and TypeError, for what is no history."""
-        if dialect == "openai_responses" and bytes(raw[:1]) == b'"':
+        if dialect == "openai_responses" and bytes(memoryview(raw)[:1]) == b'"':
             raw = Raw(msgspec.json.encode([{"role": "user", "content": msgspec.json.decode(raw)}]))
         listed = _list.decode(raw)
         messages = Messages(listed)

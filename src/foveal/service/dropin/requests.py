@@ -7,7 +7,7 @@ says why, and the request goes upstream as it is, so that the provider's own ans
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 from msgspec import Raw
@@ -147,17 +147,27 @@ class Asked:
                 fields[name] = max_tokens
         return msgspec.json.encode(fields)
 
-    def about(
-        self, messages: list[Json], *, max_tokens: int, keep: Iterable[str], more: Mapping[str, Any]
-    ) -> bytes:
-        """Another request to the same model: the fields in `keep` are as in this one."""
+    def gist(self, keep: Iterable[str]) -> Gist:
+        """What another request to the same model takes over from this one."""
         names = _OUTPUT[self.dialect]
-        limit = next((name for name in names if name in self.fields), names[-1])
-        fields: dict[str, Any] = {name: self.fields[name] for name in keep if name in self.fields}
-        fields |= {
-            **more,
-            "model": self.fields["model"],
-            _MESSAGES[self.dialect]: messages,
-            limit: max_tokens,
-        }
-        return msgspec.json.encode(fields)
+        return Gist(
+            dialect=self.dialect,
+            model=self.fields["model"].copy(),
+            limit=next((name for name in names if name in self.fields), names[-1]),
+            fields={name: self.fields[name].copy() for name in keep if name in self.fields},
+        )
+
+
+class Gist(NamedTuple):
+    """A request without its messages: little enough to be kept while its conversation is open."""
+
+    dialect: Dialect
+    model: Raw
+    limit: str
+    """The field that says how long the answer may be."""
+    fields: Mapping[str, Raw]
+
+    def written(self, messages: list[Json], *, max_tokens: int, more: Mapping[str, Any]) -> bytes:
+        """Another request, with other messages."""
+        asked = {"model": self.model, _MESSAGES[self.dialect]: messages, self.limit: max_tokens}
+        return msgspec.json.encode({**more, **asked})

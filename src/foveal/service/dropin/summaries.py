@@ -7,7 +7,7 @@ never stored.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -21,12 +21,7 @@ from foveal.summarise import Request, Summariser
 Ask = Callable[[Dialect, bytes], Awaitable[tuple[int, bytes]]]
 """Sends a body upstream and gives back the status and the body of the answer."""
 
-_KEPT: Final[dict[Dialect, tuple[str, ...]]] = {
-    "openai_chat": ("tools", "reasoning_effort", "user", "prompt_cache_key"),
-    "openai_responses": ("tools", "instructions", "reasoning", "user", "prompt_cache_key"),
-    "anthropic": ("tools", "system", "metadata"),
-}
-"""What a shared request has from the client's: all that stands before the messages, or belongs to the model."""
+_SYSTEM: Final = frozenset({"system", "instructions"})
 
 
 class Refused(ProviderError):
@@ -49,14 +44,12 @@ class Writer:
     async def _write(self, request: Request) -> Any:
         if self.conversation is None or self.ask is None or self.conversation.latest is None:
             raise ProviderError("nobody has asked for anything here yet", sort="refused")
-        asked = self.conversation.latest
-        shared = request.form == "shared"
-        beside = bool(asked.system) and shared  # the client's own goes beside the messages
-        messages = _messages(request, asked.dialect, skip=beside and request.dialect != "anthropic")
-        more = {"system": request.system} if request.system and not shared else {}
-        keep = _KEPT[asked.dialect] if shared else ()
-        body = asked.about(messages, max_tokens=request.max_tokens, keep=keep, more=more)
-        status, answer = await self.ask(asked.dialect, body)
+        gist, shared = self.conversation.latest, request.form == "shared"
+        beside = shared and _SYSTEM & gist.fields.keys()  # the client's own goes beside the messages
+        messages = _messages(request, gist.dialect, skip=bool(beside) and request.dialect != "anthropic")
+        more: Mapping[str, Any] = {"system": request.system} if request.system else {}
+        body = gist.written(messages, max_tokens=request.max_tokens, more=gist.fields if shared else more)
+        status, answer = await self.ask(gist.dialect, body)
         if status != 200:
             raise Refused(status, answer)
         return msgspec.json.decode(answer)

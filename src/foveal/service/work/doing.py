@@ -6,11 +6,12 @@ later; after the last attempt, or when there is no use in another, a note in the
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from contextlib import suppress
 from typing import Final
 
-from foveal.errors import Busy, FovealError, StoreError, UnknownSession
+from foveal.errors import BadSetting, Busy, FovealError, StoreError, UnknownSession
 from foveal.events import Noted
 from foveal.service.errands import Errand, Errands
 from foveal.service.room import Room
@@ -33,23 +34,18 @@ class Doing:
         self._errands = errands
         self._timetable = timetable
         self._tries = tries
+        self._spoken: set[str] = set()
+        """Errands whose prompts are in their sessions; known to be so by this process."""
 
     async def attempt(self, id: str, number: int) -> Verdict:
-        """Try an errand; the number counts from 0. Whatever happens, there is a verdict."""
-        errand = await self._errands.get(id)
-        if errand is None:
-            return "done"
-        if errand.kind == "prepare":
-            await self._prepare(errand)
-            return await self._end(errand)
-        outcome = await self._run(errand, number)
-        if outcome.why != "failed":
-            return await self._end(errand, result="stopped" if outcome.why == "stopped" else "answered")
-        if outcome.sort in PASSING and number + 1 < self._tries:
-            await self._tell(errand, "retrying")
+        """Try an errand; the number counts from 0. Whatever happens there is a verdict, unless the server ends."""
+        try:
+            return await self._attempt(id, number)
+        except (
+            StoreError
+        ) as problem:  # of our own file: nothing can be noted, so it is never given up for that
+            _log.error("an errand has to wait: %s", problem)
             return "later"
-        await self._give_up(errand, outcome.problem or outcome.sort, tries=number + 1)
-        return "done"
 
     async def abandon(self, id: str) -> None:
         """The worker has given up on an errand: processes died over it again and again."""
@@ -58,6 +54,24 @@ class Doing:
             await self._give_up(errand, "the server broke off each time", tries=0)
 
     # ── one attempt ──────────────────────────────────────────────────────────────────────────────────────
+
+    async def _attempt(self, id: str, number: int) -> Verdict:
+        errand = await self._errands.get(id)
+        if errand is None:
+            return "done"
+        if errand.kind == "prepare":
+            await self._prepare(errand)
+            return await self._end(errand)
+        outcome = await self._run(errand, number)
+        if outcome.why == "stopped" and self._service.ground.closing:
+            raise asyncio.CancelledError  # the server ends: the errand stays open
+        if outcome.why != "failed":
+            return await self._end(errand, result="stopped" if outcome.why == "stopped" else "answered")
+        if outcome.sort in PASSING and number + 1 < self._tries:
+            await self._tell(errand, "retrying")
+            return "later"
+        await self._give_up(errand, outcome.problem or outcome.sort, tries=number + 1)
+        return "done"
 
     async def _prepare(self, errand: Errand) -> None:
         try:
@@ -84,24 +98,41 @@ class Doing:
             return Outcome(why="failed", problem=told, sort=type(problem).__name__)
 
     async def _asked(self, room: Room, errand: Errand, number: int) -> Turn | None:
-        """Say the prompt, or ask the model once more, or wait for who does; None when the session has gone on."""
-        newest = await self._service.ground.desk.newest(room.tenant, room.id)
-        mine = newest is not None and (newest.key == errand.key or newest.kind == "again")
-        if newest is not None and mine and newest.why == "stopped":
-            return (
-                await room.again()
-            )  # a server that ended has stopped it; what a person stops is not seen here
-        if not number:
-            return await room.say(errand.prompt, key=errand.key)
-        if newest is None or (newest.state == "done" and newest.why != "failed"):
-            return None
-        return await (room.again() if newest.state == "done" else room.say("", key=newest.key))
+        """Say the prompt if that was not done yet. If it has failed, ask the model once more, or wait for who does;
+        None when the session has gone on without it."""
+        turn = await self._said(room, errand)
+        while True:
+            newest = await self._service.ground.desk.newest(room.tenant, room.id)
+            if newest is None:
+                return None
+            # A server that ended has stopped it; what a person stops while it runs never comes here.
+            mine = newest.key == errand.key or newest.kind == "again"
+            broken_off = mine and newest.why == "stopped"
+            if not number and not broken_off:
+                return turn
+            if newest.state != "done":
+                return await room.say("", key=newest.key)
+            if not broken_off and newest.why != "failed":
+                return None
+            with suppress(BadSetting):  # somebody else was faster
+                return await room.again()
+
+    async def _said(self, room: Room, errand: Errand) -> Turn:
+        """Say the prompt, after those of the session that were asked for before it: jobs overtake each other."""
+        for earlier in await self._errands.queue(errand):
+            if earlier.id not in self._spoken and earlier.id != errand.id:
+                await room.say(earlier.prompt, key=earlier.key)
+                self._spoken.add(earlier.id)
+        turn = await room.say(errand.prompt, key=errand.key)
+        self._spoken.add(errand.id)
+        return turn
 
     # ── ends ─────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _end(self, errand: Errand, *, result: Result = "answered") -> Verdict:
         await self._tell(errand, result)
         await self._errands.done(errand.id)
+        self._spoken.discard(errand.id)
         return "done"
 
     async def _tell(self, errand: Errand, result: Result) -> None:

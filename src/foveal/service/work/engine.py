@@ -3,7 +3,7 @@
 1. Its database (`work.db`) has ids and numbers of errands and names of tenants, never a word of anybody.
 2. It is read and written as JSON. A row that says it is a pickle is refused.
 3. A job that is stopped stays open, and whoever starts the engine next takes it up.
-4. Each tenant has lanes of its own, so that nobody waits for the many jobs of another.
+4. Jobs of different lanes do not wait for each other, however many there are in one of them.
 
 DBOS is one for a process, so there is one engine at a time. It has threads of its own; what a job does is done in
 the event loop that started the engine.
@@ -35,15 +35,17 @@ Attempt = Callable[[str, int], Awaitable[Verdict]]
 
 VERSION: Final = "foveal-1"
 """Of the jobs' arguments: jobs of another version are left alone."""
-LANES: Final = 16
-TENANT_LANES: Final = 4
+ALL: Final = 64
+LANE: Final = 4
+"""Jobs that are done at once: of all, and of one lane."""
 _QUEUE: Final = "errands"
 _JOB: Final = "errand"
 _DEAD: Final = ("ERROR", "CANCELLED", "MAX_RECOVERY_ATTEMPTS_EXCEEDED")
 
 
 class Job(NamedTuple):
-    tenant: str
+    lane: str
+    """Jobs of one lane wait for each other, at most `LANE` of them at once."""
     errand: str
     delay: float = 0.0
 
@@ -129,8 +131,8 @@ class Engine:
             DBOS.launch()
             DBOS.register_queue(
                 _QUEUE,
-                worker_concurrency=LANES,
-                partition_worker_concurrency=TENANT_LANES,
+                worker_concurrency=ALL,
+                partition_worker_concurrency=LANE,
                 polling_interval_sec=self._poll,
                 on_conflict="always_update",
             )
@@ -164,13 +166,13 @@ class Engine:
 
 
 @DBOS.workflow(name=_JOB)
-def _carry_out(tenant: str, errand: str, number: int) -> Verdict:
+def _carry_out(lane: str, errand: str, number: int) -> Verdict:
     engine = Engine._only
     if engine is None:
         raise Stopped
     verdict = DBOS.run_step({"name": "try"}, engine.tried, errand, number)
     if verdict == "later":
-        _enqueue(Job(tenant, errand, delay=engine.pause(number + 1)), number + 1)
+        _enqueue(Job(lane, errand, delay=engine.pause(number + 1)), number + 1)
     return verdict
 
 
@@ -179,11 +181,11 @@ def _enqueue(job: Job, number: int) -> None:
         "workflow_name": _JOB,
         "queue_name": _QUEUE,
         "workflow_id": f"{job.errand}-{number}",
-        "queue_partition_key": job.tenant,
+        "queue_partition_key": job.lane,
     }
     if job.delay:
         options["delay_seconds"] = job.delay
-    DBOS.enqueue_workflow_with_options(options, job.tenant, job.errand, number)
+    DBOS.enqueue_workflow_with_options(options, job.lane, job.errand, number)
 
 
 def _sweep(before: str) -> list[str]:

@@ -127,7 +127,7 @@ class Work:
         now = self._clock()
         await self.timetable.run_due(now=now)
         if waiting := await self.errands.waiting():
-            await self._engine.add([Job(wanted.tenant, wanted.id) for wanted in waiting])
+            await self._engine.add([_job(wanted) for wanted in waiting])
             await self.errands.take(wanted.id for wanted in waiting)
         if abs(now - self._swept) >= self._pace.sweep:
             self._swept = now
@@ -180,6 +180,11 @@ class Work:
         with suppress(TimeoutError):
             await asyncio.wait_for(self._news.wait(), pause)
         self._news.clear()
+
+
+def _job(wanted: Errand) -> Job:
+    """Each tenant has lanes of its own, one for runs and one for summaries."""
+    return Job(f"{wanted.tenant}/{wanted.kind}", wanted.id)
 
 
 def _configured(service: Service) -> list[schedules.Schedule]:

@@ -2,15 +2,14 @@
 
 1. Nothing is decided here about who may talk: `Talk` decides by the numeric id that Discord vouches for.
 2. Messages of a channel are stored in the order in which they came, and answered in that order.
-3. An answer counts as delivered when Discord has taken or refused it. If Discord could not be reached, it is
-   delivered after the next start.
+3. An answer counts as delivered when Discord has taken it, or refused it for good.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from contextlib import aclosing, nullcontext
 from typing import Any, Final
 from weakref import WeakValueDictionary
@@ -23,11 +22,14 @@ from discord import app_commands
 from foveal.apps.gateways import cards
 from foveal.apps.gateways.discord.buttons import Press
 from foveal.apps.gateways.discord.line import Line, Place
-from foveal.apps.gateways.discord.posting import PATIENCE, Post, Undelivered
+from foveal.apps.gateways.discord.posting import Post, Sleep, Undelivered
 from foveal.apps.gateways.discord.words import is_command, more_than_text, words
 from foveal.apps.gateways.talk import Saying, Talk
-from foveal.apps.gateways.voice import saying
+from foveal.errors import FovealError
+from foveal.service.limits import Rate
 
+STRANGERS: Final = 6
+"""Answers that a stranger gets in a minute."""
 LOG: Final = logging.getLogger("foveal.gateways")
 ARGUMENTS: Final = {
     "compact": ("focus", "what the summary should keep above all"),
@@ -44,12 +46,12 @@ class Bot(discord.Client):
         self,
         talk: Talk,
         *,
-        arrived: Callable[[Bot], None],
-        connector: aiohttp.BaseConnector | None = None,
-        patience: Sequence[float] = PATIENCE,
+        connector: aiohttp.BaseConnector | None,
+        delivered: Callable[[], None],
+        owed: Callable[[], None],
+        sleep: Sleep,
     ) -> None:
-        """`arrived` is called whenever the gateway has let the bot in; `patience` are the seconds between attempts
-        to say something."""
+        """`delivered` is called whenever something was said, and `owed` when it could not be said."""
         super().__init__(
             intents=discord.Intents(guilds=True, guild_messages=True, dm_messages=True, message_content=True),
             allowed_mentions=discord.AllowedMentions.none(),
@@ -58,11 +60,15 @@ class Bot(discord.Client):
             max_messages=None,
             connector=connector,
         )
-        self._arrived = arrived
         self._talk = talk
-        self._patience = patience
+        self._delivered = delivered
+        self._owed = owed
+        self._sleep = sleep
+        self._strangers = Rate(STRANGERS)
         self._lines: WeakValueDictionary[int, Line] = WeakValueDictionary()
         self._tasks: set[asyncio.Task[None]] = set()
+        """The conversations that are being had."""
+        self._registering: asyncio.Task[None] | None = None
         self._tree = app_commands.CommandTree(self)
 
     # ── coming and going ─────────────────────────────────────────────────────────────────────────────
@@ -71,19 +77,16 @@ class Bot(discord.Client):
         self.add_dynamic_items(Press)
         for name, about in cards.COMMANDS.items():
             self._tree.add_command(self._command(name, about))
-        self._spawn(self._register())
+        self._registering = asyncio.create_task(self._register())
 
     async def on_connect(self) -> None:
-        self._arrived(self)
-
-    async def on_error(self, event_method: str, /, *args: Any, **kwargs: Any) -> None:
-        LOG.exception("Discord's %s could not be handled", event_method)
+        LOG.info("listening to Discord as %s", self.user)
 
     async def settle(self, *, seconds: float) -> None:
         """Let what is being said come to its end, but not for ever."""
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=seconds)
-        tasks = list(self._tasks)
+        tasks = [*self._tasks, *([self._registering] if self._registering else [])]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -106,9 +109,11 @@ class Bot(discord.Client):
         post = self._post(chat, seed=message.id, reference=reference)
         line = self._line(chat)
         async with line.taking:
-            known = await self._talk.may(user)
-            if known and not text and more_than_text(message):
-                taken = saying(cards.TEXT_ONLY)
+            known = await self._knows(user)
+            if not known and self._strangers.wait(str(user), now=self.loop.time()):
+                return
+            if not text and more_than_text(message):
+                taken = self._talk.wordless(user=user)
             else:
                 key = f"discord-{message.id}"
                 taken = await self._talk.take(chat=chat, user=user, key=key, text=text or "/help")
@@ -126,8 +131,10 @@ class Bot(discord.Client):
                     if place is not None:
                         await place.come()
                     await post.say(says)
+            self._delivered()
         except Undelivered as problem:
             LOG.warning("something could not be said: %s", problem)
+            self._owed()
         finally:
             if place is not None:
                 place.leave()
@@ -177,7 +184,7 @@ class Bot(discord.Client):
 
     async def _answering(self, interaction: Interaction, chat: int, *, private: bool = False) -> Post:
         """Show that the bot is at work, and where to say the answer. Strangers are answered in private."""
-        private = private or not await self._talk.may(interaction.user.id)
+        private = private or not await self._knows(interaction.user.id)
         channel = self.get_partial_messageable(chat)
 
         async def send(text: str, **more: Any) -> None:
@@ -188,17 +195,23 @@ class Bot(discord.Client):
 
         try:
             await interaction.response.defer(thinking=True, ephemeral=private)
-        except discord.HTTPException:  # too late for that already
+        except (discord.HTTPException, aiohttp.ClientError, OSError):  # too late for that, perhaps
             return self._post(chat)
-        return Post(send, patience=self._patience)
+        return Post(send, sleep=self._sleep)
 
     # ── parts ────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _knows(self, user: int) -> bool:
+        try:
+            return await self._talk.may(user)
+        except FovealError:  # the answer will say so
+            return True
 
     def _post(
         self, chat: int, *, seed: int | None = None, reference: discord.MessageReference | None = None
     ) -> Post:
         send = self.get_partial_messageable(chat).send
-        return Post(send, seed=seed, reference=reference, patience=self._patience)
+        return Post(send, seed=seed, reference=reference, sleep=self._sleep)
 
     def _line(self, chat: int) -> Line:
         line = self._lines.get(chat)
@@ -215,7 +228,9 @@ class Bot(discord.Client):
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (problem := task.exception()) is not None:
-            LOG.error("a conversation on Discord broke off", exc_info=problem)
+            LOG.error("a conversation on Discord broke off: %s", type(problem).__name__)
+            LOG.debug("this is where", exc_info=problem)
+            self._owed()
 
 
 async def _noted(saying: Saying, note: str) -> Saying:

@@ -15,14 +15,19 @@ from foveal.errors import BadSetting
 _LOCAL = ("127.0.0.1", "::1", "localhost")
 
 
+def check(base: str) -> None:
+    """Raises `BadSetting` for an address that the token may not be sent to; "" is Discord's own."""
+    address = URL(base)
+    if base and address.scheme != "https" and address.host not in _LOCAL:
+        raise BadSetting("discord.base_url", base, "https, because the bot's token is sent there")
+
+
 class Elsewhere(aiohttp.TCPConnector):
     """Whatever is asked for, it is asked for at `base`."""
 
     def __init__(self, base: str) -> None:
         super().__init__(limit=0)
         self._base = URL(base)
-        if self._base.scheme != "https" and self._base.host not in _LOCAL:
-            raise BadSetting("discord.base_url", base, "https, because the bot's token is sent there")
 
     async def connect(
         self, req: aiohttp.ClientRequest, traces: list[Trace], timeout: aiohttp.ClientTimeout

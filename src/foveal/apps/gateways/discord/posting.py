@@ -6,9 +6,8 @@ refuses for good is given up, and what could not be sent because of the network 
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 import aiohttp
@@ -17,13 +16,12 @@ import discord
 from foveal.apps.gateways.discord.buttons import view
 from foveal.apps.gateways.splitting import split, utf16
 from foveal.apps.gateways.talk import Says
-from foveal.errors import FovealError
 
 LOG: Final = logging.getLogger("foveal.gateways")
 LIMIT: Final = 2_000
 """Characters of a message; counted in UTF-16, as Discord's clients do, which is never too little."""
 PATIENCE: Final = (1.0, 2.0, 4.0, 8.0)
-"""Seconds between attempts."""
+"""Seconds between attempts to say something."""
 TRANSIENT: Final = (
     discord.DiscordServerError,
     discord.RateLimited,
@@ -33,16 +31,17 @@ TRANSIENT: Final = (
 )
 
 Send = Callable[..., Awaitable[Any]]
+Sleep = Callable[[float], Awaitable[None]]
 
 
-class Undelivered(FovealError):
+class Undelivered(Exception):
     """Something could not be said, and may be said later."""
 
 
 def pieces(says: Says) -> list[str]:
     """The text and its footer, in messages that are not too long."""
     below = "\n".join(f"-# {line}" for line in says.footer.splitlines() if line.strip())
-    parts = split(says.text, LIMIT, size=utf16)
+    parts = split(_unicode(says.text), LIMIT, size=utf16)
     if not below:
         return parts
     if parts and utf16(parts[-1]) + 1 + utf16(below) <= LIMIT:
@@ -59,13 +58,13 @@ class Post:
         *,
         seed: int | None = None,
         reference: discord.MessageReference | None = None,
-        patience: Sequence[float] = PATIENCE,
+        sleep: Sleep,
     ) -> None:
         """`seed` is different for each conversation, and the same when it is had again."""
         self._send = send
         self._seed = seed
         self._reference = reference
-        self._patience = patience
+        self._sleep = sleep
         self._count = 0
 
     async def say(self, says: Says) -> None:
@@ -84,7 +83,7 @@ class Post:
 
     async def _sent(self, text: str, more: dict[str, Any]) -> None:
         failed: Exception
-        for pause in (*self._patience, None):
+        for pause in (*PATIENCE, None):
             try:
                 await self._send(
                     text, allowed_mentions=discord.AllowedMentions.none(), suppress_embeds=True, **more
@@ -98,5 +97,10 @@ class Post:
                     return
                 failed = problem
             if pause is not None:
-                await asyncio.sleep(pause)
+                await self._sleep(pause)
         raise Undelivered(f"Discord could not be reached: {type(failed).__name__}")
+
+
+def _unicode(text: str) -> str:
+    """The text without halves of surrogate pairs, which JSON for Discord cannot carry."""
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")

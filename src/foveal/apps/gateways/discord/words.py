@@ -6,8 +6,6 @@ reply to it, or are one of its commands. What other bots, webhooks and Discord i
 
 from __future__ import annotations
 
-import re
-
 import discord
 
 from foveal.apps.gateways import cards
@@ -27,7 +25,7 @@ def words(message: discord.Message, *, me: discord.ClientUser) -> str | None:
 
 def is_command(text: str) -> bool:
     first = text.split(maxsplit=1)[0] if text else ""
-    return first.startswith("/") and first[1:] in cards.COMMANDS
+    return first.startswith("/") and first[1:].lower() in cards.COMMANDS
 
 
 def more_than_text(message: discord.Message) -> bool:
@@ -36,8 +34,7 @@ def more_than_text(message: discord.Message) -> bool:
 
 
 def _mentioned(message: discord.Message, me: discord.ClientUser) -> bool:
-    role = message.guild.self_role if message.guild else None
-    return any(user.id == me.id for user in message.mentions) or role in message.role_mentions
+    return any(user.id == me.id for user in message.mentions) or _role(message) in message.role_mentions
 
 
 def _answered(message: discord.Message, me: discord.ClientUser) -> bool:
@@ -47,7 +44,18 @@ def _answered(message: discord.Message, me: discord.ClientUser) -> bool:
 
 def _unmentioned(message: discord.Message, me: discord.ClientUser) -> str:
     """A mention before or behind the words calls the bot; one between them is a name."""
-    role = message.guild.self_role if message.guild else None
-    mention = rf"<@!?{me.id}>" + (f"|<@&{role.id}>" if role else "")
-    called = re.sub(rf"^(?:(?:{mention})[\s,:]*)+|(?:\s*(?:{mention}))+$", "", message.content.strip())
-    return re.sub(mention, f"@{me.name}", called).strip()
+    role = _role(message)
+    mentions = (me.mention, f"<@!{me.id}>", *([role.mention] if role else []))
+    text = message.content.strip()
+    while called := next((mention for mention in mentions if text.startswith(mention)), ""):
+        text = text.removeprefix(called).lstrip(" \t\r\n,:")
+    while called := next((mention for mention in mentions if text.endswith(mention)), ""):
+        text = text.removesuffix(called).rstrip()
+    for mention in mentions:
+        text = text.replace(mention, f"@{me.name}")
+    return text
+
+
+def _role(message: discord.Message) -> discord.Role | None:
+    """The role that Discord has made for the bot."""
+    return message.guild.self_role if message.guild else None

@@ -95,6 +95,6 @@ class Client(Bot):
             return None
 
     def told(self, problem: Exception) -> str:
-        """A failure in words, without the token."""
-        words = str(problem).replace(self.token, "[token]")
+        """A failure in words, without the token, and without what it may quote of a message."""
+        words = str(problem).replace(self.token, "[token]").partition('"')[0]
         return f"{type(problem).__name__}: {one_line(words, width=200)}"

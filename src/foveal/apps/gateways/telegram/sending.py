@@ -49,7 +49,8 @@ class Sender:
         self._client = client
         self._sleep = sleep
         self._locks: WeakValueDictionary[int, asyncio.Lock] = WeakValueDictionary()
-        self._typing: dict[int, int] = {}
+        self._typing: dict[int, tuple[int, asyncio.Task[None]]] = {}
+        """For each chat how many answers are being written, and what shows it."""
 
     async def say(self, says: Says, place: Place) -> None:
         """Send one thing, all of it."""
@@ -109,16 +110,16 @@ class Sender:
     @asynccontextmanager
     async def typing(self, place: Place) -> AsyncIterator[None]:
         """Show that somebody types, for as long as the block lasts."""
-        first = place.chat not in self._typing
-        self._typing[place.chat] = self._typing.get(place.chat, 0) + 1
-        task = asyncio.ensure_future(self._type(place)) if first else None
+        count, task = self._typing.get(place.chat, (0, None))
+        task = task or asyncio.create_task(self._type(place))
+        self._typing[place.chat] = count + 1, task
         try:
             yield
         finally:
-            self._typing[place.chat] -= 1
-            if not self._typing[place.chat]:
-                del self._typing[place.chat]
-            if task is not None:
+            count, task = self._typing.pop(place.chat)
+            if count > 1:
+                self._typing[place.chat] = count - 1, task
+            else:
                 task.cancel()
                 await asyncio.wait([task])
 

@@ -10,8 +10,10 @@ from typing import Any, Final
 import msgspec
 
 import foveal
+from foveal import report
 from foveal.apps.server.api import shapes
 from foveal.apps.server.api.operations import EVERYWHERE, Answer, Operation
+from foveal.apps.server.api.remarks import remarks
 from foveal.apps.server.api.shapes import Nothing
 from foveal.apps.server.refusals import TITLES
 
@@ -41,6 +43,7 @@ def document(operations: Sequence[Operation[Any, Any]]) -> Json:
     refs = dict(zip(forms, made, strict=True))
     for form, fields in EITHER.items():
         schemas[form.__name__]["oneOf"] = [{"required": [field]} for field in fields]
+    _remark(schemas, forms)
     paths: dict[str, Json] = {}
     for operation in operations:
         paths.setdefault(operation.path, {})[operation.method.lower()] = _operation(
@@ -66,9 +69,16 @@ def document(operations: Sequence[Operation[Any, Any]]) -> Json:
 def _forms(operations: Iterable[Operation[Any, Any]]) -> list[Any]:
     found: dict[Any, None] = {shapes.Problem: None}
     for operation in operations:
-        found |= dict.fromkeys(form for form in (operation.body,) if form is not Nothing)
-        found |= dict.fromkeys(answer.shape for answer in operation.answers if answer.shape is not None)
-    return list(found)
+        found |= dict.fromkeys((operation.body, *(answer.shape for answer in operation.answers)))
+    return [form for form in found if form not in (None, Nothing)]
+
+
+def _remark(schemas: Mapping[str, Json], forms: Sequence[Any]) -> None:
+    """Say of each field what its source says."""
+    known = {**vars(report), **vars(shapes), **{form.__name__: form for form in forms}}
+    for name, schema in schemas.items():
+        for field, text in remarks(known[name]).items():
+            schema["properties"][field]["description"] = text
 
 
 def _operation(
@@ -101,7 +111,13 @@ def _in_query(form: type[msgspec.Struct]) -> list[Json]:
     (_,), schemas = msgspec.json.schema_components([form])
     schema = schemas[form.__name__]
     return [
-        {"name": name, "in": "query", "required": name in schema["required"], "schema": inner}
+        {
+            "name": name,
+            "in": "query",
+            "required": name in schema["required"],
+            "description": remarks(form).get(name, ""),
+            "schema": inner,
+        }
         for name, inner in schema["properties"].items()
     ]
 

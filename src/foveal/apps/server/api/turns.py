@@ -60,7 +60,8 @@ async def follow(ask: Ask[Nothing, TurnQuery]) -> Response:
 async def stop(ask: Ask[Nothing, Nothing]) -> Response:
     turn = await _turn(ask)
     turn.stop()
-    await turn.outcome()
+    if turn.state == "running":  # one that waits ends when it would begin
+        await turn.outcome()
     return answer(await telling.turn(turn), headers=headers(turn))
 
 

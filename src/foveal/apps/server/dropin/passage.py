@@ -107,9 +107,17 @@ class Passage(Response):
     """Passes on what upstream sends, and has it recorded."""
 
     def __init__(
-        self, request: Request, response: aiohttp.ClientResponse, told: Told, *, silence: float
+        self,
+        request: Request,
+        response: aiohttp.ClientResponse,
+        told: Told,
+        begun: bytes,
+        *,
+        silence: float,
     ) -> None:
+        """`begun` is what has been read of it already."""
         super().__init__(status_code=response.status)
+        self._begun = begun
         self._request, self._response, self._told, self._silence = request, response, told, silence
         self._exchange = told.exchange if response.status == 200 else None
         """Who waits for the answer to be recorded; None when there is nothing to record any more."""
@@ -122,10 +130,9 @@ class Passage(Response):
         self.raw_headers = [*passing.back(response.raw_headers), *told.headers()]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        kind = self._response.headers.get("content-type", "").lower()
         try:
             async with self._response:
-                if kind.startswith("text/event-stream"):
+                if streams(self._response):
                     await self._streamed(send)
                 else:
                     await self._at_once(send)
@@ -172,15 +179,11 @@ class Passage(Response):
 
     async def _streamed(self, send: Send) -> None:
         await self._start(send)
-        tail = b""
         try:
+            if self._begun:
+                await self._passed(send, self._begun)
             async for chunk in self._response.content.iter_any():
-                if self._exchange is not None:
-                    self._keep(chunk)
-                    if self._size > answers.LARGEST:
-                        self._kept, self._exchange = [], None
-                await self._passed(send, chunk, tail + chunk)
-                tail = chunk[-_TAIL:]
+                await self._passed(send, chunk)
                 if await self._nobody_listens():
                     return
         except TimeoutError:
@@ -193,11 +196,18 @@ class Passage(Response):
         await self._send(send, b"", more=False)
         await self._recorded(streamed=True)
 
-    async def _passed(self, send: Send, chunk: bytes, seen: bytes) -> None:
+    async def _passed(self, send: Send, chunk: bytes) -> None:
         """Pass on a piece; when it says that all has been said, that is recorded at once."""
-        ends = self._exchange is not None and answers.ending(seen, self._told.asked.dialect)
-        if ends and self._exchange is not None:
-            self._exchange.ending = True
+        ends = False
+        if self._exchange is not None:
+            ends = answers.ending(
+                b"".join((*self._kept[-1:], chunk))[-len(chunk) - _TAIL :], self._told.asked.dialect
+            )
+            self._keep(chunk)
+            if self._size > answers.LARGEST:
+                self._kept, self._exchange = [], None
+            elif ends:
+                self._exchange.ending = True
         await self._send(send, chunk)
         if ends and self._looks > 0:
             self._looks -= 1
@@ -245,3 +255,8 @@ class Passage(Response):
                 FovealError
             ):  # the client has its answer, and brings it along with its next request
                 await exchange.answered(answer)
+
+
+def streams(response: aiohttp.ClientResponse) -> bool:
+    """It comes as events."""
+    return response.headers.get("content-type", "").lower().startswith("text/event-stream")

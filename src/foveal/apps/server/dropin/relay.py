@@ -19,8 +19,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from foveal.apps.server import bodies
-from foveal.apps.server.dropin.passage import Passage, Told
-from foveal.apps.server.dropin.upstreams import Target, Upstreams
+from foveal.apps.server.dropin.passage import Passage, Told, streams
+from foveal.apps.server.dropin.prelude import Prelude, prelude
+from foveal.apps.server.dropin.upstreams import Target, Upstreams, unreachable
 from foveal.apps.server.refusals import Refusal
 from foveal.config import Config
 from foveal.errors import ContextOverflow, MalformedMessage, StoreError, UnknownSession
@@ -60,7 +61,7 @@ class Relay:
         target = await self._upstreams.target(dialect, request.scope["headers"], query=request.url.query)
         if target.served and asked.model:
             asked.rename(target.served)
-        model = target.model or self._upstreams.model(asked.model)
+        model = target.model or self._upstreams.model(asked.model or "unknown")
         exchange, problem = await self._begun(request, asked, model, target)
         try:
             told = Told(
@@ -109,16 +110,31 @@ class Relay:
             told.sending()
             response = await self._upstreams.send("POST", target, told.body)
             told.arrived(response.status)
-            if response.status not in TOO_LARGE or told.exchange is None:
-                break
-            error = await _error(response)
-            if (
-                error is None
-                or attempt == TRIES - 1
-                or not await told.exchange.refused(_said(response, error))
-            ):
-                return told.failed(response, error)
-        return Passage(request, response, told, silence=self._upstreams.silence)
+            last = told.exchange is None or attempt == TRIES - 1
+            if response.status in TOO_LARGE and told.exchange is not None:
+                error = await _error(response)
+                if error is None or last or not await told.exchange.refused(_said(response, error)):
+                    return told.failed(response, error)
+            else:
+                begun = await self._begins(response, target) if told.exchange is not None else Prelude()
+                if begun.error is None or last or not await _again(told, begun):
+                    return Passage(request, response, told, begun.begun, silence=self._upstreams.silence)
+            response.close()
+        raise AssertionError("the last attempt has an answer")
+
+    async def _begins(self, response: aiohttp.ClientResponse, target: Target) -> Prelude:
+        """How a stream begins; nothing, for what is none."""
+        if response.status != 200 or not streams(response):
+            return Prelude()
+        try:
+            return await prelude(response)
+        except (aiohttp.ClientError, OSError) as problem:
+            response.close()
+            raise unreachable(target, problem, silence=self._upstreams.silence) from None
+
+
+async def _again(told: Told, begun: Prelude) -> bool:
+    return told.exchange is not None and await told.exchange.refused(begun.error)
 
 
 class Limits(NamedTuple):
