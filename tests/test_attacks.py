@@ -275,13 +275,9 @@ def test_a_session_of_another_tenant_is_as_unknown_as_one_that_never_was(place: 
         "../x",
         " openai/x",
         "openai/x\x00",
-        pytest.param("gpt-4o\n", marks=pytest.mark.xfail(strict=True, reason="R3: a newline at the end")),
-        pytest.param(
-            "vllm/x", marks=pytest.mark.xfail(strict=True, reason="R5: whatever listens on port 8000")
-        ),
-        pytest.param(
-            "ollama/x", marks=pytest.mark.xfail(strict=True, reason="R5: whatever listens on port 11434")
-        ),
+        "gpt-4o\n",
+        "vllm/x",
+        "ollama/x",
     ],
 )
 def test_a_client_chooses_neither_an_address_nor_a_file(place: Place, model: str) -> None:
@@ -357,7 +353,6 @@ def _ended(place: Place, session: str, tail: str) -> str:
     return told if f"You said: [foveal: redacted OpenAI key …{tail}]" in told else ""
 
 
-@pytest.mark.xfail(strict=True, reason="R1: titles are stored as they come")
 def test_a_secret_in_a_title_is_not_stored(place: Place) -> None:
     (secret,) = secrets_of("title").values()
     place.ask("/api/sessions", body={"id": "titled", "title": secret})

@@ -39,7 +39,9 @@ def provider() -> Iterator[StandIn]:
 @pytest.fixture(scope="module")
 def front(provider: StandIn, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
     folder = tmp_path_factory.mktemp("front")
-    with Front(folder, openai=provider.openai, anthropic=provider.anthropic, window=WINDOW) as made:
+    with Front(
+        folder, openai=provider.openai, anthropic=provider.anthropic, window=WINDOW, tokenizer="auto"
+    ) as made:
         yield made
 
 
@@ -263,7 +265,7 @@ def test_a_summary_is_written_by_the_clients_own_model_with_the_clients_key(tmp_
     messages: list[Any] = []
     with (
         StandIn(window=WINDOW, key="sk-of-the-client", script=script) as provider,
-        Front(tmp_path, openai=provider.openai, window=WINDOW) as front,
+        Front(tmp_path, openai=provider.openai, window=WINDOW, tokenizer="auto") as front,
         openai.OpenAI(base_url=front.openai, api_key="sk-of-the-client", max_retries=0) as client,
     ):
         for number in range(14):

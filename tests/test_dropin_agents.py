@@ -37,7 +37,9 @@ def provider() -> Iterator[StandIn]:
 
 @pytest.fixture
 def front(provider: StandIn, tmp_path: Path) -> Iterator[Front]:
-    with Front(tmp_path, openai=provider.openai, anthropic=provider.anthropic, window=WINDOW) as made:
+    with Front(
+        tmp_path, openai=provider.openai, anthropic=provider.anthropic, window=WINDOW, tokenizer="auto"
+    ) as made:
         yield made
 
 

@@ -52,7 +52,11 @@ FACES: Final = ("/v1/chat/completions", "/v1/messages", "/api/sessions")
 def front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
     """A server on loopback that has no token."""
     folder = tmp_path_factory.mktemp("open")
-    settings: dict[str, Any] = {"server__max_body": 200_000, "server__hosts": ["chat.example"]}
+    settings: dict[str, Any] = {
+        "server__max_body": 200_000,
+        "server__hosts": ["chat.example"],
+        "server__models": ["*"],
+    }
     with Front(folder, environment=SCRIPTED, tokenizer="estimate", **settings) as made:
         yield made
 

@@ -34,6 +34,7 @@ from serving import CANARY, ask
 from standin import Answer, StandIn
 from upstream import Front, until
 
+SETTINGS: Final[dict[str, Any]] = {"tokenizer": "estimate", "server__models": ["*"]}
 PLACE: Final = {"tenant": "default", "session": "demo"}
 
 
@@ -91,7 +92,7 @@ class Watched:
         with (
             logged() as log,
             StandIn(script=lambda number: Answer(text=f"{CANARY} indeed")) as upstream,
-            Front(folder, openai=upstream.openai, environment=environment, tokenizer="estimate") as front,
+            Front(folder, openai=upstream.openai, environment=environment, **SETTINGS) as front,
         ):
             front.service.ground.watchers.append(tracing.watch)
             self._use(front)
@@ -250,13 +251,13 @@ def test_every_figure_is_documented() -> None:
 
 def test_a_turn_is_a_tree_of_spans_with_the_names_of_the_conventions(watched: Watched) -> None:
     turn, failed = watched.named("invoke_agent foveal")
-    chats, (tool,) = watched.named("chat scripted/model"), watched.named("execute_tool recall_search")
+    chats, (tool,) = watched.named("chat model"), watched.named("execute_tool recall_search")
     assert len(chats) == 2
     assert turn.parent is None
     assert {span.parent.span_id for span in (*chats, tool) if span.parent} == {turn.context.span_id}
     common = {
         "gen_ai.provider.name": "scripted",
-        "gen_ai.request.model": "scripted/model",
+        "gen_ai.request.model": "model",
         "gen_ai.conversation.id": "demo",
     }
     assert (common | {"gen_ai.operation.name": "chat"}).items() <= dict(chats[0].attributes or {}).items()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import random
 import string
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -42,7 +44,12 @@ from foveal.events import (
     raw,
     unraw,
 )
+from foveal.keeper import Terms
 from foveal.redact import facts, found, scrub, scrub_json
+from foveal.session import Session
+from foveal.stores import open_store
+from histories import ESTIMATE, plain_model
+from legal import check_chat
 
 ALNUM = string.ascii_letters + string.digits
 URL_SAFE = ALNUM + "_-"
@@ -124,8 +131,8 @@ def test_a_secret_leaves_words_that_say_what_it_was_and_at_most_four_of_its_char
     secret = SECRETS[name]
     scrubbed = scrub(place.format(secret))
     kind = name.partition(" (")[0]
-    shown = "" if kind == "private key" else f" …{secret[-4:]}" if secret[-4:].isalnum() else ""
-    assert scrubbed == place.format(f"[foveal: redacted {kind}{shown}]")
+    tail = secret[-4:] if secret[-4:].isalnum() else ""
+    assert scrubbed == place.format(f"[foveal: redacted {kind} …{tail}]")
     assert not [piece for piece in pieces(secret) if piece in scrubbed]
     assert scrub(scrubbed) is scrubbed
 
@@ -236,12 +243,13 @@ PEM_FORMS = {
 
 @pytest.mark.parametrize(("text", "before"), PEM_FORMS.values(), ids=PEM_FORMS)
 def test_a_private_key_is_found_whole_quoted_or_cut_off(text: str, before: str) -> None:
-    assert scrub(f"see\n{text}\nthat") == f"see\n{before}[foveal: redacted private key]\nthat"
+    assert scrub(f"see\n{text}\nthat") == f"see\n{before}[foveal: redacted private key …]\nthat"
 
 
 def test_two_private_keys_are_two() -> None:
     assert (
-        scrub(f"{PEM}\nand\n{PEM}") == "[foveal: redacted private key]\nand\n[foveal: redacted private key]"
+        scrub(f"{PEM}\nand\n{PEM}")
+        == "[foveal: redacted private key …]\nand\n[foveal: redacted private key …]"
     )
 
 
@@ -249,7 +257,7 @@ def test_words_after_a_cut_off_private_key_stay() -> None:
     cut = PEM[:500].rpartition("\n")[0]
     assert (
         scrub(f"{cut}\nNow the program goes on.")
-        == "[foveal: redacted private key]\nNow the program goes on."
+        == "[foveal: redacted private key …]\nNow the program goes on."
     )
 
 
@@ -285,7 +293,7 @@ def test_a_string_in_json_knows_the_key_it_stands_under() -> None:
     assert json.loads(scrub_json(text)) == {
         "db": {
             "client_secret": f"[foveal: redacted secret key …{value[-4:]}]",
-            "password": "[foveal: redacted password]",
+            "password": "[foveal: redacted password …]",
             "key": value,
             "note": "password",
         }
@@ -295,7 +303,7 @@ def test_a_string_in_json_knows_the_key_it_stands_under() -> None:
 def test_a_secret_that_json_escapes_hide_is_found() -> None:
     hidden = '{"a": "https:\\/\\/ada:hunter22@example.org", "b": "' + KEY.replace("-", "\\u002d") + '"}'
     assert json.loads(scrub_json(hidden)) == {
-        "a": "https://ada:[foveal: redacted password]@example.org",
+        "a": "https://ada:[foveal: redacted password …]@example.org",
         "b": SHOWN,
     }
 
@@ -320,6 +328,13 @@ def test_lone_surrogates_and_nuls_beside_a_secret_survive() -> None:
     fact = facts(SnapshotTaken(data=raw({"a": text})))
     assert isinstance(fact, SnapshotTaken)
     assert unraw(fact.data) == {"a": f"\ud800 \x00 {SHOWN} \udfff"}
+
+
+def test_bytes_that_are_no_text_stay_beside_a_secret() -> None:
+    odd = b'{"a": "\xff\xfe", "b": "%s"}'
+    fact = facts(SnapshotTaken(data=Raw(odd % KEY.encode())))
+    assert isinstance(fact, SnapshotTaken)
+    assert bytes(fact.data) == odd % SHOWN.encode()
 
 
 # ── facts ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -371,6 +386,33 @@ def test_references_between_calls_and_results_are_never_touched() -> None:
     assert facts(fact) is fact
 
 
+def test_a_session_that_redacts_fits_clips_and_reopens_what_is_stored(tmp_path: Path) -> None:
+    """What is shown of a result are spans of its text, so they must be those of the text that was stored."""
+    small: Any = {"model": plain_model(6_000), "tokenizer": ESTIMATE, "terms": Terms(redact=facts)}
+    lines = [f"line {number} of the log, with nothing in it" for number in range(400)]
+    result = "\n".join([*lines[:5], f"key {KEY} ends", *lines[5:390], f"ERROR: {PEM}", *lines[390:]])
+
+    async def main() -> None:
+        async with open_store(tmp_path / "a.db", durability="normal") as store:
+            session, sent = await Session.open(store, "a", **small), ""
+            for number in range(6):
+                call = Call(id=f"c{number}", name="run", arguments=json.dumps({"key": KEY, "number": number}))
+                await session.append(UserSaid(content=f"number {number}"), ModelSaid(content=(call,)))
+                await session.append(ToolReturned(call_id=f"c{number}", name="run", content=result))
+                await session.append(ModelSaid(content=f"It says {KEY}."))
+                fitted = await session.fit()
+                assert check_chat(fitted.to_openai()) == []
+                sent += repr(fitted.to_openai())
+            again = await Session.open(store, "a", **small)
+            assert (await again.fit()).facts == fitted.facts
+            stored = repr(await session.events())
+        assert f"key {SHOWN} ends\\n" in sent
+        assert KEY not in sent + stored
+        assert PEM[60:100] not in sent + stored
+
+    asyncio.run(main())
+
+
 # ── whatever comes ───────────────────────────────────────────────────────────────────────────────────────
 
 FRAGMENTS = [
@@ -410,7 +452,7 @@ FRAGMENTS = [
         "\n",
         ";",
         "…",
-        "[foveal: redacted password]",
+        "[foveal: redacted password …]",
         "1234567",
         "AA",
         "x",
@@ -440,13 +482,16 @@ def test_scrubbed_json_is_json_of_the_same_form(value: Any) -> None:
     text = json.dumps(value)
     once = scrub_json(text)
     assert scrub_json(once) is once
-    assert shape(json.loads(once)) == shape(json.loads(text))
+    assert shape(once) == shape(text)
 
 
-def shape(value: Any) -> Any:
-    if isinstance(value, dict):
-        return sorted(map(repr, map(shape, value.values())))[:1]
-    return [shape(item) for item in value] if isinstance(value, list) else ""
+def shape(text: str) -> str:
+    """A JSON text with nothing but "" in it; fields that have the same name are still as many."""
+    return repr(_emptied(json.loads(text, object_pairs_hook=tuple)))
+
+
+def _emptied(value: Any) -> Any:
+    return type(value)(map(_emptied, value)) if isinstance(value, list | tuple) else ""
 
 
 MEGABYTE = 1_000_000

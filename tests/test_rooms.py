@@ -22,6 +22,7 @@ from foveal.errors import (
     ProviderError,
     SessionExists,
     StoreError,
+    StoreUnusable,
     UnknownSession,
 )
 from foveal.events import (
@@ -590,3 +591,102 @@ def test_the_folder_and_its_files_are_their_owners_only(tmp_path: Path) -> None:
                 assert os.stat(path).st_mode & 0o077 == 0, path
 
     asyncio.run(act())
+
+
+# ── found by reviewers ───────────────────────────────────────────────────────────────────────────────────
+
+
+@run
+async def test_a_message_whose_words_could_not_be_put_into_the_log_is_answered_when_they_can(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened(tmp_path, "Here.", "And here.") as service:
+        room = await service.tenant("default").create("demo")
+
+        async def full(*_: object) -> None:
+            raise StoreUnusable("the disk is full")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(room.session, "append", full)
+            first = await (await room.say("Are you there?", key="k")).outcome()
+            assert (first.why, first.kept) == ("failed", True)
+            await room.at_rest()
+        again = await room.say("Are you there?", key="k")
+        assert (await again.outcome()).text == "Here."
+        await room.append(Noted(text="the room is not busy for ever"))
+        assert spoken(await events(room)) == ["Are you there?", "Here."]
+
+
+@run
+async def test_a_watcher_that_fails_changes_nothing(tmp_path: Path) -> None:
+    def fail(_: Occurrence) -> None:
+        raise ValueError("mine")
+
+    async with opened(tmp_path, "Fine.") as service:
+        service.ground.watchers.append(fail)
+        room = await service.tenant("default").create("demo")
+        assert (await (await room.say("Hello.")).outcome()).text == "Fine."
+        await room.append(Noted(text="x"))
+
+
+@run
+async def test_nobody_waits_for_ever_when_the_desk_fails_in_a_way_that_nobody_foresaw(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened(tmp_path, "Fine.") as service:
+        room = await service.tenant("default").create("demo")
+
+        async def odd(*_: object, **__: object) -> None:
+            raise ZeroDivisionError
+
+        monkeypatch.setattr(service.ground.desk, "take", odd)
+        outcome = await (await room.say("Hello.")).outcome()
+        assert (outcome.why, outcome.sort, outcome.kept) == ("failed", "ZeroDivisionError", True)
+
+
+@run
+async def test_deleting_a_session_does_not_answer_what_waits_in_it(tmp_path: Path) -> None:
+    provider = Gated(*("never",) * 9)
+    async with opened(tmp_path, provider=provider) as service:
+        tenant = service.tenant("default")
+        room = await tenant.create("demo")
+        turns = [await room.say(f"message {n}") for n in range(5)]
+        await provider.asked_once.wait()
+        await tenant.delete("demo")
+        assert [(await turn.outcome()).why for turn in turns] == ["stopped"] * 5
+        assert provider.asked == []
+        late = await room.say("I did not know.")  # a face that still has the room
+        assert (await late.outcome()).sort == "deleted"
+        await room.at_rest()
+        assert await service.ground.desk.waiting() == []
+        with pytest.raises(UnknownSession):
+            await tenant.room("demo")
+
+
+@run
+async def test_a_session_that_was_deleted_by_another_process_is_unknown_here_too(tmp_path: Path) -> None:
+    async with opened(tmp_path, "Yes.") as here, opened(tmp_path) as there:
+        room = await here.tenant("default").create("demo")
+        await (await room.say("Hello.")).outcome()
+        await there.tenant("default").delete("demo")
+        with pytest.raises(UnknownSession):
+            await here.tenant("default").room("demo")
+
+
+@run
+async def test_a_session_that_cannot_be_opened_does_not_keep_the_others_from_being_taken_up(
+    tmp_path: Path,
+) -> None:
+    provider = Gated("never")
+    async with opened(tmp_path, provider=provider) as service:
+        service.ground._providers["openai/gpt-4o"] = Scripted("x", name="openai/gpt-4o")
+        stuck = await service.tenant("default").create("stuck", model="openai/gpt-4o")
+        service.ground.closing = True
+        await stuck.say("waits")
+        await (await service.tenant("default").create("other")).say("waits, too")
+    async with opened(tmp_path, "Here.") as service:
+        assert await service.recover() == 1
+        room = await service.tenant("default").room("other")
+        await room.at_rest()
+        assert spoken(await events(room)) == ["waits, too", "Here."]
+        assert [session for _, session, _ in await service.ground.desk.waiting()] == ["stuck"]

@@ -7,16 +7,19 @@ import http.client
 import json
 import socket
 import threading
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
+from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
 from foveal.apps.entry import main
 from foveal.apps.serve import fetched
 from foveal.apps.server.closing import Ending
+from foveal.apps.server.greeting import greeting
 from foveal.apps.server.listening import bound, listening
 from foveal.apps.server.stopping import Stop, end
 from foveal.config import load
@@ -26,6 +29,7 @@ from foveal.happenings import Streamed
 from foveal.models_io.weights import Progress
 from foveal.service import Service
 from foveal.service.places import Places
+from foveal.service.tokens import Tokens
 from foveal.stores import open_store
 from foveal.testing import Scripted
 from serving import DEADLINE, Server, ask, serving, until
@@ -53,9 +57,13 @@ class Stream:
     def __init__(self, server: Server, path: str, body: Any) -> None:
         port = int(server.url.rpartition(":")[2])
         self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=DEADLINE)
-        self._connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
-        self._answer = self._connection.getresponse()
-        assert self._answer.status == 200, self._answer.read()
+        try:
+            self._connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
+            self._answer = self._connection.getresponse()
+            assert self._answer.status == 200, (self._answer.read(), server.output)
+        except BaseException:
+            self._connection.close()
+            raise
 
     def until(self, part: str) -> None:
         while part not in (line := self._answer.readline().decode()):
@@ -107,6 +115,43 @@ def test_a_server_greets_and_finishes_what_runs_before_it_ends(tmp_path: Path) -
         assert said(server.folder, "demo") == [("user", "hold on"), ("model", "You said: hold on")]
 
 
+SESSIONS: Final = ("load-1", "load-2")
+
+
+def killed_under_load(server: Server) -> list[str]:
+    """Talk to a server from many threads until it is killed; the words that it has acknowledged."""
+    acknowledged: list[str] = []
+
+    def talk(name: str, session: str) -> None:
+        for number in count():
+            try:
+                stream = Stream(server, f"/api/sessions/{session}/turns", {"text": f"{name} {number}"})
+            except (OSError, http.client.HTTPException):
+                return
+            acknowledged.append(f"{name} {number}")
+            stream.close()  # without waiting for the answer
+
+    for session in SESSIONS:
+        assert server.ask("/api/sessions", body={"id": session}).status == 201
+    talkers = [
+        threading.Thread(target=talk, args=(f"{session}, {number}:", session))
+        for session in SESSIONS
+        for number in range(3)
+    ]
+    for talker in talkers:
+        talker.start()
+    until(lambda: len(acknowledged) >= 60)
+    server.kill()
+    for talker in talkers:
+        talker.join(DEADLINE)
+    return acknowledged
+
+
+def spoken(word: str) -> list[tuple[str, str]]:
+    """What is stored of a message that was answered."""
+    return [("user", word), ("model", f"You said: {word}")]
+
+
 def test_what_was_acknowledged_survives_kill_9_and_is_answered_once(tmp_path: Path) -> None:
     gate, folder = tmp_path / "gate", tmp_path / "server"
     how: dict[str, Any] = {"folder": folder, "environment": {"GATE": str(gate)}}
@@ -130,18 +175,16 @@ def test_what_was_acknowledged_survives_kill_9_and_is_answered_once(tmp_path: Pa
             ("model", "You said: two"),
         ]
         assert said(folder, "demo") == told
-        gate.unlink()
-        with turn(second, "hold three") as stream:
-            stream.until("Well")
-            second.kill()
-    gate.touch()
+        acknowledged = killed_under_load(second)
     with (
         Raw(lambda seen, number: [stream_head(), chunk, waiting]) as upstream,
         serving(**how, settings={"server.grace": 600, "server.openai_url": upstream.openai}) as third,
     ):
-        third.wait_for("turn", why="answered")
-        told += [("user", "hold three"), ("model", "You said: hold three")]
-        assert said(folder, "demo") == told
+        until(lambda: third.ask("/healthz").json["inbox"] == 0)
+        heard = [line for session in SESSIONS for line in said(folder, session)]
+        assert heard == [(who, text) for _, word in heard[::2] for who, text in spoken(word)]
+        assert Counter(word for _, word in heard[::2]) >= Counter(acknowledged)
+        assert max(Counter(heard).values()) == 1
         gate.unlink()
         asked = {"model": "gpt-5", "stream": True, "messages": [{"role": "user", "content": "Tell a story."}]}
         with (
@@ -314,3 +357,34 @@ def test_of_two_that_take_one_address_the_second_says_so(tmp_path: Path) -> None
                         raise AssertionError("both listen")
 
     asyncio.run(scene())
+
+
+def greeted(folder: Path, flags: dict[str, Any], environment: dict[str, str], *tenants: str) -> str:
+    async def scene() -> list[str]:
+        settings = load(folder, flags=flags, environ={}, user_folder=folder)
+        async with Service.open(settings, folder=folder / "server", environment=environment) as service:
+            for tenant in tenants:
+                await Tokens(service.ground.cabinet).create(tenant, now=0.0)
+            return await greeting(service, "http://127.0.0.1:8790")
+
+    lines = asyncio.run(scene())
+    assert 4 <= len(lines) <= 8
+    return "\n".join(lines)
+
+
+def test_the_greeting_says_who_may_talk_and_who_answers(tmp_path: Path) -> None:
+    environment = {"TELEGRAM_BOT_TOKEN": "123:canary", "FOVEAL_PROVIDER": "serving:scripted"}
+    told = greeted(
+        tmp_path, {"telegram.allowed": "1,2", "window": "5,000"}, environment, "alice", "alice", "bob"
+    )
+    assert "scripted/model, 5,000 tokens" in told
+    assert "3 for 2 tenants; a request needs one" in told
+    assert "Telegram on (2 allowed, others by `foveal pair telegram`)" in told
+    assert "Discord off (DISCORD_BOT_TOKEN is not set)" in told
+    assert "canary" not in told
+
+
+def test_without_a_model_there_are_still_drop_in_endpoints(tmp_path: Path) -> None:
+    told = greeted(tmp_path, {}, {"OPENAI_BASE_URL": "http://127.0.0.1:1/v1"})
+    assert "none, so there are drop-in endpoints only (OPENAI_BASE_URL is set, but no model is named" in told
+    assert "everybody on this machine may ask" in told

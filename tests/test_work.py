@@ -226,11 +226,13 @@ def test_a_run_that_was_broken_off_is_taken_up_by_the_next_worker(tmp_path: Path
     asyncio.run(main())
 
 
-def test_a_tenant_with_much_to_do_does_not_hold_up_another(tmp_path: Path) -> None:
+def test_a_tenant_with_much_to_do_does_not_hold_up_another_and_what_has_ended_is_swept_out(
+    tmp_path: Path,
+) -> None:
     async def main() -> None:
         actor = Actor({})
         gate = actor.waits["slow"] = asyncio.Event()
-        async with opened(tmp_path, actor) as (_, work):
+        async with opened(tmp_path, actor, pace=QUICK._replace(sweep=0.0, kept=-60.0)) as (_, work):
             for number in range(12):
                 await work.run("many", f"s{number}", "slow", key="k")
             await until(lambda: len(actor.prompts) >= 4)
@@ -240,6 +242,7 @@ def test_a_tenant_with_much_to_do_does_not_hold_up_another(tmp_path: Path) -> No
             gate.set()
             await done(work)
             assert actor.prompts.count("slow") == 12
+            await until(lambda: jobs(tmp_path) == [], "the sweep")
 
     asyncio.run(main())
 

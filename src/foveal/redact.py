@@ -29,15 +29,21 @@ KEPT: Final = frozenset({"id", "call_id", "name", "origin"})
 """Fields of facts that are references, not words."""
 SHORTEST: Final = 8
 """Characters of the shortest text with a secret in it: `a://b:c@`."""
+SHORT: Final = 1_000
+_WORTH_A_LOOK: Final = re.compile(r"[A-Za-z0-9_+/.~-]{16}|://|%3|[wW][oO]?[rR]?[dD]|earer|EARER|uthoriz")
+"""What most short texts do not have, and each that has a secret does; long ones are quicker to search at once."""
+PASSES: Final = 8
+"""A secret that is taken out may lay open where another one beside it ends."""
 SHOWN: Final = 4
-"""Characters of a long secret that remain, for who has to find out which one it was."""
+LONG: Final = 20
+"""Of a secret with so many characters the last few remain, for who has to find out which one it was."""
 
 T = TypeVar("T")
 
 
 def found(text: str) -> list[Found]:
     """The secrets in a text, in order; those that overlap are one."""
-    if len(text) < SHORTEST:
+    if len(text) < SHORTEST or (len(text) < SHORT and not _WORTH_A_LOOK.search(text)):
         return []
     hits = sorted(
         ((hit, rank) for rank, scan in enumerate(SCANS) for hit in scan(text)),
@@ -53,9 +59,15 @@ def found(text: str) -> list[Found]:
     return merged
 
 
-def scrub(text: str) -> str:
-    """The text without its secrets."""
-    return _replaced(text, found(text))
+def scrub(text: str, *, under: str = "") -> str:
+    """The text without its secrets; `under` is the name that it stands under, if it has one."""
+    context = f"{under[-64:]}: " if under else ""
+    for _ in range(PASSES):
+        secrets = [hit for hit in found(context + text) if hit.end > len(context)]
+        if not secrets:
+            break
+        text = _replaced(text, secrets, shift=len(context))
+    return text
 
 
 def facts(fact: AnyFact) -> AnyFact:
@@ -63,20 +75,20 @@ def facts(fact: AnyFact) -> AnyFact:
     return _struct(fact)
 
 
-def _replaced(text: str, secrets: Sequence[Found]) -> str:
-    if not secrets:
-        return text
+def _replaced(text: str, secrets: Sequence[Found], *, shift: int) -> str:
+    """`shift`: by how much the text was shifted when they were found."""
     pieces: list[str] = []
     at = 0
     for secret in secrets:
-        pieces += [text[at : secret.start], _placeholder(text, secret)]
-        at = secret.end
+        start, end = max(0, secret.start - shift), secret.end - shift
+        pieces += [text[at:start], _placeholder(text[start:end], secret)]
+        at = end
     return "".join([*pieces, text[at:]])
 
 
-def _placeholder(text: str, secret: Found) -> str:
-    tail = text[secret.end - SHOWN : secret.end] if secret.tail else ""
-    return f"[foveal: redacted {secret.name}{f' …{tail}' if tail.isalnum() else ''}]"
+def _placeholder(words: str, secret: Found) -> str:
+    tail = words[-SHOWN:] if secret.tail and len(words) >= LONG and words[-SHOWN:].isalnum() else ""
+    return f"[foveal: redacted {secret.name} …{tail}]"
 
 
 # ── JSON ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -93,10 +105,21 @@ def scrub_json(text: str) -> str:
     """A JSON text without the secrets in its strings, however deep; a string knows the key it stands under.
 
     The text is not parsed as a whole: what is not changed stays as it was written, and no depth is too deep."""
-    if not found(text) and not _ESCAPED.search(text):
+    if not _may_have(text):
         return text
     scrubbed = _STRINGS.sub(_in_json, text)
     return text if scrubbed == text else scrubbed
+
+
+def _arguments(text: str) -> str:
+    """What a model wrote as arguments: most often JSON, and not always."""
+    if not _may_have(text):
+        return text
+    return scrub_json(text) if _is_json(text) else scrub(text)
+
+
+def _may_have(text: str) -> bool:
+    return bool(found(text) or _ESCAPED.search(text))
 
 
 def _in_json(match: re.Match[str]) -> str:
@@ -112,13 +135,8 @@ def _literal(literal: str, *, under: str = "") -> str:
         text = cast(str, json.loads(literal, strict=False))
     except ValueError:  # an escape that JSON does not have: the model's own arguments may have it
         text = literal[1:-1]
-    context = f"{under[-64:]}: " if under else ""
-    secrets = [
-        hit._replace(start=max(0, hit.start - len(context)), end=hit.end - len(context))
-        for hit in found(context + text)
-        if hit.end > len(context)
-    ]
-    return _written(_replaced(text, secrets)) if secrets else literal
+    scrubbed = scrub(text, under=under)
+    return literal if scrubbed is text else _written(scrubbed)
 
 
 def _written(text: str) -> str:
@@ -155,11 +173,11 @@ def _struct(value: T) -> T:
 
 def _value(value: Any, *, arguments: bool = False) -> Any:
     if isinstance(value, str):
-        return scrub_json(value) if arguments and _is_json(value) else scrub(value)
+        return _arguments(value) if arguments else scrub(value)
     if isinstance(value, Raw):
-        text = bytes(value).decode()
+        text = bytes(value).decode("utf-8", "surrogateescape")  # nobody has checked these bytes
         scrubbed = scrub_json(text)
-        return value if scrubbed is text else Raw(scrubbed.encode())
+        return value if scrubbed is text else Raw(scrubbed.encode("utf-8", "surrogateescape"))
     if isinstance(value, tuple):
         new = tuple(map(_value, value))
         return value if all(a is b for a, b in zip(new, value, strict=True)) else new

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from foveal.secret_shapes import Found, looks_random, numbered
+from foveal.secret_shapes import EDGE, Found, looks_random, numbered
 
 _QUOTE: Final = r"\s{0,3}+(?:\\{0,3}[\"'`])?"
 _UUID: Final = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
@@ -33,7 +33,7 @@ _SEPARATORS: Final = (
     re.compile(f"={_KEY}"),
     re.compile(f"%3[AaDd](?:{_BOT.format('%3[Aa]')}|{_LOGIN_ENCODED}|{_KEY})"),
 )
-_BOT_ID: Final = re.compile(r"(?<![0-9])[0-9]{6,12}\Z")
+_BOT_ID: Final = re.compile(rf"(?:{EDGE}|(?<=bot))[0-9]{{6,12}}\Z")
 _LAST_WORDS: Final = ("key", "token", "secret", "keys", "credential", "credentials", "secret_value")
 _NAME: Final = re.compile(
     r"""(?ix) (?: (?P<token> (?:access|auth|api|bot|refresh|bearer|session|id|security|private|deploy|oauth)

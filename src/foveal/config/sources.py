@@ -119,8 +119,11 @@ def _checked(key: Key, path: Path, value: Any, source: Source, folder: pathlib.P
 
 def _unknown(source: Source, path: Path) -> BadConfig:
     hint = "; keys of providers belong in the environment" if _SECRET.search(path[-1]) else ""
-    around = f"in [{dotted(path[:-1])}] " if path[:-1] else ""
-    allowed = _named(below(path[:-1]))
+    known = path[:-1]
+    while known and not below(known):
+        known = known[:-1]
+    around = f"in [{dotted(known)}] " if known else ""
+    allowed = _named(below(known))
     return BadConfig(source, path, f"there is no key {dotted(path)}; allowed {around}are {allowed}{hint}")
 
 

@@ -122,7 +122,7 @@ def provider(
     progress: Tell = lambda _: None,
 ) -> Provider:
     """The provider of a model; nothing is asked, fetched or started yet. Raises `ProviderError`."""
-    service, model = _split(name, environment)
+    service, model = split(name, environment)
     if service == LOCAL:
         return _local(model, environment, window, progress)
     model, _, address = model.partition("@")
@@ -142,8 +142,15 @@ def possible() -> str:
     return f"possible are {named}, {known} and {LOCAL}//path/to/model.gguf"
 
 
-def _split(name: str | None, environment: Mapping[str, str]) -> tuple[str, str]:
-    """The service, and the model as that calls it."""
+def chosen(service: str, environment: Mapping[str, str]) -> bool:
+    """Whether somebody has set a key or an address of a service, so that it is meant to be asked."""
+    known = SERVICES.get(service)
+    names = (*known.keys, *known.optional_keys, *known.url_from) if known else ()
+    return any(environment.get(name, "").strip() for name in names)
+
+
+def split(name: str | None, environment: Mapping[str, str]) -> tuple[str, str]:
+    """The service, and the model as that calls it; raises `ProviderError`."""
     if name is None or not name.strip():
         return _default(environment)
     before, slash, after = name.strip().partition("/")

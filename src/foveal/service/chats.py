@@ -23,6 +23,7 @@ SCHEMA: Final = (
     """CREATE TABLE IF NOT EXISTS chat_messages (
         face TEXT NOT NULL, key TEXT NOT NULL, chat INTEGER NOT NULL, session TEXT NOT NULL, state TEXT NOT NULL,
         at REAL NOT NULL, PRIMARY KEY (face, key)) STRICT, WITHOUT ROWID""",
+    "CREATE INDEX IF NOT EXISTS chat_messages_at ON chat_messages(at)",
 )
 KEPT: Final = 48 * 3600.0
 """Seconds for which a message is remembered."""

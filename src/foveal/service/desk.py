@@ -24,6 +24,7 @@ SCHEMA: Final = (
         since INTEGER NOT NULL DEFAULT -1, why TEXT NOT NULL DEFAULT '', problem TEXT NOT NULL DEFAULT '',
         sort TEXT NOT NULL DEFAULT '', UNIQUE (tenant, session, key)) STRICT""",
     "CREATE INDEX IF NOT EXISTS inbox_open ON inbox(tenant, session, id) WHERE state <> 'done'",
+    "CREATE INDEX IF NOT EXISTS inbox_done ON inbox(at) WHERE state = 'done'",
     """CREATE TABLE IF NOT EXISTS rooms (
         tenant TEXT NOT NULL, session TEXT NOT NULL, model TEXT NOT NULL,
         PRIMARY KEY (tenant, session)) STRICT, WITHOUT ROWID""",

@@ -1,7 +1,7 @@
 """What is to be done in the background: written down here first, then done by whoever has the worker.
 
 1. An errand is kept until it is done or given up, so a crash at any moment loses none.
-2. There is one errand of a key at a time; asking again while it is open changes nothing.
+2. There is one errand of a kind and key at a time; asking again while it is open changes nothing.
 3. The words of an errand are only here, never in the worker's own database, and go with the errand or its session.
 """
 
@@ -20,7 +20,7 @@ SCHEMA: Final = (
     """CREATE TABLE IF NOT EXISTS errands (
         place INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE, tenant TEXT NOT NULL,
         session TEXT NOT NULL, key TEXT NOT NULL, kind TEXT NOT NULL, prompt TEXT NOT NULL, schedule TEXT NOT NULL,
-        at REAL NOT NULL, taken INTEGER NOT NULL DEFAULT 0, UNIQUE (tenant, session, key))""",
+        at REAL NOT NULL, taken INTEGER NOT NULL DEFAULT 0, UNIQUE (tenant, session, kind, key))""",
     "CREATE INDEX IF NOT EXISTS errands_open ON errands (taken, place)",
 )
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import time
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
-from typing import Any
+from typing import Any, Final
+from weakref import WeakValueDictionary
 
 from foveal import redact
 from foveal.config import Config
@@ -17,6 +20,9 @@ from foveal.service.occurrences import Occurrence, Waiting
 from foveal.service.places import Places
 from foveal.service.turnstile import Turnstile
 
+LOG: Final = logging.getLogger("foveal.service")
+PROVIDERS: Final = 64
+"""Providers of different models that are kept although nobody uses them."""
 Later = Callable[[str, str, int], Awaitable[None]]
 
 
@@ -47,19 +53,30 @@ class Ground:
         """Is told how far a local model has been fetched."""
         self.closing = False
         """Nothing new is begun any more."""
-        self._providers: dict[str, Provider] = {}
+        self._providers: OrderedDict[str, Provider] = OrderedDict()
+        self._in_use: WeakValueDictionary[str, Provider] = WeakValueDictionary()
+        """Those that are no longer kept, while a room has them."""
 
     def provider(self, model: str) -> Provider:
         """The provider of a model, "" for the configured one; one for all who ask."""
-        if model not in self._providers:
-            self._providers[model] = configured(
+        known = self._providers.get(model) or self._in_use.get(model)
+        if known is None:
+            known = configured(
                 self.config, model or None, environment=self.environment, progress=self.fetching
             )
-        return self._providers[model]
+        self._providers[model] = self._in_use[model] = known
+        self._providers.move_to_end(model)
+        if len(self._providers) > PROVIDERS:
+            self._providers.popitem(last=False)
+        return known
 
     def tell(self, occurrence: Occurrence) -> None:
+        """Whoever watches has his own troubles: they change nothing here."""
         for watcher in self.watchers:
-            watcher(occurrence)
+            try:
+                watcher(occurrence)
+            except Exception as problem:  # noqa: BLE001 (it may fail in any way)
+                LOG.error("a watcher failed: %s", type(problem).__name__)
 
     async def tell_waiting(self) -> None:
         """How much lies in the inbox."""
@@ -71,5 +88,5 @@ class Ground:
         async with AsyncExitStack() as stack:
             stack.callback(self.turnstile.close)
             stack.push_async_callback(self.cabinet.close)
-            for provider in self._providers.values():
+            for provider in {*self._providers.values(), *self._in_use.values()}:
                 stack.push_async_callback(provider.close)

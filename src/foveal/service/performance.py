@@ -42,17 +42,19 @@ class Performance:
             answer = await self._heard()  # whoever stops the turn stops what comes after this
         except FovealError as problem:
             told = f"the message is kept, and will be answered later: {problem}"
-            turn.end(Outcome(why="failed", problem=told, sort=type(problem).__name__))
+            turn.end(Outcome(why="failed", problem=told, sort=type(problem).__name__, kept=True))
             raise
         outcome = await self._outcome(asyncio.create_task(self._perform(answer)))
-        await self._ground.desk.done(
-            self._entry.id, why=outcome.why, problem=outcome.problem, sort=outcome.sort
-        )
+        try:
+            await self._ground.desk.done(
+                self._entry.id, why=outcome.why, problem=outcome.problem, sort=outcome.sort
+            )
+        finally:  # the log has it: if the desk has not, it will be found there
+            turn.end(outcome)
         seconds = time.monotonic() - began
         self._ground.tell(
             TurnEnded(**place, model=model, seconds=seconds, why=outcome.why, problem=outcome.sort)
         )
-        turn.end(outcome)
         if self._ground.later is not None and outcome.why != "failed" and await self._session.due():
             await self._ground.later(turn.tenant, turn.session, self._session.last)
 
@@ -131,10 +133,14 @@ def said_in(events: list[Event], entry: Entry) -> tuple[str, Answered | None]:
     return heard, answer
 
 
+def deleted() -> Outcome:
+    return Outcome(why="stopped", problem="the session was deleted", sort="deleted")
+
+
 async def elsewhere(session: Session, entry: Entry | None, turn: Turn) -> None:
     """End a turn that another process has answered."""
     if entry is None:
-        turn.end(Outcome(why="stopped", problem="the session was deleted"))
+        turn.end(deleted())
         return
     heard, answer = said_in(await session.events(first=entry.since + 1), entry)
     report = await session.report()

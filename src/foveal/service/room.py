@@ -13,6 +13,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from hashlib import blake2b
 from typing import Final
 from uuid import uuid4
 
@@ -23,10 +24,11 @@ from foveal.agent import Agent
 from foveal.errors import Busy, FovealError
 from foveal.events import AnyFact, Content, Dialect, Event, UserSaid
 from foveal.ports import Hit, SessionInfo
+from foveal.redact import scrub
 from foveal.report import Report
 from foveal.service.desk import Entry
-from foveal.service.ground import Ground
-from foveal.service.performance import Performance, elsewhere
+from foveal.service.ground import LOG, Ground
+from foveal.service.performance import Performance, deleted, elsewhere
 from foveal.service.turns import Outcome, Turn
 from foveal.session import Session
 
@@ -55,6 +57,7 @@ class Room:
         self._running: Turn | None = None
         self._task: asyncio.Task[None] | None = None
         self._called = False
+        self._left = False
 
     @property
     def model(self) -> str:
@@ -101,6 +104,11 @@ class Room:
         if self._running is not None:
             self._running.stop()
 
+    def leave(self) -> None:
+        """The session will be erased: end the turn that runs, and begin no other."""
+        self._left = True
+        self.stop()
+
     async def _put(self, key: str, content: Content | None, dialect: Dialect) -> Turn:
         entry, fresh = await self._ground.desk.put(
             self.tenant,
@@ -122,8 +130,8 @@ class Room:
     def _turn(self, entry: Entry) -> Turn:
         """The turn of a message, the same for all who ask."""
         known = self._turns.get(entry.id)
-        if known is None:
-            known = Turn(f"t{entry.id}", tenant=self.tenant, session=self.id, key=entry.key)
+        if known is None or (known.state == "ended" and entry.state != "done"):
+            known = Turn(_turn_id(entry), tenant=self.tenant, session=self.id, key=entry.key)
             self._turns[entry.id] = known
             ended = [id for id, turn in self._turns.items() if turn.state == "ended"]
             for id in ended[: max(0, len(self._turns) - KEPT)]:
@@ -140,8 +148,11 @@ class Room:
                     await self._empty_inbox()
                 await self._learn()
         except FovealError as problem:
-            for turn in self._turns.values():
-                turn.end(Outcome(why="failed", problem=str(problem), sort=type(problem).__name__))
+            self._end_all(Outcome(why="failed", problem=str(problem), sort=type(problem).__name__, kept=True))
+        except Exception as problem:  # noqa: BLE001 (nobody may wait for ever, whatever it is)
+            LOG.error("a room failed: %s", type(problem).__name__)
+            told = f"something unexpected went wrong ({type(problem).__name__}); the message is kept"
+            self._end_all(Outcome(why="failed", problem=told, sort=type(problem).__name__, kept=True))
         finally:
             self._task = None  # nothing is awaited between the last look at `_called` and this
             if self._ground.closing:
@@ -149,14 +160,22 @@ class Room:
 
     def _put_off(self) -> None:
         """Let those go who wait for turns that the next start will take up."""
+        self._end_all(Outcome(why="stopped", problem=PUT_OFF, sort="stopping", kept=True))
+
+    def _end_all(self, outcome: Outcome) -> None:
+        """The same end for all turns but the one that runs."""
         for turn in self._turns.values():
             if turn is not self._running:
-                turn.end(Outcome(why="stopped", problem=PUT_OFF, sort="stopping"))
+                turn.end(outcome)
 
     async def _empty_inbox(self) -> None:
         while not self._ground.closing:
-            last = (await self.session.info()).events - 1
-            entry = await self._ground.desk.take(self.tenant, self.id, last=last)
+            info = await self.session.info()
+            if self._left or info.erased:
+                await self._ground.desk.forget(self.tenant, self.id)
+                self._end_all(deleted())
+                return
+            entry = await self._ground.desk.take(self.tenant, self.id, last=info.events - 1)
             if entry is None:
                 return
             turn = self._running = self._turn(entry)
@@ -211,7 +230,7 @@ class Room:
         return await self.session.prepare()
 
     async def rename(self, title: str) -> None:
-        await self.session.rename(title)
+        await self.session.rename(title if self._ground.redact is None else scrub(title))
 
     def _at_rest(self, what: str) -> None:
         if any(turn.state != "ended" for turn in self._turns.values()):
@@ -237,3 +256,8 @@ class Room:
     async def close(self) -> None:
         """Stop what is being written in the background."""
         await self.session.close()
+
+
+def _turn_id(entry: Entry) -> str:
+    """A name that does not tell how many messages there were in other sessions."""
+    return blake2b(f"{entry.tenant}\0{entry.session}\0{entry.id}".encode(), digest_size=8).hexdigest()

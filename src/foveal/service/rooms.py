@@ -10,8 +10,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from foveal.config import Config
-from foveal.errors import UnknownSession
-from foveal.service.ground import Ground
+from foveal.errors import FovealError, UnknownSession
+from foveal.service.ground import LOG, Ground
 from foveal.service.places import Places, default_folder
 from foveal.service.room import Room
 from foveal.service.tenants import Tenant
@@ -60,6 +60,10 @@ class Service:
             try:
                 room = await self.tenant(tenant).room(session)
             except UnknownSession:
+                await self.ground.desk.forget(tenant, session)
+                continue
+            except FovealError as problem:  # its messages wait; the others need not
+                LOG.error("messages of tenant %s cannot be taken up: %s", tenant, type(problem).__name__)
                 continue
             room.take_up()
             found += count

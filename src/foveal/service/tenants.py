@@ -57,17 +57,16 @@ class Tenant:
 
     async def room(self, id: str) -> Room:
         """A session that there is; raises `UnknownSession`."""
-        if (known := self._known(id)) is not None:
-            return known
         info = await self._info(id)
         if info is None or info.erased:
+            self._drop(id)  # another process may have erased it
             raise UnknownSession(id)
         return self._known(id) or self._keep(await self._opened(id))
 
     async def ensure(self, id: str, *, title: str = "", model: str = "") -> Room:
-        """The session that there is, or a new one."""
-        if (known := self._known(id)) is not None:
-            return known
+        """The session that there is, or a new one; raises `UnknownSession` for one that was erased."""
+        if self._known(id) is not None:
+            return await self.room(id)
         async with self._ground.turnstile.hold(self.name, checked_id(id)):
             info = await self._info(id)
             if info is None:
@@ -93,14 +92,14 @@ class Tenant:
     async def delete(self, id: str) -> None:
         """Stop what runs in a session and erase its text for good; its id stays used."""
         room = await self.room(id)
-        room.stop()
+        room.leave()
         for forget in self._ground.forgetting:
             await forget(self.name, id)
         async with self._ground.turnstile.hold(self.name, id):
             await self._ground.desk.forget(self.name, id)
             await room.session.delete()
-        self._rooms.pop(id, None)
-        self._recent.pop(id, None)
+        self._drop(id)
+        room.take_up()  # whoever still waits for an answer is told that there will be none
         await room.close()
 
     async def close(self) -> None:
@@ -163,6 +162,10 @@ class Tenant:
     def _known(self, id: str) -> Room | None:
         known = self._rooms.get(id)
         return known if known is None else self._keep(known)
+
+    def _drop(self, id: str) -> None:
+        self._rooms.pop(id, None)
+        self._recent.pop(id, None)
 
     def _keep(self, room: Room) -> Room:
         room = self._rooms.setdefault(room.id, room)

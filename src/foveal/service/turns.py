@@ -7,14 +7,17 @@ beginning, or from where they were.
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_right
 from collections.abc import AsyncIterator, Callable
-from typing import Literal
+from operator import itemgetter
+from typing import Final, Literal
 
 import msgspec
 
 from foveal.happenings import Answered, Happening, Streamed
 from foveal.report import Report
 
+_number: Final = itemgetter(0)
 Why = Literal["answered", "steps", "denied", "stopped", "failed"]
 
 
@@ -29,6 +32,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     sort: str = ""
     """The sort of that: the `sort` of a `ProviderError`, or the name of another error."""
     report: Report | None = None
+    kept: bool = False
+    """The message is still on the desk, and will be answered later."""
 
 
 class Turn:
@@ -61,7 +66,8 @@ class Turn:
         answers are no longer told, only the answers."""
         while True:
             news = self._news
-            for number, happening in [told for told in self._told if told[0] > after]:
+            start = bisect_right(self._told, after, key=_number)
+            for number, happening in self._told[start:]:
                 after = number
                 yield number, happening
             if self._outcome is not None:
@@ -93,6 +99,7 @@ class Turn:
         return self._text
 
     def begin(self, stop: Callable[[], object]) -> None:
+        assert self._outcome is None, "a turn that has ended does not begin again"
         self.state = "running"
         self._stop = stop
         if self._stopped:

@@ -202,6 +202,11 @@ def failure(problem: FovealError) -> str:
     return failed(str(problem), sort=sort)
 
 
+def later(problem: str) -> str:
+    """The answer is still to come."""
+    return f"⏳ {_told(problem)}."
+
+
 def failed(problem: str, *, sort: str) -> str:
     """A turn that came to nothing."""
     return f"❌ No answer: {SORTS.get(sort) or _told(problem)}."

@@ -196,8 +196,9 @@ class Talk:
             async for happening in turn.follow():
                 if isinstance(happening, Reduced):
                     notes += cards.reduced(happening.events)
-            yield self._voice.said(turn, await turn.outcome(), notes=notes)
-            if key:
+            outcome = await turn.outcome()
+            yield self._voice.said(turn, outcome, notes=notes)
+            if key and not outcome.kept:  # or its answer is still owed
                 await self._chats.end(self.face, key, now=self._now())
         finally:
             self._delivering.discard(key)

@@ -72,6 +72,8 @@ class Voice:
 
 
 def _text(outcome: Outcome) -> str:
+    if outcome.kept:
+        return cards.later(outcome.problem)
     match outcome.why:
         case "answered":
             added = "" if outcome.text.strip() else cards.SILENT

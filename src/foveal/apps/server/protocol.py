@@ -49,6 +49,9 @@ class Bounded(HttpToolsProtocol):
     def send_400_response(self, msg: str) -> None:
         self._refuse(400, "this is no HTTP request")
 
+    def _unsupported_upgrade_warning(self) -> None:
+        """Whoever asks for another protocol gets this one."""
+
     def _expect(self) -> None:
         """Headers come from here on."""
         self._relax()

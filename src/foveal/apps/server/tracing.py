@@ -102,7 +102,9 @@ class Tracing:
                 self._exchanged(occurrence)
 
     def _began(self, began: TurnBegan) -> None:
-        attributes = _common("invoke_agent", began.model, began.session) | {"gen_ai.agent.name": "foveal"}
+        provider, model = _served(began.model)
+        attributes = _common("invoke_agent", model, began.session, provider=provider)
+        attributes |= {"gen_ai.agent.name": "foveal"}
         nobody = self._trace.set_span_in_context(self._trace.INVALID_SPAN)  # a turn outlives who asked for it
         span = self._tracer.start_span("invoke_agent foveal", context=nobody, attributes=attributes)
         self._turns[began.tenant, began.session] = _Turn(self, span, began)
@@ -153,7 +155,7 @@ class _Turn:
     def __init__(self, tracing: Tracing, span: Any, began: TurnBegan) -> None:
         self._tracing = tracing
         self._span = span
-        self._model = began.model
+        self._provider, self._model = _served(began.model)
         self._session = began.session
         self._since = time_ns()
         """When the newest step ended: the next one began then."""
@@ -190,7 +192,7 @@ class _Turn:
     def _finish_chat(self, usage: dict[str, Any]) -> None:
         if self._chat is not None:
             began, ended = self._chat
-            attributes = _common("chat", self._model, self._session) | usage
+            attributes = _common("chat", self._model, self._session, provider=self._provider) | usage
             self._tracing.span(f"chat {self._model}", attributes, start=began, parent=self._span).end(ended)
             self._chat = None
 
@@ -208,11 +210,16 @@ class _Turn:
         span.end(now)
 
 
-def _common(operation: str, model: str, session: str, *, provider: str = "") -> dict[str, Any]:
-    given = provider or model.partition("/")[0]
+def _served(model: str) -> tuple[str, str]:
+    """Whose a model is, and what they call it."""
+    provider, slash, name = model.partition("/")
+    return (provider, name) if slash else ("", model)
+
+
+def _common(operation: str, model: str, session: str, *, provider: str) -> dict[str, Any]:
     return {
         "gen_ai.operation.name": operation,
-        "gen_ai.provider.name": PROVIDERS.get(given, given),
+        "gen_ai.provider.name": PROVIDERS.get(provider, provider),
         "gen_ai.request.model": model,
         "gen_ai.conversation.id": session,
     }

@@ -169,6 +169,8 @@ class Conversations:
         if tip is not None:
             self._tips.pop(tip.digest, None)
         self._keep(conversation, [*inherited, *heads], rewound=rewound)
+        if tip is None or inherited:  # from here on, other processes must find it
+            await self._known.written_down(conversation.id)
         try:
             fitted = await conversation.session.fit()
         except BaseException:
@@ -212,11 +214,11 @@ class Conversations:
     async def _loaded(self, conversation: Conversation) -> Conversation:
         lineage, beside = await self._heads.of(self._tenant.name, conversation.id)
         first = lineage[-1].seq + 1 if lineage else 0
-        newer, erased = await self._tenant.quick.news(conversation.id, first=first)
-        if erased or first > conversation.session.last + 1:
+        info = await self._tenant.quick.info(conversation.id)
+        if info.erased or first > info.events:
             self._drop(conversation.id)
             raise Gone
-        conversation.load(lineage, beside, newer)
+        conversation.load(lineage, beside, await self._tenant.quick.read(conversation.id, first=first))
         if conversation.tip is not None:
             self._tips[conversation.tip.digest] = conversation.id
         return conversation

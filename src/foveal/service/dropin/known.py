@@ -1,7 +1,7 @@
 """What is known of conversations and not yet written down.
 
-Nobody waits for it: it is written when an answer has come, or when somebody must look for what is written. What is lost
-of it costs a recognition, no more.
+A new conversation is written down at once, because another process may be asked next. Nobody waits for the rest: it
+is written when an answer has come, or when somebody must look for what is written. What is lost costs a rewind.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ class Known:
     def write_down(self, session: str) -> None:
         """What is known of a session, soon."""
         if session in self._unwritten:
-            self.start(self._written_down(session))
+            self.start(self.written_down(session))
 
     async def all_written_down(self) -> None:
         for session in list(self._unwritten):
-            await self._written_down(session)
+            await self.written_down(session)
 
     async def close(self) -> None:
         await self.all_written_down()
@@ -57,7 +57,8 @@ class Known:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _written_down(self, session: str) -> None:
+    async def written_down(self, session: str) -> None:
+        """The same, now."""
         known = self._unwritten.pop(session, None)
         if known is not None:
             beside = known.conversation.beside

@@ -28,7 +28,7 @@ from foveal.service import Room
 
 async def create(ask: Ask[NewSession, Nothing]) -> Response:
     given = ask.body
-    check_model(given.model, ask.service.ground.config)
+    check_model(given.model, ask.service.ground)
     try:
         room = await ask.tenant.create(
             given.id or "", model=given.model, title=given.title, system=given.system

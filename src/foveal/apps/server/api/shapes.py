@@ -14,9 +14,9 @@ from msgspec import UNSET, Meta, Raw, UnsetType
 from foveal.events import Dialect
 from foveal.report import Line
 
-ID: Final = r"^[A-Za-z0-9][A-Za-z0-9._~:@-]*$"
+ID: Final = r"^[A-Za-z0-9][A-Za-z0-9._~:@-]*$(?!\n)"
 """What a session may be called: what stands in a URL as it is."""
-MODEL: Final = r"^([A-Za-z0-9][A-Za-z0-9._:+-]*(/[A-Za-z0-9][A-Za-z0-9._:+-]*)*)?$"
+MODEL: Final = r"^([A-Za-z0-9][A-Za-z0-9._:+-]*(/[A-Za-z0-9][A-Za-z0-9._:+-]*)*)?$(?!\n)"
 """How a model may be named: without an address, which is not a client's choice, and without a path."""
 MOST_SESSIONS: Final = 500
 MOST_EVENTS: Final = 1_000
@@ -27,7 +27,7 @@ Name: TypeAlias = Annotated[str, Meta(max_length=200)]
 ModelName: TypeAlias = Annotated[str, Meta(pattern=MODEL, max_length=200)]
 Words: TypeAlias = Annotated[str, Meta(min_length=1, examples=["Why is the sky blue?"])]
 Seq: TypeAlias = Annotated[int, Meta(ge=0, le=2**53)]
-Handle: TypeAlias = Annotated[str, Meta(pattern=r"^e?[0-9]{1,15}$", examples=["e2"])]
+Handle: TypeAlias = Annotated[str, Meta(pattern=r"^e?[0-9]{1,15}$(?!\n)", examples=["e2"])]
 Parts: TypeAlias = Annotated[list[dict[str, Any]], Meta(min_length=1)]
 
 
