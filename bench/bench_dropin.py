@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from statistics import median
 from typing import Any, Final
 
-from bench.loopback import Line, pieces, reply
+from bench.loopback import PAUSE, PIECES, Line, pieces, reply
 from bench.measure import Row, progress
 
 MESSAGES: Final = 200
@@ -37,16 +37,20 @@ def rows() -> Iterator[Row]:
             progress(f"dropin: {CONVERSATIONS} conversations …")
             first, later = asyncio.run(_talk(port, upstream))
             note = f"{len(later)} requests in {CONVERSATIONS} conversations"
-            every = [*first, *later]
-            yield Row(f"added to a request with {MESSAGES} messages, p50", median(every), limit=0.005, note=note)
-            yield Row("the same, p99", _share(every, 0.99), limit=0.025)
-            yield Row("the first request of a conversation, which takes all of it in", median(first))
+            yield Row(
+                f"added to a request with {MESSAGES} messages, p50", median(later), limit=0.005, note=note
+            )
+            yield Row("the same, p99", _share(later, 0.99), limit=0.025)
+            yield Row(f"added to a first request that brings {MESSAGES} messages along, p50", median(first))
             if hasattr(os, "sched_setaffinity"):
                 _on_one_core(pid)
             progress(f"dropin: {STREAMS} streams …")
             lost, seconds, alone = asyncio.run(_streams(port, upstream))
             yield Row(f"{STREAMS} streams at once on one core: those with a byte lost", lost, "×", 0.0)
-            yield Row("how much longer they take than from upstream itself", seconds / alone, "×", note="")
+            note = f"{seconds:.2f} s; each has {PIECES} pieces, one every {PAUSE * 1000:.0f} ms"
+            yield Row(
+                "how long they take, of what they take from upstream itself", seconds / alone, "×", note=note
+            )
 
 
 # ── requests ─────────────────────────────────────────────────────────────────────────────────────────────

@@ -38,7 +38,8 @@ def pieces(name: str) -> list[bytes]:
     """The events of a stream that says its name in every piece."""
     frame = {"id": name, "object": "chat.completion.chunk", "created": 1, "model": "gpt-4.1"}
     deltas: list[dict[str, Any]] = [
-        {"index": 0, "delta": {"role": "assistant", "content": f"{name}:{number} "}} for number in range(PIECES)
+        {"index": 0, "delta": {"role": "assistant", "content": f"{name}:{number} "}}
+        for number in range(PIECES)
     ]
     deltas.append({"index": 0, "delta": {}, "finish_reason": "stop"})
     events = [f"data: {json.dumps({**frame, 'choices': [delta]})}\n\n".encode() for delta in deltas]

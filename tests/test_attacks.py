@@ -54,7 +54,7 @@ class Place(NamedTuple):
 
 def lie(trap: Raw, seen: Seen, number: int) -> Iterable[bytes]:
     """How the liar answers is what the client calls its model."""
-    asked = json.loads(seen.body)["model"]
+    asked = json.loads(seen.body.decode("utf-8", "replace"))["model"]
     more = {
         "redirect": f"location: {trap.anthropic}/v1/messages\r\n".encode(),
         "spoof": b"x-foveal-session: mine\r\nset-cookie: a=b\r\nx-content-type-options: none\r\n",
@@ -168,6 +168,16 @@ def test_a_client_cannot_write_headers_of_an_answer(place: Place) -> None:
     assert told.headers["x-foveal-model"] == "gpt-4o??X-Evil: 1"
     for name in ("a/b", "..", "a\tb", "x" * 201):
         assert place.ask(CHAT, body=chat("x"), headers={"X-Foveal-Session": name}).status == 400
+
+
+@pytest.mark.xfail(strict=True, reason="R15: fields beside the messages are not checked to be UTF-8")
+def test_bytes_that_are_no_text_break_nothing(place: Place) -> None:
+    tools = b'"tools":[{"name":"f","description":"\xff","input_schema":{}}]'
+    body = (
+        b'{"model":"plain","max_tokens":5,"messages":[{"role":"user","content":"odd bytes"}],' + tools + b"}"
+    )
+    assert place.ask(MESSAGES, body=body).status == 200
+    assert place.ask(MESSAGES, body=body.replace(b"\xff", b"f")).status == 200
 
 
 def test_words_cannot_become_events_of_a_stream(place: Place) -> None:

@@ -420,6 +420,7 @@ def test_many_conversations_at_once_stay_apart_with_few_of_them_open(
                 messages += [said, user(f"More {turn}.")]
                 sessions[number].add(client.session)
         assert len(front.sessions()) == 8
+        assert front.upstreams.registry.count == 3
         assert all(len(found) == 1 for found in sessions.values())
         for number, found in sessions.items():
             said = shown(front, found.pop())

@@ -94,6 +94,16 @@ SECRETS = {
     "Discord token": f"MT{made(24)}.{made(6)}.{made(38, URL_SAFE)}",
     "JWT": JWT,
     "Foveal token": "f" + "v_" + made(43, URL_SAFE),
+    "Groq key": "gs" + "k_" + made(52),
+    "xAI key": "xa" + "i-" + made(80),
+    "Google secret": "GOC" + "SPX-" + made(28, URL_SAFE),
+    "Google token": "ya" + "29." + made(120, URL_SAFE),
+    "DigitalOcean token": "do" + "p_v1_" + made(64, HEX),
+    "Docker token": "dckr" + "_pat_" + made(27, URL_SAFE),
+    "webhook secret": "wh" + "sec_" + made(32),
+    "SendGrid key": "S" + f"G.{made(22, URL_SAFE)}.{made(43, URL_SAFE)}",
+    "Vault token": "hv" + "s." + made(90, URL_SAFE),
+    "Slack token (app)": "xa" + f"pp-1-{made(10).upper()}-{made(13, string.digits)}-{made(64, HEX)}",
     "private key": PEM,
 }
 """By the words for it; what follows in brackets is for telling them apart here."""

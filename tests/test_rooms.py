@@ -19,6 +19,7 @@ from foveal.errors import (
     BadSetting,
     Busy,
     NotCompacted,
+    NothingToAsk,
     ProviderError,
     SessionExists,
     StoreError,
@@ -194,7 +195,7 @@ async def test_a_provider_that_fails_ends_the_turn_with_its_reason_and_the_model
         again = await room.again()
         assert (await again.outcome()).text == "Here I am."
         assert spoken(await events(room)) == ["Hello?", "Here I am."]
-        with pytest.raises(BadSetting):
+        with pytest.raises(NothingToAsk, match="answered"):
             await room.again()
 
 
@@ -307,6 +308,29 @@ async def test_a_message_that_comes_while_a_summary_is_written_is_stored_at_once
         log = await events(room)
         asked = next(e.seq for e in log if isinstance(e.fact, UserSaid) and e.fact.content == "What next?")
         assert done.event.seq < asked
+
+
+@run
+async def test_tools_that_look_back_are_offered_when_there_is_something_to_look_back_at_and_then_stay(
+    tmp_path: Path,
+) -> None:
+    answers = [f"The answer to question {n} is {n * 7}. " * 40 for n in range(8)]
+    provider = Scripted(*answers, *("A summary that is none.",) * 3, *("And now?",) * 20)
+    async with opened(tmp_path, provider=provider) as service:
+        room = await service.tenant("default").create("demo")
+        for n in range(8):
+            await (await room.say(f"Question {n}?")).outcome()
+        assert [asked.tools for asked in provider.asked] == [[]] * 8
+        await room.compact()
+        await (await room.say("What was it?")).outcome()
+        assert [tool["name"] for tool in provider.asked[-1].tools] == ["recall_search", "recall_read"]
+        await room.undo()
+        await (await room.say("And now?")).outcome()
+        assert len(provider.asked[-1].tools) == 2
+    async with opened(tmp_path, provider=provider) as service:
+        room = await service.tenant("default").room("demo")
+        await (await room.say("And after a restart?")).outcome()
+        assert len(provider.asked[-1].tools) == 2
 
 
 @run

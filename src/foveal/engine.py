@@ -361,7 +361,7 @@ class Engine:
     @property
     def max_tokens(self) -> int:
         """What the answer to the next request may take at the most."""
-        free = self.model.window - self.calibration.upper(self.total_units)
+        free = self.model.window - self.calibration.upper(self.total_units) - self.budget().margin
         most = min(self.model.max_output, free)
         return max(1, min(most, self.record.trimmed) if self.record.trimmed else most)
 

@@ -6,6 +6,7 @@
     ├── MalformedMessage    a message that no dialect allows; names its index and field
     ├── BadSetting          a setting outside its range; names the field and what is allowed
     ├── Busy                a session is answering; what was asked for has to wait
+    ├── NothingToAsk        the last turn was answered, so the model is not asked again
     ├── UnknownHandle       a handle that no event of this log has
     ├── UnreadableEvent     bytes in the log that are not an event
     ├── UnreadableTranscript  (in `foveal.transcripts`) a file that is no recorded conversation
@@ -78,6 +79,10 @@ class BadSetting(FovealError, ValueError):
 
 class Busy(FovealError):
     """A session is answering, and what was asked for cannot be done meanwhile."""
+
+
+class NothingToAsk(FovealError):
+    """The last turn was answered, or there was none."""
 
 
 class UnknownHandle(FovealError, LookupError):

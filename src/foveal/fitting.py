@@ -26,9 +26,14 @@ class Fitting:
     """The requests of one session."""
 
     def __init__(
-        self, keeper: Keeper, coordinator: Coordinator, clock: Callable[[], float], *, foresee: bool = True
+        self,
+        keeper: Keeper,
+        coordinator: Coordinator,
+        clock: Callable[[], float],
+        *,
+        foresee: Callable[[], bool],
     ) -> None:
-        """`foresee`: begin a summary that will be needed soon; otherwise somebody else asks for `foreseen`."""
+        """`foresee`: whether to begin a summary that will be needed soon; or somebody else asks for `foreseen`."""
         self.calls = Calls()
         self._foresees = foresee
         self._keeper = keeper
@@ -56,7 +61,7 @@ class Fitting:
         if not ready:
             return None
         fitted = self._sent(engine, now)
-        if self._foresees and (plan := self.foreseen(engine)) is not None:
+        if self._foresees() and (plan := self.foreseen(engine)) is not None:
             self._coordinator.begin(await self.job(engine, plan))
         return fitted
 

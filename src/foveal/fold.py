@@ -63,7 +63,7 @@ def effective(log: Sequence[Event]) -> list[Event]:
 
 
 def _hides(fact: AnyFact, seq: int) -> bool:
-    """After going back, what the user said last is older than it was when a reduction was made, and must be shown."""
+    """After going back, what the user said last is older than it was when a reduction was made; it is shown."""
     return isinstance(fact, Dropped | Compacted) and any(low <= seq <= high for low, high in hidden_by(fact))
 
 

@@ -8,7 +8,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple
 
@@ -26,8 +27,14 @@ TRIES: Final = 50
 """How often a conflict with other writers is resolved by reading again before giving up."""
 KEEP_EVERY: Final = 64
 """A checkpoint is kept after so many events, and after every reduction."""
+AT_ONCE: Final = 16
+"""Facts that are worked on before others get their turn."""
 HISTORY: Final = (Reverted, Rewound, Expanded)
 """Facts that change which earlier ones count."""
+
+
+def _always() -> bool:
+    return True
 
 
 class Terms(NamedTuple):
@@ -37,8 +44,8 @@ class Terms(NamedTuple):
     """Takes out of a fact what may not be stored; nothing is appended that did not go through it."""
     watch: Callable[[Sequence[Event]], None] | None = None
     """Is told of all that this process stores."""
-    foresee: bool = True
-    """Begin a summary that will be needed soon beside a request; otherwise `Session.prepare` is for that."""
+    foresee: Callable[[], bool] = _always
+    """Whether to begin a summary that will be needed soon beside a request; otherwise `prepare` is for that."""
 
 
 ORDINARY: Final = Terms()
@@ -144,7 +151,7 @@ class Keeper:
 
     async def commit(self, facts: Sequence[AnyFact]) -> list[Event]:
         """Store facts after whatever is there, trying again when somebody else was first."""
-        facts = [self.redacted(fact) for fact in facts]
+        facts = [self.redacted(fact) async for fact in _one_by_one(facts)]
         if any(isinstance(fact, HISTORY) for fact in facts):
             return await self._commit_history(facts)
         for _ in range(TRIES):
@@ -156,7 +163,7 @@ class Keeper:
             first = engine.next_seq
             now = self._clock()
             self.engine = None  # until all of it is stored, what is in memory is not true
-            events = [engine.append(fact, at=now) for fact in facts]
+            events = [engine.append(fact, at=now) async for fact in _one_by_one(facts)]
             if await self.stored(engine, first):
                 return events
         raise self.outrun()
@@ -213,3 +220,11 @@ class Keeper:
             await self.store.keep_checkpoint(self.id, checkpoint)
             self._kept = engine.next_seq
         engine.forget(wanted)
+
+
+async def _one_by_one(facts: Sequence[AnyFact]) -> AsyncIterator[AnyFact]:
+    """Facts of a long list, in such a way that others get their turn in between."""
+    for at, fact in enumerate(facts, 1):
+        yield fact
+        if at % AT_ONCE == 0:
+            await asyncio.sleep(0)

@@ -100,8 +100,8 @@ _PREFIXED: Final = (
     _Prefixed("Foveal token", r"fv_[A-Za-z0-9_-]{32,}+", looks_random),
 )
 _BEGINNING: Final = re.compile(
-    rf"(?=[dfghnprswxG]){EDGE}(?:sk-|gh[pousr]_|github_pat_|gl[a-z]{{2,5}}-|xox[a-z]-|xapp-|[sr]k_[lt]|whsec_|hf_"
-    r"|gsk_|xai-|npm_|pypi-|GOCSPX-|do[opr]_v1_|dckr_|fv_)"
+    rf"(?=[dfghnprswxG]){EDGE}(?:(?:[sr]k_(?:live|test)_|hf_|gsk_|xai-|npm_)(?=[A-Za-z0-9]{{16}})"
+    r"|sk-|gh[pousr]_|github_pat_|gl[a-z]{2,5}-|xox[a-z]-|xapp-|whsec_|pypi-|GOCSPX-|do[opr]_v1_|dckr_|fv_)"
 )
 _WHOLE: Final = {
     start: [(shape, re.compile(shape.pattern)) for shape in _PREFIXED if shape.pattern.startswith(start)]

@@ -43,7 +43,7 @@ from foveal.events import (
     parse_handle,
 )
 from foveal.expand import check_undo, expansion, no_room
-from foveal.fitted import Fitted
+from foveal.fitted import Fitted, Reduced
 from foveal.fitting import Fitting
 from foveal.fold import effective
 from foveal.inherit import inheritance
@@ -225,6 +225,13 @@ class Session:
         """The event is shown whole in the request as it stands now."""
         found = self._keeper.engine.view.find(seq) if self._keeper.engine is not None else None
         return found is not None and found[1].level == "full"
+
+    async def looks_back(self) -> bool:
+        """Something is not shown as it was said, or tools are on offer: then those that look back are of use, and
+        must not come and go."""
+        async with self._lock:
+            view = (await self._keeper.caught_up()).view
+            return bool(Reduced.of(view)) or (view.tools is not None and bytes(view.tools[1].tools) != b"[]")
 
     async def open_calls(self) -> list[Call]:
         """The calls of the newest answers that have no result yet."""

@@ -13,7 +13,7 @@ from typing import Any, Final, Literal, NamedTuple, cast
 import apsw
 import msgspec
 
-from foveal.errors import BadSetting
+from foveal.errors import NothingToAsk
 from foveal.events import Content, Dialect
 from foveal.service.cabinet import Cabinet
 
@@ -166,7 +166,8 @@ def _newest(db: apsw.Connection, tenant: str, session: str) -> Entry | None:
 def _check_again(newest: Entry | None, session: str) -> None:
     """Nobody has spoken since, and there was no answer: or two answers would follow one another."""
     if newest is None or newest.why not in ("failed", "stopped"):
-        raise BadSetting("again", session, "a session whose last turn failed or was stopped")
+        told = "nothing was said in it" if newest is None else "its last turn was answered, or still runs"
+        raise NothingToAsk(f"session {session!r} has nothing to ask again: {told}")
 
 
 def _one(db: apsw.Connection, where: str, values: tuple[Any, ...]) -> Entry | None:

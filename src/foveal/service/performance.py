@@ -16,6 +16,8 @@ from foveal.service.ground import Ground
 from foveal.service.occurrences import TurnBegan, TurnEnded
 from foveal.service.turns import Outcome, Turn, Why
 from foveal.session import Session
+from foveal.tools.recalled import recalled
+from foveal.tools.tool import Toolbox
 
 TOPIC: Final = "message"
 """Of the note that stands before the user's words and has their key."""
@@ -79,8 +81,11 @@ class Performance:
         return Outcome(why="failed", text=text, problem=str(problem), sort=sort or type(problem).__name__)
 
     async def _heard(self) -> Answered | None:
-        """Put the words into the log, unless a process that died over them did; the answer, if it got so far."""
+        """Put the words into the log, unless a process that died over them did; the answer, if it got so far. Tools
+        that look back are offered when there is something to look back at: small models call whatever they see."""
         heard, answer = await self._found()
+        if not self._agent.tools.offered and await self._session.looks_back():
+            self._agent.tools = Toolbox(recalled(self._session))
         if self._entry.kind == "again" or heard:
             await self._agent.resume()
         else:

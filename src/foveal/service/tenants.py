@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.resources import files
 from typing import Final
 from uuid import uuid4
@@ -22,7 +22,6 @@ from foveal.service.room import Room, Told
 from foveal.session import Session
 from foveal.stores import SqliteStore
 from foveal.summarise import Summariser
-from foveal.tools.recalled import recalled
 from foveal.tools.tool import Toolbox
 
 NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
@@ -115,7 +114,7 @@ class Tenant:
 
     # ── opening ──────────────────────────────────────────────────────────────────────────────────────
 
-    def terms(self, id: str, *, foresee: bool) -> Terms:
+    def terms(self, id: str, *, foresee: Callable[[], bool] = lambda: True) -> Terms:
         """How a session of this tenant is kept: redacted, and watched."""
 
         def watch(events: Sequence[Event]) -> None:
@@ -148,11 +147,10 @@ class Tenant:
             model=provider.model,
             summarise=self._summarisers(provider),
             clock=ground.clock,
-            terms=self.terms(id, foresee=ground.later is None),
+            terms=self.terms(id, foresee=lambda: ground.later is None),
             **ground.config.session(provider.model),
         )
-        agent = Agent(session, provider, Toolbox(recalled(session)))
-        return Room(ground, self.name, agent, self.answered)
+        return Room(ground, self.name, Agent(session, provider, Toolbox(())), self.answered)
 
     def _summarisers(self, provider: Provider) -> list[Summariser]:
         other = self._ground.config.summariser

@@ -22,7 +22,7 @@ from typing import Final
 
 from foveal.apps.gateways import cards, commands
 from foveal.apps.gateways.voice import AGAIN, COMPACT, Button, Says, Voice, nothing, saying
-from foveal.errors import BadSetting, Busy, FovealError, UnknownSession
+from foveal.errors import Busy, FovealError, NothingToAsk, UnknownSession
 from foveal.happenings import Reduced
 from foveal.redact import scrub
 from foveal.service.chats import Chats, Message, chat_of
@@ -158,7 +158,7 @@ class Talk:
         key = f"{self.face}-again-{room.id}-{failed}"
         try:
             return await self._once(key, lambda _: room.again(key=key), chat=chat) or saying(cards.OLD)
-        except BadSetting:  # the last turn did not fail
+        except NothingToAsk:  # the last turn did not fail
             return saying(cards.OLD)
 
     async def undelivered(self) -> list[tuple[int, Saying]]:

@@ -21,6 +21,7 @@ from foveal.errors import (
     FovealError,
     MalformedMessage,
     NotCompacted,
+    NothingToAsk,
     ProviderError,
     SessionExists,
     StoreError,
@@ -109,6 +110,8 @@ def refusal_of(problem: FovealError) -> Refusal:
             return Refusal(409, detail, code="session_exists")
         case Busy():
             return Refusal(409, detail, code="busy")
+        case NothingToAsk():
+            return Refusal(409, detail, code="nothing_to_ask")
         case Conflict():
             return Refusal(409, detail, code="conflict")
         case NotCompacted():

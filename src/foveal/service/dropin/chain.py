@@ -69,6 +69,12 @@ def instructs(message: Json) -> bool:
     return message.get("role") in _ROLES
 
 
+def by_model(message: Json) -> bool:
+    """The model said it, or did it."""
+    role = message.get("role")
+    return role == "assistant" or (role is None and not str(message.get("type")).endswith("_output"))
+
+
 def _digest(value: bytes) -> bytes:
     return blake2b(value, digest_size=_SIZE).digest()
 

@@ -19,10 +19,11 @@ from uuid import uuid4
 from foveal.errors import UnknownSession
 from foveal.models import Model
 from foveal.own_model import own_model
+from foveal.service.dropin import chain
 from foveal.service.dropin.conversation import Conversation, until
 from foveal.service.dropin.exchange import Exchange
 from foveal.service.dropin.heads import Found, Head, Heads
-from foveal.service.dropin.known import Known
+from foveal.service.dropin.known import Known, Tips
 from foveal.service.dropin.requests import Asked
 from foveal.service.dropin.summaries import Ask, Writer
 from foveal.service.ground import Ground
@@ -46,7 +47,7 @@ class Conversations:
         self._ground, self._tenant, self._heads = ground, tenant, heads
         self._open: OrderedDict[str, tuple[Conversation, Writer]] = OrderedDict()
         self._flights: dict[bytes, Exchange] = {}
-        self._tips: dict[bytes, str] = {}
+        self._tips = Tips()
         self._known = Known(tenant.name, heads)
 
     async def begin(self, asked: Asked, model: Model, ask: Ask, *, named: str = "") -> Exchange:
@@ -86,10 +87,10 @@ class Conversations:
     async def _found(self, asked: Asked) -> list[Found]:
         """The sessions that have the longest beginning of a history."""
         for at in range(len(asked.digests) - 1, -1, -1):
-            held = self._open.get(self._tips.get(asked.digests[at], ""))
+            held = self._open.get(self._tips.find(asked.digests[at]))
             if held is not None and held[0].tip is not None and held[0].tip.digest == asked.digests[at]:
                 return [Found(held[0].id, held[0].tip)]
-            if asked.messages[at].get("role") not in ("user", "tool"):
+            if chain.by_model(asked.messages[at]):
                 break  # what the model said may have been said in another session
         await self._known.all_written_down()
         return await self._heads.find(self._tenant.name, list(dict.fromkeys(asked.digests)))
@@ -166,8 +167,6 @@ class Conversations:
         except BaseException:
             self._drop(conversation.id)  # what is stored of it is read again
             raise
-        if tip is not None:
-            self._tips.pop(tip.digest, None)
         self._keep(conversation, [*inherited, *heads], rewound=rewound)
         if tip is None or inherited:  # from here on, other processes must find it
             await self._known.written_down(conversation.id)
@@ -189,9 +188,14 @@ class Conversations:
 
     def _keep(self, conversation: Conversation, heads: Sequence[Head], rewound: int | None = None) -> None:
         """Remember what leads where."""
-        if conversation.tip is not None and conversation.id in self._open:
-            self._tips[conversation.tip.digest] = conversation.id
+        self._point_to(conversation)
         self._known.keep(conversation, heads, rewound=rewound)
+
+    def _point_to(self, conversation: Conversation) -> None:
+        """Whoever goes on from the end of this conversation finds it at once."""
+        self._tips.forget(conversation.id)
+        if conversation.tip is not None and conversation.id in self._open:
+            self._tips.keep(conversation.tip.digest, conversation.id)
 
     # ── opening ──────────────────────────────────────────────────────────────────────────────────────
 
@@ -212,6 +216,7 @@ class Conversations:
         return await self._loaded(conversation) if newer else conversation
 
     async def _loaded(self, conversation: Conversation) -> Conversation:
+        await self._known.all_written_down()
         lineage, beside = await self._heads.of(self._tenant.name, conversation.id)
         first = lineage[-1].seq + 1 if lineage else 0
         info = await self._tenant.quick.info(conversation.id)
@@ -219,8 +224,7 @@ class Conversations:
             self._drop(conversation.id)
             raise Gone
         conversation.load(lineage, beside, await self._tenant.quick.read(conversation.id, first=first))
-        if conversation.tip is not None:
-            self._tips[conversation.tip.digest] = conversation.id
+        self._point_to(conversation)
         return conversation
 
     async def _opened(
@@ -238,7 +242,7 @@ class Conversations:
             origin=origin,
             summarise=[*self._named(), writer.summariser],
             clock=self._ground.clock,
-            terms=self._tenant.terms(id, foresee=True),
+            terms=self._tenant.terms(id),
             **settings,
         )
         writer.ask = ask
@@ -254,18 +258,18 @@ class Conversations:
         """Keep a conversation open, and close those that nobody has used for the longest time."""
         old = self._open.pop(conversation.id, None)
         self._open[conversation.id] = (conversation, writer)
-        idle = [id for id, (held, _) in self._open.items() if held.flight is None][: len(self._open) - OPEN]
-        closing = [self._open[id][0] for id in idle if id != conversation.id]
-        for held in closing:
-            self._drop(held.id)
+        idle = [
+            id for id, (held, _) in self._open.items() if held.flight is None and held is not conversation
+        ]
+        for id in idle[: max(0, len(self._open) - OPEN)]:
+            self._drop(id)
         if old is not None:
             await old[0].session.close()
 
     def _drop(self, id: str) -> None:
         held = self._open.pop(id, None)
+        self._tips.forget(id)
         if held is not None:
-            if held[0].tip is not None:
-                self._tips.pop(held[0].tip.digest, None)
             self._known.start(held[0].session.close())
 
     async def forget(self, id: str) -> None:

@@ -12,7 +12,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any, Final
 
 from foveal import wire
-from foveal.errors import ContextOverflow
+from foveal.errors import ContextOverflow, StoreError
 from foveal.events import Noted, Rewound
 from foveal.fitted import Fitted, Reduced
 from foveal.service.dropin import chain
@@ -89,7 +89,7 @@ class Exchange:
                     return False
                 fitted = await session.fit()
                 limit = await session.max_tokens()
-            except ContextOverflow:  # the client is told what upstream said
+            except (ContextOverflow, StoreError):  # the client is told what upstream said
                 return False
             wanted = self.asked.max_tokens
             self._send(fitted, max_tokens=limit if limit < wanted else 0)

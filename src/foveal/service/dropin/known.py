@@ -16,6 +16,26 @@ from foveal.service.dropin.conversation import Conversation
 from foveal.service.dropin.heads import Head, Heads
 
 
+class Tips:
+    """Where the open conversations end: one digest for each."""
+
+    def __init__(self) -> None:
+        self._sessions: dict[bytes, str] = {}
+        self._digests: dict[str, bytes] = {}
+
+    def find(self, digest: bytes) -> str:
+        """The session that ends with this digest; "" when none is known to."""
+        return self._sessions.get(digest, "")
+
+    def keep(self, digest: bytes, session: str) -> None:
+        self._sessions[digest], self._digests[session] = session, digest
+
+    def forget(self, session: str) -> None:
+        digest = self._digests.pop(session, None)
+        if digest is not None and self._sessions.get(digest) == session:
+            del self._sessions[digest]
+
+
 class _Unwritten(NamedTuple):
     conversation: Conversation
     heads: list[Head]

@@ -11,7 +11,7 @@ import logging
 from contextlib import suppress
 from typing import Final
 
-from foveal.errors import BadSetting, Busy, FovealError, StoreError, UnknownSession
+from foveal.errors import Busy, FovealError, NothingToAsk, StoreError, UnknownSession
 from foveal.events import Noted
 from foveal.service.errands import Errand, Errands
 from foveal.service.room import Room
@@ -114,7 +114,7 @@ class Doing:
                 return await room.say("", key=newest.key)
             if not broken_off and newest.why != "failed":
                 return None
-            with suppress(BadSetting):  # somebody else was faster
+            with suppress(NothingToAsk):  # somebody else was faster
                 return await room.again()
 
     async def _said(self, room: Room, errand: Errand) -> Turn:

@@ -19,7 +19,6 @@ from foveal.apps.server.api.asking import Ask, answer
 from foveal.apps.server.api.shapes import Accepted, Again, NewTurn, Nothing, TurnQuery
 from foveal.apps.server.api.streams import headers, streamed
 from foveal.apps.server.refusals import Refusal
-from foveal.errors import BadSetting
 from foveal.events import UserSaid
 from foveal.service import Turn
 
@@ -43,10 +42,7 @@ async def run(ask: Ask[NewTurn, Nothing]) -> Response:
 
 async def again(ask: Ask[Again, Nothing]) -> Response:
     room = await ask.room()
-    try:
-        turn = await room.again()
-    except BadSetting as problem:
-        raise Refusal(409, str(problem), code="not_failed") from None
+    turn = await room.again()
     return streamed(turn) if ask.body.stream else await _whole(turn)
 
 
