@@ -115,6 +115,15 @@ async def test_a_closed_cabinet_says_so_and_closing_twice_is_fine(tmp_path: Path
 
 
 @run
+async def test_what_was_asked_for_before_closing_is_done(tmp_path: Path) -> None:
+    cabinet = Cabinet(tmp_path / "c.db", schema=COUNTED)
+    await asyncio.gather(*(cabinet.do(add(n)) for n in range(5)), cabinet.close())
+    again = Cabinet(tmp_path / "c.db", schema=COUNTED)
+    assert await again.look(all_of_it) == list(range(5))
+    await again.close()
+
+
+@run
 async def test_what_was_deleted_is_not_in_the_files_after_a_sweep(tmp_path: Path) -> None:
     cabinet = Cabinet(tmp_path / "c.db", schema=("CREATE TABLE IF NOT EXISTS said (t TEXT)",))
     await cabinet.do(lambda db: db.execute("INSERT INTO said VALUES ('the canary sings')"))

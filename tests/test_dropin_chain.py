@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import apsw
 import msgspec
 import pytest
 from hypothesis import given
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 
 from foveal.errors import MalformedMessage
 from foveal.events import Dialect, Event, Noted
-from foveal.service.dropin import answers, chain
+from foveal.service.dropin import answers, chain, heads
 from foveal.service.dropin.histories import History, Memory
 from foveal.service.dropin.requests import Asked
 from foveal.stores import SqliteStore
@@ -199,6 +200,22 @@ def test_a_request_with_other_messages_keeps_every_other_byte() -> None:
         asked.written([], max_tokens=3)
         == b'{"a":1.50,"messages":[],"model":"m","max_tokens":3,"z":"\\u00fc"}'
     )
+
+
+def test_nothing_is_looked_for_in_all_that_a_tenant_has() -> None:
+    connection = apsw.Connection(":memory:")
+    for statement in heads.SCHEMA:
+        connection.execute(statement)
+    looking: list[tuple[str, tuple[Any, ...]]] = [
+        (heads._ANY, ("t", b"d")),
+        (heads._SESSIONS, ("t", b"d", 3)),
+        (heads._STALE, ("t", "s", 3)),
+    ]
+    for statement, values in looking:
+        plan = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {statement}", values)]
+        assert plan
+        assert not any("SCAN heads" in step or step.endswith("(tenant=?)") for step in plan), plan
+    connection.close()
 
 
 # ── where sessions end ───────────────────────────────────────────────────────────────────────────────────

@@ -318,6 +318,16 @@ def test_a_secret_that_json_escapes_hide_is_found() -> None:
     }
 
 
+def test_a_private_key_that_is_a_list_of_lines_is_found() -> None:
+    lines = [*PEM.splitlines(keepends=True)]
+    text = json.dumps({"cells": [{"source": ["before\n", *lines, "after"], "id": 1}, "end"]}, indent=1)
+    gone = "[foveal: redacted private key …]"
+    assert json.loads(scrub_json(text)) == {
+        "cells": [{"source": ["before\n", *[gone] * len(lines), "after"], "id": 1}, "end"]
+    }
+    assert scrub_json(scrub_json(text)) == scrub_json(text)
+
+
 def test_arguments_that_are_no_json_are_scrubbed_as_text() -> None:
     call = Call(id="a", name="run", arguments=f'{{"command": "echo {KEY}')
     assert facts(ModelSaid(content=(call,))) == ModelSaid(

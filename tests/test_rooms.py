@@ -38,7 +38,7 @@ from foveal.events import (
 )
 from foveal.happenings import Answered, Ended, Heard, Streamed
 from foveal.ports import Piece, Reply
-from foveal.service import Room, Service
+from foveal.service import Room, Service, rooms
 from foveal.service.occurrences import Occurrence, Stored, TurnBegan, TurnEnded, Waiting
 from foveal.service.performance import TOPIC
 from foveal.testing import Scripted
@@ -714,3 +714,65 @@ async def test_a_session_that_cannot_be_opened_does_not_keep_the_others_from_bei
         await room.at_rest()
         assert spoken(await events(room)) == ["waits, too", "Here."]
         assert [session for _, session, _ in await service.ground.desk.waiting()] == ["stuck"]
+
+
+@run
+async def test_a_key_that_looks_like_a_secret_is_not_stored_and_still_names_its_turn(tmp_path: Path) -> None:
+    secret = "sk-proj-" + "Ab3dEf6hIj9lMn2pQr5tUv8xYz1b" * 2
+    async with opened(tmp_path, "Paid.") as service:
+        room = await service.tenant("default").create("demo")
+        await (await room.say("Pay the bill.", key=secret)).outcome()
+    async with opened(tmp_path, "Paid twice.") as service:
+        room = await service.tenant("default").room("demo")
+        assert (await (await room.say("Pay the bill.", key=secret)).outcome()).text == "Paid."
+        assert spoken(await events(room)) == ["Pay the bill.", "Paid."]
+    for path in (tmp_path / "served").rglob("*"):
+        if path.is_file():
+            assert secret.encode() not in path.read_bytes(), path
+
+
+HOLDER = """
+import asyncio, sys
+from pathlib import Path
+from foveal.service.turnstile import Turnstile
+
+async def main():
+    async with Turnstile(Path(sys.argv[1])).hold("default", "demo"):
+        print("held", flush=True)
+        await asyncio.sleep(3600)
+
+asyncio.run(main())
+"""
+
+
+@run
+async def test_a_service_ends_although_another_process_works_on_a_session_that_somebody_waits_for(
+    tmp_path: Path,
+) -> None:
+    async with opened(tmp_path, "Yes.") as service:
+        room = await service.tenant("default").create("demo")
+        command = [sys.executable, "-c", HOLDER, str(tmp_path / "served" / "turnstile.lock")]
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as holder:
+            assert holder.stdout is not None
+            assert holder.stdout.readline() == b"held\n"
+            turn = await room.say("Hello.")
+            await service.end_turns(grace=0.0)
+            assert (await turn.outcome()).kept
+            holder.kill()
+    async with opened(tmp_path, "Yes.") as service:
+        assert await service.recover() == 1
+        await (await service.tenant("default").room("demo")).at_rest()
+        assert spoken(await service.tenant("default").store.read("demo")) == ["Hello.", "Yes."]
+
+
+@run
+async def test_a_message_that_another_process_has_left_is_taken_up_while_the_server_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rooms, "CARE", 0.05)
+    async with opened(tmp_path, "Found.") as service:
+        room = await service.tenant("default").create("demo")
+        left = {"key": "k", "content": "Left behind.", "dialect": ""}
+        await service.ground.desk.put("default", "demo", now=service.ground.clock(), **left)
+        while spoken(await events(room)) != ["Left behind.", "Found."]:
+            await asyncio.sleep(0.01)

@@ -238,14 +238,14 @@ async def test_a_turn_that_nobody_in_the_chat_asked_for_is_told_there(tmp_path: 
         tenant = service.tenant("telegram")
         room = await tenant.ensure("telegram--7-2")
         turn = await room.say("Say good morning.", key="schedule-1")
-        told = talk.unasked(room, turn)
+        told = await talk.unasked(room, turn)
         assert told is not None
         assert (told[0], [says.text for says in await all_of(told[1])]) == (-7, ["Good morning."])
         asked = await room.say("Hello.", key="telegram-9")
         await asked.outcome()
-        assert talk.unasked(room, asked) is None
+        assert await talk.unasked(room, asked) is None
         other = await tenant.ensure("notes")
-        assert talk.unasked(other, await other.say("x")) is None
+        assert await talk.unasked(other, await other.say("x")) is None
 
 
 # ── who may talk ─────────────────────────────────────────────────────────────────────────────────────────

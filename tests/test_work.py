@@ -7,6 +7,7 @@ import base64
 import os
 import pickle
 import select
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -134,15 +135,35 @@ def jobs(folder: Path, what: str = "workflow_uuid, status, serialization") -> li
         database.close()
 
 
+@pytest.fixture(scope="module")
+def set_up(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A worker's file as its first start leaves it: DBOS takes more than a second for that."""
+
+    async def main(folder: Path) -> Path:
+        async with opened(folder, Actor({})):
+            return folder / "work.db"
+
+    return asyncio.run(main(tmp_path_factory.mktemp("set-up")))
+
+
+@pytest.fixture
+def folder(tmp_path: Path, set_up: Path) -> Path:
+    """The folder of a server that had nothing to do so far."""
+    made = tmp_path / "server"
+    made.mkdir(mode=0o700)
+    shutil.copy(set_up, made)
+    return made
+
+
 # ── runs ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_a_run_is_said_once_however_often_it_is_asked_for_and_its_words_are_not_in_the_worker_s_file(
-    tmp_path: Path,
+    folder: Path,
 ) -> None:
     async def main() -> None:
         actor = Actor({})
-        async with opened(tmp_path, actor) as (service, work):
+        async with opened(folder, actor) as (service, work):
             for _ in range(3):
                 await work.run("default", "news", "What is new?", key="k1")
             await done(work)
@@ -151,22 +172,22 @@ def test_a_run_is_said_once_however_often_it_is_asked_for_and_its_words_are_not_
             room = await service.tenant("default").room("news")
             assert await talk(room) == ["user: What is new?", "model: answer to What is new?"]
             assert actor.prompts == ["What is new?"]
-        assert {serialization for _, _, serialization in jobs(tmp_path)} == {"portable_json"}
-        files = list(tmp_path.glob("work.db*"))
+        assert {serialization for _, _, serialization in jobs(folder)} == {"portable_json"}
+        files = list(folder.glob("work.db*"))
         assert all(b"What is new?" not in file.read_bytes() for file in files)
         assert all(file.stat().st_mode & 0o077 == 0 for file in files)
 
     asyncio.run(main())
 
 
-def test_a_failure_that_may_pass_is_tried_again_and_others_end_with_one_note(tmp_path: Path) -> None:
+def test_a_failure_that_may_pass_is_tried_again_and_others_end_with_one_note(folder: Path) -> None:
     async def main() -> None:
         rate = ProviderError("too many requests", sort="rate")
         refused = ProviderError("the model refused", sort="refused")
         actor = Actor(
             {"passing": [rate], "lasting": [rate] * 9, "hopeless": [refused], "one": [rate], "two": [rate]}
         )
-        async with opened(tmp_path, actor) as (service, work):
+        async with opened(folder, actor) as (service, work):
             tenant = service.tenant("default")
             for prompt in actor.script:
                 session = "shared" if prompt in ("one", "two") else prompt
@@ -190,14 +211,14 @@ def test_a_failure_that_may_pass_is_tried_again_and_others_end_with_one_note(tmp
     asyncio.run(main())
 
 
-def test_a_run_whose_store_cannot_be_used_is_said_when_it_can(tmp_path: Path) -> None:
+def test_a_run_whose_store_cannot_be_used_is_said_when_it_can(folder: Path) -> None:
     async def main() -> None:
-        actor, store = Actor({}), tmp_path / "tenants" / "default.db"
+        actor, store = Actor({}), folder / "tenants" / "default.db"
         store.parent.mkdir(mode=0o700)
         store.write_bytes(b"no database " * 400)
-        async with opened(tmp_path, actor, pace=QUICK._replace(pauses=(0.01,) * 100)) as (service, work):
+        async with opened(folder, actor, pace=QUICK._replace(pauses=(0.01,) * 100)) as (service, work):
             await work.run("default", "news", "What is new?", key="k")
-            await until(lambda: any(status == "DELAYED" for _, status, _ in jobs(tmp_path)))
+            await until(lambda: any(status == "DELAYED" for _, status, _ in jobs(folder)))
             store.unlink()
             await done(work)
             room = await service.tenant("default").room("news")
@@ -207,18 +228,18 @@ def test_a_run_whose_store_cannot_be_used_is_said_when_it_can(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("first", ["the work", "the turn"])
-def test_a_run_that_was_broken_off_is_taken_up_by_the_next_worker(tmp_path: Path, first: str) -> None:
+def test_a_run_that_was_broken_off_is_taken_up_by_the_next_worker(folder: Path, first: str) -> None:
     async def main() -> None:
         actor = Actor({})
         actor.waits["long"] = asyncio.Event()
-        async with opened(tmp_path, actor) as (service, work):
+        async with opened(folder, actor) as (service, work):
             await work.run("default", "news", "long", key="k")
             await until(lambda: actor.prompts == ["long"])
             if first == "the turn":
                 await service.end_turns(grace=0.0)
-        assert [status for _, status, _ in jobs(tmp_path)] == ["PENDING"]
+        assert [status for _, status, _ in jobs(folder)] == ["PENDING"]
         actor.waits.clear()
-        async with opened(tmp_path, actor) as (service, work):
+        async with opened(folder, actor) as (service, work):
             await done(work)
             room = await service.tenant("default").room("news")
             assert await talk(room) == ["user: long", "model: answer to long"]
@@ -227,12 +248,12 @@ def test_a_run_that_was_broken_off_is_taken_up_by_the_next_worker(tmp_path: Path
 
 
 def test_a_tenant_with_much_to_do_does_not_hold_up_another_and_what_has_ended_is_swept_out(
-    tmp_path: Path,
+    folder: Path,
 ) -> None:
     async def main() -> None:
         actor = Actor({})
         gate = actor.waits["slow"] = asyncio.Event()
-        async with opened(tmp_path, actor, pace=QUICK._replace(sweep=0.0, kept=-60.0)) as (_, work):
+        async with opened(folder, actor, pace=QUICK._replace(sweep=0.0, kept=-60.0)) as (_, work):
             for number in range(12):
                 await work.run("many", f"s{number}", "slow", key="k")
             await until(lambda: len(actor.prompts) >= 4)
@@ -242,17 +263,17 @@ def test_a_tenant_with_much_to_do_does_not_hold_up_another_and_what_has_ended_is
             gate.set()
             await done(work)
             assert actor.prompts.count("slow") == 12
-            await until(lambda: jobs(tmp_path) == [], "the sweep")
+            await until(lambda: jobs(folder) == [], "the sweep")
 
     asyncio.run(main())
 
 
-def test_a_session_that_is_deleted_takes_its_open_work_with_it(tmp_path: Path) -> None:
+def test_a_session_that_is_deleted_takes_its_open_work_with_it(folder: Path) -> None:
     async def main() -> None:
         actor = Actor({"again": [ProviderError("no connection", sort="connection")] * 50})
         actor.waits["running"] = asyncio.Event()
         patient = QUICK._replace(pauses=(3_600.0,))
-        async with opened(tmp_path, actor, pace=patient) as (service, work):
+        async with opened(folder, actor, pace=patient) as (service, work):
             tenant = service.tenant("default")
             await work.timetable.create(
                 Schedule(name="daily", session="a", cron="0 9 * * *", prompt="daily"), now=time.time()
@@ -260,7 +281,7 @@ def test_a_session_that_is_deleted_takes_its_open_work_with_it(tmp_path: Path) -
             await work.run("default", "a", "running", key="k1")
             await work.run("default", "b", "again", key="k2")
             await until(lambda: set(actor.prompts) == {"running", "again"})
-            await until(lambda: any(status == "DELAYED" for _, status, _ in jobs(tmp_path)))
+            await until(lambda: any(status == "DELAYED" for _, status, _ in jobs(folder)))
             for session in ("a", "b"):
                 await tenant.delete(session)
             await done(work)
@@ -273,7 +294,7 @@ def test_a_session_that_is_deleted_takes_its_open_work_with_it(tmp_path: Path) -
 # ── schedules ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_what_is_due_is_said_once_in_its_session_after_what_was_said_before(tmp_path: Path) -> None:
+def test_what_is_due_is_said_once_in_its_session_after_what_was_said_before(tmp_path: Path, folder: Path) -> None:
     async def main() -> None:
         actor, clock = Actor({}), Clock()
         gate = actor.waits["hello"] = asyncio.Event()
@@ -288,7 +309,7 @@ def test_what_is_due_is_said_once_in_its_session_after_what_was_said_before(tmp_
             {"name": "never", "session": "news", "cron": "0 9 * * *", "prompt": "?", "missed": "skip"},
         ]
         config = load(tmp_path, flags={"schedule": tables}, environ={}, user_folder=tmp_path)
-        async with opened(tmp_path / "server", actor, config=config, clock=clock) as (service, work):
+        async with opened(folder, actor, config=config, clock=clock) as (service, work):
             room = await service.tenant("acme").ensure("news")
             await room.say("hello", key="k")
             await until(lambda: actor.prompts == ["hello"])
@@ -331,10 +352,10 @@ def test_a_schedule_of_the_configuration_that_means_nothing_is_named(tmp_path: P
 # ── summaries ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_summary_that_will_be_needed_soon_is_written_in_the_background(tmp_path: Path) -> None:
+def test_a_summary_that_will_be_needed_soon_is_written_in_the_background(folder: Path) -> None:
     async def main() -> None:
         actor = Actor({}, window=3_000)
-        async with opened(tmp_path, actor) as (service, work):
+        async with opened(folder, actor) as (service, work):
             room = await service.tenant("default").ensure("long")
 
             async def summarised() -> bool:
@@ -347,7 +368,7 @@ def test_a_summary_that_will_be_needed_soon_is_written_in_the_background(tmp_pat
                 if await summarised():
                     break
             assert await summarised()
-            assert len(jobs(tmp_path)) >= 1
+            assert len(jobs(folder)) >= 1
 
     asyncio.run(main())
 
@@ -378,19 +399,19 @@ class Evil:
         return os.mkdir, (str(self.path),)
 
 
-def test_a_pickle_in_the_worker_s_file_is_never_read_and_its_run_is_given_up(tmp_path: Path) -> None:
+def test_a_pickle_in_the_worker_s_file_is_never_read_and_its_run_is_given_up(folder: Path) -> None:
     async def main() -> None:
-        actor, trap = Actor({}), tmp_path / "trap"
+        actor, trap = Actor({}), folder / "trap"
         actor.waits["long"] = asyncio.Event()
-        async with opened(tmp_path, actor) as (_, work):
+        async with opened(folder, actor) as (_, work):
             await work.run("default", "news", "long", key="k")
             await until(lambda: actor.prompts == ["long"])
         evil = base64.b64encode(pickle.dumps(Evil(trap))).decode()
-        database = sqlite3.connect(tmp_path / "work.db")
+        database = sqlite3.connect(folder / "work.db")
         with database:
             database.execute("UPDATE workflow_status SET inputs = ?, serialization = 'py_pickle'", (evil,))
         database.close()
-        async with opened(tmp_path, actor, pace=QUICK._replace(sweep=0.0)) as (service, work):
+        async with opened(folder, actor, pace=QUICK._replace(sweep=0.0)) as (service, work):
             await done(work)
             notes = [
                 line for line in await talk(await service.tenant("default").room("news")) if "note" in line
@@ -491,7 +512,7 @@ def said(folder: Path, tenant: str) -> dict[str, list[str]]:
 
 
 def test_kill_9_at_any_point_loses_no_run_and_does_none_twice_and_another_process_goes_on(
-    tmp_path: Path,
+    tmp_path: Path, folder: Path
 ) -> None:
     gate, failing = tmp_path / "gate", tmp_path / "failing"
     gate.touch()
@@ -504,7 +525,7 @@ def test_kill_9_at_any_point_loses_no_run_and_does_none_twice_and_another_proces
     failing.touch()
     gate.unlink()
     second = Process(tmp_path, "second")
-    wait(lambda: any(status == "DELAYED" for _, status, _ in jobs(tmp_path / "server")))
+    wait(lambda: any(status == "DELAYED" for _, status, _ in jobs(folder)))
     second.ask("default", "s-b1", "b1")
     second.kill()  # between two attempts, and as soon as something is promised
 
@@ -532,4 +553,4 @@ def test_kill_9_at_any_point_loses_no_run_and_does_none_twice_and_another_proces
     answers = [line for talk in talks.values() for line in talk[1::2]]
     assert len(answers) == 20
     assert {"answered by third", "answered by fourth"} >= set(answers)
-    assert b"do c-" not in (tmp_path / "server" / "work.db").read_bytes()
+    assert b"do c-" not in (folder / "work.db").read_bytes()

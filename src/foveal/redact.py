@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import re
+from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Any, Final, TypeVar, cast
 
@@ -107,8 +108,24 @@ def scrub_json(text: str) -> str:
     The text is not parsed as a whole: what is not changed stays as it was written, and no depth is too deep."""
     if not _may_have(text):
         return text
-    scrubbed = _STRINGS.sub(_in_json, text)
-    return text if scrubbed == text else scrubbed
+    keys = list(private_keys(text))
+    starts = [key.start for key in keys]
+
+    def literal(match: re.Match[str], group: str, *, under: str = "") -> str:
+        start, end = match.span(group)
+        at = bisect_left(starts, end) - 1  # a key that is a list of lines stands in several strings
+        if at >= 0 and keys[at].end > start and not start < keys[at].start <= keys[at].end < end:
+            return f'"{_placeholder("", keys[at])}"'
+        return _literal(match[group], under=under)
+
+    def scrubbed(match: re.Match[str]) -> str:
+        if match["alone"] is not None:
+            return literal(match, "alone")
+        value = literal(match, "value", under=match["key"][1:-1]) if match["value"] is not None else ""
+        return literal(match, "key") + match["colon"] + value
+
+    done = _STRINGS.sub(scrubbed, text)
+    return text if done == text else done
 
 
 def _arguments(text: str) -> str:
@@ -120,14 +137,6 @@ def _arguments(text: str) -> str:
 
 def _may_have(text: str) -> bool:
     return bool(found(text) or _ESCAPED.search(text))
-
-
-def _in_json(match: re.Match[str]) -> str:
-    if match["alone"] is not None:
-        return _literal(match["alone"])
-    value = match["value"]
-    key = _literal(match["key"])
-    return key + match["colon"] + (_literal(value, under=match["key"][1:-1]) if value else "")
 
 
 def _literal(literal: str, *, under: str = "") -> str:

@@ -13,7 +13,7 @@ import logging
 import os
 import sys
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,20 +23,27 @@ if TYPE_CHECKING:
     from socket import socket
 
     from foveal.apps.server.closing import Ending
+    from foveal.apps.server.dropin import Upstreams
     from foveal.apps.server.stopping import Stop
     from foveal.service import Service
 
 COMMANDS: Final = ("serve",)
 NEEDED: Final = ("starlette", "uvicorn", "aiohttp", "prometheus_client", "dbos")
+USUAL: Final = "~/.local/share/foveal/server"
+FURTHER: Final = """`foveal config` shows all settings and where each was set. Of the environment count the keys and
+addresses of providers (OPENAI_API_KEY, OPENAI_BASE_URL, ANTHROPIC_API_KEY, ANTHROPIC_BASE_URL and others), and
+TELEGRAM_BOT_TOKEN and DISCORD_BOT_TOKEN, each of which starts a bot. Without a key a small local model answers."""
+FILES: Final = 65_536
+"""That are enough to have open at once."""
 
 
 def add_commands(commands: Any) -> None:
     """Add the command to the parser."""
     about = "serve sessions and drop-in endpoints over HTTP, Telegram and Discord"
-    parser = commands.add_parser("serve", help=about, description=about)
+    parser = commands.add_parser("serve", help=about, description=about, epilog=FURTHER)
     parser.add_argument("--host", metavar="ADDRESS", help="where to listen; default: this machine only")
     parser.add_argument("--port", type=int, metavar="PORT", help="default: 8790; 0 takes a free one")
-    parser.add_argument("--folder", metavar="PATH", help="where everything is kept")
+    parser.add_argument("--folder", metavar="PATH", help=f"where everything is kept; default: {USUAL}")
     parser.add_argument("--model", metavar="NAME", help="provider/model for sessions of this server")
     parser.add_argument(
         "--window", type=int, metavar="TOKENS", help="what the model holds, if you know better"
@@ -70,10 +77,12 @@ async def _serve(given: argparse.Namespace) -> int:
     from foveal.apps.server.greeting import greeting, say
     from foveal.apps.server.listening import bound, url_of
     from foveal.apps.server.stopping import Stop, end
+    from foveal.apps.server.warming import warm
     from foveal.config import load
     from foveal.service import Service
 
     config = load(flags=_flags(given))
+    _open_many_files()
     async with AsyncExitStack() as stack:
         listener = bound(config.get("server.host"), config.get("server.port"))
         stack.callback(listener.close)
@@ -85,9 +94,11 @@ async def _serve(given: argparse.Namespace) -> int:
         stop.listen()
         if not await fetched(service, stop):
             return 0
-        await stack.enter_async_context(_running(service, listener, ending))
+        warm(config)
+        upstreams = await stack.enter_async_context(_running(service, listener, ending))
         url = url_of(listener)
-        say("\n".join([*await greeting(service, url), *(f"  note      {note}" for note in config.notes)]))
+        told = await greeting(service, url, upstreams=upstreams)
+        say("\n".join([*told, *(f"  note      {note}" for note in config.notes)]))
         logs.tell("listening", {"url": url, "pid": os.getpid()})
         await stop.asked.wait()
         logs.tell("stopping")
@@ -112,6 +123,17 @@ def _flags(given: argparse.Namespace) -> dict[str, Any]:
     return flags
 
 
+def _open_many_files() -> None:
+    """As many as the system lets us, within reason: each stream takes two, and each tenant some."""
+    with suppress(ImportError, OSError, ValueError):
+        import resource
+
+        few, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        wanted = FILES if most == resource.RLIM_INFINITY else min(FILES, most)
+        if few != resource.RLIM_INFINITY and few < wanted:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
+
+
 def _lost(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     """What no task has caught: told by its type, since its words may be a message's."""
     from foveal.apps.server import logs
@@ -121,13 +143,16 @@ def _lost(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
 
 async def _safe(service: Service) -> None:
     """Nobody serves the world without a token. This is also the first look into the file."""
+    from foveal.apps.server.commands import command
+    from foveal.apps.server.greeting import named_folder
     from foveal.apps.server.headers import is_loopback
     from foveal.service.tokens import Tokens
 
     host = service.ground.config.get("server.host")
     if not await Tokens(service.ground.cabinet).any() and not is_loopback(host):
+        create = command("token create", named_folder(service))
         raise FovealError(
-            f"{host} can be reached from other machines, and there is no token yet: `foveal token create` makes one"
+            f"{host} can be reached from other machines, and there is no token yet: {create} makes one"
         )
 
 
@@ -149,7 +174,7 @@ async def fetched(service: Service, stop: Stop) -> bool:
 
 
 @asynccontextmanager
-async def _running(service: Service, listener: socket, ending: Ending) -> AsyncIterator[None]:
+async def _running(service: Service, listener: socket, ending: Ending) -> AsyncIterator[Upstreams]:
     """Everything, in the order in which it can begin, and ends the other way round."""
     from foveal.apps.server.app import app
     from foveal.apps.server.dropin import Upstreams
@@ -164,7 +189,7 @@ async def _running(service: Service, listener: socket, ending: Ending) -> AsyncI
         made = app(service, upstreams=upstreams, work=work, ending=ending)
         await service.recover()
         await stack.enter_async_context(listening(made, listener))
-        yield
+        yield upstreams
 
 
 async def _gateways(service: Service, stack: AsyncExitStack) -> None:

@@ -40,10 +40,12 @@ class Cabinet:
 
     async def do(self, act: Act[T], *, lasting: bool = True) -> T:
         """Change something, in a transaction of its own."""
+        self._check_open()
         return await self._crew.do(lambda: self._carried_out("BEGIN IMMEDIATE", act, lasting=lasting))
 
     async def look(self, act: Act[T]) -> T:
         """Read one state of it."""
+        self._check_open()
         return await self._crew.do(lambda: self._carried_out("BEGIN", act, lasting=True))
 
     async def sweep(self) -> None:
@@ -53,6 +55,7 @@ class Cabinet:
             with told(str(self.path)), suppress(apsw.BusyError):
                 self._opened().wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
 
+        self._check_open()
         await self._crew.do(act)
 
     async def close(self) -> None:
@@ -61,6 +64,10 @@ class Cabinet:
             self._closed = True
             await self._crew.do(self._close)
             self._crew.stop()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreError(f"{self.path} is closed")
 
     # ── in the thread ────────────────────────────────────────────────────────────────────────────────
 
@@ -78,8 +85,6 @@ class Cabinet:
                     connection.execute("ROLLBACK")
 
     def _opened(self) -> apsw.Connection:
-        if self._closed:
-            raise StoreError(f"{self.path} is closed")
         if self._connection is None:
             make(str(self.path))
             connection = connected(str(self.path), self._timeout)

@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, tzinfo
 from functools import lru_cache
@@ -24,20 +25,23 @@ LONGEST: Final = 256
 _TURN: Final = timedelta(hours=4)
 """More than clocks ever go back at once: so far cronsim's times may lie on the wrong side of where it began."""
 _YEARS: Final = range(1971, 9000)
-_ALLOWED: Final = (
+ALLOWED: Final = (
     'five fields: minute, hour, day of the month, month, day of the week, such as "0 9 * * MON-FRI"'
 )
+ZONES: Final = "a name such as UTC, Europe/Berlin or America/New_York"
+_NO_ZONES: Final = re.compile(r"(localtime|posixrules|Factory)\Z|(posix|right)/")
+"""Names that mean something else on another machine, or that count leap seconds."""
 
 
 def check(cron: str, *, zone: str) -> None:
     """Raise `BadSetting` for a line that says nothing, or a zone that there is not."""
     where = _zone(zone)
-    if len(cron) > LONGEST or len(cron.split()) != 5:
-        raise BadSetting("cron", cron[:LONGEST], _ALLOWED)
+    if len(cron) > LONGEST or len(cron.split()) != 5 or not cron.isprintable():
+        raise BadSetting("cron", cron[:LONGEST], ALLOWED)
     try:
         next(CronSim(cron, datetime(2024, 1, 1, tzinfo=where)))
     except (CronSimError, ValueError, AssertionError, TypeError) as problem:
-        raise BadSetting("cron", cron, f"{_ALLOWED} ({problem})") from None
+        raise BadSetting("cron", cron, f"{ALLOWED} ({problem})") from None
     except StopIteration:
         raise BadSetting("cron", cron, "a line that some day matches") from None
 
@@ -84,6 +88,8 @@ def _zone(name: str) -> tzinfo:
     if name == "UTC":
         return UTC
     try:
-        return ZoneInfo(name)
+        if not _NO_ZONES.match(name):
+            return ZoneInfo(name)
     except (KeyError, ValueError, OSError):
-        raise BadSetting("zone", name, "a name such as UTC, Europe/Berlin or America/New_York") from None
+        pass
+    raise BadSetting("zone", name, ZONES)

@@ -8,6 +8,8 @@
 
 from __future__ import annotations
 
+from hashlib import blake2b
+from math import inf
 from typing import Any, Final, Literal, NamedTuple, cast
 
 import apsw
@@ -50,6 +52,12 @@ class Entry(NamedTuple):
     why: str
     problem: str
     sort: str
+
+    @property
+    def turn(self) -> str:
+        """The name of its turn, which does not tell how many messages there were in other sessions."""
+        place = f"{self.tenant}\0{self.session}\0{self.id}"
+        return blake2b(place.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
     @property
     def said(self) -> Content:
@@ -122,14 +130,16 @@ class Desk:
         """The message that came last."""
         return await self._cabinet.look(lambda db: _newest(db, tenant, session))
 
-    async def waiting(self) -> list[tuple[str, str, int]]:
-        """The sessions that have messages which are not done, by tenant and id, and how many."""
+    async def waiting(self, *, before: float = inf) -> list[tuple[str, str, int]]:
+        """The sessions that have messages which are not done, by tenant and id, and how many; only those whose
+        oldest came before a time."""
 
         def act(db: apsw.Connection) -> list[tuple[str, str, int]]:
             query = (
-                "SELECT tenant, session, count(*) FROM inbox WHERE state <> 'done' GROUP BY tenant, session"
+                "SELECT tenant, session, count(*) FROM inbox WHERE state <> 'done'"
+                " GROUP BY tenant, session HAVING min(at) < ?"
             )
-            return list(db.execute(query))
+            return list(db.execute(query, (before,)))
 
         return await self._cabinet.look(act)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import suppress
 from typing import Final
 
 from foveal.agent import Agent
@@ -20,7 +21,7 @@ from foveal.tools.recalled import recalled
 from foveal.tools.tool import Toolbox
 
 TOPIC: Final = "message"
-"""Of the note that stands before the user's words and has their key."""
+"""Of the note that stands before the user's words and names their turn."""
 
 
 class Performance:
@@ -38,13 +39,20 @@ class Performance:
         """Until the turn has ended, in whatever way, and the desk knows. Raises when the words cannot be stored in
         the session: then they stay on the desk."""
         turn, began, model = self._turn, time.monotonic(), self._agent.provider.name
-        place = {"tenant": turn.tenant, "session": turn.session, "turn": turn.id}
-        self._ground.tell(TurnBegan(**place, model=model))
+        place = {"tenant": turn.tenant, "session": turn.session, "turn": turn.id, "model": model}
+
+        def told(outcome: Outcome) -> None:
+            seconds = time.monotonic() - began
+            self._ground.tell(TurnEnded(**place, seconds=seconds, why=outcome.why, problem=outcome.sort))
+
+        self._ground.tell(TurnBegan(**place))
         try:
             answer = await self._heard()  # whoever stops the turn stops what comes after this
         except FovealError as problem:
-            told = f"the message is kept, and will be answered later: {problem}"
-            turn.end(Outcome(why="failed", problem=told, sort=type(problem).__name__, kept=True))
+            said = f"the message is kept, and will be answered later: {problem}"
+            outcome = Outcome(why="failed", problem=said, sort=type(problem).__name__, kept=True)
+            turn.end(outcome)
+            told(outcome)
             raise
         outcome = await self._outcome(asyncio.create_task(self._perform(answer)))
         try:
@@ -53,12 +61,16 @@ class Performance:
             )
         finally:  # the log has it: if the desk has not, it will be found there
             turn.end(outcome)
-        seconds = time.monotonic() - began
-        self._ground.tell(
-            TurnEnded(**place, model=model, seconds=seconds, why=outcome.why, problem=outcome.sort)
-        )
-        if self._ground.later is not None and outcome.why != "failed" and await self._session.due():
-            await self._ground.later(turn.tenant, turn.session, self._session.last)
+            told(outcome)
+        if outcome.why != "failed":
+            await self._look_ahead()
+
+    async def _look_ahead(self) -> None:
+        """Have the summary written that will be needed soon, or ask for it after the next turn."""
+        if self._ground.later is not None:
+            with suppress(FovealError):
+                if await self._session.due():
+                    await self._ground.later(self._turn.tenant, self._turn.session, self._session.last)
 
     async def _outcome(self, task: asyncio.Task[Why]) -> Outcome:
         self._turn.begin(task.cancel)
@@ -89,7 +101,7 @@ class Performance:
         if self._entry.kind == "again" or heard:
             await self._agent.resume()
         else:
-            note = Noted(text=self._entry.key, topic=TOPIC)
+            note = Noted(text=self._entry.turn, topic=TOPIC)
             heard = (await self._agent.hear(self._entry.said, note, dialect=self._entry.dialect)).handle
         if heard:
             self._turn.tell(Heard(handle=heard))
@@ -126,7 +138,7 @@ def said_in(events: list[Event], entry: Entry) -> tuple[str, Answered | None]:
         if isinstance(fact, Noted) and fact.topic == TOPIC:
             if mine:
                 break  # the next message
-            mine = fact.text == entry.key
+            mine = fact.text == entry.turn
         elif mine and isinstance(fact, Noted) and fact.topic == "turn":
             answer = None  # what was said so far is no answer
         elif mine and isinstance(fact, UserSaid):

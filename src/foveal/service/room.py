@@ -22,7 +22,7 @@ import msgspec
 from foveal.accounts import Accounts
 from foveal.agent import Agent
 from foveal.errors import Busy, FovealError
-from foveal.events import AnyFact, Content, Dialect, Event, UserSaid
+from foveal.events import AnyFact, Content, Dialect, Event, Noted, UserSaid
 from foveal.ports import Hit, SessionInfo
 from foveal.redact import scrub
 from foveal.report import Report
@@ -100,9 +100,11 @@ class Room:
             await asyncio.wait([self._task])
 
     def stop(self) -> None:
-        """End the turn that runs."""
+        """End the turn that runs, or the waiting for one's turn while another process works on the session."""
         if self._running is not None:
             self._running.stop()
+        elif self._task is not None:
+            self._task.cancel()
 
     def leave(self) -> None:
         """The session will be erased: end the turn that runs, and begin no other."""
@@ -113,7 +115,7 @@ class Room:
         entry, fresh = await self._ground.desk.put(
             self.tenant,
             self.id,
-            key=key or uuid4().hex,
+            key=self._harmless(key) or uuid4().hex,
             content=content,
             dialect=dialect,
             now=self._ground.clock(),
@@ -127,11 +129,17 @@ class Room:
             await self._ground.tell_waiting()
         return turn
 
+    def _harmless(self, key: str) -> str:
+        """A key that may be stored: some clients use secrets for that, too."""
+        if self._ground.redact is None or scrub(key) == key:
+            return key
+        return f"key-{blake2b(key.encode('utf-8', 'surrogatepass'), digest_size=16).hexdigest()}"
+
     def _turn(self, entry: Entry) -> Turn:
         """The turn of a message, the same for all who ask."""
         known = self._turns.get(entry.id)
         if known is None or (known.state == "ended" and entry.state != "done"):
-            known = Turn(_turn_id(entry), tenant=self.tenant, session=self.id, key=entry.key)
+            known = Turn(entry.turn, tenant=self.tenant, session=self.id, key=entry.key)
             self._turns[entry.id] = known
             ended = [id for id, turn in self._turns.items() if turn.state == "ended"]
             for id in ended[: max(0, len(self._turns) - KEPT)]:
@@ -207,6 +215,11 @@ class Room:
         async with self._ground.turnstile.hold(self.tenant, self.id):
             return await self.session.append(*facts)
 
+    async def note(self, text: str, *, topic: str) -> None:
+        """Leave a note for whoever reads the log, between turns."""
+        async with self._ground.turnstile.hold(self.tenant, self.id):
+            await self.session.append(Noted(text=text, topic=topic))
+
     async def compact(self, focus: str = "") -> Compaction:
         """Summarise old turns now; raises `NotCompacted`."""
         self._at_rest("compact it")
@@ -256,8 +269,3 @@ class Room:
     async def close(self) -> None:
         """Stop what is being written in the background."""
         await self.session.close()
-
-
-def _turn_id(entry: Entry) -> str:
-    """A name that does not tell how many messages there were in other sessions."""
-    return blake2b(f"{entry.tenant}\0{entry.session}\0{entry.id}".encode(), digest_size=8).hexdigest()

@@ -7,7 +7,9 @@ import os
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from math import inf
 from pathlib import Path
+from typing import Final
 
 from foveal.config import Config
 from foveal.errors import FovealError, UnknownSession
@@ -15,6 +17,9 @@ from foveal.service.ground import LOG, Ground
 from foveal.service.places import Places, default_folder
 from foveal.service.room import Room
 from foveal.service.tenants import Tenant
+
+CARE: Final = 10.0
+"""Seconds between two looks at what lies on the desk."""
 
 
 class Service:
@@ -37,9 +42,11 @@ class Service:
         place = folder or Path(config.get("server.folder") or default_folder(environment)).expanduser()
         ground = Ground(config, Places.made(place.absolute()), environment=environment, clock=clock)
         service = cls(ground)
+        care = asyncio.create_task(service._take_care())
         try:
             yield service
         finally:
+            care.cancel()
             await service.close()
 
     def tenant(self, name: str) -> Tenant:
@@ -53,21 +60,38 @@ class Service:
         """Those that are open in this process."""
         return [room for tenant in self._tenants.values() for room in tenant.rooms]
 
-    async def recover(self) -> int:
-        """Take up the messages that another process has left; how many."""
+    async def recover(self, *, before: float = inf) -> int:
+        """Take up the messages that a process has left which died, or could not store them; how many. Sessions that
+        somebody works on are left to him."""
         found = 0
-        for tenant, session, count in await self.ground.desk.waiting():
-            try:
-                room = await self.tenant(tenant).room(session)
-            except UnknownSession:
-                await self.ground.desk.forget(tenant, session)
+        for tenant, session, count in await self.ground.desk.waiting(before=before):
+            hold = await self.ground.turnstile.try_hold(tenant, session)
+            if hold is None:
                 continue
-            except FovealError as problem:  # its messages wait; the others need not
-                LOG.error("messages of tenant %s cannot be taken up: %s", tenant, type(problem).__name__)
-                continue
-            room.take_up()
-            found += count
+            hold.release()
+            found += count if await self._taken_up(tenant, session) else 0
         return found
+
+    async def _taken_up(self, tenant: str, session: str) -> bool:
+        try:
+            room = await self.tenant(tenant).room(session)
+        except UnknownSession:
+            await self.ground.desk.forget(tenant, session)
+            return False
+        except FovealError as problem:  # its messages wait; the others need not
+            LOG.error("messages of tenant %s cannot be taken up: %s", tenant, type(problem).__name__)
+            return False
+        room.take_up()
+        return True
+
+    async def _take_care(self) -> None:
+        """Now and then, see to messages that nobody has taken up."""
+        while True:
+            await asyncio.sleep(CARE)
+            try:
+                await self.recover(before=self.ground.clock() - CARE)
+            except FovealError as problem:
+                LOG.error("what lies on the desk is not known: %s", type(problem).__name__)
 
     async def end_turns(self, *, grace: float) -> None:
         """Begin nothing new, wait for the turns that run, and stop those that take longer than `grace` seconds:

@@ -47,7 +47,7 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
     following: float
     """When it is due next, if it is enabled."""
     due: float | None = None
-    """The time that it ran for last."""
+    """The time that it ran for last: one of its own, or when somebody asked for it."""
     result: Result = ""
     """What became of its last run."""
 
@@ -61,7 +61,19 @@ class UnknownSchedule(FovealError, LookupError):
 
 
 class ScheduleExists(FovealError):
-    """The name is taken, or the schedule is not this interface's to change."""
+    """The name is taken."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"there is a schedule {name!r}; change that one, or choose another name")
+        self.name = name
+
+
+class ConfiguredSchedule(FovealError):
+    """The schedule is one of the configuration, and changed there."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"schedule {name!r} is in the configuration; change it in foveal.toml")
+        self.name = name
 
 
 class Timetable:
@@ -81,10 +93,9 @@ class Timetable:
         line = Line(schedule=schedules.checked(schedule), following=schedules.following(schedule, after=now))
 
         def act(connection: apsw.Connection) -> Line:
-            if _lines(connection, "WHERE tenant = ? AND name = ?", schedule.tenant, schedule.name):
-                raise ScheduleExists(
-                    f"there is a schedule {schedule.name!r}; change that one, or choose a name"
-                )
+            if _lines(connection, "WHERE tenant = ? AND name = ?", *_name(schedule)):
+                _own(connection, *_name(schedule))
+                raise ScheduleExists(schedule.name)
             sql = "SELECT count(*) FROM schedules WHERE tenant = ?"
             if (count := connection.execute(sql, (schedule.tenant,)).get) >= MOST:
                 raise BadSetting("schedules", count + 1, f"at most {MOST:,}; delete some first")
@@ -152,7 +163,8 @@ class Timetable:
             line = _line(connection, tenant, name)
             wanted = _errand(line.schedule, f"now/{now:.6f}", now=now)
             write_down(connection, wanted)
-            _tell(connection, tenant, name, "waiting")
+            sql = "UPDATE schedules SET due = ?, result = 'waiting' WHERE tenant = ? AND name = ?"
+            connection.execute(sql, (now, tenant, name))
             return wanted.key
 
         return await self._cabinet.do(act)
@@ -229,7 +241,7 @@ def _line(connection: apsw.Connection, tenant: str, name: str) -> Line:
 def _own(connection: apsw.Connection, tenant: str, name: str) -> Line:
     line = _line(connection, tenant, name)
     if line.schedule.source == "config":
-        raise ScheduleExists(f"schedule {name!r} is in the configuration; change it in foveal.toml")
+        raise ConfiguredSchedule(name)
     return line
 
 

@@ -10,14 +10,16 @@ It works on the server's folder, whether or not the server runs.
 from __future__ import annotations
 
 import os
+import shlex
 import time
-from argparse import Namespace
+from argparse import ArgumentTypeError, Namespace
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from foveal.config import load
+from foveal.visible import one_line
 
 if TYPE_CHECKING:
     from foveal.service.pairing import Face, Pairing
@@ -30,11 +32,17 @@ def add_commands(commands: Any) -> None:
     """Add the command to the parser."""
     about = "let somebody talk to the bot on Telegram or Discord"
     pair = commands.add_parser("pair", help=about, description=about)
-    pair.add_argument("face", choices=FACES, help="which bot")
-    pair.add_argument("--folder", type=Path, help="the server's folder (server.folder)")
+    pair.add_argument("face", type=_face, metavar="|".join(FACES), help="where the bot is")
+    pair.add_argument("--folder", type=Path, metavar="PATH", help="the server's folder (server.folder)")
     what = pair.add_mutually_exclusive_group()
     what.add_argument("--list", action="store_true", help="who was let in by a code")
     what.add_argument("--forget", type=int, metavar="ID", help="let this user in no longer")
+
+
+def _face(text: str) -> str:
+    if text.lower() not in FACES:
+        raise ArgumentTypeError(f"there is no bot on {one_line(text)!r}, only on {' and '.join(FACES)}")
+    return text.lower()
 
 
 async def pair(given: Namespace) -> int:
@@ -45,7 +53,7 @@ async def pair(given: Namespace) -> int:
         if given.list:
             return await _listed(pairing, given.face)
         if given.forget is not None:
-            return await _forgotten(pairing, given.face, given.forget)
+            return await _forgotten(pairing, given)
         code = await pairing.offer(given.face, now=time.time())
     print(f"Send this to the bot on {given.face.capitalize()} within {LIFE / 60:.0f} minutes:\n")
     print(f"    /pair {code}\n")
@@ -62,13 +70,13 @@ async def _listed(pairing: Pairing, face: Face) -> int:
     return 0
 
 
-async def _forgotten(pairing: Pairing, face: Face, user: int) -> int:
-    if await pairing.forget(face, user):
-        print(f"{user} may no longer talk to the bot on {face.capitalize()}")
+async def _forgotten(pairing: Pairing, given: Namespace) -> int:
+    user, bot = given.forget, f"the bot on {given.face.capitalize()}"
+    if await pairing.forget(given.face, user):
+        print(f"{user} may no longer talk to {bot}")
         return 0
-    print(
-        f"{user} is not paired with the bot on {face.capitalize()}; `foveal pair {face} --list` shows who is"
-    )
+    where = f" --folder {shlex.quote(str(given.folder))}" if given.folder else ""
+    print(f"{user} is not paired with {bot}; `foveal pair {given.face}{where} --list` shows who is")
     return 1
 
 

@@ -181,12 +181,16 @@ class Talk:
         async for says in self._answer(turn, key=message.key):
             yield says
 
-    def unasked(self, room: Room, turn: Turn) -> tuple[int, Saying] | None:
-        """The chat that a turn belongs to which nobody in it asked for (a schedule's), and what to say there."""
+    async def unasked(self, room: Room, turn: Turn) -> tuple[int, Saying] | None:
+        """The chat that a turn belongs to which nobody in it asked for (a schedule's), and what to say there. It is
+        owed like any other answer."""
         chat = chat_of(self.face, room.id)
         if chat is None or turn.key.startswith(f"{self.face}-"):
             return None
-        return chat, self._guarded(self._answer(turn))
+        message = Message(key=turn.key, chat=chat, session=room.id)
+        await self._chats.begin(self.face, message, now=self._now())
+        self._delivering.add(turn.key)
+        return chat, self._guarded(self._answer(turn, key=turn.key))
 
     # ── answers ──────────────────────────────────────────────────────────────────────────────────────
 

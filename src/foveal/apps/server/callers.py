@@ -33,6 +33,8 @@ class Callers:
         """Who it is; None for somebody who needs a token and has none that is good."""
         secret = secret_of(headers)
         found = await self._owner(secret) if secret else None
+        if secret:  # whoever has one speaks of a token that was made: what is remembered of none is old
+            self._asked = float("-inf")
         if found is not None or await self.needed():
             return found
         return OPEN

@@ -4,15 +4,17 @@
     foveal token list
     foveal token revoke ID
 
-It works on the server's folder, whether or not the server runs; a server that runs notices within a second.
+It works on the server's folder (`--folder`, if it is not the configured one), whether or not the server runs; a
+server that runs notices within a second.
 """
 
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 import time
-from argparse import Namespace
+from argparse import SUPPRESS, ArgumentParser, Namespace
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -26,21 +28,40 @@ if TYPE_CHECKING:
 
 COMMANDS: Final = ("token",)
 LONGEST: Final = 200
+FOLDER: Final[dict[str, Any]] = {
+    "type": Path,
+    "metavar": "PATH",
+    "help": "the server's folder; default: that of the configuration (server.folder)",
+}
 
 
 def add_commands(commands: Any) -> None:
     """Add the command to the parser."""
     about = "make, list and revoke the tokens that clients of the server need"
     token = commands.add_parser("token", help=about, description=about)
-    token.add_argument("--folder", type=Path, metavar="PATH", help="the server's folder (server.folder)")
-    acts = token.add_subparsers(dest="act", required=True, metavar="ACT")
-    create = acts.add_parser("create", help="a new token; its secret is printed once")
+    token.add_argument("--folder", **FOLDER)
+    acts = token.add_subparsers(dest="act", required=True, metavar="create|list|revoke")
+    create = _act(acts, "create", "a new token; its secret is printed once")
     create.add_argument(
         "--tenant", default="default", metavar="NAME", help="whose sessions it opens; default: default"
     )
     create.add_argument("--label", default="", metavar="TEXT", help="what it is for")
-    acts.add_parser("list", help="all tokens, without their secrets")
-    acts.add_parser("revoke", help="a token is good no longer").add_argument("id", metavar="ID")
+    _act(acts, "list", "all tokens, without their secrets")
+    revoke = _act(acts, "revoke", "a token is good no longer")
+    revoke.add_argument("id", metavar="ID", help="as `foveal token list` shows it")
+
+
+def _act(acts: Any, name: str, about: str) -> ArgumentParser:
+    """A part of the command; the folder may stand before it and behind it."""
+    made: ArgumentParser = acts.add_parser(name, help=about, description=about)
+    made.add_argument("--folder", **{**FOLDER, "default": SUPPRESS})
+    return made
+
+
+def command(words: str, folder: Path | None) -> str:
+    """A command to type, with the folder unless it is the one that is found anyway."""
+    where = "" if folder is None else f" --folder {shlex.quote(str(folder))}"
+    return f"`foveal {words}{where}`"
 
 
 async def token(given: Namespace) -> int:
@@ -49,8 +70,8 @@ async def token(given: Namespace) -> int:
         if given.act == "create":
             return await _create(tokens, given.tenant, given.label)
         if given.act == "list":
-            return await _list(tokens)
-        return await _revoke(tokens, given.id)
+            return await _list(tokens, given.folder)
+        return await _revoke(tokens, given.id, given.folder)
 
 
 async def _create(tokens: Tokens, tenant: str, label: str) -> int:
@@ -64,10 +85,10 @@ async def _create(tokens: Tokens, tenant: str, label: str) -> int:
     return 0
 
 
-async def _list(tokens: Tokens) -> int:
+async def _list(tokens: Tokens, folder: Path | None) -> int:
     every = await tokens.list()
     if not every:
-        print("no token yet: `foveal token create` makes one")
+        print(f"no token yet: {command('token create', folder)} makes one")
     for one in every:
         state = "good" if one.revoked is None else f"revoked {_day(one.revoked)}"
         print(
@@ -76,11 +97,12 @@ async def _list(tokens: Tokens) -> int:
     return 0
 
 
-async def _revoke(tokens: Tokens, id: str) -> int:
+async def _revoke(tokens: Tokens, id: str, folder: Path | None) -> int:
     if await tokens.revoke(id, now=time.time()):
         print(f"token {id} is revoked")
         return 0
-    print(f"there is no good token {one_line(id, width=40)}; `foveal token list` shows them", file=sys.stderr)
+    told = f"there is no good token {one_line(id, width=40)}; {command('token list', folder)} shows them"
+    print(told, file=sys.stderr)
     return 1
 
 

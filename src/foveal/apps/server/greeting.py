@@ -1,20 +1,28 @@
-"""What `foveal serve` says when it begins: where it is, what it uses, who may come in, and what to change in a
-client."""
+"""What `foveal serve` says when it begins: where it is, what it uses, who may come in, what to change in a client,
+and where its requests go then."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
+from urllib.parse import urlsplit
 
 from foveal import __version__
-from foveal.config import Config
+from foveal.apps.server.commands import command
+from foveal.apps.server.dropin import Upstreams
+from foveal.apps.server.headers import is_loopback
 from foveal.errors import FovealError
+from foveal.models_io.choose import SERVICES
 from foveal.service import Service
+from foveal.service.schedules import stamp
+from foveal.service.timetable import Timetable
 from foveal.service.tokens import Tokens
 from foveal.visible import visible
 
+ALL: Final = ("0.0.0.0", "::", "")
+"""What a host is called that is every address of the machine."""
+_KEY: Final = ((b"authorization", b"Bearer a-client's-own-key"),)
 CHATS: Final = (("Telegram", "telegram", "TELEGRAM_BOT_TOKEN"), ("Discord", "discord", "DISCORD_BOT_TOKEN"))
 
 
@@ -23,45 +31,88 @@ def say(text: str) -> None:
     print(visible(text), file=sys.stderr, flush=True)
 
 
-async def greeting(service: Service, url: str) -> list[str]:
+async def greeting(service: Service, url: str, *, upstreams: Upstreams) -> list[str]:
     ground = service.ground
-    return [
-        f"foveal {__version__} serves at {url}",
+    host = ground.config.get("server.host")
+    everywhere = ", and at every other address of this machine" if host in ALL else ""
+    lines = [
+        f"foveal {__version__} serves at {url}{everywhere}",
         f"  model     {_model(service)}",
-        f'  drop-in   OpenAI(base_url="{url}/v1"), Anthropic(base_url="{url}")',
+        f'  drop-in   OpenAI(base_url="{url}/v1") → {await _goal(service, upstreams, "openai")}',
+        f'            Anthropic(base_url="{url}") → {await _goal(service, upstreams, "anthropic")}',
         f"  tokens    {await _tokens(service)}",
         f"  folder    {_short(ground.places.folder)}",
-        f"  chats     {_chats(ground.config, ground.environment)}",
+        f"  chats     {_chats(service)}",
         f"  API       {url}/openapi.json; health: /healthz; figures: /metrics",
     ]
+    if not is_loopback(host):
+        names = ", ".join(ground.config.get("server.hosts")) or "none"
+        lines.insert(5, f"  hosts     its addresses, localhost, and those of server.hosts ({names})")
+    if ground.config.schedules:
+        lines.insert(-1, f"  schedules {await _schedules(service)}")
+    return lines
 
 
 def _model(service: Service) -> str:
     try:
         provider = service.ground.provider("")
     except FovealError as problem:
-        return f"none, so there are drop-in endpoints only ({problem})"
+        return f"none, so there are drop-in endpoints only; --model provider/model names one ({problem})"
     return f"{provider.name}, {provider.model.window:,} tokens"
+
+
+async def _goal(service: Service, upstreams: Upstreams, whose: Literal["openai", "anthropic"]) -> str:
+    """Where drop-in requests go, as far as it may be told."""
+    target = await upstreams.target("anthropic" if whose == "anthropic" else "openai_chat", _KEY)
+    place = urlsplit(target.url).netloc.rpartition("@")[2]
+    known = SERVICES[whose]
+    ours = any(service.ground.environment.get(name) for name in known.keys)
+    return place if ours or place != urlsplit(known.url).netloc else f"{place}, with the client's own key"
 
 
 async def _tokens(service: Service) -> str:
     every = await Tokens(service.ground.cabinet).list()
     good = [token for token in every if token.revoked is None]
     if not every:
-        return "none: everybody on this machine may ask; `foveal token create` makes the first"
+        create = command("token create", named_folder(service))
+        return f"none: everybody on this machine may ask; {create} makes the first"
     tenants = sorted({token.tenant for token in good})
     return f"{len(good)} for {len(tenants)} tenant{'s' if len(tenants) != 1 else ''}; a request needs one"
 
 
-def _chats(config: Config, environment: Mapping[str, str]) -> str:
-    told = []
+def _chats(service: Service) -> str:
+    ground, told = service.ground, []
     for title, face, variable in CHATS:
-        if not environment.get(variable, "").strip():
+        if not ground.environment.get(variable, "").strip():
             told.append(f"{title} off ({variable} is not set)")
         else:
-            allowed = len(config.get(f"{face}.allowed"))
-            told.append(f"{title} on ({allowed} allowed, others by `foveal pair {face}`)")
+            allowed = len(ground.config.get(f"{face}.allowed"))
+            pair = command(f"pair {face}", named_folder(service))
+            told.append(f"{title} on ({allowed} allowed, others by {pair})")
     return ", ".join(told)
+
+
+async def _schedules(service: Service) -> str:
+    """Those of the configuration: a typing error shows in when they come."""
+    configured = service.ground.config.schedules
+    timetable = Timetable(service.ground.cabinet)
+    lines = [
+        line
+        for tenant in {schedule.tenant for schedule in configured}
+        for line in await timetable.lines(tenant)
+        if line.schedule.source == "config"
+    ]
+    told = f"{len(configured)} of the configuration"
+    if lines:
+        following = min(lines, key=lambda line: line.following)
+        told += f"; the next is {following.schedule.name}, at {stamp(following.following)}"
+    return told
+
+
+def named_folder(service: Service) -> Path | None:
+    """The folder, if other commands would not find it by themselves."""
+    given = service.ground.config.source("server.folder").sort == "flag"
+    return service.ground.places.folder if given else None
 
 
 def _short(path: Path) -> str:

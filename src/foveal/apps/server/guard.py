@@ -16,7 +16,16 @@ from typing import Final
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from foveal.apps.server.callers import Callers
-from foveal.apps.server.headers import Headers, first, host_of, is_cross_site, is_ours, too_large
+from foveal.apps.server.headers import (
+    Headers,
+    first,
+    host_of,
+    is_cross_site,
+    is_loopback,
+    is_ours,
+    secret_of,
+    too_large,
+)
 from foveal.apps.server.refusals import Refusal, answer, face_of, refusal_of
 from foveal.config import Config
 from foveal.errors import FovealError
@@ -43,6 +52,7 @@ class Guard:
         self._clock = clock
         self._rate = Rate(config.get("server.rate"))
         self._hosts = (*config.get("server.hosts"), config.get("server.host"))
+        self._abroad = not is_loopback(config.get("server.host"))
         self._max_body: int = config.get("server.max_body")
         self._max_depth: int = config.get("server.max_depth")
 
@@ -63,8 +73,7 @@ class Guard:
     def _check(self, headers: Headers, path: str) -> None:
         if too_large(headers):
             raise Refusal(431, "the headers of this request are too many or too large", code="headers")
-        host = host_of(headers)
-        if not is_ours(host, self._hosts):
+        if not is_ours(host_of(headers), self._hosts, addresses=self._abroad):
             told = "this server is not called by that name: add it to `server.hosts` if it should be"
             raise Refusal(421, told, code="wrong_host")
         if path not in OPEN and is_cross_site(headers):
@@ -80,8 +89,7 @@ class Guard:
             return None
         caller = await self._callers.caller(headers)
         if caller is None:
-            told = "this needs a token: Authorization: Bearer fv_… (`foveal token create` makes one)"
-            raise Refusal(401, told, code="no_token", headers={"WWW-Authenticate": "Bearer"})
+            raise _stranger(headers)
         wait = self._rate.wait(caller.token_id, now=self._clock()) if caller.token_id else 0.0
         if wait:
             seconds = math.ceil(wait)
@@ -109,3 +117,16 @@ class Guard:
             f"the body has more than {self._max_body:,} bytes (`server.max_body`)",
             code="request_too_large",
         )
+
+
+def _stranger(headers: Headers) -> Refusal:
+    """What somebody is told who has no token, or none that is good."""
+    code, told = (
+        "no_token",
+        "this needs a token: Authorization: Bearer fv_… (`foveal token create` makes one)",
+    )
+    if secret_of(headers):
+        code, told = "unknown_token", "this token is not known here, or was revoked"
+    elif first(headers, b"authorization") or first(headers, b"x-api-key"):
+        told += "; a provider's key of your own may stay where it is: then the token goes into X-Foveal-Token"
+    return Refusal(401, told, code=code, headers={"WWW-Authenticate": "Bearer"})

@@ -58,11 +58,21 @@ def host_of(headers: Headers) -> str:
     return _PORT.sub("", given[0].decode("latin-1").strip()).lower() if len(given) == 1 else ""
 
 
-def is_ours(host: str, names: Iterable[str]) -> bool:
+def is_address(host: str) -> bool:
+    """An address in figures; nobody can make it point elsewhere."""
+    try:
+        return bool(ip_address(host.strip("[]")))
+    except ValueError:
+        return False
+
+
+def is_ours(host: str, names: Iterable[str], *, addresses: bool = False) -> bool:
     """Whether a host is this machine, or one of the names that the server was given. A page whose name was made to
-    point here is neither: that is what the check is for."""
+    point here is neither: that is what the check is for. So any of its `addresses` will do where it has several."""
     return bool(host) and (
-        is_loopback(host) or any(name in ("*", host) for name in map(str.lower, names) if name)
+        is_loopback(host)
+        or any(name in ("*", host) for name in map(str.lower, names) if name)
+        or (addresses and is_address(host))
     )
 
 

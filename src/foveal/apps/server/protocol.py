@@ -1,10 +1,15 @@
 """HTTP as it comes from the network, with bounds that the parser itself does not have: on what comes before a body,
-and on how long that may take."""
+and on how long that and the body may take.
+
+1. The headers of a request must be there within `PATIENCE` seconds.
+2. Of a body at least `SLOWEST` bytes must come in that time, or its end, unless it is we who do not read.
+3. What is left of a body that nobody wants any more is passed over for that time, and then the connection ends.
+"""
 
 from __future__ import annotations
 
 from asyncio import TimerHandle, Transport
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
@@ -12,7 +17,8 @@ from foveal.apps.server.headers import LARGEST, SECURITY
 from foveal.apps.server.refusals import Refusal, encoded, written
 
 PATIENCE: Final = 30.0
-"""Seconds that a client may take to send the headers of a request."""
+"""Seconds."""
+SLOWEST: Final = 16 * 1024
 
 
 class Bounded(HttpToolsProtocol):
@@ -20,31 +26,48 @@ class Bounded(HttpToolsProtocol):
 
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
-        self._head = 0
-        self._late: TimerHandle | None = None
+        self._awaited: Literal["headers", "body", ""] = ""
+        """What must come now."""
+        self._come = 0
+        """Bytes of it since it was last looked at, without those that came together with its beginning."""
+        self._begun = False
+        """It has begun in what is being read."""
+        self._unwanted = False
+        """It was seen before that the body comes after its answer."""
+        self._timer: TimerHandle | None = None
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._expect()
+        self._expect("headers")
+        self._look_later()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._relax()
+        self._expect("")
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        if self._late is not None and not self.transport.is_closing():
-            self._head += len(data)
-            if self._head > LARGEST:
-                self._refuse(431, "the headers of this request are too large")
+        if not self._awaited or self.transport.is_closing():
+            return
+        if not self._begun:
+            self._come += len(data)
+        self._begun = False
+        if self._awaited == "headers" and self._come > LARGEST:
+            self._refuse(431, "the headers of this request are too large")
+        elif self._timer is None:
+            self._look_later()
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self._expect()
+        self._expect("headers")
 
     def on_headers_complete(self) -> None:
-        self._relax()
+        self._expect("body")
         super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        self._expect("")
+        super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:
         self._refuse(400, "this is no HTTP request")
@@ -52,24 +75,39 @@ class Bounded(HttpToolsProtocol):
     def _unsupported_upgrade_warning(self) -> None:
         """Whoever asks for another protocol gets this one."""
 
-    def _expect(self) -> None:
-        """Headers come from here on."""
-        self._relax()
-        self._head = 0
-        self._late = self.loop.call_later(PATIENCE, self._too_late)
+    # ── time ─────────────────────────────────────────────────────────────────────────────────────────
 
-    def _relax(self) -> None:
-        if self._late is not None:
-            self._late.cancel()
-            self._late = None
+    def _expect(self, part: Literal["headers", "body", ""]) -> None:
+        """This comes from here on. The clock is set when what has come is read, and the part still not whole:
+        most requests come in one piece."""
+        self._awaited = part
+        self._come = 0
+        self._begun = True
+        self._unwanted = False
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
-    def _too_late(self) -> None:
-        self._late = None
-        self._refuse(408, "the headers of this request did not come in time")
+    def _look_later(self) -> None:
+        self._timer = self.loop.call_later(PATIENCE, self._look)
+
+    def _look(self) -> None:
+        """So much time has passed: has enough come?"""
+        self._timer = None
+        if self._awaited == "headers":
+            self._refuse(408, "the headers of this request did not come in time")
+        elif self.cycle.response_started and self._unwanted:
+            self.transport.close()
+        elif self._come >= SLOWEST or self.flow.read_paused or self.cycle.response_started:
+            self._unwanted = self.cycle.response_started
+            self._come = 0
+            self._look_later()
+        else:
+            self._refuse(408, "the body of this request did not come in time")
 
     def _refuse(self, status: int, detail: str) -> None:
-        """Say no in place of the application, which has not seen the request."""
-        self._relax()
+        """Say no in place of the application."""
+        self._expect("")
         if not self.transport.is_closing():
             self.transport.write(_answer(status, detail))
             self.transport.close()

@@ -22,15 +22,33 @@ from foveal.redact import scrub
 from foveal.service import cron, schedules
 from foveal.service.rooms import Service
 from foveal.service.schedules import Missed
-from foveal.service.timetable import Line, Result, ScheduleExists, Timetable, UnknownSchedule
+from foveal.service.timetable import (
+    ConfiguredSchedule,
+    Line,
+    Result,
+    ScheduleExists,
+    Timetable,
+    UnknownSchedule,
+)
 
 T = TypeVar("T")
 ALL: Final = "/api/schedules"
 ONE: Final = f"{ALL}/{{schedule}}"
 
-Name = Annotated[str, Meta(pattern=f"^{schedules.NAME}$", min_length=1, max_length=64)]
-Cron = Annotated[str, Meta(min_length=9, max_length=cron.LONGEST, examples=["0 9 * * MON-FRI"])]
-Zone = Annotated[str, Meta(min_length=1, max_length=64, examples=["Europe/Berlin"])]
+Name = Annotated[
+    str,
+    Meta(
+        pattern=rf"^{schedules.NAME}$(?!\n)",
+        min_length=1,
+        max_length=64,
+        description="letters, digits and . _ -, a letter or digit first",
+    ),
+]
+Cron = Annotated[
+    str,
+    Meta(min_length=9, max_length=cron.LONGEST, examples=["0 9 * * MON-FRI"], description=cron.ALLOWED),
+]
+Zone = Annotated[str, Meta(min_length=1, max_length=64, examples=["Europe/Berlin"], description=cron.ZONES)]
 Prompt = Annotated[str, Meta(min_length=1, max_length=schedules.LONGEST_PROMPT)]
 
 
@@ -72,7 +90,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     next: float | None
     """When it is due next; null while it is not enabled."""
     last: float | None
-    """The time that it ran for last."""
+    """The time that it ran for last: one of its own, or when it was asked to run."""
     result: Result
     """What became of its last run."""
 
@@ -150,6 +168,8 @@ async def _carried_out(asked: Awaitable[T]) -> T:
         raise Refusal(404, str(problem), code="unknown_schedule") from None
     except ScheduleExists as problem:
         raise Refusal(409, str(problem), code="schedule_exists") from None
+    except ConfiguredSchedule as problem:
+        raise Refusal(409, str(problem), code="schedule_of_config") from None
 
 
 # ── the table ────────────────────────────────────────────────────────────────────────────────────────────────

@@ -9,9 +9,9 @@ The rows are a cache of what the stores hold: without them a conversation is not
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple
+from operator import attrgetter
+from typing import Any, Final, NamedTuple
 
 import apsw
 
@@ -20,10 +20,19 @@ from foveal.service.cabinet import Cabinet
 SCHEMA: Final = (
     "CREATE TABLE IF NOT EXISTS heads (tenant TEXT NOT NULL, session TEXT NOT NULL, digest BLOB NOT NULL,"
     " seq INTEGER NOT NULL, turn INTEGER NOT NULL, words BLOB, stale INTEGER NOT NULL DEFAULT 0,"
-    " PRIMARY KEY (tenant, session, digest)) WITHOUT ROWID",
-    "CREATE INDEX IF NOT EXISTS heads_by_digest ON heads(tenant, digest)",
+    " PRIMARY KEY (tenant, digest, session)) WITHOUT ROWID",
+    "CREATE INDEX IF NOT EXISTS heads_by_session ON heads(tenant, session, stale, seq)",
     "CREATE TABLE IF NOT EXISTS beside (tenant TEXT NOT NULL, session TEXT NOT NULL, name TEXT NOT NULL,"
     " words BLOB NOT NULL, PRIMARY KEY (tenant, session, name)) WITHOUT ROWID",
+)
+_STALE: Final = (
+    "UPDATE heads INDEXED BY heads_by_session SET stale = 1 WHERE tenant = ? AND session = ? AND seq > ?"
+)
+_ANY: Final = "SELECT 1 FROM heads WHERE tenant = ? AND digest = ? AND turn LIMIT 1"
+_SESSIONS: Final = (
+    "SELECT session, seq, turn, words FROM heads AS one WHERE tenant = ?1 AND digest = ?2 AND turn"
+    " ORDER BY stale, seq = (SELECT max(seq) FROM heads WHERE tenant = ?1 AND session = one.session"
+    " AND stale = 0) DESC LIMIT ?3"
 )
 CANDIDATES: Final = 32
 """Sessions that are looked at, of all that begin alike."""
@@ -57,21 +66,14 @@ class Heads:
         those first that end there. One in which nobody has spoken yet is none."""
 
         def act(connection: apsw.Connection) -> list[Found]:
-            wanted = json.dumps([digest.hex() for digest in reversed(digests)])
-            longest = connection.execute(
-                "SELECT value FROM json_each(?) WHERE EXISTS"
-                " (SELECT 1 FROM heads WHERE tenant = ? AND digest = unhex(value) AND turn) ORDER BY key LIMIT 1",
-                (wanted, tenant),
-            ).get
+            cursor = connection.cursor()
+            longest = next(
+                (one for one in reversed(digests) if cursor.execute(_ANY, (tenant, one)).get), None
+            )
             if longest is None:
                 return []
-            rows = connection.execute(
-                "SELECT session, digest, seq, turn, words FROM heads AS one WHERE tenant = ?1 AND digest = ?2"
-                " ORDER BY stale, seq = (SELECT max(seq) FROM heads WHERE tenant = ?1 AND session = one.session"
-                " AND NOT stale) DESC LIMIT ?3",
-                (tenant, bytes.fromhex(longest), CANDIDATES),
-            )
-            return [Found(session, Head(*head)) for session, *head in rows]
+            rows: list[Any] = cursor.execute(_SESSIONS, (tenant, longest, CANDIDATES)).fetchall()
+            return [Found(session, Head(longest, *head)) for session, *head in rows]
 
         return await self._cabinet.look(act)
 
@@ -80,7 +82,7 @@ class Heads:
 
         def act(connection: apsw.Connection) -> tuple[list[Head], dict[str, bytes]]:
             rows = connection.execute(
-                "SELECT digest, seq, turn, words FROM heads WHERE tenant = ? AND session = ? AND NOT stale"
+                "SELECT digest, seq, turn, words FROM heads WHERE tenant = ? AND session = ? AND stale = 0"
                 " ORDER BY seq",
                 (tenant, session),
             )
@@ -95,13 +97,10 @@ class Heads:
         """The heads of a session with these digests, stale or not, in its order."""
 
         def act(connection: apsw.Connection) -> list[Head]:
-            wanted = json.dumps([digest.hex() for digest in digests])
-            rows = connection.execute(
-                "SELECT digest, seq, turn, words FROM json_each(?) JOIN heads"
-                " ON tenant = ? AND session = ? AND digest = unhex(value) ORDER BY seq",
-                (wanted, tenant, session),
-            )
-            return [Head(*row) for row in rows]
+            one = "SELECT seq, turn, words FROM heads WHERE tenant = ? AND digest = ? AND session = ?"
+            cursor = connection.cursor()
+            rows = ((digest, cursor.execute(one, (tenant, digest, session)).get) for digest in digests)
+            return sorted((Head(digest, *row) for digest, row in rows if row), key=attrgetter("seq"))
 
         return await self._cabinet.look(act)
 
@@ -120,10 +119,7 @@ class Heads:
 
         def act(connection: apsw.Connection) -> None:
             if rewound is not None:
-                connection.execute(
-                    "UPDATE heads SET stale = 1 WHERE tenant = ? AND session = ? AND seq > ?",
-                    (tenant, session, rewound),
-                )
+                connection.execute(_STALE, (tenant, session, rewound))
             connection.executemany("REPLACE INTO heads VALUES (?, ?, ?, ?, ?, ?, 0)", rows)
             connection.executemany("REPLACE INTO beside VALUES (?, ?, ?, ?)", named)
 
@@ -133,7 +129,7 @@ class Heads:
         """A session is erased: nothing leads to it any more."""
 
         def act(connection: apsw.Connection) -> None:
-            for table in ("heads", "beside"):
+            for table in ("heads INDEXED BY heads_by_session", "beside"):
                 connection.execute(f"DELETE FROM {table} WHERE tenant = ? AND session = ?", (tenant, session))
 
         await self._cabinet.do(act)

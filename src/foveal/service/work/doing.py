@@ -11,7 +11,7 @@ import logging
 from contextlib import suppress
 from typing import Final
 
-from foveal.errors import Busy, FovealError, NothingToAsk, StoreError, UnknownSession
+from foveal.errors import FovealError, NothingToAsk, StoreError, UnknownSession
 from foveal.events import Noted
 from foveal.service.errands import Errand, Errands
 from foveal.service.room import Room
@@ -155,8 +155,4 @@ async def _note(room: Room, text: str) -> None:
     count = (await room.info()).events
     if any(event.fact == note for event in await room.events(first=max(0, count - 50))):
         return
-    while True:
-        await room.at_rest()
-        with suppress(Busy):
-            await room.append(note)
-            return
+    await room.note(text, topic=TOPIC)

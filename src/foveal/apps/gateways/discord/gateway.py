@@ -78,7 +78,7 @@ class Gateway:
 
     async def unasked(self, room: Room, turn: Turn) -> None:
         """A turn of this tenant ended; if nobody in its channel asked for it, it is told there."""
-        if (told := self._talk.unasked(room, turn)) is not None and self._wanted:
+        if (told := await self._talk.unasked(room, turn)) is not None and self._wanted:
             self._unsaid.append(told)
             self._catch_up()
 

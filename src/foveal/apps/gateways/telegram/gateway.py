@@ -78,7 +78,7 @@ class Gateway:
 
     async def unasked(self, room: Room, turn: Turn) -> None:
         """A turn of this tenant ended; if nobody in its chat asked for it, it is told there."""
-        told = self._talk.unasked(room, turn)
+        told = await self._talk.unasked(room, turn)
         if told is not None:
             chat, saying = told
             self._do(self._deliver(saying, Place(chat=chat)))

@@ -15,6 +15,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from foveal.apps.server.api.forms import in_words
 from foveal.apps.server.bodies import body_as, read
 from foveal.apps.server.refusals import Refusal
 from foveal.codec import plain
@@ -23,6 +24,8 @@ from foveal.service import Room, Service, Tenant
 BodyT = TypeVar("BodyT", bound=msgspec.Struct)
 QueryT = TypeVar("QueryT", bound=msgspec.Struct)
 JSON: Final = "application/json"
+INVALID: Final = "invalid_body"
+"""The code of a body that does not have the form that it must have."""
 
 
 class Worker(Protocol):
@@ -66,7 +69,12 @@ async def read_body(request: Request, form: type[BodyT]) -> BodyT:
     sort = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if sort != JSON and not (sort.startswith("application/") and sort.endswith("+json")):
         raise Refusal(415, f"the body must be {JSON}; the request says {sort or 'nothing'}", code="not_json")
-    return await body_as(request, form)
+    try:
+        return await body_as(request, form)
+    except Refusal as refusal:
+        if refusal.code != INVALID:
+            raise
+        raise Refusal(400, in_words(refusal.detail, form), code=INVALID) from None
 
 
 def read_query(request: Request, form: type[QueryT]) -> QueryT:
@@ -77,7 +85,8 @@ def read_query(request: Request, form: type[QueryT]) -> QueryT:
     try:
         return msgspec.convert(once, form, strict=False)
     except msgspec.ValidationError as problem:
-        raise Refusal(400, f"in the query: {problem}", code="invalid_query") from None
+        told = in_words(str(problem), form, part="parameter")
+        raise Refusal(400, f"in the query: {told}", code="invalid_query") from None
 
 
 def answer(value: msgspec.Struct, *, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:

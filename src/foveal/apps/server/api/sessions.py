@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from foveal.apps.server.api import telling
 from foveal.apps.server.api.asking import Ask, answer
-from foveal.apps.server.api.models import check_model
+from foveal.apps.server.api.models import check_model, offered
 from foveal.apps.server.api.shapes import (
     Fork,
     ListQuery,
@@ -33,8 +33,11 @@ async def create(ask: Ask[NewSession, Nothing]) -> Response:
         room = await ask.tenant.create(
             given.id or "", model=given.model, title=given.title, system=given.system
         )
-    except ProviderError as problem:  # nobody was asked yet: the name is wrong
-        raise Refusal(422, str(problem), code="model_not_available") from None
+    except ProviderError as problem:  # nobody was asked yet: it is the name, or what the server lacks for it
+        if not given.model:
+            raise
+        told = f"{given.model!r} cannot be used here ({problem.sort}); {offered(ask.service.ground)}"
+        raise Refusal(422, told, code="model_not_available") from None
     return await _described(room, status=201)
 
 

@@ -22,12 +22,30 @@ MOST_SESSIONS: Final = 500
 MOST_EVENTS: Final = 1_000
 MOST_HITS: Final = 200
 
-Id: TypeAlias = Annotated[str, Meta(pattern=ID, min_length=1, max_length=200, examples=["demo"])]
+Id: TypeAlias = Annotated[
+    str,
+    Meta(
+        pattern=ID,
+        min_length=1,
+        max_length=200,
+        examples=["demo"],
+        description="letters, digits and . _ ~ : @ -, a letter or digit first",
+    ),
+]
 Name: TypeAlias = Annotated[str, Meta(max_length=200)]
-ModelName: TypeAlias = Annotated[str, Meta(pattern=MODEL, max_length=200)]
+ModelName: TypeAlias = Annotated[
+    str,
+    Meta(
+        pattern=MODEL,
+        max_length=200,
+        description="a name such as openai/gpt-5.1, without an address and without a path",
+    ),
+]
 Words: TypeAlias = Annotated[str, Meta(min_length=1, examples=["Why is the sky blue?"])]
 Seq: TypeAlias = Annotated[int, Meta(ge=0, le=2**53)]
-Handle: TypeAlias = Annotated[str, Meta(pattern=r"^e?[0-9]{1,15}$(?!\n)", examples=["e2"])]
+Handle: TypeAlias = Annotated[
+    str, Meta(pattern=r"^e?[0-9]{1,15}$(?!\n)", examples=["e2"], description="the handle of an event, such as e2")
+]
 Parts: TypeAlias = Annotated[list[dict[str, Any]], Meta(min_length=1)]
 
 
