@@ -13,8 +13,12 @@ import httpx
 import pytest
 
 from api_server import Served
+from foveal.apps.server.api.models import check_model
 from foveal.apps.server.api.streams import BEAT, beating
+from foveal.apps.server.refusals import Refusal
+from foveal.config import Config
 from foveal.events import UserSaid
+from foveal.service import Service
 from foveal.transcripts import read
 
 Json = dict[str, Any]
@@ -107,19 +111,45 @@ def test_an_id_is_used_once(client: httpx.Client) -> None:
 
 @pytest.mark.parametrize("id", ["", "a/b", "a b", "../x", ".", "\x00", "x" * 201, "ü", "a%2fb", 5, ["a"], {}])
 def test_an_id_that_is_none_is_refused(client: httpx.Client, id: Any) -> None:
-    assert "$.id" in problem(client.post("/api/sessions", json={"id": id}), 400)
+    told = problem(client.post("/api/sessions", json={"id": id}), 400)
+    allowed = "text, 1 to 200 characters: letters, digits and . _ ~ : @ -, a letter or digit first; or null"
+    assert told.partition(", not ")[0] == f"id must be {allowed}"
 
 
 @pytest.mark.parametrize(
     "model", ["openai/x@http://127.0.0.1:9/v1", "local//etc/passwd", "local/../x.gguf", "x y", "a//b"]
 )
 def test_a_model_is_never_an_address_or_a_path(client: httpx.Client, model: str) -> None:
-    assert "$.model" in problem(client.post("/api/sessions", json={"model": model}), 400)
+    told = problem(client.post("/api/sessions", json={"model": model}), 400)
+    assert told.startswith(
+        "model must be text, at most 200 characters: a name such as openai/gpt-5.1, without"
+    )
 
 
-def test_a_local_model_is_one_that_is_known(client: httpx.Client) -> None:
-    told = problem(client.post("/api/sessions", json={"model": "local/secret.gguf"}), 422)
-    assert told == "'local/secret.gguf' is not among the models of this server"
+@pytest.mark.parametrize("model", ["local/secret.gguf", "openai/gpt-5.1"])
+def test_a_model_that_is_not_here_is_refused_with_those_that_are(client: httpx.Client, model: str) -> None:
+    refused = client.post("/api/sessions", json={"model": model})
+    assert problem(refused, 422) == (
+        f"{model!r} is not among the models of this server; it has local/qwen2.5-coder-0.5b, "
+        "local/qwen2.5-coder-1.5b, and its own when `model` is not given"
+    )
+    assert refused.json()["type"] == "urn:foveal:model_not_allowed"
+
+
+def test_a_service_that_nobody_knows_or_that_lacks_its_key_is_the_client_s_mistake(tmp_path: Path) -> None:
+    async def told(model: str) -> str:
+        environment = {"OPENAI_API_KEY": "sk-test", "VLLM_BASE_URL": "http://127.0.0.1:9/v1"}
+        async with Service.open(Config(values={}), folder=tmp_path, environment=environment) as service:
+            check_model("gpt-4.1", service.ground)
+            with pytest.raises(Refusal) as refused:
+                check_model(model, service.ground)
+        assert refused.value.status == 422
+        return refused.value.detail
+
+    for model in ("nosuch/x", "claude-sonnet-4-6", "ollama/x"):
+        assert asyncio.run(told(model)).startswith(
+            f"{model!r} is not among the models of this server; it has openai/MODEL, responses/MODEL, vllm/MODEL, "
+        )
 
 
 def test_the_list_is_given_page_by_page_newest_first(server: Served) -> None:
@@ -218,6 +248,45 @@ def test_a_turn_that_is_none_is_refused_and_nothing_is_stored(
     before = client.get(session).json()["events"]
     problem(client.post(f"{session}/turns", json=body), status)
     assert client.get(session).json()["events"] == before
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "told"),
+    [
+        (
+            "turns",
+            {"txt": "a"},
+            "there is no field 'txt' here; known are background, content, key, stream, text",
+        ),
+        ("turns", {"x" * 9_000: "a"}, f"there is no field '{'x' * 63}…' here; known are background"),
+        ("turns", {"text": ""}, "text must be text, not empty"),
+        ("turns", {"text": "a", "stream": "yes"}, "stream must be true or false, not text"),
+        ("turns", {"content": [1]}, "content must be a list of objects, not empty"),
+        ("turns", {"content": {}}, "content must be a list of objects, not empty, not an object"),
+        ("turns", [], "the body must be an object, not a list"),
+        ("pins", {}, "the field text is missing: it must be text, 1 to 20,000 characters"),
+        ("undo", {"handle": "x"}, "handle must be text: the handle of an event, such as e2; or null"),
+        ("events", {"dialect": "klingon"}, 'dialect must be "" or "anthropic" or "openai_chat" or'),
+    ],
+)
+def test_what_does_not_fit_its_form_is_told_in_words(
+    client: httpx.Client, session: str, path: str, body: Any, told: str
+) -> None:
+    assert problem(client.post(f"{session}/{path}", json=body), 400).startswith(told)
+
+
+@pytest.mark.parametrize(
+    ("query", "told"),
+    [
+        ("frist=1", "in the query: there is no parameter 'frist' here; known are first, last, limit"),
+        ("limit=0", "in the query: limit must be a whole number, 1 to 1,000"),
+        ("first=x", "in the query: first must be a whole number, 0 to"),
+    ],
+)
+def test_a_query_that_does_not_fit_is_told_in_words(
+    client: httpx.Client, session: str, query: str, told: str
+) -> None:
+    assert problem(client.get(f"{session}/events?{query}"), 400).startswith(told)
 
 
 def test_a_turn_that_fails_says_so_and_can_be_asked_again(client: httpx.Client, session: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +12,14 @@ import openai
 import pytest
 
 from foveal.events import Compacted, Masked, ModelSaid, UserSaid, text_of
-from standin import Answer, StandIn, looping
-from upstream import Front
+from standin import Answer, StandIn
+from upstream import Front, Raw, answer, until
 
 WINDOW = 6_000
 ANSWER = 600
 SCHEMA = {"type": "object", "properties": {"query": {"type": "string"}}, "required": ["query"]}
 ABOUT = {"name": "search", "description": "Search the sources."}
-TURNS = 5
-"""Of five requests each."""
-
-Loop = Callable[[str, str], list[dict[str, str]]]
+REQUESTS = 17
 
 
 @pytest.fixture(autouse=True)
@@ -47,7 +44,7 @@ def front(provider: StandIn, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 def search(query: str) -> str:
     number = sum(map(ord, query))
-    lines = 900 if number % 11 == 0 else 2 + number % 13
+    lines = 250 if number % 11 == 0 else 2 + number % 13
     return "\n".join(
         f"{query}: src/module_{number}_{line}.py: value = {number * line}" for line in range(lines)
     )
@@ -60,34 +57,40 @@ def told(headers: Any) -> dict[str, str]:
 # ── the loops ────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def chat(url: str, name: str, *, stream: bool = False) -> list[dict[str, str]]:
+class Talk:
+    """What an agent has heard of its requests, and what its user has said."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.heard: list[dict[str, str]] = []
+        self.asked: list[str] = []
+
+    def ask(self) -> str:
+        self.asked.append(f"{self.name} {len(self.asked)}: find the next part. " + "Why? " * 40)
+        return self.asked[-1]
+
+
+def chat(url: str, talk: Talk, *, stream: bool = False) -> None:
     tools: Any = [{"type": "function", "function": {**ABOUT, "parameters": SCHEMA}}]
     messages: list[Any] = [{"role": "system", "content": "You are careful."}]
-    heard: list[dict[str, str]] = []
+    calls: Any = ()
     with openai.OpenAI(base_url=url, api_key="sk-of-the-client", max_retries=0) as client:
-        asks = client.chat.completions.with_raw_response
-        for turn in range(TURNS):
-            messages.append(
-                {"role": "user", "content": f"{name} {turn}: find the next part. " + "Why? " * 40}
-            )
-            for _ in range(6):
-                given: Any = {"model": "gpt-4.1", "messages": messages, "tools": tools, "max_tokens": ANSWER}
-                if stream:
-                    reply, said = _chat_stream(client, given)
-                else:
-                    reply = asks.create(**given)
-                    said = reply.parse().choices[0].message
-                heard.append(told(reply.headers))
-                messages.append(said)
-                calls = said.get("tool_calls") if stream else said.tool_calls
-                for call in calls or []:
-                    body = call["function"] if stream else call.function.model_dump()
-                    found = search(json.loads(body["arguments"])["query"])
-                    id = call["id"] if stream else call.id
-                    messages.append({"role": "tool", "tool_call_id": id, "content": found})
-                if not calls:
-                    break
-    return heard
+        for _ in range(REQUESTS):
+            if not calls:
+                messages.append({"role": "user", "content": talk.ask()})
+            given: Any = {"model": "gpt-4.1", "messages": messages, "tools": tools, "max_tokens": ANSWER}
+            if stream:
+                reply, said = _chat_stream(client, given)
+            else:
+                reply = client.chat.completions.with_raw_response.create(**given)
+                said = reply.parse().choices[0].message
+            talk.heard.append(told(reply.headers))
+            messages.append(said)
+            plain = said if stream else said.model_dump()
+            calls = plain.get("tool_calls") or ()
+            for call in calls:
+                found = search(json.loads(call["function"]["arguments"])["query"])
+                messages.append({"role": "tool", "tool_call_id": call["id"], "content": found})
 
 
 def _chat_stream(client: openai.OpenAI, given: Any) -> tuple[Any, Any]:
@@ -108,76 +111,67 @@ def _chat_stream(client: openai.OpenAI, given: Any) -> tuple[Any, Any]:
     return reply, {**message, "tool_calls": list(calls.values())} if calls else message
 
 
-def responses(url: str, name: str, *, stream: bool = False) -> list[dict[str, str]]:
+def responses(url: str, talk: Talk, *, stream: bool = False) -> None:
     tools: Any = [{"type": "function", **ABOUT, "parameters": SCHEMA, "strict": False}]
     items: list[Any] = []
-    heard: list[dict[str, str]] = []
+    calls: list[Any] = []
     with openai.OpenAI(base_url=url, api_key="sk-of-the-client", max_retries=0) as client:
-        for turn in range(TURNS):
-            items.append({"role": "user", "content": f"{name} {turn}: find the next part. " + "Why? " * 40})
-            for _ in range(6):
-                reply = client.responses.with_raw_response.create(
-                    model="gpt-5",
-                    input=items,
-                    tools=tools,
-                    instructions="You are careful.",
-                    max_output_tokens=ANSWER,
-                    store=False,
-                    stream=stream,
-                )
-                heard.append(told(reply.headers))
-                made = reply.parse()
-                output = _completed(made) if stream else made.output
-                items += output
-                calls = [item for item in output if item.type == "function_call"]
-                for call in calls:
-                    found = search(json.loads(call.arguments)["query"])
-                    items.append({"type": "function_call_output", "call_id": call.call_id, "output": found})
-                if not calls:
-                    break
-    return heard
+        for _ in range(REQUESTS):
+            if not calls:
+                items.append({"role": "user", "content": talk.ask()})
+            reply = client.responses.with_raw_response.create(
+                model="gpt-5",
+                input=items,
+                tools=tools,
+                instructions="You are careful.",
+                max_output_tokens=ANSWER,
+                store=False,
+                stream=stream,
+            )
+            talk.heard.append(told(reply.headers))
+            made: Any = reply.parse()
+            output = _completed(made) if stream else made.output
+            items += output
+            calls = [item for item in output if item.type == "function_call"]
+            for call in calls:
+                found = search(json.loads(call.arguments)["query"])
+                items.append({"type": "function_call_output", "call_id": call.call_id, "output": found})
 
 
 def _completed(events: Any) -> Any:
-    return next([event.response.output] for event in events if event.type == "response.completed")[0]
+    """What a stream has said, once it has said all; it is read to its end."""
+    return [event.response.output for event in events if event.type == "response.completed"].pop()
 
 
-def claude(url: str, name: str, *, stream: bool = False) -> list[dict[str, str]]:
+def claude(url: str, talk: Talk, *, stream: bool = False) -> None:
     tools: Any = [{**ABOUT, "input_schema": SCHEMA}]
     messages: list[Any] = []
-    heard: list[dict[str, str]] = []
-    with anthropic.Anthropic(
-        base_url=url.removesuffix("/v1"), api_key="sk-ant-of-the-client", max_retries=0
-    ) as client:
-        for turn in range(TURNS):
-            words = f"{name} {turn}: find the next part. " + "Why? " * 40
-            messages.append({"role": "user", "content": words})
-            for _ in range(6):
-                given: Any = {
-                    "model": "claude-sonnet-4-6",
-                    "messages": messages,
-                    "tools": tools,
-                    "max_tokens": ANSWER,
-                    "system": "You are careful.",
-                }
-                if stream:
-                    with client.messages.stream(**given) as events:
-                        said = events.get_final_message()
-                        heard.append(told(events.response.headers))
-                else:
-                    reply = client.messages.with_raw_response.create(**given)
-                    heard.append(told(reply.headers))
-                    said = reply.parse()
-                messages.append({"role": "assistant", "content": said.content})
-                results = [
-                    {"type": "tool_result", "tool_use_id": b.id, "content": search(b.input["query"])}
-                    for b in said.content
-                    if b.type == "tool_use"
-                ]
-                if not results:
-                    break
-                messages.append({"role": "user", "content": results})
-    return heard
+    results: list[Any] = []
+    place = url.removesuffix("/v1")
+    with anthropic.Anthropic(base_url=place, api_key="sk-ant-of-the-client", max_retries=0) as client:
+        for _ in range(REQUESTS):
+            messages.append({"role": "user", "content": results or talk.ask()})
+            given: Any = {
+                "model": "claude-sonnet-4-6",
+                "messages": messages,
+                "tools": tools,
+                "max_tokens": ANSWER,
+                "system": "You are careful.",
+            }
+            if stream:
+                with client.messages.stream(**given) as events:
+                    said = events.get_final_message()
+                    talk.heard.append(told(events.response.headers))
+            else:
+                reply = client.messages.with_raw_response.create(**given)
+                talk.heard.append(told(reply.headers))
+                said = reply.parse()
+            messages.append({"role": "assistant", "content": said.content})
+            results = [
+                {"type": "tool_result", "tool_use_id": b.id, "content": search(b.input["query"])}
+                for b in said.content
+                if b.type == "tool_use"
+            ]
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
@@ -185,21 +179,24 @@ def claude(url: str, name: str, *, stream: bool = False) -> list[dict[str, str]]
 def test_an_official_client_goes_on_for_ever_in_a_small_window(
     provider: StandIn, front: Front, loop: Any, stream: bool
 ) -> None:
-    before = len(provider.requests)
-    heard = loop(front.openai, f"{loop.__name__}-{stream}", stream=stream)
-    made = provider.requests[before:]
-    assert len(heard) >= 15
+    before, talk = len(provider.requests), Talk(f"{loop.__name__}-{stream}")
+    loop(front.openai, talk, stream=stream)
+    made, heard = provider.requests[before:], talk.heard
+    assert len(heard) == REQUESTS
     assert [request.faults for request in made if request.faults] == []
     assert max(request.prompt for request in made) <= WINDOW - ANSWER
-    assert {one["x-foveal-session"] for one in heard} == {heard[0]["x-foveal-session"]}
+    session = heard[0]["x-foveal-session"]
+    assert {one["x-foveal-session"] for one in heard} == {session}
     assert heard[0]["x-foveal-reduced"] == "none"
     assert heard[-1]["x-foveal-reduced"] != "none"
-    assert int(heard[-1]["x-foveal-whole"]) > int(heard[-1]["x-foveal-tokens"])
-    events = front.events(heard[0]["x-foveal-session"])
-    said = [text_of(event.fact.content) for event in events if isinstance(event.fact, UserSaid)]
-    assert [words.split(":")[0] for words in said] == [f"{loop.__name__}-{stream} {n}" for n in range(TURNS)]
-    assert sum(isinstance(event.fact, ModelSaid) for event in events) == len(heard)
-    assert any(isinstance(event.fact, Masked | Compacted) for event in events)
+    assert int(heard[-1]["x-foveal-whole"]) > WINDOW > int(heard[-1]["x-foveal-tokens"])
+    until(lambda: len(spoken(front, session, ModelSaid)) == REQUESTS)
+    assert spoken(front, session, UserSaid) == talk.asked
+    assert any(isinstance(event.fact, Masked | Compacted) for event in front.events(session))
+
+
+def spoken(front: Front, session: str, kind: type) -> list[str]:
+    return [text_of(event.fact.content) for event in front.events(session) if isinstance(event.fact, kind)]  # type: ignore[union-attr]
 
 
 def test_what_is_not_a_message_goes_on_as_it_came_even_when_messages_are_reduced(
@@ -283,8 +280,6 @@ def test_a_summary_is_written_by_the_clients_own_model_with_the_clients_key(tmp_
 
 
 def test_the_list_of_models_and_the_count_of_tokens_pass(tmp_path: Path) -> None:
-    from upstream import Raw, answer
-
     def script(seen: Any, number: int) -> Iterator[bytes]:
         listed = {"object": "list", "data": [{"id": "gpt-4.1"}, {"id": "o9-secret"}]}
         yield answer(json.dumps(listed if "/models" in seen.line else {"input_tokens": 7}).encode())
@@ -305,7 +300,3 @@ def test_the_list_of_models_and_the_count_of_tokens_pass(tmp_path: Path) -> None
             with pytest.raises(anthropic.PermissionDeniedError, match=r"server\.models"):
                 claude.messages.create(model="other", messages=said, max_tokens=5)
     assert [seen.line.split()[1] for seen in raw.seen] == ["/v1/models", "/v1/messages/count_tokens"]
-
-
-def test_a_script_of_turns_is_what_the_loops_expect() -> None:
-    assert [bool(looping()(number).calls) for number in range(1, 6)] == [True, True, True, True, False]

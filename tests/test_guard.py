@@ -172,6 +172,9 @@ def test_headers_are_read_without_a_server() -> None:
     assert host_of([(b"host", b"[::1]:80")]) == "[::1]"
     assert not is_ours("", ["*"])
     assert is_ours("anything", ["*"])
+    far = ["192.168.1.5", "[2001:db8::1]", "10.0.0.1.evil.example", "1", ""]
+    assert [is_ours(host, [], addresses=True) for host in far] == [True, True, False, False, False]
+    assert not any(is_ours(host, []) for host in far)
     assert is_cross_site([(b"host", b"a"), (b"origin", b"http://a"), (b"origin", b"http://b")])
     assert secret_of([(b"authorization", b"bearer  fv_a "), (b"x-api-key", b"fv_b")]) == "fv_a"
     assert secret_of([(b"authorization", b"Bearer sk-ours"), (b"x-api-key", b"fv_b")]) == "fv_b"
@@ -248,6 +251,45 @@ def test_headers_that_do_not_come_in_time_are_not_waited_for(
     monkeypatch.setattr(protocol, "PATIENCE", 0.05)
     assert status(raw(front.url, b"GET /healthz HTTP/1.1\r\nHost: loc")) == 408
     assert status(raw(front.url, b"")) == 408
+
+
+POST: Final = b"POST /api/sessions HTTP/1.1\r\nHost: localhost\r\n"
+
+
+@pytest.mark.parametrize(
+    ("sent", "code"),
+    [
+        (POST + b"Content-Length: 1000\r\n\r\n", 408),
+        (POST + b"Content-Length: 1000\r\n\r\n{", 408),
+        (POST + b"Transfer-Encoding: chunked\r\n\r\n1\r\n{\r\n", 408),
+        (POST + b"Content-Length: 300000\r\n\r\n{", 413),  # which is answered at once
+        (POST.replace(b"localhost", b"evil") + b"Transfer-Encoding: chunked\r\n\r\n1\r\n{\r\n", 421),
+    ],
+)
+def test_a_body_that_does_not_come_is_not_waited_for(
+    front: Front, monkeypatch: pytest.MonkeyPatch, sent: bytes, code: int
+) -> None:
+    monkeypatch.setattr(protocol, "PATIENCE", 0.05)
+    come = raw(front.url, sent)  # which ends when the server has hung up
+    assert (status(come), come.count(b"HTTP/1.1 ")) == (code, 1)
+
+
+def test_a_body_that_comes_slowly_enough_is_waited_for(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[Any] = []
+    look = protocol.Bounded._look
+
+    def seen(connection: protocol.Bounded) -> None:
+        look(connection)
+        looked.append(connection)
+
+    monkeypatch.setattr(protocol, "PATIENCE", 0.02)
+    monkeypatch.setattr(protocol, "SLOWEST", 0)
+    monkeypatch.setattr(protocol.Bounded, "_look", seen)
+    with socket.create_connection(("127.0.0.1", front.port), timeout=DEADLINE) as connection:
+        connection.sendall(POST + b"Content-Type: application/json\r\nContent-Length: 2\r\n\r\n{")
+        until(lambda: len(looked) >= 3)
+        connection.sendall(b"}")
+        assert status(connection.recv(1 << 16)) == 201
 
 
 @pytest.mark.parametrize(
@@ -408,10 +450,15 @@ def test_what_nobody_expected_is_answered_without_its_words(front: Front) -> Non
 
 @pytest.mark.parametrize("path", [*FACES, "/metrics", "/nowhere"])
 def test_where_there_are_tokens_every_request_needs_one(closed: Front, path: str) -> None:
-    for headers in ({}, {"Authorization": "Bearer fv_wrong"}, {"Authorization": "Bearer sk-provider"}):
-        answer = ask(closed.url, path, headers=headers)
+    told = {
+        "": "this needs a token: Authorization: Bearer fv_… (`foveal token create` makes one)",
+        "Bearer fv_wrong": "this token is not known here, or was revoked",
+        "Bearer sk-provider": "then the token goes into X-Foveal-Token",
+    }
+    for key, expected in told.items():
+        answer = ask(closed.url, path, headers={"Authorization": key} if key else {})
         assert answer.status == 401
-        assert "token" in message(answer, path)
+        assert message(answer, path).endswith(expected)
         assert answer.headers["www-authenticate"] == "Bearer"
 
 
@@ -444,8 +491,8 @@ def test_a_revoked_token_is_good_no_longer_and_the_server_stays_closed(tmp_path:
         tokens = Tokens(front.service.ground.cabinet)
         id, secret = front.do(tokens.create("new", now=1.0))
         assert ask(front.url, "/api/sessions", body={"id": "mine"}, token=secret).status == 201
-        assert front.sessions("new") == ["mine"]  # at once, though others are let in for another moment
-        until(lambda: ask(front.url, "/api/sessions").status == 401)
+        assert front.sessions("new") == ["mine"]  # at once
+        assert ask(front.url, "/api/sessions").status == 401
         assert ask(front.url, "/api/sessions", token=secret).status == 200
         assert front.do(tokens.revoke(id, now=2.0))
         until(lambda: ask(front.url, "/api/sessions", token=secret).status == 401)

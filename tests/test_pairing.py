@@ -211,3 +211,19 @@ def test_the_command_prints_a_code_that_works_and_says_who_is_paired(
     assert command("discord", "--forget", "7", folder=folder) == 0
     assert command("discord", "--forget", "7", folder=folder) == 1
     assert (folder / "service.db").stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ((), "required: telegram|discord"),
+        (("mastodon",), "there is no bot on 'mastodon', only on telegram and discord"),
+        (("discord", "--forget", "abc"), "a user is named by a number, as `--list` shows it, not by 'abc'"),
+    ],
+)
+def test_what_the_command_does_not_understand_is_told_in_words(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], given: tuple[str, ...], told: str
+) -> None:
+    with pytest.raises(SystemExit):
+        command(*given, folder=tmp_path)
+    assert told in capsys.readouterr().err

@@ -20,7 +20,7 @@ from foveal.service import cron, errands, schedules, timetable
 from foveal.service.cabinet import Cabinet
 from foveal.service.errands import Errand, Errands
 from foveal.service.schedules import Schedule, stamp
-from foveal.service.timetable import Line, ScheduleExists, Timetable, UnknownSchedule
+from foveal.service.timetable import ConfiguredSchedule, Line, ScheduleExists, Timetable, UnknownSchedule
 
 BERLIN = "Europe/Berlin"
 LINES = (
@@ -118,7 +118,8 @@ def test_every_half_hour_follows_real_time_when_the_clocks_change() -> None:
 def test_the_newest_time_is_the_last_that_comes_when_counting_forward(
     line: str, zone: str, now: datetime
 ) -> None:
-    begin = now - (timedelta(days=9 * 366) if "29 2" in line else timedelta(days=5))
+    days = 9 * 366 if "29 2" in line else 1 if line.startswith("*") else 5
+    begin = now - timedelta(days=days)
     sim = CronSim(line, begin.astimezone(ZoneInfo(zone)) if zone != "UTC" else begin)
     counted = list(takewhile(lambda time: time <= now.timestamp() + DAY / 2, (t.timestamp() for t in sim)))
     newest = cron.newest(line, zone=zone, until=now.timestamp())
@@ -147,6 +148,10 @@ def test_the_newest_time_is_the_last_that_comes_when_counting_forward(
         ("* * * * *", "../../etc/passwd"),
         ("* * * * *", ""),
         ("* * * * *", "UTC\0"),
+        ("0 0 1 1 *\n", "UTC"),
+        ("* * * * *", "localtime"),
+        ("* * * * *", "posixrules"),
+        ("* * * * *", "right/Europe/Berlin"),
     ],
 )
 def test_a_line_or_zone_that_means_nothing_is_refused(line: str, zone: str) -> None:
@@ -309,8 +314,12 @@ def test_the_configuration_s_schedules_go_on_where_they_were_and_are_read_only(t
         await table.configure([table_of], now=NOON + 2 * DAY)
         assert await table.run_due(now=NOON + 2 * DAY) == 1
         assert [errand.prompt for errand in await errands.waiting()] == ["What is new?"]
-        for act in (table.change("default", "daily", {}, now=NOON), table.delete("default", "daily")):
-            with pytest.raises(ScheduleExists, match=r"foveal\.toml"):
+        for act in (
+            table.create(daily(), now=NOON),
+            table.change("default", "daily", {}, now=NOON),
+            table.delete("default", "daily"),
+        ):
+            with pytest.raises(ConfiguredSchedule, match=r"foveal\.toml"):
                 await act
         later = schedules.configured(Table("daily", "news", "0 10 * * *", "What is new?"))
         await table.configure([later], now=NOON + 5 * DAY)
@@ -335,18 +344,20 @@ def test_tenants_have_names_of_their_own_and_see_only_theirs(tmp_path: Path) -> 
         ):
             with pytest.raises(UnknownSchedule):
                 await attempt
-        with pytest.raises(ScheduleExists):
+        with pytest.raises(ScheduleExists, match="change that one, or choose another name"):
             await table.create(daily(tenant="b"), now=NOON)
 
     with_table(tmp_path, act)
 
 
-def test_a_run_outside_of_the_times_leaves_them_as_they_are(tmp_path: Path) -> None:
+def test_a_run_outside_of_the_times_is_the_last_one_and_leaves_them_as_they_are(tmp_path: Path) -> None:
     async def act(table: Timetable, errands: Errands) -> None:
         line = await table.create(daily(enabled=False), now=NOON)
-        key = await table.run_now("default", "daily", now=NOON)
+        key = await table.run_now("default", "daily", now=NOON + 5)
         assert names(await errands.waiting()) == [key]
-        assert (await table.line("default", "daily")).following == line.following
+        assert await table.line("default", "daily") == Line(
+            schedule=line.schedule, following=line.following, due=NOON + 5, result="waiting"
+        )
 
     with_table(tmp_path, act)
 

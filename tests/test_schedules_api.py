@@ -11,6 +11,7 @@ import pytest
 
 from api_server import Served
 from foveal.apps.server import schedules_api
+from foveal.service import timetable
 
 Json = dict[str, Any]
 DEADLINE = 60.0
@@ -64,13 +65,14 @@ def test_a_schedule_is_made_shown_changed_and_deleted(client: httpx.Client) -> N
 
 
 def test_a_schedule_that_is_run_now_speaks_in_its_session(client: httpx.Client) -> None:
-    client.post("/api/schedules", json={**DAILY, "enabled": False})
+    assert client.post("/api/schedules", json={**DAILY, "enabled": False}).json()["last"] is None
     ran = client.post("/api/schedules/daily/run")
     assert (ran.status_code, set(ran.json())) == (202, {"key"})
     deadline = time.monotonic() + DEADLINE
     while (told := client.get("/api/schedules/daily").json())["result"] != "answered":
         assert time.monotonic() < deadline, told
         time.sleep(0.02)
+    assert told["last"] > time.time() - DEADLINE
     events = client.get("/api/sessions/news/events").text
     assert "What is new?" in events
     assert "You said: What is new?" in events
@@ -88,7 +90,17 @@ def test_those_of_the_configuration_are_shown_and_cannot_be_changed_here(client:
     ):
         assert refused.status_code == 409
         assert refused.headers["content-type"] == "application/problem+json"
-        assert refused.json()["type"] == "urn:foveal:schedule_exists"
+        assert refused.json()["type"] == "urn:foveal:schedule_of_config"
+        assert (
+            refused.json()["detail"] == "schedule 'fixed' is in the configuration; change it in foveal.toml"
+        )
+
+
+def test_a_name_is_used_once(client: httpx.Client) -> None:
+    assert client.post("/api/schedules", json=DAILY).status_code == 201
+    refused = client.post("/api/schedules", json=DAILY)
+    assert (refused.status_code, refused.json()["type"]) == (409, "urn:foveal:schedule_exists")
+    assert refused.json()["detail"] == "there is a schedule 'daily'; change that one, or choose another name"
 
 
 def test_a_tenant_neither_sees_nor_touches_another_s_schedules(server: Served, client: httpx.Client) -> None:
@@ -113,6 +125,9 @@ def test_a_tenant_neither_sees_nor_touches_another_s_schedules(server: Served, c
         ({"cron": "99 9 * * *"}, 422),
         ({"cron": "0 0 30 2 *"}, 422),
         ({"cron": "0 9 * * * *"}, 422),
+        ({"cron": "0 9 * * *\n"}, 422),
+        ({"zone": "localtime"}, 422),
+        ({"name": "daily\n"}, 400),
         ({"zone": "Mars/Olympus"}, 422),
         ({"zone": "../../etc/passwd"}, 422),
         ({"prompt": "  "}, 422),
@@ -132,6 +147,16 @@ def test_what_does_not_fit_or_means_nothing_is_refused(
     assert refused.status_code == status
     assert refused.headers["content-type"] == "application/problem+json"
     assert client.get("/api/schedules/daily").status_code == 404
+
+
+def test_a_tenant_has_a_thousand_schedules_at_the_most(
+    server: Served, client: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(timetable, "MOST", 2)
+    with server.client(server.token("eager")) as eager:
+        made = [eager.post("/api/schedules", json={**DAILY, "name": name}).status_code for name in "abc"]
+        assert made == [201, 201, 422]
+    assert client.post("/api/schedules", json=DAILY).status_code == 201
 
 
 def test_a_secret_in_a_prompt_is_not_stored(server: Served, client: httpx.Client) -> None:

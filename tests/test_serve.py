@@ -19,6 +19,7 @@ import pytest
 from foveal.apps.entry import main
 from foveal.apps.serve import fetched
 from foveal.apps.server.closing import Ending
+from foveal.apps.server.dropin import Upstreams
 from foveal.apps.server.greeting import greeting
 from foveal.apps.server.listening import bound, listening
 from foveal.apps.server.stopping import Stop, end
@@ -29,6 +30,8 @@ from foveal.happenings import Streamed
 from foveal.models_io.weights import Progress
 from foveal.service import Service
 from foveal.service.places import Places
+from foveal.service.schedules import configured
+from foveal.service.timetable import Timetable
 from foveal.service.tokens import Tokens
 from foveal.stores import open_store
 from foveal.testing import Scripted
@@ -265,6 +268,9 @@ def test_nobody_serves_other_machines_without_a_token(
     alone: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert "`foveal token create`" in refused(capsys, "--port=0", "--host=0.0.0.0")
+    other = alone / "an other"
+    told = refused(capsys, "--port=0", "--host=0.0.0.0", f"--folder={other}")
+    assert f"`foveal token create --folder '{other}'`" in told
 
 
 # ── the end, and health ──────────────────────────────────────────────────────────────────────────────────
@@ -365,10 +371,15 @@ def greeted(folder: Path, flags: dict[str, Any], environment: dict[str, str], *t
         async with Service.open(settings, folder=folder / "server", environment=environment) as service:
             for tenant in tenants:
                 await Tokens(service.ground.cabinet).create(tenant, now=0.0)
-            return await greeting(service, "http://127.0.0.1:8790")
+            schedules = [configured(schedule) for schedule in settings.schedules]
+            await Timetable(service.ground.cabinet).configure(schedules, now=0.0)
+            upstreams = Upstreams(service)
+            told = await greeting(service, "http://127.0.0.1:8790", upstreams=upstreams)
+            await upstreams.close()
+            return told
 
     lines = asyncio.run(scene())
-    assert 4 <= len(lines) <= 8
+    assert 4 <= len(lines) <= 10
     return "\n".join(lines)
 
 
@@ -382,9 +393,27 @@ def test_the_greeting_says_who_may_talk_and_who_answers(tmp_path: Path) -> None:
     assert "Telegram on (2 allowed, others by `foveal pair telegram`)" in told
     assert "Discord off (DISCORD_BOT_TOKEN is not set)" in told
     assert "canary" not in told
+    assert "/v1\") → api.openai.com, with the client's own key\n" in told
 
 
 def test_without_a_model_there_are_still_drop_in_endpoints(tmp_path: Path) -> None:
     told = greeted(tmp_path, {}, {"OPENAI_BASE_URL": "http://127.0.0.1:1/v1"})
-    assert "none, so there are drop-in endpoints only (OPENAI_BASE_URL is set, but no model is named" in told
-    assert "everybody on this machine may ask" in told
+    assert (
+        "none, so there are drop-in endpoints only; --model provider/model names one (OPENAI_BASE_URL" in told
+    )
+    assert "everybody on this machine may ask; `foveal token create` makes the first" in told
+    assert '/v1") → 127.0.0.1:1\n' in told
+
+
+def test_the_greeting_says_how_far_it_reaches_and_what_comes_when(tmp_path: Path) -> None:
+    (tmp_path / "foveal.toml").write_text(
+        '[[schedule]]\nname = "morning"\nsession = "a"\ncron = "0 7 * * *"\nprompt = "Hello"\n'
+    )
+    flags = {"server.host": "0.0.0.0", "server.hosts": "chat.example", "server.folder": "here"}
+    told = greeted(tmp_path, flags, {"TELEGRAM_BOT_TOKEN": "1", "ANTHROPIC_API_KEY": "sk-canary"})
+    assert "8790, and at every other address of this machine\n" in told
+    assert "its addresses, localhost, and those of server.hosts (chat.example)\n" in told
+    assert "schedules 1 of the configuration; the next is morning, at 1970-01-01T07:00:00Z\n" in told
+    assert f"others by `foveal pair telegram --folder {tmp_path / 'server'}`" in told
+    assert 'base_url="http://127.0.0.1:8790") → api.anthropic.com\n' in told
+    assert "canary" not in told

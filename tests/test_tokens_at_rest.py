@@ -15,12 +15,13 @@ from foveal.apps.entry import main
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     monkeypatch.chdir(tmp_path)
     return tmp_path / "server"
 
 
 def token(folder: Path, *arguments: str) -> int:
-    return main(["token", "--folder", str(folder), *arguments])
+    return main(["token", *arguments, "--folder", str(folder)])
 
 
 def created(folder: Path, capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[str, str]:
@@ -82,7 +83,9 @@ def test_a_tenant_has_a_plain_name(folder: Path, capsys: pytest.CaptureFixture[s
 def test_without_tokens_the_list_says_how_to_make_one(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert token(folder, "list") == 0
+    assert main(["token", "--folder", str(folder), "list"]) == 0
+    assert f"`foveal token create --folder {folder}`" in capsys.readouterr().out
+    assert main(["token", "list"]) == 0
     assert "`foveal token create`" in capsys.readouterr().out
 
 

@@ -294,7 +294,9 @@ def test_a_session_that_is_deleted_takes_its_open_work_with_it(folder: Path) -> 
 # ── schedules ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_what_is_due_is_said_once_in_its_session_after_what_was_said_before(tmp_path: Path, folder: Path) -> None:
+def test_what_is_due_is_said_once_in_its_session_after_what_was_said_before(
+    tmp_path: Path, folder: Path
+) -> None:
     async def main() -> None:
         actor, clock = Actor({}), Clock()
         gate = actor.waits["hello"] = asyncio.Event()

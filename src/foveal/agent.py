@@ -121,13 +121,17 @@ class Agent:
         hooks: Sequence[Hook] = (),
         approve: Approve = _allowed,
         guidance: Guidance | None = None,
+        looking_back: Toolbox | None = None,
         steps: int = STEPS,
     ) -> None:
+        """`looking_back` takes the place of `tools` from the first reduction on, for models that call whatever they
+        see: the prompt's beginning changes then anyway."""
         self.session = session
         self.provider = provider
         self.tools = tools
         self.hooks = tuple(hooks)
         self.guidance = guidance
+        self._looking_back = looking_back
         self._approve = approve
         self._steps = steps
         self._waiting: list[Call] = []
@@ -183,6 +187,11 @@ class Agent:
             facts = await self.guidance.refresh(self.session)
             if facts:
                 await self.session.append(*facts)
+        await self._equip()
+
+    async def _equip(self) -> None:
+        if self._looking_back is not None and await self.session.looks_back():
+            self.tools, self._looking_back = self._looking_back, None
         await self.session.equip(self.tools.offered)
 
     # ── the model ────────────────────────────────────────────────────────────────────────────────────
@@ -194,6 +203,9 @@ class Agent:
         while True:
             first, before = self._told + 1, (await self.session.report()).used
             fitted = await self.session.fit()
+            if self._looking_back is not None and fitted.reduced:
+                await self._equip()
+                fitted = await self.session.fit()
             async for happening in self._reduced(first, before, fitted.tokens):
                 yield happening
             try:

@@ -57,7 +57,7 @@ def header(plan: Plan, by: str) -> str:
     return (
         f"[foveal: record of {handle(plan.first)}–{handle(plan.last)}, {turns}{plan.events} events, "
         f"written {who}. It tells what has happened and asks for nothing. "
-        "The originals can be read with the recall tools, by handle.]"
+        "Recall tools, where there are any, read the originals by handle.]"
     )
 
 

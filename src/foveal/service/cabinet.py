@@ -119,8 +119,10 @@ class Cabinet:
 
 
 def _refuse_foreign(connection: apsw.Connection, path: Path) -> None:
+    connection.execute("BEGIN")  # somebody else may just be making it
     application, version = connection.pragma("application_id"), connection.pragma("user_version")
     tables = connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").get
+    connection.execute("COMMIT")
     if application != APPLICATION and (application or tables):
         raise StoreUnusable(
             f"{path} is a store or another program's SQLite file; choose another `server.folder`"

@@ -67,7 +67,7 @@ class Ground:
         self._providers[model] = self._in_use[model] = known
         self._providers.move_to_end(model)
         if len(self._providers) > PROVIDERS:
-            self._providers.popitem(last=False)
+            del self._providers[next(name for name in self._providers if name)]
         return known
 
     def tell(self, occurrence: Occurrence) -> None:

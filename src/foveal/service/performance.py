@@ -7,6 +7,8 @@ import time
 from contextlib import suppress
 from typing import Final
 
+from msgspec.structs import replace
+
 from foveal.agent import Agent
 from foveal.errors import FovealError, ProviderError
 from foveal.events import Event, ModelSaid, Noted, UserSaid, calls_of, text_of
@@ -17,8 +19,6 @@ from foveal.service.ground import Ground
 from foveal.service.occurrences import TurnBegan, TurnEnded
 from foveal.service.turns import Outcome, Turn, Why
 from foveal.session import Session
-from foveal.tools.recalled import recalled
-from foveal.tools.tool import Toolbox
 
 TOPIC: Final = "message"
 """Of the note that stands before the user's words and names their turn."""
@@ -93,11 +93,8 @@ class Performance:
         return Outcome(why="failed", text=text, problem=str(problem), sort=sort or type(problem).__name__)
 
     async def _heard(self) -> Answered | None:
-        """Put the words into the log, unless a process that died over them did; the answer, if it got so far. Tools
-        that look back are offered when there is something to look back at: small models call whatever they see."""
+        """Put the words into the log, unless a process that died over them did; the answer, if it got so far."""
         heard, answer = await self._found()
-        if not self._agent.tools.offered and await self._session.looks_back():
-            self._agent.tools = Toolbox(recalled(self._session))
         if self._entry.kind == "again" or heard:
             await self._agent.resume()
         else:
@@ -111,13 +108,14 @@ class Performance:
         """Have it answered, and tell why it ended."""
         if answer is not None:
             self._turn.tell(answer)
-            self._report = await self._session.report()
+            self._report = _numbers(await self._session.report())
             self._turn.tell(Ended(why="answered", report=self._report))
             return "answered"
         why: Why = "answered"
         async for happening in self._agent.answer():
             if isinstance(happening, Ended):
-                why, self._report = happening.why, happening.report
+                why, self._report = happening.why, _numbers(happening.report)
+                happening = Ended(why=why, report=self._report)
             self._turn.tell(happening)
         return why
 
@@ -150,6 +148,11 @@ def said_in(events: list[Event], entry: Entry) -> tuple[str, Answered | None]:
     return heard, answer
 
 
+def _numbers(report: Report) -> Report:
+    """A report without a line for each event: turns that ended are kept for a while."""
+    return replace(report, events=())
+
+
 def deleted() -> Outcome:
     return Outcome(why="stopped", problem="the session was deleted", sort="deleted")
 
@@ -160,7 +163,7 @@ async def elsewhere(session: Session, entry: Entry | None, turn: Turn) -> None:
         turn.end(deleted())
         return
     heard, answer = said_in(await session.events(first=entry.since + 1), entry)
-    report = await session.report()
+    report = _numbers(await session.report())
     if heard:
         turn.tell(Heard(handle=heard))
     if answer is not None:

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from hashlib import blake2b
 from typing import Final
 from uuid import uuid4
@@ -106,10 +106,16 @@ class Room:
         elif self._task is not None:
             self._task.cancel()
 
-    def leave(self) -> None:
-        """The session will be erased: end the turn that runs, and begin no other."""
+    @contextmanager
+    def leaving(self) -> Iterator[None]:
+        """While the session is being erased: the turn that runs is ended, and no other begun."""
         self._left = True
         self.stop()
+        try:
+            yield
+        finally:  # if it could not be erased, its messages are answered after all
+            self._left = False
+            self.take_up()
 
     async def _put(self, key: str, content: Content | None, dialect: Dialect) -> Turn:
         entry, fresh = await self._ground.desk.put(
@@ -179,9 +185,10 @@ class Room:
     async def _empty_inbox(self) -> None:
         while not self._ground.closing:
             info = await self.session.info()
-            if self._left or info.erased:
+            if info.erased:
                 await self._ground.desk.forget(self.tenant, self.id)
                 self._end_all(deleted())
+            if self._left or info.erased:
                 return
             entry = await self._ground.desk.take(self.tenant, self.id, last=info.events - 1)
             if entry is None:

@@ -75,11 +75,11 @@ class Service:
     async def _taken_up(self, tenant: str, session: str) -> bool:
         try:
             room = await self.tenant(tenant).room(session)
-        except UnknownSession:
-            await self.ground.desk.forget(tenant, session)
-            return False
         except FovealError as problem:  # its messages wait; the others need not
-            LOG.error("messages of tenant %s cannot be taken up: %s", tenant, type(problem).__name__)
+            if isinstance(problem, UnknownSession) and await self.tenant(tenant).erased(session):
+                await self.ground.desk.forget(tenant, session)
+            else:
+                LOG.error("messages of tenant %s cannot be taken up: %s", tenant, type(problem).__name__)
             return False
         room.take_up()
         return True

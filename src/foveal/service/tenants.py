@@ -22,6 +22,7 @@ from foveal.service.room import Room, Told
 from foveal.session import Session
 from foveal.stores import SqliteStore
 from foveal.summarise import Summariser
+from foveal.tools.recalled import recalled
 from foveal.tools.tool import Toolbox
 
 NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
@@ -72,6 +73,11 @@ class Tenant:
                 return await self._begin(id, model=model, title=title, system="")
         return await self.room(id)
 
+    async def erased(self, id: str) -> bool:
+        """There was such a session."""
+        info = await self._info(id)
+        return info is not None and info.erased
+
     async def sessions(self) -> list[SessionInfo]:
         """All of them, the most recently active first."""
         return [info for info in await self.store.sessions() if not info.erased]
@@ -91,14 +97,13 @@ class Tenant:
     async def delete(self, id: str) -> None:
         """Stop what runs in a session and erase its text for good; its id stays used."""
         room = await self.room(id)
-        room.leave()
-        for forget in self._ground.forgetting:
-            await forget(self.name, id)
-        async with self._ground.turnstile.hold(self.name, id):
-            await self._ground.desk.forget(self.name, id)
-            await room.session.delete()
+        with room.leaving():
+            for forget in self._ground.forgetting:
+                await forget(self.name, id)
+            async with self._ground.turnstile.hold(self.name, id):
+                await room.session.delete()
+                await self._ground.desk.forget(self.name, id)
         self._drop(id)
-        room.take_up()  # whoever still waits for an answer is told that there will be none
         await room.close()
 
     async def close(self) -> None:
@@ -150,7 +155,8 @@ class Tenant:
             terms=self.terms(id, foresee=lambda: ground.later is None),
             **ground.config.session(provider.model),
         )
-        return Room(ground, self.name, Agent(session, provider, Toolbox(())), self.answered)
+        agent = Agent(session, provider, Toolbox(()), looking_back=Toolbox(recalled(session)))
+        return Room(ground, self.name, agent, self.answered)
 
     def _summarisers(self, provider: Provider) -> list[Summariser]:
         other = self._ground.config.summariser

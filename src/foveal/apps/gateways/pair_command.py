@@ -36,13 +36,21 @@ def add_commands(commands: Any) -> None:
     pair.add_argument("--folder", type=Path, metavar="PATH", help="the server's folder (server.folder)")
     what = pair.add_mutually_exclusive_group()
     what.add_argument("--list", action="store_true", help="who was let in by a code")
-    what.add_argument("--forget", type=int, metavar="ID", help="let this user in no longer")
+    what.add_argument("--forget", type=_user, metavar="ID", help="let this user in no longer")
 
 
 def _face(text: str) -> str:
     if text.lower() not in FACES:
         raise ArgumentTypeError(f"there is no bot on {one_line(text)!r}, only on {' and '.join(FACES)}")
     return text.lower()
+
+
+def _user(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 20):
+        raise ArgumentTypeError(
+            f"a user is named by a number, as `--list` shows it, not by {one_line(text)!r}"
+        )
+    return int(text)
 
 
 async def pair(given: Namespace) -> int:

@@ -54,6 +54,8 @@ class Talk:
         self._voice = Voice(footer=footer)
         self._turns: dict[int, list[Turn]] = {}
         """The newest turns of each chat, oldest first; some may have ended."""
+        self._put_off: set[str] = set()
+        """Messages whose chats were told that the answer comes later."""
         self._delivering: set[str] = set()
         """The keys of messages whose answers somebody here is about to deliver."""
 
@@ -182,11 +184,13 @@ class Talk:
             yield says
 
     async def unasked(self, room: Room, turn: Turn) -> tuple[int, Saying] | None:
-        """The chat that a turn belongs to which nobody in it asked for (a schedule's), and what to say there. It is
-        owed like any other answer."""
+        """The chat that a turn belongs to which nobody in it waits for (a schedule's, or one that was put off), and
+        what to say there. It is owed like any other answer."""
         chat = chat_of(self.face, room.id)
-        if chat is None or turn.key.startswith(f"{self.face}-"):
+        asked_here = turn.key.startswith(f"{self.face}-")
+        if chat is None or (asked_here and turn.key not in self._put_off):
             return None
+        self._put_off.discard(turn.key)
         message = Message(key=turn.key, chat=chat, session=room.id)
         await self._chats.begin(self.face, message, now=self._now())
         self._delivering.add(turn.key)
@@ -202,7 +206,9 @@ class Talk:
                     notes += cards.reduced(happening.events)
             outcome = await turn.outcome()
             yield self._voice.said(turn, outcome, notes=notes)
-            if key and not outcome.kept:  # or its answer is still owed
+            if outcome.kept:
+                self._put_off.add(key)  # its answer is still owed
+            elif key:
                 await self._chats.end(self.face, key, now=self._now())
         finally:
             self._delivering.discard(key)

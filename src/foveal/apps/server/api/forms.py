@@ -84,8 +84,13 @@ def must_be(kind: inspect.Type) -> str:
 
 
 def _bounds(least: int | None, most: int | None, *, unit: str = "") -> str:
-    if not least and most is None:
-        return ""
-    if most is None:
-        return f", at least {least:,}{unit}"
-    return f", {least:,} to {most:,}{unit}" if least else f", at most {most:,}{unit}"
+    match least, most:
+        case None, None:
+            return ""
+        case None, _:
+            return f", at most {most:,}{unit}"
+        case 1, None:
+            return ", not empty"
+        case _, None:
+            return f", at least {least:,}{unit}"
+    return f", {least:,} to {most:,}{unit}"

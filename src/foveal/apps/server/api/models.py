@@ -32,7 +32,10 @@ def offered(ground: Ground) -> str:
 def _offered(name: str, ground: Ground) -> bool:
     """Its service is one that whoever runs the server has chosen. Otherwise a client could have whatever listens on
     this machine asked."""
-    if FACTORY in ground.environment and name.partition("/")[0].lower() not in (*choose.SERVICES, choose.LOCAL):
+    if FACTORY in ground.environment and name.partition("/")[0].lower() not in (
+        *choose.SERVICES,
+        choose.LOCAL,
+    ):
         return True  # names that only the factory knows
     try:
         service, model = choose.split(name, ground.environment)

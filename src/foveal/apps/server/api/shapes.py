@@ -44,7 +44,8 @@ ModelName: TypeAlias = Annotated[
 Words: TypeAlias = Annotated[str, Meta(min_length=1, examples=["Why is the sky blue?"])]
 Seq: TypeAlias = Annotated[int, Meta(ge=0, le=2**53)]
 Handle: TypeAlias = Annotated[
-    str, Meta(pattern=r"^e?[0-9]{1,15}$(?!\n)", examples=["e2"], description="the handle of an event, such as e2")
+    str,
+    Meta(pattern=r"^e?[0-9]{1,15}$(?!\n)", examples=["e2"], description="the handle of an event, such as e2"),
 ]
 Parts: TypeAlias = Annotated[list[dict[str, Any]], Meta(min_length=1)]
 
@@ -230,7 +231,7 @@ class Accepted(msgspec.Struct, frozen=True, kw_only=True):
 
     session: str
     key: str
-    """For a turn: the same message with the same key is the same turn."""
+    """For a turn: the same message with the same key is the same turn, and waits for it without `background`."""
 
 
 class Compacted(msgspec.Struct, frozen=True, kw_only=True):
