@@ -21,7 +21,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -80,10 +80,11 @@ def raw(url: str, sent: bytes) -> bytes:
     """What comes back for these bytes, until the server hangs up."""
     place = urlsplit(url)
     with socket.create_connection((place.hostname or "", place.port or 0), timeout=DEADLINE) as connection:
-        connection.sendall(sent)
         come = b""
-        while data := connection.recv(1 << 16):
-            come += data
+        with suppress(ConnectionError):  # a server that hangs up does not read what is still on its way
+            connection.sendall(sent)
+            while data := connection.recv(1 << 16):
+                come += data
     return come
 
 

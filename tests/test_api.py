@@ -16,7 +16,7 @@ from api_server import Served
 from foveal.apps.server.api.models import check_model
 from foveal.apps.server.api.streams import BEAT, beating
 from foveal.apps.server.refusals import Refusal
-from foveal.config import Config
+from foveal.config import Config, load
 from foveal.events import UserSaid
 from foveal.service import Service
 from foveal.transcripts import read
@@ -150,6 +150,20 @@ def test_a_service_that_nobody_knows_or_that_lacks_its_key_is_the_client_s_mista
         assert asyncio.run(told(model)).startswith(
             f"{model!r} is not among the models of this server; it has openai/MODEL, responses/MODEL, vllm/MODEL, "
         )
+
+
+def test_any_name_may_be_asked_for_at_the_address_that_is_configured(tmp_path: Path) -> None:
+    async def main() -> None:
+        flags = {"model": "mine", "base_url": "http://127.0.0.1:9/v1"}
+        config = load(tmp_path, flags=flags, environ={}, user_folder=tmp_path)
+        async with Service.open(config, folder=tmp_path, environment={}) as service:
+            for model in ("", "other", "openai/other"):
+                check_model(model, service.ground)
+                assert service.ground.provider(model).name
+            with pytest.raises(Refusal, match=r"it has openai/MODEL, responses/MODEL, local/"):
+                check_model("ollama/x", service.ground)
+
+    asyncio.run(main())
 
 
 def test_the_list_is_given_page_by_page_newest_first(server: Served) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -546,6 +547,7 @@ def test_every_key_says_what_it_is_and_its_default_is_allowed() -> None:
     assert find(("instructions", "root_markers")).default == list(MARKERS)  # type: ignore[union-attr]
 
 
+GOOD_SCHEDULE = {"name": "a", "session": "s", "cron": "* * * * *", "prompt": "p"}
 PAGE = (Path(__file__).parent.parent / "docs" / "config.md").read_text(encoding="utf-8")
 
 
@@ -660,3 +662,41 @@ def test_a_key_is_missing_and_the_doctor_says_so(place: Place) -> None:
     assert done.returncode == 0
     assert "no key of a provider" in done.stdout
     assert "it cannot be asked" in done.stdout
+
+
+# ── what a server is told ────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("table", "told"),
+    [
+        ({"name": "a", "session": "s", "prompt": "p"}, "schedule a: cron is missing"),
+        ({"session": "s", "cron": "* * * * *", "prompt": "p"}, "schedule 1: name is missing"),
+        (GOOD_SCHEDULE | {"frog": "x"}, "schedule a: there is no frog; allowed are name, session, cron"),
+        (GOOD_SCHEDULE | {"prompt": " "}, "schedule a: prompt is a text that is not empty"),
+        (GOOD_SCHEDULE | {"missed": "twice"}, "schedule a: missed is once or skip, not twice"),
+    ],
+)
+def test_a_wrong_schedule_is_told_by_its_name_and_field(tmp_path: Path, table: Any, told: str) -> None:
+    rows = "".join(f'{name} = "{value}"\n' for name, value in table.items())
+    (tmp_path / "foveal.toml").write_text(f"[[schedule]]\n{rows}", encoding="utf-8")
+    with pytest.raises(BadConfig, match=re.escape(told)):
+        load(tmp_path / "elsewhere", environ={}, user_folder=tmp_path)
+
+
+def test_two_schedules_of_one_name_are_refused(tmp_path: Path) -> None:
+    rows = "".join(f'{name} = "{value}"\n' for name, value in GOOD_SCHEDULE.items())
+    (tmp_path / "foveal.toml").write_text(f"[[schedule]]\n{rows}" * 2, encoding="utf-8")
+    with pytest.raises(BadConfig, match="schedule a: another one has this name"):
+        load(tmp_path / "elsewhere", environ={}, user_folder=tmp_path)
+
+
+@pytest.mark.parametrize("text", ["42,43", "[42, 43]", "42 43"])
+def test_a_list_can_be_given_as_people_write_one_and_as_toml_does(tmp_path: Path, text: str) -> None:
+    loaded = load(tmp_path, flags={"telegram.allowed": text}, environ={}, user_folder=tmp_path)
+    assert loaded.get("telegram.allowed") == (42, 43)
+
+
+def test_an_unknown_section_is_told_with_those_that_there_are(tmp_path: Path) -> None:
+    with pytest.raises(BadConfig, match=r"there is no key foo\.bar; allowed are model, base_url"):
+        load(tmp_path, flags={"foo.bar": "1"}, environ={}, user_folder=tmp_path)

@@ -228,6 +228,27 @@ def test_what_is_not_a_message_goes_on_as_it_came_even_when_messages_are_reduced
     assert len(fitted) < len(messages)
 
 
+def test_a_history_of_megabytes_is_taken_in_and_gone_on_with(provider: StandIn, front: Front) -> None:
+    messages: list[Any] = []
+    for number in range(60):
+        messages.append({"role": "user", "content": f"Long {number}. " + f"word{number} " * 2_000})
+        messages.append({"role": "assistant", "content": "So."})
+    with openai.OpenAI(base_url=front.openai, api_key="sk-of-the-client", max_retries=0) as client:
+        sessions = []
+        for word in ("first", "second"):
+            messages.append({"role": "user", "content": f"And now the {word}?"})
+            reply = client.chat.completions.with_raw_response.create(
+                model="gpt-4.1", messages=messages, max_tokens=ANSWER
+            )
+            messages.append(
+                {"role": "assistant", "content": reply.parse().choices[0].message.content or "So."}
+            )
+            sessions.append(reply.headers["x-foveal-session"])
+    assert len(set(sessions)) == 1
+    assert int(reply.headers["x-foveal-whole"]) > 100_000
+    assert len(spoken(front, sessions[0], UserSaid)) == 62
+
+
 def test_marks_for_the_cache_stay_legal_and_are_put_where_they_help(provider: StandIn, front: Front) -> None:
     def marked(text: str) -> list[dict[str, Any]]:
         return [{"type": "text", "text": text, "cache_control": {"type": "ephemeral"}}]

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from foveal.events import UserSaid, text_of
+from foveal.events import Event, Opened, UserSaid, text_of
 from upstream import DEADLINE, Front, Piece, Raw, Seen, answer
 
 Json = dict[str, Any]
@@ -161,6 +161,59 @@ def test_no_key_and_no_secret_is_ever_stored(raw: Raw, tmp_path: Path) -> None:
     files = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
     assert files
     assert not any(KEY.encode() in found or secret.encode() in found for found in files)
+
+
+def test_what_is_shown_whole_reaches_the_model_in_the_clients_own_words(raw: Raw, tmp_path: Path) -> None:
+    """Secrets are kept out of the log, not out of the conversation."""
+    secret = "sk-proj-" + "Ab3" * 16
+    rule = {"role": "system", "content": f"The database is at postgres://me:{secret}@db/x."}
+    messages: list[Json] = [rule]
+    with Front(tmp_path, openai=raw.openai, window=3_000, compaction__mode="off") as front:
+        for number in range(9):
+            messages.append(user(f"Step {number} with {secret}. " + f"word{number} " * 200))
+            reply = post(front, json={"model": "gpt-4.1", "messages": messages})
+            messages.append({"role": "assistant", "content": "Fine."})
+        assert reply.headers["x-foveal-reduced"] != "none"
+        sent = json.loads(raw.seen[-1].body)["messages"]
+        stored = str(front.events(reply.headers["x-foveal-session"]))
+    assert len(sent) < len(messages) - 1
+    assert sent[0] == rule
+    assert sent[-1] == messages[-2]
+    assert secret not in stored
+
+
+def test_the_servers_own_key_never_comes_back(tmp_path: Path) -> None:
+    own = "sk-of-the-server-0123456789"
+
+    def parrot(seen: Seen, number: int) -> Iterator[Piece]:
+        said = json.dumps({"error": f"what is {seen.headers['authorization']}?"}).encode()
+        yield answer(said, status=f"{(401, 400, 200)[number % 3]} So", more=f"x-echo: {own}\r\n".encode())
+
+    with (
+        Raw(parrot) as upstream,
+        Front(tmp_path, openai=upstream.openai, environment={"OPENAI_API_KEY": own}) as front,
+    ):
+        for number in range(3):
+            reply = post(front, json={"model": "gpt-4.1", "messages": [user(f"Hello {number}")]})
+            assert own in upstream.seen[-1].headers["authorization"]
+            assert own not in reply.text + str(reply.headers)
+            assert "***" in reply.text
+        with httpx.Client(trust_env=False, timeout=DEADLINE) as http:
+            assert own not in http.get(f"{front.openai}/models").text
+
+
+def test_a_session_that_the_server_keeps_is_not_a_clients_to_rewind(front: Front) -> None:
+    async def native() -> None:
+        tenant = front.service.tenant("default")
+        await tenant.quick.append("kept", [Event(0, Opened(model="x")), Event(1, UserSaid(content="Mine."))])
+
+    front.do(native())
+    reply = post(
+        front, json={"model": "gpt-4.1", "messages": [user("Hi")]}, headers={"x-foveal-session": "kept"}
+    )
+    assert reply.status_code == 409
+    assert "another id" in reply.json()["error"]["message"]
+    assert len(front.events("kept")) == 2
 
 
 def test_without_any_upstream_it_says_what_to_do(tmp_path: Path) -> None:

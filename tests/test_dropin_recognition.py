@@ -315,6 +315,18 @@ def test_a_session_that_was_erased_is_not_gone_on_with(front: Front) -> None:
     assert shown(front, client.session)[:3] == [one["content"] for one in messages]
 
 
+def test_the_same_request_again_and_again_makes_no_log_without_end(tmp_path: Path) -> None:
+    with Raw(echo) as raw, Front(tmp_path, openai=raw.openai) as front:
+        sessions = []
+        for _ in range(90):
+            client = Client(front)
+            client.ask([user("Are you well?")])
+            sessions.append(client.session)
+        assert len(set(sessions)) <= 4
+        assert all(len(front.events(session)) < 120 for session in set(sessions))
+        assert sessions == sorted(sessions, key=sessions.index)  # none is taken up again
+
+
 # ── at the same time ─────────────────────────────────────────────────────────────────────────────────────
 
 

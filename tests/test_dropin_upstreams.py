@@ -292,7 +292,9 @@ def test_a_dead_upstream_is_told_in_the_providers_shape_and_without_the_key(tmp_
     with Front(tmp_path, openai=f"{dead}/v1", anthropic=dead) as front:
         chat = ask(front)
         claude = ask(front, path="/v1/messages", max_tokens=5)
+        told = [one.status for one in front.told if type(one).__name__ == "Exchanged"]
     assert chat.status_code == claude.status_code == 502
+    assert told == [502, 502]
     assert chat.json()["error"]["code"] == "upstream_unreachable"
     assert claude.json()["error"]["type"] == "api_error"
     assert KEY not in chat.text + claude.text

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foveal.apps.server import protocol
+from foveal.apps.server import callers, protocol
 from foveal.apps.server.headers import (
     SECURITY,
     answered,
@@ -269,7 +269,7 @@ POST: Final = b"POST /api/sessions HTTP/1.1\r\nHost: localhost\r\n"
 def test_a_body_that_does_not_come_is_not_waited_for(
     front: Front, monkeypatch: pytest.MonkeyPatch, sent: bytes, code: int
 ) -> None:
-    monkeypatch.setattr(protocol, "PATIENCE", 0.05)
+    monkeypatch.setattr(protocol, "TRICKLE", 0.05)
     come = raw(front.url, sent)  # which ends when the server has hung up
     assert (status(come), come.count(b"HTTP/1.1 ")) == (code, 1)
 
@@ -282,7 +282,7 @@ def test_a_body_that_comes_slowly_enough_is_waited_for(front: Front, monkeypatch
         look(connection)
         looked.append(connection)
 
-    monkeypatch.setattr(protocol, "PATIENCE", 0.02)
+    monkeypatch.setattr(protocol, "TRICKLE", 0.02)
     monkeypatch.setattr(protocol, "SLOWEST", 0)
     monkeypatch.setattr(protocol.Bounded, "_look", seen)
     with socket.create_connection(("127.0.0.1", front.port), timeout=DEADLINE) as connection:
@@ -485,7 +485,9 @@ def test_sessions_of_one_tenant_are_invisible_to_another(closed: Front) -> None:
     assert ask(closed.url, "/api/sessions/secret-plan", token=other, headers=named).status == 404
 
 
-def test_a_revoked_token_is_good_no_longer_and_the_server_stays_closed(tmp_path: Path) -> None:
+def test_a_revoked_token_is_good_no_longer_and_the_server_stays_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with Front(tmp_path, environment=SCRIPTED) as front:
         assert ask(front.url, "/api/sessions").status == 200
         tokens = Tokens(front.service.ground.cabinet)
@@ -495,7 +497,8 @@ def test_a_revoked_token_is_good_no_longer_and_the_server_stays_closed(tmp_path:
         assert ask(front.url, "/api/sessions").status == 401
         assert ask(front.url, "/api/sessions", token=secret).status == 200
         assert front.do(tokens.revoke(id, now=2.0))
-        until(lambda: ask(front.url, "/api/sessions", token=secret).status == 401)
+        monkeypatch.setattr(callers, "MOMENT", 0.0)
+        assert ask(front.url, "/api/sessions", token=secret).status == 401
         assert ask(front.url, "/api/sessions").status == 401
 
 

@@ -81,8 +81,11 @@ def test_after_five_wrong_codes_a_right_one_is_wrong_for_an_hour(tmp_path: Path)
                 assert not await desk.claim("discord", "23456789", 7, now=NOW)
             code = await desk.offer("discord", now=NOW)
             assert not await desk.claim("discord", code, 7, now=NOW + 1)
+            assert await desk.wait("discord", 7, now=NOW + 1) == WINDOW - 1
+            assert await desk.wait("discord", 8, now=NOW + 1) == 0.0
             assert await desk.claim("discord", code, 8, now=NOW + 1), "others may still claim it"
             later = await desk.offer("discord", now=NOW + WINDOW)
+            assert await desk.wait("discord", 7, now=NOW + WINDOW) == 0.0
             assert await desk.claim("discord", later, 7, now=NOW + WINDOW)
 
     asyncio.run(proof())

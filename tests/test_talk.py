@@ -10,17 +10,20 @@ from functools import wraps
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
+from msgspec.structs import replace
 
 from foveal.apps.gateways import cards
 from foveal.apps.gateways.talk import Button, Says, Talk
 from foveal.config import load
 from foveal.errors import ProviderError
-from foveal.events import ModelSaid, UserSaid, text_of
+from foveal.compaction.measures import Measures
+from foveal.events import Compacted, Event, ModelSaid, UserSaid, text_of
 from foveal.ports import Piece, Reply
 from foveal.service import Service
 from foveal.service.chats import Chats, Message, chat_of, session_of
-from foveal.service.pairing import Pairing
+from foveal.service.pairing import GUESSES, WINDOW, Pairing
 from foveal.testing import Scripted
 
 USER = 42
@@ -288,6 +291,22 @@ async def test_a_stranger_with_a_code_is_paired_for_good_and_the_code_is_used_up
 
 
 @run
+async def test_after_too_many_wrong_codes_it_is_said_how_long_to_wait(tmp_path: Path) -> None:
+    async with opened(tmp_path, Scripted()) as service:
+        talk = talking(service)
+        now = service.ground.clock()
+        service.ground.clock = lambda: now
+        for _ in range(GUESSES):
+            assert (await tell(talk, "/pair WRONGONE", user=7)).text == cards.NOT_PAIRED
+        now += 61
+        code = await Pairing(service.ground.cabinet).offer("telegram", now=now)
+        told = (await tell(talk, f"/pair {code}", user=7)).text
+        assert told == cards.locked_out("telegram", 7, seconds=WINDOW - 61)
+        assert "in 59 minutes" in told
+        assert "(7) to `telegram.allowed`" in told
+
+
+@run
 async def test_a_stranger_presses_buttons_in_vain(tmp_path: Path) -> None:
     async with opened(tmp_path, Scripted("One.")) as service:
         talk = talking(service)
@@ -362,7 +381,11 @@ async def test_compact_says_before_and_after_and_undo_takes_it_back(tmp_path: Pa
         assert says.footer == cards.footer(await room.report())
         undone = await tell(talk, "/undo")
         assert undone.text.startswith("↩️ Took back a summary")
-        assert (await room.report()).used == before
+        report = await room.report()
+        assert report.used == before
+        assert report.state != "ok"
+        assert undone.footer == f"{cards.footer(report)}\n{cards.warning(report)}"
+        assert undone.buttons == (Button("Compact now", "compact"),)
 
 
 @run
@@ -371,7 +394,8 @@ async def test_a_second_compact_says_that_there_is_nothing_to_summarise(tmp_path
         talk = talking(service)
         await tell(talk, "Hello.")
         assert (await tell(talk, "/compact")).text.startswith("Nothing was summarised: ")
-        assert (await tell(talk, "/undo")).text.startswith("❌")
+        assert await tell(talk, "/undo") == Says(text=cards.not_undone(""))
+        assert await tell(talk, "/undo frog") == Says(text=cards.not_undone("frog"))
 
 
 @run
@@ -426,12 +450,36 @@ async def test_help_names_every_command_and_an_unknown_one_is_not_sent_to_the_mo
     async with opened(tmp_path, provider) as service:
         talk = talking(service)
         told = (await tell(talk, "/help")).text
-        assert all(f"/{name} – " in told for name in cards.COMMANDS)
+        lines = told.partition("\n\n")[2].splitlines()
+        assert [re.split(r"\W+", line)[1] for line in lines] == list(cards.COMMANDS)
+        assert "/pair CODE – let this account talk to the bot" in lines
         assert (await tell(talk, "/start")).text == (await tell(talk, "/HELP")).text == told
         assert (await tell(talk, "/frobnicate now")).text == cards.unknown("/frobnicate")
         assert provider.asked == []
         assert (await tell(talk, "/etc/passwd is what?")).text == "A path."
         assert (await tell(talk, "/usr\nis a folder")).text == "Lines."
+
+
+def test_a_summary_by_code_alone_is_said_in_words() -> None:
+    metrics = msgspec.Raw(msgspec.json.encode(Measures(asked=2)))
+    by_model = Compacted(first=0, last=1, summary="x", by="openai/gpt-4.1")
+    for fact, told in (
+        (by_model, "🗜 Summarised by openai/gpt-4.1: 200 → 100 tokens (50% less). /undo takes it back."),
+        (replace(by_model, by="ledger"), "🗜 Summarised by code alone: 200 → 100 tokens"),
+        (replace(by_model, by="ledger", metrics=metrics), "(the model's text did not pass the checks): 200 →"),
+    ):
+        assert told in cards.compacted(Event(seq=5, fact=fact), before=200, after=100)
+
+
+@run
+async def test_a_saving_is_told_only_if_there_is_one(tmp_path: Path) -> None:
+    async with opened(tmp_path, Scripted("Hello to you.")) as service:
+        await tell(talking(service), "Hello.")
+        room = await service.tenant("telegram").room("telegram-42")
+        report, usage = await room.report(), await room.usage()
+    for saved, told in ((None, ""), (-0.0008, ""), (0.0, ""), (0.0008, ", saved $0.0008")):
+        card = cards.tokens(replace(report, spent=0.03, saved=saved), usage)
+        assert card.endswith(f"Cost: $0.03{told}")
 
 
 # ── a window that fills up ───────────────────────────────────────────────────────────────────────────────
@@ -476,6 +524,42 @@ async def test_a_summary_that_was_written_for_an_answer_is_told_below_it(tmp_pat
         assert re.search(
             r"🗜 Older turns were summarised: [\d,]+ → [\d,]+ tokens. /undo takes it back.", says.footer
         )
+
+
+@run
+async def test_a_summary_that_was_written_between_two_answers_is_told_below_the_next_one_and_no_more(
+    tmp_path: Path,
+) -> None:
+    async def later(*_: object) -> None:
+        """Nobody writes summaries by himself here."""
+
+    async with opened(tmp_path, Scripted(*long_turns(60)), window=8_000) as service:
+        service.ground.later = later
+        talk = talking(service)
+        room = await service.tenant("telegram").ensure("telegram-42")
+        while (written := await room.prepare()) is None:
+            assert "🗜" not in (await tell(talk, "Go on.")).footer
+        assert (await tell(talk, "And on.")).footer.splitlines()[0] == cards.reduced([written])[0]
+        assert "🗜" not in (await tell(talk, "And on.")).footer
+
+
+@run
+async def test_what_was_asked_for_or_taken_back_is_not_told_again(tmp_path: Path) -> None:
+    async def later(*_: object) -> None:
+        """Nobody writes summaries by himself here."""
+
+    async with opened(tmp_path, Scripted(*long_turns(60)), window=16_000) as service:
+        service.ground.later = later
+        talk = talking(service)
+        for _ in range(8):
+            await tell(talk, "Go on.")
+        await tell(talk, "/compact")
+        assert "🗜" not in (await tell(talk, "Go on.")).footer
+        room = await service.tenant("telegram").room("telegram-42")
+        while await room.prepare() is None:
+            await tell(talk, "Go on.")
+        await tell(talk, "/undo")
+        assert "🗜" not in (await tell(talk, "Go on.")).footer
 
 
 @run
@@ -554,7 +638,7 @@ async def test_a_message_that_cannot_be_stored_is_answered_with_that(tmp_path: P
         talk = talking(service)
         await service.ground.cabinet.close()
         says = await tell(talk, "Hello.")
-        assert says.text.startswith(f"{cards.NOT_STORED}. ")
+        assert says.text.startswith(f"{cards.NOT_STORED}: ")
 
 
 @run

@@ -1,8 +1,8 @@
 """A server's background work without a server, for tests that kill it: `python work_process.py FOLDER NAME`.
 
 For each line `TENANT SESSION KEY` on stdin it asks for a run and says `stored KEY`; it says `working` when it gets
-the office. Its model says who answered. In FOLDER, `failing` makes the model fail as if it had too much to do, and
-`gate` makes it wait; each request leaves a line in `asked`.
+the office. Its model says who answered. In FOLDER, `failing` makes the model fail as if it had too much to do, when
+it is asked what the file says; `gate` makes it wait; each request leaves a line in `asked`.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 
 from foveal.config import Config
 from foveal.errors import ProviderError
+from foveal.events import UserSaid, text_of
 from foveal.fitted import Fitted
 from foveal.ports import Piece, Reply
 from foveal.service.rooms import Service
@@ -38,9 +39,11 @@ class Model(Scripted):
             asked.write(f"{self._name}\n")
         while (self._folder / "gate").exists():
             await asyncio.sleep(0.01)
+        prompt = [text_of(fact.content) for fact in request.facts if isinstance(fact, UserSaid)][-1]
+        failing = self._folder / "failing"
         self._answers = [
             ProviderError("too many requests", sort="rate")
-            if (self._folder / "failing").exists()
+            if failing.exists() and failing.read_text() == prompt
             else f"answered by {self._name}"
         ]
         async for piece in super().send(request, max_tokens=max_tokens):

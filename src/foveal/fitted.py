@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from itertools import chain
 from typing import Any, Final
 
@@ -62,6 +63,8 @@ class Fitted(msgspec.Struct, frozen=True, kw_only=True):
     reduced: Reduced = _NOTHING
     intact: bool = False
     """It shows all that was said, and nothing else."""
+    seqs: tuple[int, ...] = ()
+    """For each of the facts the event that it is as it was said; -1 for one that no event is."""
 
     @classmethod
     def of(cls, view: View, *, tokens: int = 0, limit: int = 0, whole: int = 0) -> Fitted:
@@ -76,6 +79,7 @@ class Fitted(msgspec.Struct, frozen=True, kw_only=True):
             whole=whole,
             reduced=reduced,
             intact=not reduced and all(step.kind != "pinned" for step in view.steps),
+            seqs=tuple(chain.from_iterable(map(_whole, view.steps))),
         )
 
     def to_openai(self) -> list[Json]:
@@ -119,6 +123,14 @@ class Fitted(msgspec.Struct, frozen=True, kw_only=True):
             if at < 0:
                 return step
         return view.steps[-1] if view.steps else None
+
+
+def _whole(step: Step) -> Iterator[int]:
+    """The events of a step that are shown as they were said, each in its place."""
+    own = step.kind in ("instructed", "user", "model") and not step.said.overlays
+    yield step.said.seq if own else -1
+    for slot in step.slots:
+        yield slot.result.seq if slot.result is not None and not slot.result.overlays else -1
 
 
 def _inline(fact: Instructed) -> Instructed:

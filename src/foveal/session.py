@@ -146,7 +146,7 @@ class Session:
         async with self._lock:
             offered = self._keeper.redacted(Equipped(tools=wire.opaque(wire.plain(tools), "tools")))
             held = (await self._keeper.caught_up()).view.tools
-            if held is None or held[1] != offered:
+            if (held is None and tools) or (held is not None and held[1] != offered):
                 self._fitting.calls.broken |= held is not None
                 await self._keeper.commit([offered])
 
@@ -247,6 +247,10 @@ class Session:
         return await self.store.info(self.id)
 
     # ── steering ─────────────────────────────────────────────────────────────────────────────────────
+
+    def redacted(self, fact: AnyFact) -> AnyFact:
+        """A fact as it would be stored."""
+        return self._keeper.redacted(fact)
 
     async def pin(self, text: str = "", *, event: str | int | None = None) -> str:
         """Keep a rule in every request, or the step of an event as it is now. Returns the pin's handle."""

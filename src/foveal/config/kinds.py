@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Callable, Iterable
 from math import isfinite
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -19,6 +20,8 @@ class Kind(NamedTuple):
     fits: Callable[[Any], bool]
     read: Callable[[str], Any]
     """The value that a text means; raises ValueError when it means none."""
+    problem: Callable[[Any], str] = lambda _: ""
+    """What is wrong with a value that does not fit, if more can be said than what is allowed."""
 
 
 def whole(least: int, most: int = LARGEST_WINDOW) -> Kind:
@@ -48,6 +51,11 @@ def _truth(text: str) -> bool:
     return text.lower() in ("true", "1", "yes", "on")
 
 
+def _toml(text: str, otherwise: Callable[[], Any]) -> Any:
+    """A list as TOML writes it, or else as people write one in a shell."""
+    return tomllib.loads(f"x = {text}")["x"] if text.lstrip().startswith("[") else otherwise()
+
+
 TEXT: Final = Kind("a text", lambda value: isinstance(value, str), str)
 URL: Final = Kind(
     "an address that begins with http:// or https://",
@@ -58,12 +66,12 @@ TRUTH: Final = Kind("true or false", lambda value: isinstance(value, bool), _tru
 TEXTS: Final = Kind(
     "a list of texts",
     lambda value: isinstance(value, list) and all(isinstance(one, str) for one in value),
-    lambda text: [one.strip() for one in text.split(",") if one.strip()],
+    lambda text: _toml(text, lambda: [one.strip() for one in text.split(",") if one.strip()]),
 )
 NUMBERS: Final = Kind(
     "a list of whole numbers above 0",
     lambda value: isinstance(value, list) and all(type(one) is int and one > 0 for one in value),
-    lambda text: [int(one) for one in text.replace(",", " ").split()],
+    lambda text: _toml(text, lambda: [int(one) for one in text.replace(",", " ").split()]),
 )
 FILE_NAMES: Final = TEXTS._replace(
     allowed="a list of names of files, without a folder",

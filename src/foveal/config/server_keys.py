@@ -26,21 +26,30 @@ class Schedule(NamedTuple):
 _NEEDED: Final = tuple(name for name in Schedule._fields if name not in Schedule._field_defaults)
 
 
-def _schedules(value: Any) -> bool:
+def _problem(value: Any) -> str:
+    """What is wrong with a list of schedules; "" when nothing is."""
     if not isinstance(value, list) or not all(isinstance(one, Mapping) for one in value):
-        return False
+        return "each is a table: [[schedule]]"
     names = [one.get("name") for one in value]
-    return len(set(names)) == len(names) and all(map(_schedule, value))
+    for number, table in enumerate(value, 1):
+        wrong = _wrong(table)
+        if not wrong and names.index(table["name"]) != number - 1:
+            wrong = "another one has this name"
+        if wrong:
+            return f"schedule {table.get('name') or number}: {wrong}"
+    return ""
 
 
-def _schedule(table: Mapping[str, Any]) -> bool:
-    given = set(table)
-    return (
-        given <= set(Schedule._fields)
-        and given >= set(_NEEDED)
-        and all(isinstance(text, str) and text.strip() for text in table.values())
-        and table.get("missed", "once") in ("once", "skip")
-    )
+def _wrong(table: Mapping[str, Any]) -> str:
+    if missing := [name for name in _NEEDED if name not in table]:
+        return f"{missing[0]} is missing"
+    if strange := [name for name in table if name not in Schedule._fields]:
+        return f"there is no {strange[0]}; allowed are {', '.join(Schedule._fields)}"
+    if empty := [name for name, text in table.items() if not isinstance(text, str) or not text.strip()]:
+        return f"{empty[0]} is a text that is not empty"
+    if table.get("missed", "once") not in ("once", "skip"):
+        return f"missed is once or skip, not {table['missed']}"
+    return ""
 
 
 def _no_text(text: str) -> Any:
@@ -49,8 +58,9 @@ def _no_text(text: str) -> Any:
 
 _SCHEDULES: Final = Kind(
     f"tables with different names, each with {', '.join(_NEEDED)} and perhaps zone, tenant, missed (once, skip)",
-    _schedules,
+    lambda value: not _problem(value),
     _no_text,
+    _problem,
 )
 _SECONDS: Final = whole(0, 86_400)
 

@@ -103,6 +103,8 @@ def _flat(
 
 def _checked(key: Key, path: Path, value: Any, source: Source, folder: pathlib.Path) -> Any:
     if not key.kind.fits(value):
+        if problem := key.kind.problem(value):
+            raise BadConfig(source, path, problem, value=None if key.secret else value)
         raise bad_value(source, path, value, key.kind.allowed, secret=key.secret)
     if source.sort == "project" and not key.project:
         problem = (

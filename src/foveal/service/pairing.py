@@ -92,6 +92,16 @@ class Pairing:
 
         return await self._cabinet.do(act)
 
+    async def wait(self, face: Face, user: int, *, now: float) -> float:
+        """Seconds until a user may claim a code again, because of wrong ones; 0 when it is allowed."""
+
+        def act(connection: apsw.Connection) -> float:
+            query = "SELECT at FROM pairing_misses WHERE face = ? AND user = ? AND at > ? ORDER BY at DESC LIMIT ?"
+            times = [at for (at,) in connection.execute(query, (face, user, now - WINDOW, GUESSES))]
+            return max(0.0, times[-1] + WINDOW - now) if len(times) == GUESSES else 0.0
+
+        return await self._cabinet.look(act)
+
     async def paired(self, face: Face, user: int) -> bool:
         def act(connection: apsw.Connection) -> bool:
             query = "SELECT 1 FROM paired WHERE face = ? AND user = ?"

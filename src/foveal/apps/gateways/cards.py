@@ -8,10 +8,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Final
 
 from foveal.accounts import Accounts
+from foveal.compaction.compose import CODE
 from foveal.compaction.measures import measures
 from foveal.errors import Busy, FovealError, NotCompacted, ProviderError, StoreError
 from foveal.events import Clipped, Compacted, Dropped, Event, Masked
@@ -20,16 +22,18 @@ from foveal.report import Report
 from foveal.visible import one_line
 
 COMMANDS: Final = {
-    "compact": "summarise old turns now; words behind it say what to keep",
+    "compact": "summarise old turns now; words behind it say what to keep above all",
     "context": "what fills the context window",
     "tokens": "tokens used so far, turns left, cost",
     "undo": "take back the newest summary or other reduction",
     "new": "begin a new conversation",
     "stop": "stop the answer that is being written",
     "help": "this list",
-    "pair": "CODE: let this account talk to the bot",
+    "pair": "let this account talk to the bot",
 }
 """The commands and what they do, in the order in which they are listed."""
+BEHIND: Final = {"compact": " [words]", "pair": " CODE"}
+"""What can be written behind some of them."""
 BAR: Final = 10
 EMPTY: Final = "Nothing has been said in this conversation yet."
 SILENT: Final = "(The model gave an empty answer.)"
@@ -44,7 +48,7 @@ TEXT_ONLY: Final = (
 )
 OLD: Final = "That button is too old: there is nothing to do for it any more. /help lists the commands."
 FAILED: Final = "❌ Something went wrong on the server; whoever runs it finds more in its log."
-NOT_STORED: Final = "❌ Your message was not stored"
+NOT_STORED: Final = "❌ Your message was not stored, please send it again"
 SORTS: Final = {
     "key": "the model's provider does not accept the server's key; whoever runs the server must look at it",
     "rate": "the model's provider has too many requests right now",
@@ -63,9 +67,18 @@ def stranger(face: str, user: int) -> str:
     )
 
 
+def locked_out(face: str, user: int, *, seconds: float) -> str:
+    """After too many wrong codes a right one does not help either."""
+    minutes = max(1, math.ceil(seconds / 60))
+    return (
+        f"There were too many wrong codes: try again in {minutes} minute{'s' if minutes != 1 else ''}, or ask whoever "
+        f"runs the bot to add your id ({user}) to `{face}.allowed`."
+    )
+
+
 def welcome() -> str:
     """The commands, and how it all works in two sentences."""
-    listed = "\n".join(f"/{name} – {about}" for name, about in COMMANDS.items())
+    listed = "\n".join(f"/{name}{BEHIND.get(name, '')} – {about}" for name, about in COMMANDS.items())
     return (
         "Write anything, and the model answers. The conversation can be as long as you like: old turns are "
         f"summarised when the context window fills up, and nothing is lost.\n\n{listed}"
@@ -132,7 +145,7 @@ def tokens(report: Report, accounts: Accounts) -> str:
         f"Turns: {report.turns:,} so far, {left} until old turns are reduced",
         f"Calls: {accounts.calls:,} · read {_read(accounts):,} tokens ({_cached(accounts):.0%} from the cache) · "
         f"written {accounts.output:,}",
-        f"Cost: {_dollars(report.spent)}{f', saved {_dollars(report.saved)}' if report.saved else ''}",
+        f"Cost: {_dollars(report.spent)}{_saved(report.saved)}",
     ]
     return "\n".join(lines)
 
@@ -151,6 +164,11 @@ def _dollars(amount: float | None) -> str:
     return f"${amount:.2f}" if amount >= 0.01 or not amount else f"${amount:.4f}"
 
 
+def _saved(amount: float | None) -> str:
+    """Caching can also cost a little more than it saves, at first: then there is nothing to tell."""
+    return f", saved {_dollars(amount)}" if amount and amount >= 0.0001 else ""
+
+
 # ── reductions ───────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -158,8 +176,17 @@ def compacted(event: Event, *, before: int, after: int) -> str:
     """What /compact has done."""
     saved = before - after
     part = f" ({saved / before:.0%} less)" if before and saved > 0 else ""
-    by = f" by {event.fact.by}" if isinstance(event.fact, Compacted) and event.fact.by else ""
-    return f"🗜 Summarised{by}: {before:,} → {after:,} tokens{part}. /undo takes it back."
+    return f"🗜 Summarised{_author(event)}: {before:,} → {after:,} tokens{part}. /undo takes it back."
+
+
+def _author(event: Event) -> str:
+    fact = event.fact
+    if not isinstance(fact, Compacted) or not fact.by:
+        return ""
+    if fact.by != CODE:
+        return f" by {fact.by}"
+    why = " (the model's text did not pass the checks)" if measures(fact).asked else ""
+    return f" by code alone{why}"
 
 
 def unneeded(report: Report) -> str:
@@ -171,6 +198,13 @@ def undone(event: Event) -> str:
     names = {Clipped: "a clipped result", Compacted: "a summary", Dropped: "a cut", Masked: "placeholders"}
     what = names.get(type(event.fact), "a reduction")
     return f"↩️ Took back {what} ({event.handle}): what it had hidden is shown to the model again."
+
+
+def not_undone(name: str) -> str:
+    """There is nothing for /undo to do."""
+    if name:
+        return f"There is nothing named {one_line(name, width=40)} to take back; /undo alone takes the newest."
+    return "There is nothing to take back: the model sees this conversation as it was said."
 
 
 def reduced(events: Iterable[Event]) -> list[str]:
@@ -195,11 +229,19 @@ def failure(problem: FovealError) -> str:
     if isinstance(problem, Busy):
         return BUSY
     if isinstance(problem, NotCompacted):
-        return f"Nothing was summarised: {_told(problem.problem)}"
+        return f"Nothing was summarised: {_told(problem.problem)}."
+    return f"❌ That did not work: {_why(problem)}."
+
+
+def not_stored(problem: FovealError) -> str:
+    return f"{NOT_STORED}: {_why(problem)}."
+
+
+def _why(problem: FovealError) -> str:
     if isinstance(problem, StoreError):
-        return f"❌ The server's store has a problem: {_told(str(problem))}"
+        return f"the server's store has a problem ({_told(str(problem))})"
     sort = problem.sort if isinstance(problem, ProviderError) else ""
-    return failed(str(problem), sort=sort)
+    return SORTS.get(sort) or _told(str(problem))
 
 
 def later(problem: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from foveal.apps.gateways import cards
 from foveal.apps.gateways.voice import Says, Voice
+from foveal.errors import UnknownHandle
 from foveal.service.room import Room
 
 
@@ -22,8 +23,13 @@ async def compact_if_full(room: Room, *, voice: Voice) -> Says:
 
 
 async def undo(room: Room, name: str, *, voice: Voice) -> Says:
-    event = await room.undo(name or None)
-    return Says(text=cards.undone(event), footer=voice.below(await room.report()))
+    """Take back a reduction. What is then too large will be reduced again, and that is told at once."""
+    try:
+        event = await room.undo(name or None)
+    except UnknownHandle:
+        return Says(text=cards.not_undone(name))
+    voice.calm(room.id)
+    return voice.card(cards.undone(event), await room.report(), session=room.id)
 
 
 async def context(room: Room) -> Says:

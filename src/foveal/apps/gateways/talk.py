@@ -17,13 +17,14 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Final
 
 from foveal.apps.gateways import cards, commands
+from foveal.apps.gateways.reductions import reductions
 from foveal.apps.gateways.voice import AGAIN, COMPACT, Button, Says, Voice, nothing, saying
 from foveal.errors import Busy, FovealError, NothingToAsk, UnknownSession
-from foveal.happenings import Reduced
+from foveal.happenings import Answered, Heard
 from foveal.redact import scrub
 from foveal.service.chats import Chats, Message, chat_of
 from foveal.service.pairing import Face, Pairing
@@ -76,7 +77,7 @@ class Talk:
         try:
             return self._guarded(await self._take(chat=chat, user=user, key=key, text=text))
         except FovealError as problem:
-            return saying(f"{cards.NOT_STORED}. {cards.failure(problem)}")
+            return saying(cards.not_stored(problem))
         except Exception as problem:  # noqa: BLE001  (a failure becomes a reply)
             LOG.error("a message of %s was not taken: %s", self.face, type(problem).__name__)
             return saying(f"{cards.NOT_STORED}.")
@@ -199,19 +200,25 @@ class Talk:
     # ── answers ──────────────────────────────────────────────────────────────────────────────────────
 
     async def _answer(self, turn: Turn, *, key: str = "") -> Saying:
-        notes: list[str] = []
+        said = ""
         try:
             async for happening in turn.follow():
-                if isinstance(happening, Reduced):
-                    notes += cards.reduced(happening.events)
+                if isinstance(happening, Heard | Answered):
+                    said = said or happening.handle
             outcome = await turn.outcome()
-            yield self._voice.said(turn, outcome, notes=notes)
+            yield self._voice.said(turn, outcome, notes=await self._notes(turn, said))
             if outcome.kept:
                 self._put_off.add(key)  # its answer is still owed
             elif key:
                 await self._chats.end(self.face, key, now=self._now())
         finally:
             self._delivering.discard(key)
+
+    async def _notes(self, turn: Turn, said: str) -> list[str]:
+        """What to say below an answer of what was reduced; an answer must not fail because of it."""
+        with suppress(FovealError):
+            return cards.reduced(await reductions(await self._tenant.room(turn.session), said))
+        return []
 
     def _running(self, chat: int) -> list[Turn]:
         """The turns of a chat that have not ended, oldest first."""
@@ -247,6 +254,8 @@ class Talk:
             return cards.PAIRED
         if not code:
             return cards.stranger(self.face, user)
+        if seconds := await self._pairing.wait(self.face, user, now=self._now()):
+            return cards.locked_out(self.face, user, seconds=seconds)
         claimed = await self._pairing.claim(self.face, code, user, now=self._now())
         return cards.PAIRED if claimed else cards.NOT_PAIRED
 

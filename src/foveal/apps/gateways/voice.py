@@ -33,6 +33,7 @@ class Says(msgspec.Struct, frozen=True, kw_only=True):
 
 COMPACT: Final = "compact"
 """The action of the button that summarises."""
+COMPACT_NOW: Final = Button("Compact now", COMPACT)
 AGAIN: Final = "again:"
 """How the action of the button begins that asks again; the turn that failed follows."""
 
@@ -48,10 +49,15 @@ class Voice:
     def said(self, turn: Turn, outcome: Outcome, *, notes: list[str]) -> Says:
         """How a turn ended; the notes say what was reduced for it."""
         below, full = self._below(outcome.report, session=turn.session)
-        buttons = [Button("Compact now", COMPACT)] if full else []
+        buttons = [COMPACT_NOW] if full else []
         if outcome.why == "failed" and outcome.sort in TRANSIENT:
             buttons.append(Button("Try again", f"{AGAIN}{turn.id}"))
         return Says(text=_text(outcome), footer="\n".join([*notes, *below]), buttons=tuple(buttons))
+
+    def card(self, text: str, report: Report, *, session: str) -> Says:
+        """A card with the footer below it, and the warning if there is one to be said."""
+        below, full = self._below(report, session=session)
+        return Says(text=text, footer="\n".join(below), buttons=(COMPACT_NOW,) if full else ())
 
     def below(self, report: Report) -> str:
         """The footer of a card."""

@@ -7,6 +7,7 @@ purpose is answered in the language of its path.
 from __future__ import annotations
 
 import logging
+from typing import TYPE_CHECKING
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -28,7 +29,9 @@ from foveal.apps.server.watching import Watching
 from foveal.errors import FovealError, StoreError
 from foveal.service import Service
 from foveal.service.tokens import Tokens
-from foveal.service.work import Work
+
+if TYPE_CHECKING:
+    from foveal.service.work import Work
 
 
 def app(

@@ -2,7 +2,7 @@
 and on how long that and the body may take.
 
 1. The headers of a request must be there within `PATIENCE` seconds.
-2. Of a body at least `SLOWEST` bytes must come in that time, or its end, unless it is we who do not read.
+2. Of a body at least `SLOWEST` bytes must come every `TRICKLE` seconds, or its end, unless we do not read them.
 3. What is left of a body that nobody wants any more is passed over for that time, and then the connection ends.
 """
 
@@ -17,7 +17,7 @@ from foveal.apps.server.headers import LARGEST, SECURITY
 from foveal.apps.server.refusals import Refusal, encoded, written
 
 PATIENCE: Final = 30.0
-"""Seconds."""
+TRICKLE: Final = 30.0
 SLOWEST: Final = 16 * 1024
 
 
@@ -89,7 +89,7 @@ class Bounded(HttpToolsProtocol):
             self._timer = None
 
     def _look_later(self) -> None:
-        self._timer = self.loop.call_later(PATIENCE, self._look)
+        self._timer = self.loop.call_later(TRICKLE if self._awaited == "body" else PATIENCE, self._look)
 
     def _look(self) -> None:
         """So much time has passed: has enough come?"""

@@ -34,6 +34,9 @@ KEPT: Final[dict[Dialect, tuple[str, ...]]] = {
 """What a request for a summary has from the client's: what stands before the messages, or belongs to the model."""
 SYSTEM: Final = "system"
 TOOLS: Final = "tools"
+BATCH: Final = 128 * 1024
+"""Bytes of messages that are appended in one go; redacting and counting them takes milliseconds."""
+WORN: Final = 8
 VERSIONS: Final = 64
 """How many versions of an instruction are remembered by their place in the log."""
 
@@ -66,6 +69,11 @@ class Conversation:
     def tip(self) -> Head | None:
         return self.lineage[-1] if self.lineage else None
 
+    @property
+    def worn(self) -> bool:
+        """It was rewound so often that most of its log counts no more, and every rewind reads all of it."""
+        return self.session.last > WORN * (len(self.lineage) + WORN)
+
     def load(self, lineage: Iterable[Head], beside: dict[str, bytes], newer: Iterable[Event]) -> None:
         """What is known of it; `newer` are the events after the last head."""
         self.lineage, self.beside = list(lineage), dict(beside)
@@ -78,6 +86,10 @@ class Conversation:
         """How many messages of a history are those of this conversation."""
         last = next((digest for digest in reversed(digests) if digest in self._places), None)
         return 0 if last is None else digests.index(last) + 1
+
+    def has(self, digest: bytes) -> bool:
+        """The history with this digest is a part of it."""
+        return digest in self._places
 
     def places(self, digest: bytes) -> int:
         """How many messages of this conversation make up the history with this digest."""
@@ -126,8 +138,10 @@ class Conversation:
         """Append what a request has beyond its first `known` messages, and what has changed beside them. The heads
         that are new or different."""
         beside, edited = self._beside(asked), list(self._edited(asked, known))
-        new = (fact for chunk in chunks for fact in chunk.facts)
-        events = await self.session.append(*beside, *(fact for _, fact in edited), *new)
+        changed = [*beside, *(fact for _, fact in edited)]
+        events = list(await self.session.append(*changed)) if changed else []
+        for batch in _batches(asked, known, chunks):
+            events += await self.session.append(*batch)
         self.latest = asked.gist(KEPT[asked.dialect])
         seqs = [event.seq for event in events[len(beside) :]]
         heads = [self._newer(asked, at, seq) for (at, _), seq in zip(edited, seqs, strict=False)]
@@ -165,9 +179,9 @@ class Conversation:
         """Instructions among the known messages whose text is another one, in the place of the old."""
         for at in self._edits(asked, known):
             if (fact := asked.instruction(at)) is not None:
-                yield at, replace(fact, replaces=self._version(asked.digests[at]))
+                yield at, replace(fact, replaces=self.version(asked.digests[at]))
 
-    def _version(self, digest: bytes) -> int:
+    def version(self, digest: bytes) -> int:
         """The event that has the newest text of an instruction."""
         versions = self.beside.get(digest.hex(), b"").split()
         return int(versions[-1]) if versions else self.lineage[self._places[digest]].seq
@@ -179,6 +193,21 @@ class Conversation:
         versions = [*self.beside.get(digest.hex(), b"").split(), b"%d" % seq]
         self.beside[digest.hex()] = b" ".join(versions[-VERSIONS:])
         return head
+
+
+def _batches(asked: Asked, known: int, chunks: Sequence[Chunk]) -> Iterator[list[AnyFact]]:
+    """The facts of chunks, few enough at a time that others do not have to wait for long."""
+    batch: list[AnyFact] = []
+    size = 0
+    for chunk in chunks:
+        batch += chunk.facts
+        size += asked.size(known, chunk.messages)
+        known += chunk.messages
+        if size > BATCH:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
 
 
 def until(beside: dict[str, bytes], seq: int) -> dict[str, bytes]:

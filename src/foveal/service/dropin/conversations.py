@@ -16,11 +16,11 @@ from contextlib import AbstractAsyncContextManager, suppress
 from typing import Final
 from uuid import uuid4
 
-from foveal.errors import UnknownSession
+from foveal.errors import SessionExists, UnknownSession
 from foveal.models import Model
 from foveal.own_model import own_model
 from foveal.service.dropin import chain
-from foveal.service.dropin.conversation import Conversation, until
+from foveal.service.dropin.conversation import Conversation, said, until
 from foveal.service.dropin.exchange import Exchange
 from foveal.service.dropin.heads import Found, Head, Heads
 from foveal.service.dropin.known import Known, Tips
@@ -52,7 +52,8 @@ class Conversations:
 
     async def begin(self, asked: Asked, model: Model, ask: Ask, *, named: str = "") -> Exchange:
         """Take in a request. Raises `MalformedMessage`, `ContextOverflow` (what is new is stored by then),
-        `BadSetting` for a name that no session can have, and `StoreError`."""
+        `BadSetting` for a name that no session can have, `SessionExists` for one that is not a client's, and
+        `StoreError`."""
         await self._wait(asked.digests)
         if named:
             return await self._in(checked_id(named), asked, model, ask)
@@ -103,10 +104,14 @@ class Conversations:
             async with self._hold(found.session):
                 conversation = await self._current(found.session, asked, model, ask)
                 way = conversation.way(asked, found)
-                if way != "fork":
+                worn = way == "rewind" and conversation.worn
+                if way != "fork" and not worn:
                     back = None if way == "go on" else conversation.places(found.head.digest)
                     return await self._taken(conversation, asked, known, chunks, back=back)
-            return await self._forked(found, known, asked, model, ask, chunks)
+            exchange = await self._forked(found, known, asked, model, ask, chunks)
+            if worn:  # from now on the fork is found, and not what it was forked from
+                await self._heads.rest(self._tenant.name, found)
+            return exchange
         except (Gone, UnknownSession):
             await self.forget(found.session)
             return None
@@ -115,6 +120,8 @@ class Conversations:
         """Go on in the session that the client names."""
         try:
             async with self._hold(id):
+                if id not in self._open and await self._foreign(id):
+                    raise SessionExists(id)
                 conversation = await self._current(id, asked, model, ask)
                 known = conversation.place(asked.digests)
                 chunks = asked.chunks(known)
@@ -123,6 +130,16 @@ class Conversations:
                 return await self._taken(conversation, asked, known, chunks, back=back)
         except Gone:
             raise UnknownSession(id) from None
+
+    async def _foreign(self, id: str) -> bool:
+        """Somebody has spoken in a session, and nobody who resends its history."""
+        lineage, _ = await self._heads.of(self._tenant.name, id)
+        if lineage:
+            return False
+        try:
+            return any(said(event.fact) for event in await self._tenant.quick.read(id))
+        except UnknownSession:
+            return False
 
     async def _new(self, asked: Asked, model: Model, ask: Ask, chunks: Sequence[Chunk]) -> Exchange:
         id = f"d-{uuid4().hex}"

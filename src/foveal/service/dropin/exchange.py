@@ -20,6 +20,7 @@ from foveal.service.dropin.answers import Answer
 from foveal.service.dropin.conversation import Conversation, said
 from foveal.service.dropin.heads import Head
 from foveal.service.dropin.marking import marked
+from foveal.service.dropin.own_words import own_words
 from foveal.service.dropin.requests import Asked
 from foveal.usage import used
 
@@ -75,7 +76,8 @@ class Exchange:
 
     def _written(self, fitted: Fitted) -> list[dict[str, Any]]:
         writer = wire.wire(self.asked.dialect)
-        messages = writer.join([writer.write(fact) for fact in fitted.facts])
+        facts = own_words(fitted, self.conversation, self.asked)
+        messages = writer.join([writer.write(fact) for fact in facts])
         if self.asked.dialect == "anthropic":
             messages, self.conversation.sent = marked(messages, self.asked, self._before), messages
         return messages

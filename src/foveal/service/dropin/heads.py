@@ -125,6 +125,17 @@ class Heads:
 
         await self._cabinet.do(act, lasting=False)
 
+    async def rest(self, tenant: str, found: Found) -> None:
+        """Others that have the same history are to be found before this one."""
+
+        def act(connection: apsw.Connection) -> None:
+            connection.execute(
+                "UPDATE heads SET stale = 1 WHERE tenant = ? AND digest = ? AND session = ?",
+                (tenant, found.head.digest, found.session),
+            )
+
+        await self._cabinet.do(act, lasting=False)
+
     async def forget(self, tenant: str, session: str) -> None:
         """A session is erased: nothing leads to it any more."""
 

@@ -48,6 +48,10 @@ class Messages(Sequence[Json]):
             self._decoded[at] = cleaned(_one.decode(self._raw[at]))
         return self._decoded[at]
 
+    def size(self, at: int) -> int:
+        """Bytes of a message as it came."""
+        return memoryview(self._raw[at]).nbytes
+
     def __iter__(self) -> Iterator[Json]:
         return (self[at] for at in range(len(self)))
 
@@ -84,7 +88,7 @@ class Memory:
 
 
 class History(NamedTuple):
-    messages: Sequence[Json]
+    messages: Messages
     digests: list[bytes]
     instructed: dict[int, bytes]
     refers: bool

@@ -6,7 +6,7 @@ says why, and the request goes upstream as it is, so that the provider's own ans
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -14,7 +14,7 @@ from msgspec import Raw
 
 from foveal import wire
 from foveal.events import AnyFact, Dialect, Instructed
-from foveal.service.dropin.histories import History, Memory
+from foveal.service.dropin.histories import History, Memory, Messages
 from foveal.wire import Chunk
 
 Json = dict[str, Any]
@@ -46,7 +46,7 @@ class Asked:
         self.fields: dict[str, Raw] = {}
         self.model = ""
         self.streamed = False
-        self.messages: Sequence[Json] = ()
+        self.messages = Messages(())
         self.digests: list[bytes] = []
         """The digest after each message."""
         self.instructed: dict[int, bytes] = {}
@@ -106,6 +106,10 @@ class Asked:
         facts = next(wire.wire(self.dialect).read(self.messages[at : at + 1])).facts
         fact = facts[0] if len(facts) == 1 else None
         return fact if isinstance(fact, Instructed) else None
+
+    def size(self, at: int, count: int) -> int:
+        """Bytes of some messages."""
+        return sum(self.messages.size(place) for place in range(at, at + count))
 
     @property
     def system(self) -> bytes:

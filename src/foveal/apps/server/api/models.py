@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from fnmatch import fnmatchcase
 
 from foveal.apps.server.refusals import Refusal
@@ -38,7 +39,7 @@ def _offered(name: str, ground: Ground) -> bool:
     ):
         return True  # names that only the factory knows
     try:
-        service, model = choose.split(name, ground.environment)
+        service, model = choose.split(name, _variables(ground))
     except ProviderError:
         return False
     return model in weights.KNOWN if service == choose.LOCAL else _chosen(service, ground)
@@ -47,7 +48,13 @@ def _offered(name: str, ground: Ground) -> bool:
 def _chosen(service: str, ground: Ground) -> bool:
     """By a key, by an address, or for the server's own model."""
     try:
-        own, _ = choose.split(ground.config.model or None, ground.environment)
+        own, _ = choose.split(ground.config.model or None, _variables(ground))
     except ProviderError:
         own = ""
-    return service == own or choose.chosen(service, ground.environment)
+    return service == own or choose.chosen(service, _variables(ground))
+
+
+def _variables(ground: Ground) -> Mapping[str, str]:
+    """The environment as providers see it: the configured address is as good as the variable."""
+    address = ground.config.get("base_url")
+    return {**ground.environment, "OPENAI_BASE_URL": address} if address else ground.environment

@@ -42,14 +42,18 @@ class Told:
         model: str,
         exchange: Exchange | None,
         problem: str,
+        secret: str,
         began: float,
     ) -> None:
         self.asked = asked
         self.exchange = exchange
+        self.secret = secret
+        """What no client may see."""
         self._ground, self._tenant, self._model, self._problem = ground, tenant, model, problem
         self._began = self._mark = began
         self._added = 0.0
         self._status = 0
+        self._ended = False
 
     @property
     def body(self) -> bytes:
@@ -76,23 +80,28 @@ class Told:
     def failed(self, response: aiohttp.ClientResponse, error: bytes | None) -> Response:
         """The answer that is upstream's error."""
         response.release()
-        if self.exchange is not None:
-            self.exchange.end()
         self.end()
-        made = Response(error or b"", status_code=response.status)
-        length = str(len(error or b"")).encode()
-        made.raw_headers = [*passing.back(response.raw_headers), (b"content-length", length), *self.headers()]
+        body = passing.without(self.secret, error or b"")
+        made = Response(body, status_code=response.status)
+        headers = passing.back(response.raw_headers, self.secret)
+        made.raw_headers = [*headers, (b"content-length", str(len(body)).encode()), *self.headers()]
         return made
 
-    def end(self) -> None:
+    def end(self, status: int = 0) -> None:
+        """It is over; `status` is what the client was told, if not upstream's."""
         exchange, now = self.exchange, time.perf_counter()
+        if exchange is not None:
+            exchange.end()
+        if self._ended:
+            return
+        self._ended = True
         self._ground.tell(
             Exchanged(
                 tenant=self._tenant,
                 session=exchange.session if exchange else "",
                 dialect=self.asked.dialect,
                 model=self._model,
-                status=self._status,
+                status=status or self._status,
                 seconds=now - self._began,
                 added=self._added,
                 tokens=exchange.tokens if exchange else 0,
@@ -127,7 +136,7 @@ class Passage(Response):
         self._gone = 0.0
         """When it was found that the client has hung up."""
         self._looks = RELOOKS
-        self.raw_headers = [*passing.back(response.raw_headers), *told.headers()]
+        self.raw_headers = [*passing.back(response.raw_headers, told.secret), *told.headers()]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -136,9 +145,10 @@ class Passage(Response):
                     await self._streamed(send)
                 else:
                     await self._at_once(send)
+        except Refusal as refusal:
+            self._told.end(refusal.status)
+            raise
         finally:
-            if self._told.exchange is not None:
-                self._told.exchange.end()
             self._told.end()
 
     # ── both ways ────────────────────────────────────────────────────────────────────────────────────
@@ -155,7 +165,7 @@ class Passage(Response):
             raise Refusal(
                 504 if silent else 502, "the provider's answer broke off", code="broken_off"
             ) from None
-        body = b"".join(self._kept)
+        body = passing.without(self._told.secret, b"".join(self._kept))
         if self._size > answers.LARGEST:
             await self._larger(send, body)
             return
@@ -223,6 +233,7 @@ class Passage(Response):
 
     async def _send(self, send: Send, chunk: bytes, *, more: bool = True) -> None:
         """Pass on a piece, unless nobody takes it any more."""
+        chunk = passing.without(self._told.secret, chunk)
         if not self._gone:
             try:
                 async with asyncio.timeout(self._silence):

@@ -64,9 +64,14 @@ def upstream(headers: Headers) -> list[tuple[str, str]]:
     ]
 
 
-def back(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+def without(secret: str, data: bytes) -> bytes:
+    """What comes back, without the server's own key: some upstreams quote it in their errors."""
+    return data.replace(secret.encode(), b"***") if secret else data
+
+
+def back(headers: Iterable[tuple[bytes, bytes]], secret: str = "") -> list[tuple[bytes, bytes]]:
     """What comes back from upstream."""
-    small = [(name.lower(), value) for name, value in headers]
+    small = [(name.lower(), without(secret, value)) for name, value in headers]
     return [
         (name, value) for name, value in small if name not in _NOT_BACK and not name.startswith(b"x-foveal-")
     ]

@@ -61,7 +61,8 @@ class Plain:
                     data += await response.content.read(LARGEST - len(data))
         except (aiohttp.ClientError, OSError) as problem:
             raise unreachable(target, problem, silence=self._upstreams.silence) from None
-        return _answer(data, response.status, passing.back(response.raw_headers))
+        headers = passing.back(response.raw_headers, target.secret)
+        return _answer(passing.without(target.secret, data), response.status, headers)
 
 
 def _answer(data: bytes, status: int, headers: list[tuple[bytes, bytes]]) -> Response:

@@ -24,7 +24,7 @@ from foveal.apps.server.dropin.prelude import Prelude, prelude
 from foveal.apps.server.dropin.upstreams import Target, Upstreams, unreachable
 from foveal.apps.server.refusals import Refusal
 from foveal.config import Config
-from foveal.errors import ContextOverflow, MalformedMessage, StoreError, UnknownSession
+from foveal.errors import ContextOverflow, MalformedMessage, SessionExists, StoreError, UnknownSession
 from foveal.events import Dialect
 from foveal.models import Model
 from foveal.service.dropin.exchange import Exchange
@@ -63,20 +63,20 @@ class Relay:
             asked.rename(target.served)
         model = target.model or self._upstreams.model(asked.model or "unknown")
         exchange, problem = await self._begun(request, asked, model, target)
+        told = Told(
+            ground=self._ground,
+            tenant=request.state.caller.tenant,
+            asked=asked,
+            model=model.name,
+            exchange=exchange,
+            problem=problem,
+            secret=target.secret,
+            began=began,
+        )
         try:
-            told = Told(
-                ground=self._ground,
-                tenant=request.state.caller.tenant,
-                asked=asked,
-                model=model.name,
-                exchange=exchange,
-                problem=problem,
-                began=began,
-            )
             return await self._sent(request, told, target)
-        except BaseException:
-            if exchange is not None:
-                exchange.end()
+        except BaseException as error:
+            told.end(status=error.status if isinstance(error, Refusal) else 0)
             raise
 
     async def _begun(
@@ -101,6 +101,9 @@ class Relay:
             raise Refusal(
                 409, f"the session {gone.session!r} was erased: use another id", code="gone"
             ) from None
+        except SessionExists as taken:
+            told = f"the session {taken.session!r} is kept by this server: use another id, or /api/sessions"
+            raise Refusal(409, told, code="session_exists") from None
         except StoreError:
             return None, "the store cannot be used now"
 

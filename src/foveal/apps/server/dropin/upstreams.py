@@ -53,6 +53,8 @@ class Target(NamedTuple):
     """What the server there calls its model, if it has only one."""
     model: Model | None = None
     """That model."""
+    secret: str = ""
+    """The server's own key, if it goes along: no client may ever see it."""
 
     @property
     def host(self) -> str:
@@ -107,9 +109,10 @@ class Upstreams:
         base = (given or SERVICES[service].url).rstrip("/")
         if key.value and (key.real or given):
             sent.append((key.header.decode(), key.value.decode("latin-1")))
+            own = ""
         elif own:
             sent.append(_with_key(dialect, own))
-        return Target(_joined(base, dialect, path, query), self._ours(sent))
+        return Target(_joined(base, dialect, path, query), self._ours(sent), secret=own)
 
     def _address(self, service: str) -> str:
         set_: str | None = self._ground.config.get(f"server.{service}_url")
@@ -131,10 +134,11 @@ class Upstreams:
             url = _joined(provider.engine.url, dialect, path, query)
             return Target(url, self._ours(sent), served=provider.engine.served, model=provider.model)
         if isinstance(provider, Adapter) and provider.dialect == dialect:
-            if provider.place.key:
-                sent.append(_with_key(dialect, provider.place.key.reveal()))
+            own = provider.place.key.reveal()
+            if own:
+                sent.append(_with_key(dialect, own))
             url = _joined(provider.place.url.rstrip("/"), dialect, path, query)
-            return Target(url, self._ours(sent))
+            return Target(url, self._ours(sent), secret=own)
         raise _nowhere(dialect)
 
     def _ours(self, headers: list[tuple[str, str]]) -> list[tuple[str, str]]:
