@@ -387,6 +387,12 @@ def test_an_answer_that_comes_after_somebody_else_has_spoken_is_kept_as_a_note(t
         note = Noted(text="answer to Late.", topic="answer")
         until(lambda: note in facts(front.events(session), Noted))
         assert shown(front, session) == ["Late.", "I was here."]
+        gates.of("And then?").set()
+        client.ask(
+            [user("Late."), model("answer to Late."), user("And then?")]
+        )  # what counts is the client's
+        assert client.session == session
+        assert shown(front, session) == ["Late.", "answer to Late.", "And then?", "answer to And then?"]
 
 
 def test_a_client_that_is_faster_than_the_recording_still_goes_on_in_its_session(tmp_path: Path) -> None:

@@ -41,6 +41,7 @@ from foveal.ports import Piece, Reply
 from foveal.service import Room, Service, rooms
 from foveal.service.occurrences import Occurrence, Stored, TurnBegan, TurnEnded, Waiting
 from foveal.service.performance import TOPIC
+from foveal.session import Session
 from foveal.testing import Scripted
 from legal import check_chat
 from rooms_process import DYING, script
@@ -701,19 +702,66 @@ async def test_a_session_that_was_deleted_by_another_process_is_unknown_here_too
 async def test_a_session_that_cannot_be_opened_does_not_keep_the_others_from_being_taken_up(
     tmp_path: Path,
 ) -> None:
-    provider = Gated("never")
-    async with opened(tmp_path, provider=provider) as service:
-        service.ground._providers["openai/gpt-4o"] = Scripted("x", name="openai/gpt-4o")
-        stuck = await service.tenant("default").create("stuck", model="openai/gpt-4o")
+    async with opened(tmp_path, provider=Gated("never")) as service:
+        rooms = [await service.tenant(name).create("demo") for name in ("stuck", "other")]
         service.ground.closing = True
-        await stuck.say("waits")
-        await (await service.tenant("default").create("other")).say("waits, too")
+        for room in rooms:
+            await room.say("waits")
+    broken = tmp_path / "served" / "tenants" / "stuck.db"
+    broken.write_bytes(b"not a store at all" * 100)
     async with opened(tmp_path, "Here.") as service:
         assert await service.recover() == 1
-        room = await service.tenant("default").room("other")
+        room = await service.tenant("other").room("demo")
         await room.at_rest()
-        assert spoken(await events(room)) == ["waits, too", "Here."]
-        assert [session for _, session, _ in await service.ground.desk.waiting()] == ["stuck"]
+        assert spoken(await events(room)) == ["waits", "Here."]
+        assert [tenant for tenant, _, _ in await service.ground.desk.waiting()] == ["stuck"]
+
+
+@run
+async def test_a_room_whose_model_has_no_key_any_more_can_be_read_and_erased_and_says_so_when_it_is_asked(
+    tmp_path: Path,
+) -> None:
+    async with opened(tmp_path, "x") as service:
+        service.ground._providers["openai/gpt-4o"] = Scripted("Yes.", name="openai/gpt-4o")
+        room = await service.tenant("default").create("demo", model="openai/gpt-4o")
+        await (await room.say("Hello?")).outcome()
+    async with opened(tmp_path) as service:
+        room = await service.tenant("default").room("demo")
+        assert spoken(await events(room)) == ["Hello?", "Yes."]
+        assert (await room.report()).window == 128_000
+        outcome = await (await room.say("And now?")).outcome()
+        assert (outcome.why, outcome.sort) == ("failed", "key")
+        assert "OPENAI_API_KEY" in outcome.problem
+        await service.tenant("default").delete("demo")
+
+
+@run
+async def test_a_session_of_a_drop_in_client_is_shown_with_its_own_model_and_not_spoken_in(
+    tmp_path: Path,
+) -> None:
+    async with opened(tmp_path, "mine") as service:
+        tenant = service.tenant("default")
+        session = await Session.open(tenant.quick, "d-1", model="gpt-4.1")
+        await session.append(UserSaid(content="Hello."), ModelSaid(content="Hi."))
+        before = session.last
+        room = await tenant.room("d-1")
+        assert (room.model, (await room.report()).window) == ("gpt-4.1", 1_047_576)
+        assert (await room.info()).events == before + 1
+        outcome = await (await room.say("Are you there?")).outcome()
+        assert "/v1" in outcome.problem
+
+
+@run
+async def test_stopping_a_room_whose_turn_waits_for_another_process_ends_the_turn(tmp_path: Path) -> None:
+    provider = Gated("one", "two")
+    async with opened(tmp_path, provider=provider) as service:
+        room = await service.tenant("default").create("demo")
+        async with service.ground.turnstile.hold("default", "demo"):
+            turn = await room.say("Hello.")
+            room.stop()
+        assert (await turn.outcome()).why == "stopped"
+        provider.gate.set()
+        assert (await (await room.say("Again.")).outcome()).why == "answered"
 
 
 @run

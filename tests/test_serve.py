@@ -147,6 +147,11 @@ def killed_under_load(server: Server) -> list[str]:
     return acknowledged
 
 
+def unanswered(server: Server) -> list[dict[str, Any]]:
+    """The turns that ended in another way."""
+    return [line for line in server.logged if line["event"] == "turn" and line["why"] != "answered"]
+
+
 def spoken(word: str) -> list[tuple[str, str]]:
     """What is stored of a message that was answered."""
     return [("user", word), ("model", f"You said: {word}")]
@@ -176,11 +181,13 @@ def test_what_was_acknowledged_survives_kill_9_and_is_answered_once(tmp_path: Pa
         ]
         assert said(folder, "demo") == told
         acknowledged = killed_under_load(second)
+        assert unanswered(second) == []
     with (
         Raw(lambda seen, number: [stream_head(), chunk, waiting]) as upstream,
         serving(**how, settings={"server.grace": 600, "server.openai_url": upstream.openai}) as third,
     ):
         until(lambda: third.ask("/healthz").json["inbox"] == 0)
+        assert unanswered(third) == []
         heard = [line for session in SESSIONS for line in said(folder, session)]
         assert heard == [(who, text) for _, word in heard[::2] for who, text in spoken(word)]
         assert Counter(word for _, word in heard[::2]) >= Counter(acknowledged)

@@ -17,6 +17,7 @@ from telegram import Update, User
 
 from botapi import NAME, TOKEN, BotApi, Fault, HangUp, Json
 from foveal.apps.gateways import cards
+from foveal.apps.gateways.standing import standings
 from foveal.apps.gateways.telegram import telegram
 from foveal.apps.gateways.telegram.markup import Marked, marked
 from foveal.apps.gateways.telegram.reading import Meaning, Place, Wordless, Words, read
@@ -87,7 +88,7 @@ class Bot:
         await self.service.recover()
         pairing, token = Pairing(self.service.ground.cabinet), {"TELEGRAM_BOT_TOKEN": TOKEN}
         bot = telegram(self.service, pairing, config, token, sleep=self._nap, settle=self.settle)
-        await self._stack.enter_async_context(bot)
+        self.gateway = await self._stack.enter_async_context(bot)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -525,7 +526,10 @@ async def test_an_update_that_cannot_be_read_stands_in_nobodys_way(tmp_path: Pat
 
 
 @run
-async def test_the_bot_waits_until_telegram_can_be_reached(tmp_path: Path) -> None:
+async def test_the_bot_waits_until_telegram_can_be_reached_and_that_is_logged_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="foveal.gateways")
     async with BotApi() as api:
         api.fail("getMe", HangUp(), Fault(502, "Bad Gateway"))
         api.fail("getUpdates", HangUp(), Fault(409, "Conflict: terminated by other getUpdates request"))
@@ -533,6 +537,52 @@ async def test_the_bot_waits_until_telegram_can_be_reached(tmp_path: Path) -> No
         async with Bot(tmp_path, api, Scripted("One.")) as bot:
             assert texts(await api.said(1)) == ["One."]
             assert bot.naps == [1.0, 2.0, 1.0, 2.0]
+    away = "it is tried again until it works"
+    assert [record.getMessage() for record in caplog.records if record.name == "foveal.gateways"] == [
+        f"Telegram cannot be reached: {away}",
+        "listening to Telegram again",
+        f"Telegram cannot be reached: {away}",
+        "listening to Telegram again",
+    ]
+
+
+@run
+async def test_who_stops_listening_takes_nothing_new_and_still_answers_what_was_taken(tmp_path: Path) -> None:
+    provider = Gated("One.", "Two.")
+    async with BotApi() as api:
+        async with Bot(tmp_path, api, provider, settle=60.0) as bot:
+            api.hear("Hello.", user=USER)
+            await provider.asked_once.wait()
+            await bot.gateway.stop_listening()
+            api.hear("More.", user=USER)
+            provider.gate.set()
+            assert texts(await api.said(1)) == ["One."]
+        async with Bot(tmp_path, api, provider) as bot:
+            assert texts(await api.said(2)) == ["One.", "Two."]
+            assert await bot.spoken() == ["Hello.", "One.", "More.", "Two."]
+
+
+@run
+async def test_the_server_says_how_its_bot_stands(tmp_path: Path) -> None:
+    async def told(bot: Bot) -> str:
+        return (await standings([bot.gateway], pair=lambda face: f"`foveal pair {face}`", seconds=60.0))[0]
+
+    async with BotApi() as api:
+        async with Bot(tmp_path, api, Scripted(), **{"telegram.allowed": []}) as bot:
+            assert await told(bot) == "Telegram on, but nobody may talk to it yet: `foveal pair telegram`"
+            pairing = Pairing(bot.service.ground.cabinet)
+            code = await pairing.offer("telegram", now=0.0)
+            assert await pairing.claim("telegram", code, 7, now=0.0)
+            assert await told(bot) == "Telegram on (1 may talk to it, others by `foveal pair telegram`)"
+            async with Bot(tmp_path, api, Scripted()) as second:
+                assert (await told(second)).startswith("Telegram on, at another server of this folder (2 may ")
+        api.fail("getMe", Fault(401, "Unauthorized"))
+        async with Bot(tmp_path, api, Scripted()) as bot:
+            assert await told(bot) == "Telegram does not accept TELEGRAM_BOT_TOKEN"
+    assert await standings([], pair=str) == [
+        "Telegram off (TELEGRAM_BOT_TOKEN is not set)",
+        "Discord off (DISCORD_BOT_TOKEN is not set)",
+    ]
 
 
 # ── the token ────────────────────────────────────────────────────────────────────────────────────────────

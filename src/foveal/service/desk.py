@@ -143,14 +143,14 @@ class Desk:
 
         return await self._cabinet.look(act)
 
-    async def model(self, tenant: str, session: str) -> str:
-        """The model that a room was made with; "" is the configured one."""
+    async def model(self, tenant: str, session: str) -> str | None:
+        """The model that a room was made with, "" for the configured one; None when it was not made here."""
 
         def act(db: apsw.Connection) -> Any:
             query = "SELECT model FROM rooms WHERE tenant = ? AND session = ?"
             return db.execute(query, (tenant, session)).get
 
-        return await self._cabinet.look(act) or ""
+        return cast("str | None", await self._cabinet.look(act))
 
     async def choose(self, tenant: str, session: str, model: str) -> None:
         def act(db: apsw.Connection) -> None:

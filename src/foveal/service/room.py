@@ -13,7 +13,6 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from hashlib import blake2b
 from typing import Final
 from uuid import uuid4
 
@@ -100,17 +99,23 @@ class Room:
             await asyncio.wait([self._task])
 
     def stop(self) -> None:
-        """End the turn that runs, or the waiting for one's turn while another process works on the session."""
-        if self._running is not None:
-            self._running.stop()
-        elif self._task is not None:
+        """End the turn that runs, or the one that is next."""
+        waiting = (turn for turn in self._turns.values() if turn.state == "waiting")
+        turn = self._running or next(waiting, None)
+        if turn is not None:
+            turn.stop()
+
+    def give_up(self) -> None:
+        """End the turn that runs and begin no other, even while another process works on the session."""
+        self.stop()
+        if self._running is None and self._task is not None:
             self._task.cancel()
 
     @contextmanager
     def leaving(self) -> Iterator[None]:
         """While the session is being erased: the turn that runs is ended, and no other begun."""
         self._left = True
-        self.stop()
+        self.give_up()
         try:
             yield
         finally:  # if it could not be erased, its messages are answered after all
@@ -121,7 +126,7 @@ class Room:
         entry, fresh = await self._ground.desk.put(
             self.tenant,
             self.id,
-            key=self._harmless(key) or uuid4().hex,
+            key=self._ground.harmless(key) or uuid4().hex,
             content=content,
             dialect=dialect,
             now=self._ground.clock(),
@@ -134,12 +139,6 @@ class Room:
         if fresh:
             await self._ground.tell_waiting()
         return turn
-
-    def _harmless(self, key: str) -> str:
-        """A key that may be stored: some clients use secrets for that, too."""
-        if self._ground.redact is None or scrub(key) == key:
-            return key
-        return f"key-{blake2b(key.encode('utf-8', 'surrogatepass'), digest_size=16).hexdigest()}"
 
     def _turn(self, entry: Entry) -> Turn:
         """The turn of a message, the same for all who ask."""

@@ -26,6 +26,8 @@ class Service:
     def __init__(self, ground: Ground) -> None:
         self.ground = ground
         self._tenants: dict[str, Tenant] = {}
+        self._told: set[tuple[str, str]] = set()
+        """Sessions of which it was told that they cannot be opened."""
 
     @classmethod
     @asynccontextmanager
@@ -78,9 +80,11 @@ class Service:
         except FovealError as problem:  # its messages wait; the others need not
             if isinstance(problem, UnknownSession) and await self.tenant(tenant).erased(session):
                 await self.ground.desk.forget(tenant, session)
-            else:
+            elif (tenant, session) not in self._told:
+                self._told.add((tenant, session))
                 LOG.error("messages of tenant %s cannot be taken up: %s", tenant, type(problem).__name__)
             return False
+        self._told.discard((tenant, session))
         room.take_up()
         return True
 
@@ -90,7 +94,7 @@ class Service:
             await asyncio.sleep(CARE)
             try:
                 await self.recover(before=self.ground.clock() - CARE)
-            except FovealError as problem:
+            except Exception as problem:  # noqa: BLE001 (whatever it is, the next look may be better)
                 LOG.error("what lies on the desk is not known: %s", type(problem).__name__)
 
     async def end_turns(self, *, grace: float) -> None:
@@ -103,7 +107,7 @@ class Service:
         _, late = await asyncio.wait(busy, timeout=grace)
         if late:
             for room in self.rooms:
-                room.stop()
+                room.give_up()
             await asyncio.wait(late)
 
     async def close(self) -> None:

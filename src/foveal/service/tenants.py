@@ -11,14 +11,15 @@ from uuid import uuid4
 from weakref import WeakValueDictionary
 
 from foveal.agent import Agent
-from foveal.errors import BadSetting, SessionExists, UnknownSession
-from foveal.events import Event, Instructed
+from foveal.errors import BadSetting, ProviderError, SessionExists, UnknownSession
+from foveal.events import Event, Instructed, Opened
 from foveal.keeper import Terms
 from foveal.own_model import own_model
 from foveal.ports import Provider, SessionInfo, Store
 from foveal.service.ground import Ground
 from foveal.service.occurrences import Stored
 from foveal.service.room import Room, Told
+from foveal.service.unasked import Unasked
 from foveal.session import Session
 from foveal.stores import SqliteStore
 from foveal.summarise import Summariser
@@ -90,7 +91,7 @@ class Tenant:
                 raise SessionExists(new)
             await room.session.fork(new, at=at)
             model = await self._ground.desk.model(self.name, id)
-            if model:
+            if model is not None:
                 await self._ground.desk.choose(self.name, new, model)
             return self._keep(await self._opened(new))
 
@@ -134,9 +135,8 @@ class Tenant:
             return None
 
     async def _begin(self, id: str, *, model: str, title: str, system: str) -> Room:
-        if model:
-            self._ground.provider(model)  # or it is refused before anything is stored
-            await self._ground.desk.choose(self.name, id, model)
+        self._ground.provider(model)  # or it is refused before anything is stored
+        await self._ground.desk.choose(self.name, id, model)
         room = await self._opened(id)
         await room.session.append(Instructed(content=system or SYSTEM))
         if title:
@@ -145,7 +145,7 @@ class Tenant:
 
     async def _opened(self, id: str) -> Room:
         ground = self._ground
-        provider = ground.provider(await ground.desk.model(self.name, id))
+        provider = await self._provider(id)
         session = await Session.open(
             self.store,
             id,
@@ -157,6 +157,22 @@ class Tenant:
         )
         agent = Agent(session, provider, Toolbox(()), looking_back=Toolbox(recalled(session)))
         return Room(ground, self.name, agent, self.answered)
+
+    async def _provider(self, id: str) -> Provider:
+        """Who answers in a session. That it cannot be asked now is told when it is."""
+        name = await self._ground.desk.model(self.name, id)
+        log = [] if name is not None else await self.store.read(id)
+        opened = [event.fact.model for event in log if isinstance(event.fact, Opened)]
+        if name is None and opened:
+            told = (
+                f"session {id!r} is that of a program which resends its history: it is answered through /v1"
+            )
+            return Unasked(opened[-1], told, window=self._ground.config.get("window"))
+        try:
+            return self._ground.provider(name or "")
+        except ProviderError as problem:
+            known = name or self._ground.config.model
+            return Unasked(known, str(problem), window=self._ground.config.get("window"), sort=problem.sort)
 
     def _summarisers(self, provider: Provider) -> list[Summariser]:
         other = self._ground.config.summariser

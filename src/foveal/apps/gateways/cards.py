@@ -71,8 +71,8 @@ def locked_out(face: str, user: int, *, seconds: float) -> str:
     """After too many wrong codes a right one does not help either."""
     minutes = max(1, math.ceil(seconds / 60))
     return (
-        f"There were too many wrong codes: try again in {minutes} minute{'s' if minutes != 1 else ''}, or ask whoever "
-        f"runs the bot to add your id ({user}) to `{face}.allowed`."
+        f"There were too many wrong codes: try again in {minutes} minute{'s' if minutes != 1 else ''}, or ask "
+        f"whoever runs the bot to add your id ({user}) to `{face}.allowed`."
     )
 
 
@@ -203,7 +203,9 @@ def undone(event: Event) -> str:
 def not_undone(name: str) -> str:
     """There is nothing for /undo to do."""
     if name:
-        return f"There is nothing named {one_line(name, width=40)} to take back; /undo alone takes the newest."
+        return (
+            f"There is nothing named {one_line(name, width=40)} to take back; /undo alone takes the newest."
+        )
     return "There is nothing to take back: the model sees this conversation as it was said."
 
 

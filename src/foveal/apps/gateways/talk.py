@@ -63,6 +63,11 @@ class Talk:
     async def may(self, user: int) -> bool:
         return user in self._allowed or await self._pairing.paired(self.face, user)
 
+    async def people(self) -> int:
+        """How many may talk."""
+        paired = {one.user for one in await self._pairing.list() if one.face == self.face}
+        return len(self._allowed | paired)
+
     # ── what comes in ────────────────────────────────────────────────────────────────────────────────
 
     async def heard(self, *, chat: int, user: int, key: str, text: str) -> Saying:

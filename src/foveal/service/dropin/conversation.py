@@ -53,6 +53,8 @@ class Conversation:
         """What stands beside the messages: digests of its words; and the versions of instructions, by digest."""
         self.loose = False
         """Something was said here that no head leads to."""
+        self.outdated = False
+        """Somebody else has spoken here since it was read."""
         self.flight: object = None
         """Who waits for an answer; None when nobody does."""
         self.latest: Gist | None = None
@@ -79,6 +81,7 @@ class Conversation:
         self.lineage, self.beside = list(lineage), dict(beside)
         self._places = {head.digest: place for place, head in enumerate(self.lineage)}
         self.loose = any(said(event.fact) for event in newer)
+        self.outdated = False
 
     # ── what to do with a history ────────────────────────────────────────────────────────────────────
 
@@ -86,6 +89,9 @@ class Conversation:
         """How many messages of a history are those of this conversation."""
         last = next((digest for digest in reversed(digests) if digest in self._places), None)
         return 0 if last is None else digests.index(last) + 1
+
+    def head(self, digest: bytes) -> Head:
+        return self.lineage[self._places[digest]]
 
     def has(self, digest: bytes) -> bool:
         """The history with this digest is a part of it."""

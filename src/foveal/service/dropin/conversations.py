@@ -103,6 +103,11 @@ class Conversations:
         try:
             async with self._hold(found.session):
                 conversation = await self._current(found.session, asked, model, ask)
+                if (
+                    place := conversation.place(asked.digests)
+                ) >= known:  # it may have grown since it was found
+                    found = Found(found.session, conversation.head(asked.digests[place - 1]))
+                    known, chunks = place, asked.chunks(place)
                 way = conversation.way(asked, found)
                 worn = way == "rewind" and conversation.worn
                 if way != "fork" and not worn:
@@ -230,7 +235,7 @@ class Conversations:
         newer, erased = await self._tenant.quick.news(id, first=conversation.session.last + 1)
         if erased:
             raise Gone
-        return await self._loaded(conversation) if newer else conversation
+        return await self._loaded(conversation) if newer or conversation.outdated else conversation
 
     async def _loaded(self, conversation: Conversation) -> Conversation:
         await self._known.all_written_down()

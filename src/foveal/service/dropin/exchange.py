@@ -119,6 +119,7 @@ class Exchange:
     async def _record(self, answer: Answer) -> None:
         conversation, session = self.conversation, self.conversation.session
         if await self._moved():
+            conversation.outdated = True
             if not (await session.info()).erased:
                 await session.append(Noted(text=answer.text, topic=TOPIC))
             return

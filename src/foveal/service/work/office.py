@@ -98,7 +98,8 @@ class Work:
 
     async def run(self, tenant: str, session: str, prompt: str, *, key: str) -> None:
         """Have a prompt answered in a session, which is made if it is not there; durable when it returns."""
-        prompt = prompt if self._service.ground.redact is None else scrub(prompt)
+        ground = self._service.ground
+        prompt, key = prompt if ground.redact is None else scrub(prompt), ground.harmless(key)
         await self._add(
             errand(tenant, checked_id(session), key=key, kind="run", prompt=prompt, now=self._clock())
         )

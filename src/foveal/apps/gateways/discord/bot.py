@@ -37,6 +37,8 @@ ARGUMENTS: Final = {
     "pair": ("code", "the code from `foveal pair discord` on the server"),
 }
 """The commands that take words: what those are called, and what they mean."""
+NEEDED: Final = ("pair",)
+"""Those that mean nothing without them."""
 
 Interaction = discord.Interaction[Any]
 
@@ -47,11 +49,13 @@ class Bot(discord.Client):
         talk: Talk,
         *,
         connector: aiohttp.BaseConnector | None,
+        connected: Callable[[], None],
         delivered: Callable[[], None],
         owed: Callable[[], None],
         sleep: Sleep,
     ) -> None:
-        """`delivered` is called whenever something was said, and `owed` when it could not be said."""
+        """`connected` is called when Discord has let the bot in, `delivered` whenever something was said, and
+        `owed` when it could not be said."""
         super().__init__(
             intents=discord.Intents(guilds=True, guild_messages=True, dm_messages=True, message_content=True),
             allowed_mentions=discord.AllowedMentions.none(),
@@ -61,6 +65,7 @@ class Bot(discord.Client):
             connector=connector,
         )
         self._talk = talk
+        self._connected = connected
         self._delivered = delivered
         self._owed = owed
         self._sleep = sleep
@@ -80,7 +85,7 @@ class Bot(discord.Client):
         self._registering = asyncio.create_task(self._register())
 
     async def on_connect(self) -> None:
-        LOG.info("listening to Discord as %s", self.user)
+        self._connected()
 
     async def settle(self, *, seconds: float) -> None:
         """Let what is being said come to its end, but not for ever."""
@@ -145,14 +150,19 @@ class Bot(discord.Client):
         async def plain(interaction: discord.Interaction) -> None:
             self._spawn(self._asked(interaction, f"/{name}"))
 
-        async def with_words(interaction: discord.Interaction, given: str = "") -> None:
+        async def perhaps(interaction: discord.Interaction, given: str = "") -> None:
             self._spawn(self._asked(interaction, f"/{name} {given}".strip()))
 
-        if name in ARGUMENTS:
-            called, means = ARGUMENTS[name]
-            with_words = app_commands.rename(given=called)(app_commands.describe(given=means)(with_words))
-            return app_commands.Command(name=name, description=about, callback=with_words)
-        return app_commands.Command(name=name, description=about, callback=plain)
+        async def surely(interaction: discord.Interaction, given: str) -> None:
+            self._spawn(self._asked(interaction, f"/{name} {given}"))
+
+        if name not in ARGUMENTS:
+            return app_commands.Command(name=name, description=about, callback=plain)
+        called, means = ARGUMENTS[name]
+        asks = app_commands.rename(given=called)(
+            app_commands.describe(given=means)(surely if name in NEEDED else perhaps)
+        )
+        return app_commands.Command(name=name, description=about, callback=asks)
 
     async def _register(self) -> None:
         try:

@@ -19,6 +19,7 @@ from discord import ConnectionClosed, LoginFailure, PrivilegedIntentsRequired
 from foveal.apps.gateways.discord.bot import Bot
 from foveal.apps.gateways.discord.elsewhere import Elsewhere
 from foveal.apps.gateways.discord.posting import TRANSIENT, Sleep
+from foveal.apps.gateways.standing import Standing
 from foveal.apps.gateways.talk import Saying, Talk
 from foveal.errors import FovealError
 from foveal.service import Room, Turn
@@ -37,6 +38,7 @@ class Gateway:
     """One bot after the other, if need be."""
 
     def __init__(self, talk: Talk, turnstile: Turnstile, *, token: str, base: str, sleep: Sleep) -> None:
+        self.standing = Standing("Discord")
         self._talk = talk
         self._turnstile = turnstile
         self._token = token
@@ -53,20 +55,27 @@ class Gateway:
         self._later: asyncio.Task[None] | None = None
         self._rounds = 0
 
+    async def people(self) -> int:
+        return await self._talk.people()
+
+    async def stop_listening(self) -> None:
+        """Nothing: what Discord tells nobody is lost, so messages are stored to the end, and answered later."""
+
     async def run(self) -> None:
         """Until it is cancelled, or Discord does not want the bot."""
         for pause in chain(PAUSES, repeat(PAUSES[-1])):
             try:
                 await self._attempt()
             except (LoginFailure, PrivilegedIntentsRequired, ConnectionClosed) as problem:
-                LOG.error("%s: no messages come from there", _told(problem))
+                self.standing.become("refused", _told(problem))
                 self._wanted = False
                 return
             except Exception as problem:
                 # discord.py fails with an error of its own when its first connection does.
                 causes = [cause for cause in (problem, problem.__context__) if isinstance(cause, TRANSIENT)]
-                name = type(causes[0] if causes else problem).__name__
-                LOG.warning("Discord cannot be reached: %s", name, exc_info=None if causes else problem)
+                if not causes:
+                    LOG.warning("Discord's bot has failed: %s", type(problem).__name__, exc_info=problem)
+                self.standing.become("away", "cannot be reached")
             await self._sleep(pause)
 
     async def close(self, *, settle: float) -> None:
@@ -84,7 +93,14 @@ class Gateway:
 
     async def _attempt(self) -> None:
         connector = Elsewhere(self._base) if self._base else None
-        bot = Bot(self._talk, connector=connector, delivered=self._pay, owed=self._owe, sleep=self._sleep)
+        bot = Bot(
+            self._talk,
+            connector=connector,
+            connected=lambda: self.standing.become("listening"),
+            delivered=self._pay,
+            owed=self._owe,
+            sleep=self._sleep,
+        )
         try:
             async with bot:
                 await bot.login(self._token)
@@ -103,6 +119,7 @@ class Gateway:
     async def _have_turn(self) -> None:
         """Discord tells each message to every server that listens, so only one does."""
         while (hold := await self._turnstile.try_hold("", "discord")) is None:
+            self.standing.become("waiting")
             await self._sleep(LOOK)
         self._hold = hold
 
@@ -139,9 +156,9 @@ class Gateway:
 
 
 def _told(problem: LoginFailure | PrivilegedIntentsRequired | ConnectionClosed) -> str:
-    """What is wrong and what to do, without the token."""
+    """What is wrong and what to do, as the end of a sentence about Discord, without the token."""
     if isinstance(problem, PrivilegedIntentsRequired):
-        return "the bot lacks the Message Content Intent, switch it on in Discord's developer portal"
+        return "wants the Message Content Intent (switch it on for the bot in Discord's developer portal)"
     if isinstance(problem, ConnectionClosed) and problem.code != 4004:
-        return f"Discord has closed the connection for good (code {problem.code})"
-    return "Discord does not accept DISCORD_BOT_TOKEN"
+        return f"has closed the connection for good (code {problem.code})"
+    return "does not accept DISCORD_BOT_TOKEN"

@@ -33,8 +33,8 @@ async def discord(
     *,
     sleep: Sleep = asyncio.sleep,
     settle: float = SETTLE,
-) -> AsyncIterator[None]:
-    """Listen to Discord while the block lasts. Whether Discord can be reached shows later, in the log."""
+) -> AsyncIterator[Gateway]:
+    """Listen to Discord while the block lasts. Whether Discord can be reached shows later, in its `standing`."""
     token, base = environment.get(TOKEN, "").strip(), config.get("discord.base_url") or ""
     if not token:
         raise BadSetting(TOKEN, "", "the token of a bot, from Discord's developer portal (Bot, Reset Token)")
@@ -53,7 +53,7 @@ async def discord(
     answered.append(gateway.unasked)
     running = asyncio.create_task(gateway.run())
     try:
-        yield
+        yield gateway
     finally:
         answered.remove(gateway.unasked)
         await gateway.close(settle=settle)

@@ -1,7 +1,7 @@
 """Telegram: the bot of `TELEGRAM_BOT_TOKEN`, as one face of the server.
 
-    async with telegram(service, pairing, config, environment):
-        ...                        # it listens until the block is left
+    async with telegram(service, pairing, config, environment) as bot:
+        ...                        # it listens until the block is left, or `bot.stop_listening()`
 
 It reads by long polling, so that the server needs no address of its own on the internet. Of several servers on one
 folder one listens, and another takes over when it is gone.
@@ -21,13 +21,10 @@ from foveal.config import Config
 from foveal.errors import BadSetting
 from foveal.service.pairing import Pairing
 from foveal.service.rooms import Service
-from foveal.service.turnstile import Turnstile
 
 TOKEN: Final = "TELEGRAM_BOT_TOKEN"
 SETTLE: Final = 5.0
 """Seconds that answers get to be said when the server stops."""
-LOOK: Final = 5.0
-"""Seconds after which a server looks again whether the one that listens is gone."""
 
 
 @asynccontextmanager
@@ -39,8 +36,8 @@ async def telegram(
     *,
     sleep: Sleep = asyncio.sleep,
     settle: float = SETTLE,
-) -> AsyncIterator[None]:
-    """Listen to Telegram while the block lasts. Whether Telegram can be reached shows later, in the log."""
+) -> AsyncIterator[Gateway]:
+    """Listen to Telegram while the block lasts. Whether Telegram can be reached shows later, in its `standing`."""
     token = environment.get(TOKEN, "").strip()
     if not token:
         raise BadSetting(TOKEN, "", "the token that @BotFather gave you")
@@ -51,26 +48,13 @@ async def telegram(
         allowed=frozenset(config.get("telegram.allowed")),
         footer=config.get("telegram.footer"),
     )
-    gateway = Gateway(
-        talk, Client(token, base_url=config.get("telegram.base_url") or "", sleep=sleep), sleep=sleep
-    )
+    client = Client(token, base_url=config.get("telegram.base_url") or "", sleep=sleep)
+    gateway = Gateway(talk, client, service.ground.turnstile, sleep=sleep)
     answered = service.tenant("telegram").answered
     answered.append(gateway.unasked)
-    listening = asyncio.create_task(_listen(gateway, service.ground.turnstile, sleep=sleep))
+    gateway.begin()
     try:
-        yield
+        yield gateway
     finally:
         answered.remove(gateway.unasked)
-        listening.cancel()
-        await asyncio.wait([listening])
         await gateway.close(settle=settle)
-
-
-async def _listen(gateway: Gateway, turnstile: Turnstile, *, sleep: Sleep) -> None:
-    """Listen when no other server of this folder does: Telegram tells each message to one of them only."""
-    while (hold := await turnstile.try_hold("", "telegram")) is None:
-        await sleep(LOOK)
-    try:
-        await gateway.run()
-    finally:
-        hold.release()

@@ -3,6 +3,7 @@
 1. Telegram is told that an update was taken only when its words are stored. What it sends again runs once.
 2. An answer that could not be delivered is delivered later: after longer and longer pauses, or a restart.
 3. Nothing that happens here ends the server.
+4. Of several servers on one folder one listens, and another takes over when it has said what it had to say.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ from contextlib import aclosing, suppress
 from typing import Any, Final, TypeVar
 
 from telegram import BotCommand
-from telegram.error import Conflict, InvalidToken, TelegramError
+from telegram.error import InvalidToken, TelegramError
 
 from foveal.apps.gateways import cards
+from foveal.apps.gateways.standing import Standing
 from foveal.apps.gateways.talk import Says, Talk
 from foveal.apps.gateways.telegram.markup import marked
 from foveal.apps.gateways.telegram.reading import Place, Press, Wordless, Words
@@ -25,12 +27,15 @@ from foveal.errors import FovealError
 from foveal.service.limits import Rate
 from foveal.service.room import Room
 from foveal.service.turns import Turn
+from foveal.service.turnstile import Hold, Turnstile
 
 T = TypeVar("T")
 Saying = AsyncGenerator[Says, None]
 FIRST: Final = 1.0
 LONGEST: Final = 60.0
 """Seconds between two attempts to reach Telegram."""
+LOOK: Final = 5.0
+"""Seconds after which a server looks again whether the one that listens is gone."""
 ROUNDS: Final = 6
 """How often undelivered answers are taken up again before a restart."""
 STRANGERS: Final = 6
@@ -40,10 +45,17 @@ PAUSE: Final = 60.0
 
 
 class Gateway:
-    def __init__(self, talk: Talk, client: Client, *, sleep: Sleep = asyncio.sleep) -> None:
+    def __init__(
+        self, talk: Talk, client: Client, turnstile: Turnstile, *, sleep: Sleep = asyncio.sleep
+    ) -> None:
+        self.standing = Standing("Telegram")
         self._talk = talk
         self._client = client
+        self._turnstile = turnstile
         self._sleep = sleep
+        self._hold: Hold | None = None
+        """Held while this server is the one that listens, and until it has said its last."""
+        self._listening: asyncio.Task[None] | None = None
         self._sender = Sender(client, sleep=sleep)
         self._tasks: set[asyncio.Task[None]] = set()
         self._later: asyncio.Task[None] | None = None
@@ -51,19 +63,28 @@ class Gateway:
         self._rounds = 0
         self._strangers = Rate(STRANGERS)
 
-    async def run(self) -> None:
-        """Until it is cancelled, or Telegram does not accept the token."""
-        try:
-            await self._patiently(self._introduce)
-            await self._settle()
-            await self._listen()
-        except InvalidToken:
-            LOG.error("Telegram does not accept TELEGRAM_BOT_TOKEN: no messages come from there")
-        except Exception as problem:  # noqa: BLE001  (nothing that happens here ends the server)
-            LOG.error("listening to Telegram has ended: %s", type(problem).__name__)
+    def begin(self) -> None:
+        """Listen from now on."""
+        self._listening = asyncio.create_task(self._run())
+
+    async def people(self) -> int:
+        return await self._talk.people()
+
+    async def stop_listening(self) -> None:
+        """Take no more updates: Telegram keeps them for whoever listens next. Answers are still said."""
+        if self._listening is not None:
+            self._listening.cancel()
+            await asyncio.wait([self._listening])
 
     async def close(self, *, settle: float) -> None:
         """Let what is being said be said, for so many seconds; the rest is owed."""
+        try:
+            await self.stop_listening()
+            await self._finish(settle)
+        finally:
+            self._let_go()
+
+    async def _finish(self, settle: float) -> None:
         if self._later is not None:
             self._later.cancel()
             await asyncio.wait([self._later])
@@ -85,6 +106,33 @@ class Gateway:
 
     # ── listening ────────────────────────────────────────────────────────────────────────────────────
 
+    async def _run(self) -> None:
+        """Until it is cancelled, or Telegram does not accept the token."""
+        try:
+            await self._have_turn()
+            await self._patiently(self._introduce)
+            await self._settle()
+            await self._listen()
+        except InvalidToken:
+            self.standing.become("refused", "does not accept TELEGRAM_BOT_TOKEN")
+            self._let_go()
+        except Exception as problem:  # noqa: BLE001  (nothing that happens here ends the server)
+            self.standing.become("refused", f"is not listened to any more ({type(problem).__name__})")
+            self._let_go()
+
+    async def _have_turn(self) -> None:
+        """Telegram tells each message to one reader only, so there is only one."""
+        while (hold := await self._turnstile.try_hold("", "telegram")) is None:
+            self.standing.become("waiting")
+            await self._sleep(LOOK)
+        self._hold = hold
+
+    def _let_go(self) -> None:
+        """Let another server listen."""
+        if self._hold is not None:
+            self._hold.release()
+            self._hold = None
+
     async def _introduce(self) -> None:
         await self._client.initialize()
         await self._client.delete_webhook()
@@ -95,7 +143,7 @@ class Gateway:
         offset: int | None = None
         while True:
             for raw in await self._patiently(lambda: self._client.raw_updates(offset=offset)):  # noqa: B023
-                await self._take(raw)
+                await asyncio.shield(self._do(self._take(raw)))  # what was begun is stored to its end
                 offset = raw["update_id"] + 1
 
     async def _patiently(self, act: Callable[[], Awaitable[T]]) -> T:
@@ -103,14 +151,14 @@ class Gateway:
         wait = FIRST
         while True:
             try:
-                return await act()
+                done = await act()
             except InvalidToken:
                 raise
             except TelegramError as problem:
-                if isinstance(problem, Conflict):
-                    LOG.warning("another program reads the messages of this bot: only one can")
-                else:
-                    LOG.warning("Telegram cannot be reached: %s", self._client.told(problem))
+                self.standing.become("away", self._client.trouble(problem))
+            else:
+                self.standing.become("listening")
+                return done
             await self._sleep(wait)
             wait = min(wait * 2, LONGEST)
 
@@ -204,10 +252,11 @@ class Gateway:
         saying = self._talk.pressed(chat=press.place.chat, user=press.user, action=press.action)
         await self._deliver(saying, press.place)
 
-    def _do(self, work: Coroutine[Any, Any, None]) -> None:
+    def _do(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._done)
+        return task
 
     def _done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)

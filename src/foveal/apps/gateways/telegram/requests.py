@@ -13,8 +13,9 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
+import httpx
 from telegram import Bot, Update
-from telegram.error import NetworkError
+from telegram.error import Conflict, NetworkError, TelegramError, TimedOut
 from telegram.request import HTTPXRequest
 
 from foveal.apps.gateways.telegram.reading import Meaning, read
@@ -93,6 +94,16 @@ class Client(Bot):
         except Exception as problem:  # noqa: BLE001  (whatever is wrong with it, those behind it must be heard)
             LOG.warning("update %s cannot be read: %s", raw["update_id"], type(problem).__name__)
             return None
+
+    def trouble(self, problem: TelegramError) -> str:
+        """What is wrong with Telegram, as the end of a sentence about it."""
+        if isinstance(problem, Conflict):
+            return "has another reader of this bot's messages, and only one can read them"
+        if isinstance(problem, TimedOut):
+            return "takes too long to answer"
+        if isinstance(problem.__cause__, httpx.TransportError):
+            return "cannot be reached"
+        return f"does not answer as it should ({self.told(problem)})"
 
     def told(self, problem: Exception) -> str:
         """A failure in words, without the token, and without what it may quote of a message."""
