@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -19,8 +17,9 @@ from discordapi import BOT, DM, GUILD, OWNER, ROLE, ROOM, TOKEN, DiscordApi, bot
 from foveal.apps.gateways import cards
 from foveal.apps.gateways.discord import discord
 from foveal.apps.gateways.discord.bot import STRANGERS
-from foveal.apps.gateways.discord.gateway import LATER
+from foveal.apps.gateways.discord.gateway import LATER, Gateway
 from foveal.apps.gateways.discord.posting import LIMIT, PATIENCE, pieces
+from foveal.apps.gateways.standing import standings
 from foveal.apps.gateways.talk import Says
 from foveal.config import load
 from foveal.errors import BadSetting, ProviderError
@@ -30,7 +29,7 @@ from foveal.service import Service
 from foveal.service.chats import Chats
 from foveal.service.pairing import Pairing
 from foveal.testing import Scripted
-from serving import Server, environment_of, serving
+from serving import Server, serving
 
 STRANGER = 8
 ATTEMPTS = len(PATIENCE) + 1
@@ -78,12 +77,12 @@ class Scene:
             yield
 
     @asynccontextmanager
-    async def beginning(self, *, settle: float = 60.0) -> AsyncIterator[None]:
+    async def beginning(self, *, settle: float = 60.0) -> AsyncIterator[Gateway]:
         """The bot, whether or not it is connected yet."""
         environment = {"DISCORD_BOT_TOKEN": self.token}
         more: dict[str, Any] = {"sleep": self.sleep, "settle": settle}
-        async with discord(self.service, self.pairing, self.settings, environment, **more):
-            yield
+        async with discord(self.service, self.pairing, self.settings, environment, **more) as gateway:
+            yield gateway
 
     async def sleep(self, seconds: float) -> None:
         """Short pauses are shorter here, and long ones last until somebody ends them."""
@@ -381,7 +380,11 @@ async def test_a_failure_becomes_a_reply_without_secrets_and_a_button_asks_again
 async def test_the_commands_are_registered_and_work_as_application_commands(tmp_path: Path) -> None:
     async with scene(tmp_path, "Hello.") as here:
         await until(lambda: here.api.commands)
-        assert [command["name"] for command in here.api.commands] == list(cards.COMMANDS)
+        listed = {command["name"]: command for command in here.api.commands}
+        assert list(listed) == list(cards.COMMANDS)
+        needed = {name: entry["required"] for name in listed for entry in listed[name].get("options", [])}
+        assert needed == {"compact": False, "undo": False, "pair": True}
+        assert listed["pair"]["description"] == "let this account talk to the bot"
         await here.api.slash("undo", name="e5")
         await until(lambda: len(here.api.sent) == 1)
         await here.api.say("Hello.")
@@ -530,8 +533,11 @@ async def test_of_two_servers_one_listens_and_the_other_takes_over(tmp_path: Pat
     async with server(tmp_path, "One.", "Two.") as here:
         async with here.bot():
             second = here.beginning()
-            await second.__aenter__()
-            await until(lambda: here.api.logins == 2)
+            gateway = await second.__aenter__()
+            (_, told) = await standings([gateway], pair=str, seconds=60.0)
+            assert (
+                told == "Discord on, at another server of this folder (1 may talk to it, others by discord)"
+            )
             await here.api.say("Hello.")
             await until(lambda: here.api.sent)
             assert len(here.api.identified) == 1
@@ -545,16 +551,22 @@ async def test_of_two_servers_one_listens_and_the_other_takes_over(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("code", "token", "told"), [(0, "MTAx.wrong.token", "DISCORD_BOT_TOKEN"), (4014, TOKEN, "Intent")]
+    ("code", "token", "told"),
+    [
+        (0, "MTAx.wrong.token", "does not accept DISCORD_BOT_TOKEN"),
+        (4014, TOKEN, "wants the Message Content Intent"),
+    ],
 )
-def test_what_discord_does_not_accept_is_told_in_the_log_without_the_token(
+def test_what_discord_does_not_accept_is_told_by_the_log_and_the_server_without_the_token(
     code: int, token: str, told: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def proof() -> None:
         async with server(tmp_path) as here:
             here.api.closing, here.token = code, token
-            async with here.beginning():
-                await until(lambda: told in caplog.text)
+            async with here.beginning() as gateway:
+                (_, standing) = await standings([gateway], pair=str, seconds=60.0)
+                assert standing.startswith(f"Discord {told}")
+                assert standing in caplog.text
 
     asyncio.run(proof())
     assert token not in caplog.text
@@ -600,55 +612,37 @@ async def test_logs_have_neither_the_token_nor_what_was_said(
 
 
 @asynccontextmanager
-async def process(api: DiscordApi, folder: Path, **environment: str) -> AsyncIterator[Server]:
-    """`foveal serve` with the bot, in a process of its own."""
+async def process(api: DiscordApi, folder: Path) -> AsyncIterator[Server]:
+    """`foveal serve` with the bot, in a process of its own; its model never answers."""
     settings = {"discord.allowed": [OWNER], "discord.base_url": api.url}
-    given = {"DISCORD_BOT_TOKEN": TOKEN, **environment}
-    before = len(api.identified)
-    context = serving(folder=folder, settings=settings, environment=given)
-    server = await asyncio.to_thread(context.__enter__)
+    environment = {"DISCORD_BOT_TOKEN": TOKEN, "GATE": str(folder / "never")}
+    context = serving(folder=folder, settings=settings, environment=environment)
+    running = await asyncio.to_thread(context.__enter__)
     try:
-        await until(lambda: len(api.identified) > before)
-        yield server
+        await until(lambda: api.identified)
+        yield running
     finally:
         await asyncio.to_thread(context.__exit__, None, None, None)
 
 
-def code_for(folder: Path) -> str:
-    """A code, as whoever runs the server gets one."""
-    program = [sys.executable, "-m", "foveal.apps.entry", "pair", "discord", "--folder", str(folder)]
-    said = subprocess.run(
-        program,
-        env=environment_of(folder),
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=120,
-    )
-    return said.stdout.partition("/pair ")[2].split()[0]
-
-
 @run
-async def test_an_answer_survives_the_sudden_death_of_the_server_and_a_code_works_while_it_runs(
+async def test_a_code_works_while_the_server_runs_and_a_message_survives_its_sudden_death(
     tmp_path: Path,
 ) -> None:
-    gate = tmp_path / "gate"
-    async with DiscordApi() as api:
-        async with process(api, tmp_path / "served", GATE=str(gate)) as server:
-            message = await api.say("hold on to this")
-            await until(lambda: api.typing)  # its words are stored, and the model is asked
-            await asyncio.to_thread(server.kill)
-        gate.touch()
-        async with process(api, tmp_path / "served", GATE=str(gate)) as server:
-            await until(lambda: api.sent)
-            await api.again(message)
-            await api.say("and this")
-            await until(lambda: len(api.sent) == 2)
-            code = await asyncio.to_thread(code_for, tmp_path / "served")
-            await api.say(f"/pair {code}", user=STRANGER)
-            await until(lambda: api.said(DM + STRANGER) == [cards.PAIRED])
-            assert await asyncio.to_thread(server.stop) == 0
-            assert TOKEN not in server.output
-            assert "hold on" not in server.output
-        assert footless(api.said()) == ["You said: hold on to this", "You said: and this"]
+    async with server(tmp_path, "One.", "Two.") as here:
+        async with process(here.api, tmp_path / "served") as running:
+            code = await here.pairing.offer("discord", now=here.service.ground.clock())
+            await here.api.say(f"/pair {code}", user=STRANGER)
+            await until(lambda: here.api.said(DM + STRANGER) == [cards.PAIRED])
+            message = await here.api.say("hold on to this")
+            await until(lambda: here.api.typing)  # its words are stored, and the model is asked
+            await asyncio.to_thread(running.kill)
+            assert TOKEN not in running.output
+            assert "hold on" not in running.output
+        async with here.bot():
+            await until(lambda: here.api.said())
+            await here.api.again(message)
+            await here.api.say("and this")
+            await until(lambda: len(here.api.said()) == 2)
+        assert footless(here.api.said()) == ["One.", "Two."]
+        assert await here.spoken() == ["hold on to this", "and this"]

@@ -574,8 +574,6 @@ async def test_the_server_says_how_its_bot_stands(tmp_path: Path) -> None:
             code = await pairing.offer("telegram", now=0.0)
             assert await pairing.claim("telegram", code, 7, now=0.0)
             assert await told(bot) == "Telegram on (1 may talk to it, others by `foveal pair telegram`)"
-            async with Bot(tmp_path, api, Scripted()) as second:
-                assert (await told(second)).startswith("Telegram on, at another server of this folder (2 may ")
         api.fail("getMe", Fault(401, "Unauthorized"))
         async with Bot(tmp_path, api, Scripted()) as bot:
             assert await told(bot) == "Telegram does not accept TELEGRAM_BOT_TOKEN"

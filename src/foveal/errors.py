@@ -22,6 +22,8 @@ What a *model* does wrong (a call with broken arguments, say) is an answer to th
 
 from __future__ import annotations
 
+from typing import Final
+
 
 class FovealError(Exception):
     """The root: catch this to catch whatever Foveal raises on purpose."""
@@ -127,6 +129,10 @@ class SessionExists(StoreError):
 
 class StoreUnusable(StoreError):
     """The file cannot be used: what is wrong with it, and what to do."""
+
+
+PASSING: Final = ("rate", "connection", "interrupted", "server")
+"""Sorts of a provider's troubles that may be over when it is asked again later."""
 
 
 class ProviderError(FovealError):

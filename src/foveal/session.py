@@ -103,12 +103,13 @@ class Session:
         progress: Callable[[Progress], None] | None = None,
         clock: Callable[[], float] | None = None,
         terms: Terms = ORDINARY,
+        begin: Sequence[AnyFact] = (),
         **settings: Unpack[Settings],
     ) -> Self:
         """Open a session, or begin one. A change of model or policy is recorded. `summarise` writes summaries: an
         async callable that is given a request, or several to fall back on; without it, they are written from the
         log alone. `prompt` is a text, or `file://…`, in place of ours. `terms` say what may be stored, and who is
-        told."""
+        told; a new session begins with the facts in `begin`, or not at all."""
         clock = clock or time.time
         coordinator = Coordinator(
             chain(summarise), prompt=prompt_text(prompt), clock=time.monotonic, progress=progress
@@ -121,7 +122,7 @@ class Session:
                 session._fitting.calls.switched = (
                     bool(engine.opened.model) and engine.opened.model != opened.model
                 )
-                await session._keeper.commit([opened])
+                await session._keeper.commit([opened, *(() if engine.next_seq else begin)])
         return session
 
     # ── the loop ─────────────────────────────────────────────────────────────────────────────────────

@@ -82,7 +82,7 @@ SERVER_KEYS: Final = (
     _server("server.rate", whole(0, 1_000_000), "requests a minute and token; 0 is no limit", 600),
     _server("server.redact", TRUTH, "keep what looks like a key or password out of the log", default=True),
     _server("server.grace", _SECONDS, "seconds that running turns get when the server stops", 30),
-    _server("server.silence", whole(1, 86_400), "seconds to wait for a byte from upstream", 300),
+    _server("server.silence", whole(1, 86_400), "seconds to wait for a byte from upstream", 900),
     _server("server.openai_url", URL, "upstream for chat completions and Responses", None),
     _server("server.anthropic_url", URL, "upstream for Anthropic's messages", None),
     _server("server.models", TEXTS, "models that clients may ask for, * for any part; none set: all", []),

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Final
 from uuid import uuid4
 
@@ -210,8 +210,10 @@ class Room:
 
     async def _tell(self, turn: Turn) -> None:
         for told in self._answered:
-            with suppress(Exception):  # whoever listens has his own troubles
+            try:
                 await told(self, turn)
+            except Exception as problem:  # noqa: BLE001 (whoever listens has his own troubles)
+                LOG.error("an answer could not be told on: %s", type(problem).__name__)
 
     # ── steering ─────────────────────────────────────────────────────────────────────────────────────
 

@@ -12,7 +12,7 @@ from weakref import WeakValueDictionary
 
 from foveal.agent import Agent
 from foveal.errors import BadSetting, ProviderError, SessionExists, UnknownSession
-from foveal.events import Event, Instructed, Opened
+from foveal.events import AnyFact, Event, Instructed, Opened
 from foveal.keeper import Terms
 from foveal.own_model import own_model
 from foveal.ports import Provider, SessionInfo, Store
@@ -137,13 +137,12 @@ class Tenant:
     async def _begin(self, id: str, *, model: str, title: str, system: str) -> Room:
         self._ground.provider(model)  # or it is refused before anything is stored
         await self._ground.desk.choose(self.name, id, model)
-        room = await self._opened(id)
-        await room.session.append(Instructed(content=system or SYSTEM))
+        room = await self._opened(id, begin=[Instructed(content=system or SYSTEM)])
         if title:
             await room.rename(title)
         return self._keep(room)
 
-    async def _opened(self, id: str) -> Room:
+    async def _opened(self, id: str, *, begin: Sequence[AnyFact] = ()) -> Room:
         ground = self._ground
         provider = await self._provider(id)
         session = await Session.open(
@@ -153,6 +152,7 @@ class Tenant:
             summarise=self._summarisers(provider),
             clock=ground.clock,
             terms=self.terms(id, foresee=lambda: ground.later is None),
+            begin=begin,
             **ground.config.session(provider.model),
         )
         agent = Agent(session, provider, Toolbox(()), looking_back=Toolbox(recalled(session)))

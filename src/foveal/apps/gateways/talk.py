@@ -211,10 +211,10 @@ class Talk:
                 if isinstance(happening, Heard | Answered):
                     said = said or happening.handle
             outcome = await turn.outcome()
+            if outcome.kept:  # its answer is still owed, and may come before this is said
+                self._put_off.add(key)
             yield self._voice.said(turn, outcome, notes=await self._notes(turn, said))
-            if outcome.kept:
-                self._put_off.add(key)  # its answer is still owed
-            elif key:
+            if key and not outcome.kept:
                 await self._chats.end(self.face, key, now=self._now())
         finally:
             self._delivering.discard(key)

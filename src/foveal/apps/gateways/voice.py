@@ -8,11 +8,9 @@ from typing import Final
 import msgspec
 
 from foveal.apps.gateways import cards
+from foveal.errors import PASSING
 from foveal.report import Report
 from foveal.service.turns import Outcome, Turn
-
-TRANSIENT: Final = ("rate", "connection", "interrupted", "server")
-"""Sorts of failures after which it is worth while to ask again."""
 
 
 class Button(msgspec.Struct, frozen=True):
@@ -50,7 +48,7 @@ class Voice:
         """How a turn ended; the notes say what was reduced for it."""
         below, full = self._below(outcome.report, session=turn.session)
         buttons = [COMPACT_NOW] if full else []
-        if outcome.why == "failed" and outcome.sort in TRANSIENT:
+        if outcome.why == "failed" and outcome.sort in PASSING:
             buttons.append(Button("Try again", f"{AGAIN}{turn.id}"))
         return Says(text=_text(outcome), footer="\n".join([*notes, *below]), buttons=tuple(buttons))
 

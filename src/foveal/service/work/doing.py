@@ -11,7 +11,7 @@ import logging
 from contextlib import suppress
 from typing import Final
 
-from foveal.errors import FovealError, NothingToAsk, StoreError, UnknownSession
+from foveal.errors import PASSING, FovealError, NothingToAsk, StoreError, UnknownSession
 from foveal.events import Noted
 from foveal.service.errands import Errand, Errands
 from foveal.service.room import Room
@@ -21,9 +21,7 @@ from foveal.service.turns import Outcome, Turn
 from foveal.service.work.engine import Verdict
 
 TOPIC: Final = "schedule"
-PASSING: Final = frozenset(
-    ("rate", "connection", "server", "interrupted", "StoreError", "StoreUnusable", "Conflict")
-)
+TRY_AGAIN: Final = frozenset((*PASSING, "StoreError", "StoreUnusable", "Conflict"))
 """Sorts of failures that may be over when it is tried again."""
 _log = logging.getLogger("foveal.work")
 
@@ -67,7 +65,7 @@ class Doing:
             raise asyncio.CancelledError  # the server ends: the errand stays open
         if outcome.why != "failed":
             return await self._end(errand, result="stopped" if outcome.why == "stopped" else "answered")
-        if outcome.sort in PASSING and number + 1 < self._tries:
+        if outcome.sort in TRY_AGAIN and number + 1 < self._tries:
             await self._tell(errand, "retrying")
             return "later"
         await self._give_up(errand, outcome.problem or outcome.sort, tries=number + 1)

@@ -1,7 +1,7 @@
 """Discord: one session for each channel, thread and direct message.
 
-    async with discord(service, pairing, config, environment) as bot:
-        ...                        # it listens until the block is left
+async with discord(service, pairing, config, environment) as bot:
+    ...                        # it listens until the block is left
 """
 
 from foveal.apps.gateways.discord.running import discord
