@@ -170,7 +170,6 @@ def test_a_client_cannot_write_headers_of_an_answer(place: Place) -> None:
         assert place.ask(CHAT, body=chat("x"), headers={"X-Foveal-Session": name}).status == 400
 
 
-@pytest.mark.xfail(strict=True, reason="R15: fields beside the messages are not checked to be UTF-8")
 def test_bytes_that_are_no_text_break_nothing(place: Place) -> None:
     tools = b'"tools":[{"name":"f","description":"\xff","input_schema":{}}]'
     body = (
@@ -310,7 +309,6 @@ def test_upstream_cannot_speak_in_the_servers_name(place: Place) -> None:
     assert told["x-content-type-options"] == "nosniff"
 
 
-@pytest.mark.xfail(strict=True, reason="R11: what upstream says passes unchanged")
 def test_an_upstream_that_echoes_the_servers_key_does_not_hand_it_to_clients(place: Place) -> None:
     body = {"model": "echo", "max_tokens": 5, "messages": [{"role": "user", "content": "x"}]}
     told = place.ask(MESSAGES, body=body)

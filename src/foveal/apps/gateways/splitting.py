@@ -30,7 +30,7 @@ class Block(NamedTuple):
 
 def utf16(text: str) -> int:
     """The size of a text as Telegram counts it."""
-    return len(text) + sum(1 for character in text if character > "\uffff")
+    return len(text.encode("utf-16-le", "surrogatepass")) // 2
 
 
 def split(text: str, limit: int, *, size: Size = len) -> list[str]:
@@ -115,9 +115,9 @@ def _parts(line: str, limit: int, size: Size) -> Iterator[str]:
 
 def _fitting(line: str, start: int, limit: int, size: Size) -> int:
     """How far it fits from a place on; by one character at least, so that there is an end."""
-    end, used = start, 0
-    while end < len(line) and (used := used + size(line[end])) <= limit:
-        end += 1
+    end = min(len(line), start + limit)
+    while (over := size(line[start:end]) - limit) > 0 and end > start + 1:
+        end -= max(1, over // 2)  # a character's size is one or two
     return max(start + 1, end)
 
 

@@ -21,8 +21,9 @@ from contextlib import aclosing, suppress
 from typing import Final
 
 from foveal.apps.gateways import cards, commands
+from foveal.apps.gateways.door import Door
 from foveal.apps.gateways.reductions import reductions
-from foveal.apps.gateways.voice import AGAIN, COMPACT, Button, Says, Voice, nothing, saying
+from foveal.apps.gateways.voice import AGAIN, COMPACT, Button, Says, Voice, guarded, nothing, saying
 from foveal.errors import Busy, FovealError, NothingToAsk, UnknownSession
 from foveal.happenings import Answered, Heard
 from foveal.redact import scrub
@@ -50,8 +51,7 @@ class Talk:
         self._service = service
         self._tenant = service.tenant(face)
         self._chats = Chats(service.ground.cabinet)
-        self._pairing = pairing
-        self._allowed = allowed
+        self._door = Door(pairing, face=face, allowed=allowed)
         self._voice = Voice(footer=footer)
         self._turns: dict[int, list[Turn]] = {}
         """The newest turns of each chat, oldest first; some may have ended."""
@@ -61,12 +61,11 @@ class Talk:
         """The keys of messages whose answers somebody here is about to deliver."""
 
     async def may(self, user: int) -> bool:
-        return user in self._allowed or await self._pairing.paired(self.face, user)
+        return await self._door.may(user)
 
     async def people(self) -> int:
         """How many may talk."""
-        paired = {one.user for one in await self._pairing.list() if one.face == self.face}
-        return len(self._allowed | paired)
+        return await self._door.people()
 
     # ── what comes in ────────────────────────────────────────────────────────────────────────────────
 
@@ -80,7 +79,7 @@ class Talk:
         """Take a message or a command. The words are stored when this returns; what it returns says what comes of
         them, and may take its time."""
         try:
-            return self._guarded(await self._take(chat=chat, user=user, key=key, text=text))
+            return guarded(await self._take(chat=chat, user=user, key=key, text=text))
         except FovealError as problem:
             return saying(cards.not_stored(problem))
         except Exception as problem:  # noqa: BLE001  (a failure becomes a reply)
@@ -91,7 +90,7 @@ class Talk:
         found = _COMMAND.fullmatch(text.strip())
         name, argument = (found[1].lower(), (found[2] or "").strip()) if found else ("", "")
         if name == "pair":
-            return saying(await self._pair(user, argument))
+            return saying(await self._door.knock(user, argument, now=self._now()))
         if not await self.may(user):
             return saying(cards.stranger(self.face, user))
         if name in cards.COMMANDS or name == "start" or (name and "\n" not in text.strip()):
@@ -140,7 +139,7 @@ class Talk:
 
     async def pressed(self, *, chat: int, user: int, action: str) -> Saying:
         """A button was pressed; it may be an old one."""
-        async with aclosing(self._guarded(self._pressed(chat=chat, user=user, action=action))) as saying:
+        async with aclosing(guarded(self._pressed(chat=chat, user=user, action=action))) as saying:
             async for says in saying:
                 yield says
 
@@ -177,7 +176,7 @@ class Talk:
             if message.key not in self._delivering
         ]
         self._delivering |= {message.key for message in late}
-        return [(message.chat, self._guarded(self._late(message))) for message in late]
+        return [(message.chat, guarded(self._late(message))) for message in late]
 
     async def _late(self, message: Message) -> Saying:
         try:
@@ -200,7 +199,7 @@ class Talk:
         message = Message(key=turn.key, chat=chat, session=room.id)
         await self._chats.begin(self.face, message, now=self._now())
         self._delivering.add(turn.key)
-        return chat, self._guarded(self._answer(turn, key=turn.key))
+        return chat, guarded(self._answer(turn, key=turn.key))
 
     # ── answers ──────────────────────────────────────────────────────────────────────────────────────
 
@@ -254,16 +253,6 @@ class Talk:
             case _:
                 return saying(cards.unknown(f"/{name}"))
 
-    async def _pair(self, user: int, code: str) -> str:
-        if await self.may(user):
-            return cards.PAIRED
-        if not code:
-            return cards.stranger(self.face, user)
-        if seconds := await self._pairing.wait(self.face, user, now=self._now()):
-            return cards.locked_out(self.face, user, seconds=seconds)
-        claimed = await self._pairing.claim(self.face, code, user, now=self._now())
-        return cards.PAIRED if claimed else cards.NOT_PAIRED
-
     async def _new(self, chat: int) -> str:
         session = await self._chats.session(self.face, chat)
         try:
@@ -304,21 +293,6 @@ class Talk:
 
     async def _room(self, chat: int) -> Room:
         return await self._tenant.room(await self._chats.session(self.face, chat))
-
-    # ── failures ─────────────────────────────────────────────────────────────────────────────────────
-
-    async def _guarded(self, saying: Saying) -> Saying:
-        try:
-            async with aclosing(saying):
-                async for says in saying:
-                    yield says
-        except UnknownSession:
-            yield Says(text=cards.EMPTY)
-        except FovealError as problem:
-            yield Says(text=cards.failure(problem))
-        except Exception as problem:  # noqa: BLE001  (a failure becomes a reply)
-            LOG.error("an answer of %s failed: %s", self.face, type(problem).__name__)
-            yield Says(text=cards.FAILED)
 
     def _now(self) -> float:
         return self._service.ground.clock()

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import Final
 
 import msgspec
 
 from foveal.apps.gateways import cards
-from foveal.errors import PASSING
+from foveal.errors import PASSING, FovealError, UnknownSession
 from foveal.report import Report
 from foveal.service.turns import Outcome, Turn
+
+LOG: Final = logging.getLogger("foveal.gateways")
 
 
 class Button(msgspec.Struct, frozen=True):
@@ -88,6 +92,21 @@ def _text(outcome: Outcome) -> str:
         case _:
             added = cards.failed(outcome.problem, sort=outcome.sort)
     return f"{outcome.text.strip()}\n\n{added}".strip()
+
+
+async def guarded(saying: AsyncGenerator[Says, None]) -> AsyncGenerator[Says, None]:
+    """The same, and if it fails, that is said."""
+    try:
+        async with aclosing(saying):
+            async for says in saying:
+                yield says
+    except UnknownSession:
+        yield Says(text=cards.EMPTY)
+    except FovealError as problem:
+        yield Says(text=cards.failure(problem))
+    except Exception as problem:  # noqa: BLE001  (a failure becomes a reply)
+        LOG.error("an answer to a chat failed: %s", type(problem).__name__)
+        yield Says(text=cards.FAILED)
 
 
 async def nothing() -> AsyncGenerator[Says, None]:

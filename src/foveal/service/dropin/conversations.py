@@ -20,7 +20,7 @@ from foveal.errors import SessionExists, UnknownSession
 from foveal.models import Model
 from foveal.own_model import own_model
 from foveal.service.dropin import chain
-from foveal.service.dropin.conversation import Conversation, said, until
+from foveal.service.dropin.conversation import Conversation, until
 from foveal.service.dropin.exchange import Exchange
 from foveal.service.dropin.heads import Found, Head, Heads
 from foveal.service.dropin.known import Known, Tips
@@ -137,14 +137,8 @@ class Conversations:
             raise UnknownSession(id) from None
 
     async def _foreign(self, id: str) -> bool:
-        """Somebody has spoken in a session, and nobody who resends its history."""
-        lineage, _ = await self._heads.of(self._tenant.name, id)
-        if lineage:
-            return False
-        try:
-            return any(said(event.fact) for event in await self._tenant.quick.read(id))
-        except UnknownSession:
-            return False
+        """The session is one that the server itself speaks in."""
+        return await self._ground.desk.model(self._tenant.name, id) is not None
 
     async def _new(self, asked: Asked, model: Model, ask: Ask, chunks: Sequence[Chunk]) -> Exchange:
         id = f"d-{uuid4().hex}"

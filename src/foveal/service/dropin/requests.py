@@ -58,6 +58,7 @@ class Asked:
 
     def _read(self) -> str:
         try:
+            str(self.body, "utf-8")  # what stays bytes is not looked at otherwise
             self.fields = msgspec.json.decode(self.body, type=dict[str, Raw])
         except (msgspec.DecodeError, UnicodeError, RecursionError):
             return "the body is no JSON object"
