@@ -2,8 +2,8 @@
 
     python -m bench.loopback        prints its port, and serves until its standard input ends
 
-It speaks as much of OpenAI's chat completions as the benchmarks need. What is asked for as a stream comes in `PIECES`
-pieces, one every `PAUSE` seconds.
+It speaks as much of OpenAI's chat completions as the benchmarks need. What is asked for as a stream comes in
+`PIECES` pieces, one every `PAUSE` seconds.
 """
 
 from __future__ import annotations

@@ -205,7 +205,6 @@ def test_the_servers_own_key_never_comes_back(tmp_path: Path) -> None:
 def test_a_session_that_the_server_keeps_is_not_a_clients_to_rewind(front: Front) -> None:
     async def native() -> None:
         tenant = front.service.tenant("default")
-        await front.service.ground.desk.choose("default", "kept", "")  # as `Tenant.create` does
         await tenant.quick.append("kept", [Event(0, Opened(model="x")), Event(1, UserSaid(content="Mine."))])
 
     front.do(native())

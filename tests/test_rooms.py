@@ -41,6 +41,7 @@ from foveal.ports import Piece, Reply
 from foveal.service import Room, Service, rooms
 from foveal.service.occurrences import Occurrence, Stored, TurnBegan, TurnEnded, Waiting
 from foveal.service.performance import TOPIC
+from foveal.service.tenants import DROP_IN
 from foveal.session import Session
 from foveal.testing import Scripted
 from legal import check_chat
@@ -741,7 +742,7 @@ async def test_a_session_of_a_drop_in_client_is_shown_with_its_own_model_and_not
 ) -> None:
     async with opened(tmp_path, "mine") as service:
         tenant = service.tenant("default")
-        session = await Session.open(tenant.quick, "d-1", model="gpt-4.1")
+        session = await Session.open(tenant.quick, "d-1", model="gpt-4.1", origin=DROP_IN)
         await session.append(UserSaid(content="Hello."), ModelSaid(content="Hi."))
         before = session.last
         room = await tenant.room("d-1")

@@ -17,6 +17,7 @@ from telegram import Update, User
 
 from botapi import NAME, TOKEN, BotApi, Fault, HangUp, Json
 from foveal.apps.gateways import cards
+from foveal.apps.gateways.addresses import base_url
 from foveal.apps.gateways.standing import standings
 from foveal.apps.gateways.telegram import telegram
 from foveal.apps.gateways.telegram.markup import Marked, marked
@@ -618,6 +619,19 @@ async def test_a_bot_needs_a_token(tmp_path: Path) -> None:
         with pytest.raises(BadSetting, match="TELEGRAM_BOT_TOKEN"):
             async with telegram(service, pairing, config, {}):
                 pass
+
+
+@pytest.mark.parametrize("base", ["http://example.com", "http://127.0.0.1.example.com", "http://[::1"])
+def test_the_token_is_only_sent_where_nobody_can_read_it(tmp_path: Path, base: str) -> None:
+    config = load(tmp_path, flags={"telegram.base_url": base}, environ={}, user_folder=tmp_path / "nobody")
+    with pytest.raises(BadSetting, match=r"telegram.base_url = .* https"):
+        base_url(config, "telegram")
+
+
+@pytest.mark.parametrize("base", ["https://example.com/bots", "http://127.0.0.1:81", "http://[::1]:81"])
+def test_the_bot_may_be_elsewhere(tmp_path: Path, base: str) -> None:
+    config = load(tmp_path, flags={"telegram.base_url": base}, environ={}, user_folder=tmp_path / "nobody")
+    assert base_url(config, "telegram") == base
 
 
 # ── markup ───────────────────────────────────────────────────────────────────────────────────────────────

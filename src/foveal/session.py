@@ -204,7 +204,10 @@ class Session:
         """How one event stands in the next request, and which event is behind that."""
         async with self._lock:
             event = await self._keeper.event(name)
-            whole = await self._keeper.whole()
+            engine = await self._keeper.caught_up()
+            if engine.view.find(event.seq) is not None:
+                return line(engine, event, counts=True)
+            whole = await self._keeper.whole()  # it is hidden, or was taken back: by what, only the log knows
             counts = any(event.seq == other.seq for other in effective(whole.log))
             return line(whole, event, counts=counts)
 

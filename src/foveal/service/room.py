@@ -107,8 +107,9 @@ class Room:
 
     def give_up(self) -> None:
         """End the turn that runs and begin no other, even while another process works on the session."""
-        self.stop()
-        if self._running is None and self._task is not None:
+        if self._running is not None:
+            self._running.stop()
+        elif self._task is not None:
             self._task.cancel()
 
     @contextmanager

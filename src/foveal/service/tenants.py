@@ -16,7 +16,7 @@ from foveal.events import AnyFact, Event, Instructed, Opened
 from foveal.keeper import Terms
 from foveal.own_model import own_model
 from foveal.ports import Provider, SessionInfo, Store
-from foveal.service.ground import Ground
+from foveal.service.ground import LOG, Ground
 from foveal.service.occurrences import Stored
 from foveal.service.room import Room, Told
 from foveal.service.unasked import Unasked
@@ -28,6 +28,8 @@ from foveal.tools.tool import Toolbox
 
 NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 LONGEST_ID: Final = 200
+DROP_IN: Final = "drop-in"
+"""The origin of sessions that clients have begun which resend their whole history."""
 OPEN: Final = 256
 """Rooms that stay open while nobody uses them."""
 SYSTEM: Final = files("foveal.service").joinpath("system.md").read_text("utf-8").strip()
@@ -149,7 +151,7 @@ class Tenant:
             self.store,
             id,
             model=provider.model,
-            summarise=self._summarisers(provider),
+            summarise=[*self.summarisers(), own_model(provider)],
             clock=ground.clock,
             terms=self.terms(id, foresee=lambda: ground.later is None),
             begin=begin,
@@ -160,24 +162,35 @@ class Tenant:
 
     async def _provider(self, id: str) -> Provider:
         """Who answers in a session. That it cannot be asked now is told when it is."""
-        name = await self._ground.desk.model(self.name, id)
-        log = [] if name is not None else await self.store.read(id)
-        opened = [event.fact.model for event in log if isinstance(event.fact, Opened)]
-        if name is None and opened:
+        name, window = await self._ground.desk.model(self.name, id) or "", self._ground.config.get("window")
+        if model := await self._own_model(id):
             told = (
                 f"session {id!r} is that of a program which resends its history: it is answered through /v1"
             )
-            return Unasked(opened[-1], told, window=self._ground.config.get("window"))
+            return Unasked(model, told, window=window)
         try:
-            return self._ground.provider(name or "")
+            return self._ground.provider(name)
         except ProviderError as problem:
-            known = name or self._ground.config.model
-            return Unasked(known, str(problem), window=self._ground.config.get("window"), sort=problem.sort)
+            return Unasked(name or self._ground.config.model, str(problem), window=window, sort=problem.sort)
 
-    def _summarisers(self, provider: Provider) -> list[Summariser]:
+    async def _own_model(self, id: str) -> str:
+        """The model that a drop-in client speaks to in a session; "" for a session of the server's own."""
+        if await self._info(id) is None:
+            return ""
+        first = (await self.store.read(id, first=0, last=0))[0].fact
+        if not isinstance(first, Opened) or first.origin != DROP_IN:
+            return ""
+        facts = (event.fact for event in reversed(await self.store.read(id)))
+        return next(fact.model for fact in facts if isinstance(fact, Opened))
+
+    def summarisers(self) -> list[Summariser]:
+        """The one that the configuration names, if it can be asked; whoever answers comes after it."""
         other = self._ground.config.summariser
-        named = [own_model(self._ground.provider(other))] if other else []
-        return [*named, own_model(provider)]
+        try:
+            return [own_model(self._ground.provider(other))] if other else []
+        except ProviderError as problem:
+            LOG.error("compaction.model cannot be asked: %s", problem.sort)
+            return []
 
     def _known(self, id: str) -> Room | None:
         known = self._rooms.get(id)

@@ -38,7 +38,7 @@ BAR: Final = 10
 EMPTY: Final = "Nothing has been said in this conversation yet."
 SILENT: Final = "(The model gave an empty answer.)"
 STOPPED: Final = "⏹ Stopped."
-STEPS: Final = "⏹ The most steps of a turn are done. Say “go on” to go on."
+STEPS: Final = "⏹ That took as many steps as one answer may take. Say “go on” to go on."
 BUSY: Final = "An answer is being written. Try again when it is there, or send /stop."
 IDLE: Final = "No answer is being written."
 PAIRED: Final = "You are paired: this account may talk to the bot from now on. /help lists the commands."
@@ -118,8 +118,8 @@ def context(report: Report) -> str:
     lines.append(_line("window", sum(tokens for _, tokens in parts), report.window))
     how = "measured" if report.measured else "estimated"
     below = [
-        f"Used {report.used:,} tokens ({how}). Warns at {report.warn:,}, acts at {report.act:,}, "
-        f"at most {report.limit:,}.",
+        f"Used: {report.used:,} tokens ({how}), at most {report.limit:,}. A warning comes at {report.warn:,}, "
+        f"and old turns are made smaller from {report.act:,} on.",
         *_summaries(report),
     ]
     return "\n".join([f"{footer(report)} · {report.model}", "```", *lines, "```", *below])
@@ -248,12 +248,14 @@ def _why(problem: FovealError) -> str:
 
 def later(problem: str) -> str:
     """The answer is still to come."""
-    return f"⏳ {_told(problem)}."
+    told = _told(problem)
+    return f"⏳ {told[:1].upper()}{told[1:]}."
 
 
 def failed(problem: str, *, sort: str) -> str:
     """A turn that came to nothing."""
-    return f"❌ No answer: {SORTS.get(sort) or _told(problem)}."
+    why = SORTS.get(sort) or _told(problem)
+    return f"❌ No answer: {why}." if why else "❌ No answer."
 
 
 def _told(problem: str) -> str:

@@ -45,7 +45,7 @@ async def end(service: Service, ending: Ending, stop: Stop, *, grace: float) -> 
     turns = asyncio.create_task(service.end_turns(grace=grace))
     if not await _before(turns, stop.hurried):
         for room in service.rooms:
-            room.stop()
+            room.give_up()
         await turns
     flights = asyncio.create_task(ending.landed())
     left = 0.0 if stop.hurried.is_set() else max(TRICKLE, until - loop.time())

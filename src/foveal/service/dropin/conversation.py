@@ -71,6 +71,10 @@ class Conversation:
     def tip(self) -> Head | None:
         return self.lineage[-1] if self.lineage else None
 
+    def suits(self, asked: Asked, model: Model) -> bool:
+        """It was opened as this request needs it."""
+        return self.model == model and self.reserve == reserve_for(asked, model)
+
     @property
     def worn(self) -> bool:
         """It was rewound so often that most of its log counts no more, and every rewind reads all of it."""
@@ -232,3 +236,10 @@ def said(fact: AnyFact) -> bool:
     return isinstance(fact, MESSAGES) and not (
         isinstance(fact, Instructed) and (fact.aside or fact.replaces is not None)
     )
+
+
+def reserve_for(asked: Asked, model: Model) -> int:
+    """Tokens to keep for the answer, rounded, so that a client may vary what it asks for."""
+    if not asked.max_tokens:
+        return 0
+    return min(1 << (asked.max_tokens - 1).bit_length(), model.window // 2)

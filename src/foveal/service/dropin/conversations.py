@@ -17,24 +17,24 @@ from typing import Final
 from uuid import uuid4
 
 from foveal.errors import SessionExists, UnknownSession
+from foveal.events import Opened
 from foveal.models import Model
-from foveal.own_model import own_model
 from foveal.service.dropin import chain
-from foveal.service.dropin.conversation import Conversation, until
+from foveal.service.dropin.conversation import Conversation, reserve_for, until
 from foveal.service.dropin.exchange import Exchange
 from foveal.service.dropin.heads import Found, Head, Heads
 from foveal.service.dropin.known import Known, Tips
 from foveal.service.dropin.requests import Asked
 from foveal.service.dropin.summaries import Ask, Writer
 from foveal.service.ground import Ground
-from foveal.service.tenants import Tenant, checked_id
+from foveal.service.tenants import DROP_IN, Tenant, checked_id
 from foveal.session import Session
 from foveal.summarise import Summariser
 from foveal.wire import Chunk
 
 OPEN: Final = 256
 """Conversations that stay open while nobody uses them."""
-PATIENCE: Final = 10.0
+PATIENCE: Final = 30.0
 """Seconds to wait for an answer that is being recorded."""
 
 
@@ -125,8 +125,8 @@ class Conversations:
         """Go on in the session that the client names."""
         try:
             async with self._hold(id):
-                if id not in self._open and await self._foreign(id):
-                    raise SessionExists(id)
+                if id not in self._open:
+                    await self._claim(id, asked, model, ask)
                 conversation = await self._current(id, asked, model, ask)
                 known = conversation.place(asked.digests)
                 chunks = asked.chunks(known)
@@ -136,14 +136,20 @@ class Conversations:
         except Gone:
             raise UnknownSession(id) from None
 
-    async def _foreign(self, id: str) -> bool:
-        """The session is one that the server itself speaks in."""
-        return await self._ground.desk.model(self._tenant.name, id) is not None
+    async def _claim(self, id: str, asked: Asked, model: Model, ask: Ask) -> None:
+        """Begin a session of this name, unless there is one; raises `SessionExists` for one of the server's own."""
+        try:
+            first = (await self._tenant.quick.read(id, first=0, last=0))[0].fact
+        except UnknownSession:
+            await self._opened(id, asked, model, ask, origin=DROP_IN)
+            return
+        if isinstance(first, Opened) and first.origin != DROP_IN:
+            raise SessionExists(id)
 
     async def _new(self, asked: Asked, model: Model, ask: Ask, chunks: Sequence[Chunk]) -> Exchange:
         id = f"d-{uuid4().hex}"
         async with self._hold(id):
-            conversation = await self._opened(id, asked, model, ask)
+            conversation = await self._opened(id, asked, model, ask, origin=DROP_IN)
             return await self._taken(conversation, asked, 0, chunks)
 
     async def _forked(
@@ -221,7 +227,7 @@ class Conversations:
     async def _current(self, id: str, asked: Asked, model: Model, ask: Ask) -> Conversation:
         """The conversation in a session, with what other processes have added; raises `Gone`."""
         held = self._open.get(id)
-        if held is None or (held[0].flight is None and not _suits(held[0], asked, model)):
+        if held is None or (held[0].flight is None and not held[0].suits(asked, model)):
             return await self._loaded(await self._opened(id, asked, model, ask))
         conversation, writer = held
         writer.ask = ask
@@ -246,7 +252,7 @@ class Conversations:
     async def _opened(
         self, id: str, asked: Asked, model: Model, ask: Ask, *, origin: str = ""
     ) -> Conversation:
-        reserve = _reserve(asked, model)
+        reserve = reserve_for(asked, model)
         settings = self._ground.config.session(model)
         if reserve:
             settings["reserve"] = max(reserve, settings.get("reserve") or 0)
@@ -267,8 +273,7 @@ class Conversations:
         return conversation
 
     def _named(self) -> list[Summariser]:
-        other = self._ground.config.summariser
-        return [own_model(self._ground.provider(other))] if other else []
+        return self._tenant.summarisers()
 
     async def _replace(self, conversation: Conversation, writer: Writer) -> None:
         """Keep a conversation open, and close those that nobody has used for the longest time."""
@@ -292,14 +297,3 @@ class Conversations:
         """A session is gone, or will be: nothing leads to it any more."""
         self._drop(id)
         await self._heads.forget(self._tenant.name, id)
-
-
-def _suits(conversation: Conversation, asked: Asked, model: Model) -> bool:
-    return conversation.model == model and conversation.reserve == _reserve(asked, model)
-
-
-def _reserve(asked: Asked, model: Model) -> int:
-    """Tokens to keep for the answer, rounded, so that a client may vary what it asks for."""
-    if not asked.max_tokens:
-        return 0
-    return min(1 << (asked.max_tokens - 1).bit_length(), model.window // 2)

@@ -10,17 +10,6 @@ import aiohttp
 from aiohttp.tracing import Trace
 from yarl import URL
 
-from foveal.errors import BadSetting
-
-_LOCAL = ("127.0.0.1", "::1", "localhost")
-
-
-def check(base: str) -> None:
-    """Raises `BadSetting` for an address that the token may not be sent to; "" is Discord's own."""
-    address = URL(base)
-    if base and address.scheme != "https" and address.host not in _LOCAL:
-        raise BadSetting("discord.base_url", base, "https, because the bot's token is sent there")
-
 
 class Elsewhere(aiohttp.TCPConnector):
     """Whatever is asked for, it is asked for at `base`."""

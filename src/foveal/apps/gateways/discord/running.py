@@ -10,7 +10,7 @@ from typing import Final
 
 from discord import VoiceClient
 
-from foveal.apps.gateways.discord.elsewhere import check
+from foveal.apps.gateways.addresses import base_url
 from foveal.apps.gateways.discord.gateway import Gateway
 from foveal.apps.gateways.discord.posting import Sleep
 from foveal.apps.gateways.talk import Talk
@@ -35,10 +35,10 @@ async def discord(
     settle: float = SETTLE,
 ) -> AsyncIterator[Gateway]:
     """Listen to Discord while the block lasts. Whether Discord can be reached shows later, in its `standing`."""
-    token, base = environment.get(TOKEN, "").strip(), config.get("discord.base_url") or ""
+    token = environment.get(TOKEN, "").strip()
     if not token:
         raise BadSetting(TOKEN, "", "the token of a bot, from Discord's developer portal (Bot, Reset Token)")
-    check(base)
+    base = base_url(config, "discord")
     logging.getLogger("discord").setLevel(logging.WARNING)  # below that it logs what people say
     VoiceClient.warn_nacl = VoiceClient.warn_dave = False  # nobody speaks here
     talk = Talk(

@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Final
 
+from foveal.apps.gateways.addresses import base_url
 from foveal.apps.gateways.talk import Talk
 from foveal.apps.gateways.telegram.gateway import Gateway
 from foveal.apps.gateways.telegram.requests import Client, Sleep
@@ -48,7 +49,7 @@ async def telegram(
         allowed=frozenset(config.get("telegram.allowed")),
         footer=config.get("telegram.footer"),
     )
-    client = Client(token, base_url=config.get("telegram.base_url") or "", sleep=sleep)
+    client = Client(token, base_url=base_url(config, "telegram"), sleep=sleep)
     gateway = Gateway(talk, client, service.ground.turnstile, sleep=sleep)
     answered = service.tenant("telegram").answered
     answered.append(gateway.unasked)
