@@ -268,6 +268,15 @@ def test_a_setting_that_is_wrong_is_named(
     assert told in refused(capsys, "--port=0", "--set", setting)
 
 
+def test_a_model_that_was_named_and_has_no_key_is_told_at_once(
+    alone: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("FOVEAL_PROVIDER")
+    monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
+    told = refused(capsys, "--port=0", "--model=anthropic/claude-sonnet-4-6")
+    assert "set ANTHROPIC_API_KEY" in told
+
+
 def test_nobody_serves_other_machines_without_a_token(
     alone: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

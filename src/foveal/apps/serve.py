@@ -142,7 +142,8 @@ def _lost(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
 
 
 async def _safe(service: Service) -> None:
-    """Nobody serves the world without a token. This is also the first look into the file."""
+    """Nobody serves the world without a token, nor a model that was named and cannot be asked. This is the first look
+    into the file, too."""
     from foveal.apps.server.commands import command
     from foveal.apps.server.greeting import named_folder
     from foveal.apps.server.headers import is_loopback
@@ -154,6 +155,8 @@ async def _safe(service: Service) -> None:
         raise FovealError(
             f"{host} can be reached from other machines, and there is no token yet: {create} makes one"
         )
+    if service.ground.config.get("model"):
+        service.ground.provider("")
 
 
 async def fetched(service: Service, stop: Stop) -> bool:
