@@ -388,7 +388,7 @@ def greeted(folder: Path, flags: dict[str, Any], environment: dict[str, str], *t
             schedules = [configured(schedule) for schedule in settings.schedules]
             await Timetable(service.ground.cabinet).configure(schedules, now=946_684_800.0)
             upstreams = Upstreams(service)
-            told = await greeting(service, "http://127.0.0.1:8790", upstreams=upstreams)
+            told = await greeting(service, "http://127.0.0.1:8790", upstreams=upstreams, chats="none")
             await upstreams.close()
             return told
 
@@ -398,15 +398,11 @@ def greeted(folder: Path, flags: dict[str, Any], environment: dict[str, str], *t
 
 
 def test_the_greeting_says_who_may_talk_and_who_answers(tmp_path: Path) -> None:
-    environment = {"TELEGRAM_BOT_TOKEN": "123:canary", "FOVEAL_PROVIDER": "serving:scripted"}
-    told = greeted(
-        tmp_path, {"telegram.allowed": "1,2", "window": "5,000"}, environment, "alice", "alice", "bob"
-    )
+    environment = {"FOVEAL_PROVIDER": "serving:scripted"}
+    told = greeted(tmp_path, {"window": "5,000"}, environment, "alice", "alice", "bob")
     assert "scripted/model, 5,000 tokens" in told
     assert "3 for 2 tenants; a request needs one" in told
-    assert "Telegram on (2 allowed, others by `foveal pair telegram`)" in told
-    assert "Discord off (DISCORD_BOT_TOKEN is not set)" in told
-    assert "canary" not in told
+    assert "  chats     none\n" in told
     assert "/v1\") → api.openai.com, with the client's own key\n" in told
 
 

@@ -12,7 +12,7 @@ import asyncio
 import logging
 import os
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
@@ -22,6 +22,7 @@ from foveal.errors import BadSetting, FovealError, ProviderError
 if TYPE_CHECKING:
     from socket import socket
 
+    from foveal.apps.gateways.standing import Listener
     from foveal.apps.server.closing import Ending
     from foveal.apps.server.dropin import Upstreams
     from foveal.apps.server.stopping import Stop
@@ -95,13 +96,15 @@ async def _serve(given: argparse.Namespace) -> int:
         if not await fetched(service, stop):
             return 0
         warm(config)
-        upstreams = await stack.enter_async_context(_running(service, listener, ending))
+        upstreams, bots = await stack.enter_async_context(_running(service, listener, ending))
         url = url_of(listener)
-        told = await greeting(service, url, upstreams=upstreams)
+        told = await greeting(service, url, upstreams=upstreams, chats=await _chats(service, bots))
         say("\n".join([*told, *(f"  note      {note}" for note in config.notes)]))
         logs.tell("listening", {"url": url, "pid": os.getpid()})
         await stop.asked.wait()
         logs.tell("stopping")
+        for bot in bots:
+            await bot.stop_listening()
         await end(service, ending, stop, grace=config.get("server.grace"))
     logs.tell("stopped")
     return 0
@@ -142,8 +145,8 @@ def _lost(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
 
 
 async def _safe(service: Service) -> None:
-    """Nobody serves the world without a token, nor a model that was named and cannot be asked. This is the first look
-    into the file, too."""
+    """Nobody serves the world without a token, nor a model that was named and cannot be asked. This is also the
+    first look into the file."""
     from foveal.apps.server.commands import command
     from foveal.apps.server.greeting import named_folder
     from foveal.apps.server.headers import is_loopback
@@ -177,7 +180,9 @@ async def fetched(service: Service, stop: Stop) -> bool:
 
 
 @asynccontextmanager
-async def _running(service: Service, listener: socket, ending: Ending) -> AsyncIterator[Upstreams]:
+async def _running(
+    service: Service, listener: socket, ending: Ending
+) -> AsyncIterator[tuple[Upstreams, list[Listener]]]:
     """Everything, in the order in which it can begin, and ends the other way round."""
     from foveal.apps.server.app import app
     from foveal.apps.server.dropin import Upstreams
@@ -185,27 +190,43 @@ async def _running(service: Service, listener: socket, ending: Ending) -> AsyncI
     from foveal.service.work import Work
 
     async with AsyncExitStack() as stack:
-        await _gateways(service, stack)  # before anything is answered that they have to tell
+        bots = await _gateways(service, stack)  # before anything is answered that they have to tell
         work = await stack.enter_async_context(Work.open(service))
         upstreams = Upstreams(service)
         stack.push_async_callback(upstreams.close)
         made = app(service, upstreams=upstreams, work=work, ending=ending)
         await service.recover()
         await stack.enter_async_context(listening(made, listener))
-        yield upstreams
+        yield upstreams, bots
 
 
-async def _gateways(service: Service, stack: AsyncExitStack) -> None:
-    """The chat apps that there are tokens for."""
+async def _gateways(service: Service, stack: AsyncExitStack) -> list[Listener]:
+    """The bots of the chat apps that there are tokens for."""
     from foveal.service.pairing import Pairing
 
     ground = service.ground
     pairing = Pairing(ground.cabinet)
+    bots: list[Listener] = []
     if ground.environment.get("TELEGRAM_BOT_TOKEN", "").strip():
         from foveal.apps.gateways.telegram import telegram
 
-        await stack.enter_async_context(telegram(service, pairing, ground.config, ground.environment))
+        bot = telegram(service, pairing, ground.config, ground.environment)
+        bots.append(await stack.enter_async_context(bot))
     if ground.environment.get("DISCORD_BOT_TOKEN", "").strip():
         from foveal.apps.gateways.discord import discord
 
-        await stack.enter_async_context(discord(service, pairing, ground.config, ground.environment))
+        other = discord(service, pairing, ground.config, ground.environment)
+        bots.append(await stack.enter_async_context(other))
+    return bots
+
+
+async def _chats(service: Service, bots: Sequence[Listener]) -> str:
+    """How the bots stand."""
+    from foveal.apps.gateways.standing import standings
+    from foveal.apps.server.commands import command
+    from foveal.apps.server.greeting import named_folder
+
+    def pair(face: str) -> str:
+        return command(f"pair {face}", named_folder(service))
+
+    return ", ".join(await standings(bots, pair=pair))

@@ -23,7 +23,6 @@ from foveal.visible import visible
 ALL: Final = ("0.0.0.0", "::", "")
 """What a host is called that is every address of the machine."""
 _KEY: Final = ((b"authorization", b"Bearer a-client's-own-key"),)
-CHATS: Final = (("Telegram", "telegram", "TELEGRAM_BOT_TOKEN"), ("Discord", "discord", "DISCORD_BOT_TOKEN"))
 
 
 def say(text: str) -> None:
@@ -31,7 +30,8 @@ def say(text: str) -> None:
     print(visible(text), file=sys.stderr, flush=True)
 
 
-async def greeting(service: Service, url: str, *, upstreams: Upstreams) -> list[str]:
+async def greeting(service: Service, url: str, *, upstreams: Upstreams, chats: str) -> list[str]:
+    """The lines; `chats` says how the bots stand."""
     ground = service.ground
     host = ground.config.get("server.host")
     everywhere = ", and at every other address of this machine" if host in ALL else ""
@@ -42,7 +42,7 @@ async def greeting(service: Service, url: str, *, upstreams: Upstreams) -> list[
         f'            Anthropic(base_url="{url}") → {await _goal(service, upstreams, "anthropic")}',
         f"  tokens    {await _tokens(service)}",
         f"  folder    {_short(ground.places.folder)}",
-        f"  chats     {_chats(service)}",
+        f"  chats     {chats}",
         f"  API       {url}/openapi.json; health: /healthz; figures: /metrics",
     ]
     if not is_loopback(host):
@@ -78,18 +78,6 @@ async def _tokens(service: Service) -> str:
         return f"none: everybody on this machine may ask; {create} makes the first"
     tenants = sorted({token.tenant for token in good})
     return f"{len(good)} for {len(tenants)} tenant{'s' if len(tenants) != 1 else ''}; a request needs one"
-
-
-def _chats(service: Service) -> str:
-    ground, told = service.ground, []
-    for title, face, variable in CHATS:
-        if not ground.environment.get(variable, "").strip():
-            told.append(f"{title} off ({variable} is not set)")
-        else:
-            allowed = len(ground.config.get(f"{face}.allowed"))
-            pair = command(f"pair {face}", named_folder(service))
-            told.append(f"{title} on ({allowed} allowed, others by {pair})")
-    return ", ".join(told)
 
 
 async def _schedules(service: Service) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final
 
 import aiohttp
@@ -25,6 +26,8 @@ LOOK_EVERY: Final = 5.0
 """Seconds after which it is looked again whether anybody is still listening."""
 AFTER_ALL: Final = 600.0
 """Seconds that an answer may still take after its client has hung up."""
+LONG: Final = 64 * 1024
+"""Bytes from which on an answer is read beside the loop."""
 RELOOKS: Final = 3
 """How often a stream may say that it ends before it does."""
 _TAIL: Final = 32
@@ -259,12 +262,12 @@ class Passage(Response):
         exchange = self._exchange
         if exchange is None:
             return
-        answer = answers.read(b"".join(self._kept), self._told.asked.dialect, streamed=streamed)
+        read = partial(answers.read, b"".join(self._kept), self._told.asked.dialect, streamed=streamed)
+        # A long one takes a while to read, and others are waiting.
+        answer = read() if self._size < LONG else await asyncio.to_thread(read)
         if answer is not None:
             self._exchange = None
-            with suppress(
-                FovealError
-            ):  # the client has its answer, and brings it along with its next request
+            with suppress(FovealError):  # the client brings its answer along with its next request
                 await exchange.answered(answer)
 
 

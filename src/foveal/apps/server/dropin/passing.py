@@ -26,6 +26,8 @@ _NOT_BACK: Final = _HOP | {b"content-length", b"set-cookie", b"server", b"date",
 _OURS: Final = (b"x-foveal-", b"sec-", b"x-forwarded-", b"x-real-")
 VIA: Final = b"x-foveal-via"
 """By which a request that comes back to the server that sent it is known."""
+SHORTEST: Final = 16
+"""Characters of a key that is one."""
 _DUMMIES: Final = frozenset({"none", "empty", "local", "dummy", "unused", "sk-no-key-required", "no-key"})
 """What people write where a library insists on a key and there is none."""
 _LONGEST: Final = 200
@@ -65,8 +67,9 @@ def upstream(headers: Headers) -> list[tuple[str, str]]:
 
 
 def without(secret: str, data: bytes) -> bytes:
-    """What comes back, without the server's own key: some upstreams quote it in their errors."""
-    return data.replace(secret.encode(), b"***") if secret else data
+    """What comes back, without the server's own key: some upstreams quote it in their errors. A short one is no key
+    but a word that somebody put there for an upstream that asks for none."""
+    return data.replace(secret.encode(), b"***") if len(secret) >= SHORTEST else data
 
 
 def back(headers: Iterable[tuple[bytes, bytes]], secret: str = "") -> list[tuple[bytes, bytes]]:

@@ -29,6 +29,7 @@ from foveal.models import Model
 from foveal.models_io.adapter import Adapter
 from foveal.models_io.choose import SERVICES
 from foveal.models_io.local import Local
+from foveal.service.dropin import answers
 from foveal.service.dropin.histories import Memory
 from foveal.service.dropin.registry import Registry
 from foveal.service.rooms import Service
@@ -171,7 +172,12 @@ class Upstreams:
         async with asyncio.timeout(patience):
             response = await self.send("POST", target, body)
             async with response:
-                return response.status, await response.read()
+                said = bytearray()
+                async for chunk in response.content.iter_any():
+                    said += chunk
+                    if len(said) > answers.LARGEST:
+                        raise Refusal(502, "the provider's answer is too large", code="upstream_too_large")
+                return response.status, bytes(said)
 
     def _client(self, *, near: bool) -> aiohttp.ClientSession:
         """A machine's own upstream is never asked through a proxy."""
