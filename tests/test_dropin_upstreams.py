@@ -30,7 +30,7 @@ def user(text: str) -> Json:
 def ask(front: Front, *, path: str = "/v1/chat/completions", **body: Any) -> httpx.Response:
     headers = {"authorization": f"Bearer {KEY}"}
     body = {"model": "gpt-4.1", "messages": [user("Hello")], **body}
-    with httpx.Client(trust_env=False, timeout=DEADLINE) as http:
+    with httpx.Client(trust_env=False, verify=False, timeout=DEADLINE) as http:
         return http.post(f"{front.url}{path}", json=body, headers=headers)
 
 
@@ -106,7 +106,7 @@ def test_a_request_goes_on_byte_for_byte_and_takes_only_what_belongs_to_it(
         "connection": "keep-alive, x-hop",
         "x-hop": "1",
     }
-    with httpx.Client(trust_env=False, timeout=DEADLINE) as http:
+    with httpx.Client(trust_env=False, verify=False, timeout=DEADLINE) as http:
         http.post(f"{front.openai}/chat/completions?a=b%20c", content=body, headers=headers)
     seen = raw.seen[-1]
     assert seen.body == body
@@ -146,7 +146,7 @@ def test_a_stream_passes_piece_by_piece(front: Front, switch: Switch) -> None:
     switch.script = lambda seen: [stream_head(), pieces[0], gate, pieces[1]]
     body = {"model": "gpt-4.1", "messages": [user("Stream.")], "stream": True}
     with (
-        httpx.Client(trust_env=False, timeout=DEADLINE) as http,
+        httpx.Client(trust_env=False, verify=False, timeout=DEADLINE) as http,
         http.stream("POST", f"{front.openai}/chat/completions", json=body) as reply,
     ):
         came = reply.iter_raw()
@@ -179,7 +179,7 @@ def test_an_overflow_is_recovered_inside(tmp_path: Path, dialect: str) -> None:
     with (
         StandIn(window=3_000, script=lambda n: Answer(text="Fine.")) as provider,
         Front(tmp_path, openai=provider.openai, anthropic=provider.anthropic) as front,
-        httpx.Client(trust_env=False, timeout=DEADLINE) as http,
+        httpx.Client(trust_env=False, verify=False, timeout=DEADLINE) as http,
     ):
         reply = http.post(f"{front.url}{path}", json=fields, headers={"x-api-key": KEY})
         bodies = [json.dumps(request.body) for request in provider.requests]
@@ -258,7 +258,7 @@ def test_an_overflow_that_a_stream_tells_of_is_recovered_too(
     ]
     body = {"messages": turns[:-1], "max_tokens": 9} if not fields else {"input": turns[:-1]}
     before = len(raw.seen)
-    with httpx.Client(trust_env=False, timeout=DEADLINE) as http:
+    with httpx.Client(trust_env=False, verify=False, timeout=DEADLINE) as http:
         reply = http.post(f"{front.openai}/{path}", json={"model": "gpt-4.1", "stream": True, **body})
     assert (reply.status_code, reply.content) == (200, fine)
     sent = [seen.body for seen in raw.seen[before:]]
@@ -424,7 +424,7 @@ def test_a_client_that_hangs_up_does_not_lose_the_answer(front: Front, switch: S
     switch.script = lambda seen: [stream_head(), events[0], gate, *events[1:], b"data: [DONE]\n\n"]
     body = {"model": "gpt-4.1", "messages": [user("I will not wait.")], "stream": True}
     with (
-        httpx.Client(trust_env=False, timeout=DEADLINE) as http,
+        httpx.Client(trust_env=False, verify=False, timeout=DEADLINE) as http,
         http.stream("POST", f"{front.openai}/chat/completions", json=body) as reply,
     ):
         session = reply.headers["x-foveal-session"]

@@ -48,6 +48,10 @@ class Cabinet:
         self._check_open()
         return await self._crew.do(lambda: self._carried_out("BEGIN", act, lasting=True))
 
+    async def prove(self) -> None:
+        """That it can be written now; raises `StoreUnusable`."""
+        await self.do(lambda connection: connection.pragma("user_version", VERSION))
+
     async def sweep(self) -> None:
         """Leave nothing in the files but what the tables hold."""
 

@@ -8,11 +8,12 @@ tenants/NAME.db  the sessions of a tenant
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final, NamedTuple, Self
 
+from foveal.config import Config
 from foveal.errors import StoreUnusable
 from foveal.service import chats, desk, errands, pairing, timetable, tokens
 from foveal.service.cabinet import Cabinet
@@ -55,7 +56,20 @@ class Places(NamedTuple):
         return Cabinet(self.folder / "service.db", schema=SCHEMA)
 
 
-def default_folder(environment: Mapping[str, str]) -> Path:
-    """Where a server keeps everything, unless somebody says otherwise."""
+def folder_of(config: Config, environment: Mapping[str, str], *, given: Path | None = None) -> Path:
+    """Where a server keeps everything: the folder that is given, the configured one, or the usual place."""
     data = environment.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
-    return Path(os.path.abspath(Path(data) / "foveal" / "server"))
+    usual = Path(data) / "foveal" / "server"
+    return (given or Path(config.get("server.folder") or usual)).expanduser().absolute()
+
+
+@asynccontextmanager
+async def cabinet_of(
+    config: Config, environment: Mapping[str, str], *, given: Path | None = None
+) -> AsyncIterator[Cabinet]:
+    """A server's own file, for a command beside it."""
+    cabinet = Places.made(folder_of(config, environment, given=given)).cabinet()
+    try:
+        yield cabinet
+    finally:
+        await cabinet.close()

@@ -14,7 +14,7 @@ from typing import Final
 from foveal.config import Config
 from foveal.errors import FovealError, UnknownSession
 from foveal.service.ground import LOG, Ground
-from foveal.service.places import Places, default_folder
+from foveal.service.places import Places, folder_of
 from foveal.service.room import Room
 from foveal.service.tenants import Tenant
 
@@ -41,8 +41,8 @@ class Service:
     ) -> AsyncIterator[Service]:
         """The service in a folder: the one given, the configured one, or the usual place."""
         environment = os.environ if environment is None else environment
-        place = folder or Path(config.get("server.folder") or default_folder(environment)).expanduser()
-        ground = Ground(config, Places.made(place.absolute()), environment=environment, clock=clock)
+        places = Places.made(folder_of(config, environment, given=folder))
+        ground = Ground(config, places, environment=environment, clock=clock)
         service = cls(ground)
         care = asyncio.create_task(service._take_care())
         try:

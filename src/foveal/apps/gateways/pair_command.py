@@ -13,8 +13,6 @@ import os
 import shlex
 import time
 from argparse import ArgumentTypeError, Namespace
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -55,9 +53,11 @@ def _user(text: str) -> int:
 
 async def pair(given: Namespace) -> int:
     """Print a code, or do what is asked instead; the answer is the exit code."""
-    from foveal.service.pairing import LIFE
+    from foveal.service.pairing import LIFE, Pairing
+    from foveal.service.places import cabinet_of
 
-    async with _pairing(given.folder) as pairing:
+    async with cabinet_of(load(), os.environ, given=given.folder) as cabinet:
+        pairing = Pairing(cabinet)
         if given.list:
             return await _listed(pairing, given.face)
         if given.forget is not None:
@@ -86,17 +86,3 @@ async def _forgotten(pairing: Pairing, given: Namespace) -> int:
     where = f" --folder {shlex.quote(str(given.folder))}" if given.folder else ""
     print(f"{user} is not paired with {bot}; `foveal pair {given.face}{where} --list` shows who is")
     return 1
-
-
-@asynccontextmanager
-async def _pairing(folder: Path | None) -> AsyncIterator[Pairing]:
-    """The pairings of the server in a folder: the one given, the configured one, or the usual place."""
-    from foveal.service.pairing import Pairing
-    from foveal.service.places import Places, default_folder
-
-    place = folder or Path(load().get("server.folder") or default_folder(os.environ))
-    cabinet = Places.made(place.expanduser().absolute()).cabinet()
-    try:
-        yield Pairing(cabinet)
-    finally:
-        await cabinet.close()

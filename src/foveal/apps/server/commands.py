@@ -15,8 +15,6 @@ import shlex
 import sys
 import time
 from argparse import SUPPRESS, ArgumentParser, Namespace
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -66,7 +64,12 @@ def command(words: str, folder: Path | None) -> str:
 
 async def token(given: Namespace) -> int:
     """Do what is asked; the answer is the exit code."""
-    async with _tokens(given.folder) as tokens:
+    from foveal.config import load
+    from foveal.service.places import cabinet_of
+    from foveal.service.tokens import Tokens
+
+    async with cabinet_of(load(), os.environ, given=given.folder) as cabinet:
+        tokens = Tokens(cabinet)
         if given.act == "create":
             return await _create(tokens, given.tenant, given.label)
         if given.act == "list":
@@ -108,18 +111,3 @@ async def _revoke(tokens: Tokens, id: str, folder: Path | None) -> int:
 
 def _day(at: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M", time.localtime(at))
-
-
-@asynccontextmanager
-async def _tokens(folder: Path | None) -> AsyncIterator[Tokens]:
-    """The tokens of the server in a folder: the one given, the configured one, or the usual place."""
-    from foveal.config import load
-    from foveal.service.places import Places, default_folder
-    from foveal.service.tokens import Tokens
-
-    place = folder or Path(load().get("server.folder") or default_folder(os.environ))
-    cabinet = Places.made(place.expanduser().absolute()).cabinet()
-    try:
-        yield Tokens(cabinet)
-    finally:
-        await cabinet.close()

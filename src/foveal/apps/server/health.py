@@ -6,7 +6,6 @@ import asyncio
 import time
 from typing import Final
 
-import apsw
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -46,14 +45,9 @@ class Health:
     async def _look(self) -> None:
         """Write something, to see that it can be done."""
         try:
-            await self._service.ground.cabinet.do(_write)
+            await self._service.ground.cabinet.prove()
             self._inbox = sum(count for _, _, count in await self._service.ground.desk.waiting())
             self._problem = ""
         except StoreError:
             self._problem = "the store cannot be written"
         self._looked = time.monotonic()
-
-
-def _write(connection: apsw.Connection) -> None:
-    connection.execute("CREATE TABLE IF NOT EXISTS health (one INTEGER PRIMARY KEY, at REAL) WITHOUT ROWID")
-    connection.execute("REPLACE INTO health VALUES (1, julianday('now'))")
