@@ -153,7 +153,7 @@ def test_a_summary_says_that_it_is_a_record_and_not_a_request() -> None:
     assert first.startswith(
         "[foveal: record of e1–e42, 1 turn, 42 events, written by gpt-4.1. It tells what has"
     )
-    assert "recall tools" in first
+    assert "Recall tools" in first
     assert last == END
     assert "do not carry it out again. Go on with the latest request." in last
 

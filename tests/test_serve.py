@@ -420,10 +420,10 @@ def test_the_greeting_says_how_far_it_reaches_and_what_comes_when(tmp_path: Path
         '[[schedule]]\nname = "morning"\nsession = "a"\ncron = "0 7 * * *"\nprompt = "Hello"\n'
     )
     flags = {"server.host": "0.0.0.0", "server.hosts": "chat.example", "server.folder": "here"}
-    told = greeted(tmp_path, flags, {"TELEGRAM_BOT_TOKEN": "1", "ANTHROPIC_API_KEY": "sk-canary"})
+    told = greeted(tmp_path, flags, {"ANTHROPIC_API_KEY": "sk-canary"})
     assert "8790, and at every other address of this machine\n" in told
     assert "its addresses, localhost, and those of server.hosts (chat.example)\n" in told
     assert "schedules 1 of the configuration; the next is morning, at 2000-01-01T07:00:00Z\n" in told
-    assert f"others by `foveal pair telegram --folder {tmp_path / 'server'}`" in told
+    assert f"`foveal token create --folder {tmp_path / 'server'}` makes the first" in told
     assert 'base_url="http://127.0.0.1:8790") → api.anthropic.com\n' in told
     assert "canary" not in told

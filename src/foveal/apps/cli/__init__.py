@@ -62,7 +62,7 @@ def store_path() -> Path:
     return Path(os.environ.get("FOVEAL_STORE") or Path(data) / "foveal" / "sessions.db")
 
 
-def _parser(others: Sequence[Commands]) -> argparse.ArgumentParser:
+def _parser(others: Sequence[Commands] = ()) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="foveal", description="Sessions that never outgrow their window.")
     parser.add_argument("--version", action="version", version=f"foveal {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
