@@ -16,6 +16,7 @@ import pytest
 
 from foveal.config import Config, load
 from foveal.errors import (
+    AnsweredElsewhere,
     BadSetting,
     Busy,
     NotCompacted,
@@ -748,8 +749,12 @@ async def test_a_session_of_a_drop_in_client_is_shown_with_its_own_model_and_not
         room = await tenant.room("d-1")
         assert (room.model, (await room.report()).window) == ("gpt-4.1", 1_047_576)
         assert (await room.info()).events == before + 1
-        outcome = await (await room.say("Are you there?")).outcome()
-        assert "/v1" in outcome.problem
+        with pytest.raises(AnsweredElsewhere, match="fork"):
+            await room.say("Are you there?")
+        assert (await room.info()).events == before + 1
+        fork = await tenant.fork("d-1", "mine")
+        assert (await (await fork.say("Are you there?")).outcome()).text == "mine"
+        assert spoken(await events(fork)) == ["Hello.", "Hi.", "Are you there?", "mine"]
 
 
 @run

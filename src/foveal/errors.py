@@ -7,6 +7,7 @@
     ├── BadSetting          a setting outside its range; names the field and what is allowed
     ├── Busy                a session is answering; what was asked for has to wait
     ├── NothingToAsk        the last turn was answered, so the model is not asked again
+    ├── AnsweredElsewhere   a session that another program speaks in, through the drop-in endpoints
     ├── UnknownHandle       a handle that no event of this log has
     ├── UnreadableEvent     bytes in the log that are not an event
     ├── UnreadableTranscript  (in `foveal.transcripts`) a file that is no recorded conversation
@@ -85,6 +86,10 @@ class Busy(FovealError):
 
 class NothingToAsk(FovealError):
     """The last turn was answered, or there was none."""
+
+
+class AnsweredElsewhere(FovealError):
+    """A session that a program speaks in which resends its history: nobody else does."""
 
 
 class UnknownHandle(FovealError, LookupError):

@@ -20,7 +20,7 @@ import msgspec
 
 from foveal.accounts import Accounts
 from foveal.agent import Agent
-from foveal.errors import Busy, FovealError
+from foveal.errors import AnsweredElsewhere, Busy, FovealError
 from foveal.events import AnyFact, Content, Dialect, Event, Noted, UserSaid
 from foveal.ports import Hit, SessionInfo
 from foveal.redact import scrub
@@ -29,6 +29,7 @@ from foveal.service.desk import Entry
 from foveal.service.ground import LOG, Ground
 from foveal.service.performance import Performance, deleted, elsewhere
 from foveal.service.turns import Outcome, Turn
+from foveal.service.unasked import Unasked
 from foveal.session import Session
 
 KEPT: Final = 64
@@ -124,6 +125,9 @@ class Room:
             self.take_up()
 
     async def _put(self, key: str, content: Content | None, dialect: Dialect) -> Turn:
+        provider = self._agent.provider
+        if isinstance(provider, Unasked) and provider.elsewhere:
+            raise AnsweredElsewhere(provider.why)
         entry, fresh = await self._ground.desk.put(
             self.tenant,
             self.id,

@@ -93,8 +93,7 @@ class Tenant:
                 raise SessionExists(new)
             await room.session.fork(new, at=at)
             model = await self._ground.desk.model(self.name, id)
-            if model is not None:
-                await self._ground.desk.choose(self.name, new, model)
+            await self._ground.desk.choose(self.name, new, model or "")
             return self._keep(await self._opened(new))
 
     async def delete(self, id: str) -> None:
@@ -162,14 +161,12 @@ class Tenant:
 
     async def _provider(self, id: str) -> Provider:
         """Who answers in a session. That it cannot be asked now is told when it is."""
-        name, window = await self._ground.desk.model(self.name, id) or "", self._ground.config.get("window")
-        if model := await self._own_model(id):
-            told = (
-                f"session {id!r} is that of a program which resends its history: it is answered through /v1"
-            )
-            return Unasked(model, told, window=window)
+        name, window = await self._ground.desk.model(self.name, id), self._ground.config.get("window")
+        if name is None and (model := await self._own_model(id)):
+            told = f"session {id!r} is that of a program which resends its history: go on in a fork of it"
+            return Unasked(model, told, window=window, elsewhere=True)
         try:
-            return self._ground.provider(name)
+            return self._ground.provider(name or "")
         except ProviderError as problem:
             return Unasked(name or self._ground.config.model, str(problem), window=window, sort=problem.sort)
 

@@ -17,17 +17,21 @@ class Unasked:
 
     dialect: Dialect = "openai_chat"
 
-    def __init__(self, name: str, why: str, *, window: int | None, sort: str = "refused") -> None:
+    def __init__(
+        self, name: str, why: str, *, window: int | None, sort: str = "refused", elsewhere: bool = False
+    ) -> None:
+        """`elsewhere`: not even a message may be left for it."""
         self.name = name or "unknown"
         self.model: Model = models.model(self.name.partition("@")[0], window=window)
-        self._why = why
+        self.why = why
+        self.elsewhere = elsewhere
         self._sort = sort
 
     async def send(self, request: Fitted, *, max_tokens: int) -> AsyncIterator[Piece | Reply]:
         nothing: tuple[Piece, ...] = ()
         for piece in nothing:
             yield piece
-        raise ProviderError(self._why, sort=self._sort)
+        raise ProviderError(self.why, sort=self._sort)
 
     async def close(self) -> None:
         """There is nothing to close."""

@@ -106,6 +106,11 @@ def _tell(request: Request, refusal: Refusal, problem: FovealError) -> None:
 
 async def _other(request: Request, problem: Exception) -> Response:
     assert isinstance(problem, HTTPException)
-    told = {404: "there is nothing at this path", 405: "this path does not know that method"}
+    nothing = "there is nothing at this path"
+    if request.url.path.startswith("/v1/"):
+        nothing += (
+            ": of a provider's, chat/completions, responses, messages and models are; ask it for the others"
+        )
+    told = {404: nothing, 405: "this path does not know that method"}
     detail = told.get(problem.status_code, str(problem.detail))
     return answer(Refusal(problem.status_code, detail, headers=problem.headers), face_of(request.url.path))

@@ -14,6 +14,7 @@ import msgspec
 from starlette.responses import Response
 
 from foveal.errors import (
+    AnsweredElsewhere,
     BadSetting,
     Busy,
     Conflict,
@@ -110,6 +111,8 @@ def refusal_of(problem: FovealError) -> Refusal:
             return Refusal(409, detail, code="session_exists")
         case Busy():
             return Refusal(409, detail, code="busy")
+        case AnsweredElsewhere():
+            return Refusal(409, detail, code="answered_elsewhere")
         case NothingToAsk():
             return Refusal(409, detail, code="nothing_to_ask")
         case Conflict():
