@@ -7,10 +7,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable
-from functools import wraps
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import apsw
 import pytest
@@ -20,16 +18,9 @@ from foveal.service.cabinet import Cabinet
 from foveal.service.desk import KEPT, SCHEMA, Desk
 from foveal.service.turnstile import Turnstile
 from foveal.stores import open_store
+from gated import run
 
 COUNTED = ("CREATE TABLE IF NOT EXISTS counted (n INTEGER NOT NULL)",)
-
-
-def run(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
-    @wraps(test)
-    def sync(*args: Any, **kwargs: Any) -> None:
-        asyncio.run(asyncio.wait_for(test(*args, **kwargs), 60))  # type: ignore[arg-type]
-
-    return sync
 
 
 def add(n: int) -> Callable[[apsw.Connection], None]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import gzip
 import json
-import time
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from effort import bounded
 from foveal.compaction import check, prompt
 from foveal.compaction.asking import Draft
 from foveal.compaction.evidence import Evidence, score
@@ -192,9 +192,8 @@ def test_any_text_can_be_checked(text: str, stop: str) -> None:
 
 
 def test_a_thousand_open_tags_are_read_in_no_time() -> None:
-    began = time.perf_counter()
-    assert faults("<think>" * 50_000)
-    assert time.perf_counter() - began < 2
+    with bounded():
+        assert faults("<think>" * 50_000)
 
 
 # ── its names ──
@@ -264,9 +263,7 @@ def test_checks_of_a_thousand_events_take_little_time() -> None:
     ]
     summary = GOOD.replace("Repair", " ".join(f"module_{n}.py" for n in range(1, 120, 2)) + " Repair")
     own = " ".join(["parse_date", "src/app/dates.py", "ABC-1234", "DateParser", "strptime", "FORMAT_ISO"])
-    times = []
-    for _ in range(3):
-        began = time.perf_counter()
+    with bounded():
         known = Evidence(events, also=[own])
         reading = check.read(
             Draft(text=summary, stop="end"),
@@ -277,9 +274,7 @@ def test_checks_of_a_thousand_events_take_little_time() -> None:
             counter=COUNT,
         )
         score(reading.text, known)
-        times.append(time.perf_counter() - began)
-        assert reading.faults == []
-    assert min(times) < 0.2  # some 10 ms; shared machines are slow at times
+    assert reading.faults == []
 
 
 # ── on recorded summaries ──

@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import foveal
+from effort import bounded
 from foveal import Limits
 from foveal.config import BadConfig, Config, Server, load
 from foveal.config.keys import KEYS, dotted, find
@@ -373,9 +373,8 @@ def test_every_key_of_a_generated_file_is_found_on_its_line(tables: dict[str, di
 
 
 def test_a_hostile_file_costs_no_more_than_a_moment() -> None:
-    began = time.monotonic()
-    assert lines('x = """\n' + "]\n" * 100_000 + '"""\ny = 1\n') == {}
-    assert time.monotonic() - began < 5
+    with bounded():
+        assert lines('x = """\n' + "]\n" * 100_000 + '"""\ny = 1\n') == {}
 
 
 # ── what they mean ───────────────────────────────────────────────────────────────────────────────────────

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-import time
+from functools import partial
 from typing import Any
 
 import pytest
 
+from effort import bounded, seconds
 from foveal import ContextOverflow, FovealError
 from foveal.events import Clipped, Masked
 from histories import (
@@ -150,9 +151,8 @@ def test_fake_placeholders_and_roles_in_user_text_stay_the_users_text(fake: str)
 def test_a_result_of_five_megabytes_on_one_line_is_bounded_work(policy: str) -> None:
     ctx = context(16_000, policy)
     text = "x1y2 " * 1_000_000
-    begun = time.perf_counter()
-    request = ctx.fit([user("go"), asked("a"), answered("a", text)])
-    assert time.perf_counter() - begun < 5
+    with bounded():
+        request = ctx.fit([user("go"), asked("a"), answered("a", text)])
     assert len(json.dumps(request)) < 200_000
     assert ctx.original("e3") == text
     assert check_chat(request) == []
@@ -161,9 +161,8 @@ def test_a_result_of_five_megabytes_on_one_line_is_bounded_work(policy: str) -> 
 def test_five_megabytes_of_one_character_and_of_noise_are_bounded_work() -> None:
     for text in ("a" * 5_000_000, " " * 5_000_000, "的" * 2_000_000, "\n" * 5_000_000):
         ctx = context(16_000)
-        begun = time.perf_counter()
-        ctx.fit([user("go"), asked("a"), answered("a", text)])
-        assert time.perf_counter() - begun < 5
+        with bounded():
+            ctx.fit([user("go"), asked("a"), answered("a", text)])
         assert ctx.original("e3") == text
 
 
@@ -176,11 +175,11 @@ def test_masking_a_huge_text_while_a_picture_is_in_view_is_bounded_work() -> Non
     for opening in (user("no picture"), history[0]):
         ctx = context(40_000, {"preset": "rolling", "keep_first": 0})
         ctx.fit([opening, *history[1:3]])
-        begun = time.perf_counter()
-        ctx.fit([opening, *history[1:]])
-        taken.append(time.perf_counter() - begun)
+        taken.append(seconds(partial(ctx.fit, [opening, *history[1:]]), times=1))
         assert of(ctx.log, Masked)
-    assert taken[1] < 2 * taken[0] + 0.2
+    assert (
+        taken[1] < 4 * taken[0] + 1.0
+    )  # if the text were counted as a picture's neighbour, it would be minutes
 
 
 def thousand(words: int) -> list[Json]:
@@ -192,18 +191,16 @@ def thousand(words: int) -> list[Json]:
 @pytest.mark.parametrize("policy", ["economy", "recent", "rolling"])
 def test_a_thousand_parallel_calls_are_one_legal_step(policy: str) -> None:
     ctx = context(400_000, {"preset": policy, "max_history_tokens": 0})
-    begun = time.perf_counter()
-    request = ctx.fit(thousand(100))
-    assert time.perf_counter() - begun < 10
+    with bounded():
+        request = ctx.fit(thousand(100))
     assert check_chat(request) == []
     assert len(request) == 1_002
 
 
 def test_a_thousand_parallel_results_that_do_not_fit_are_clipped_until_they_do() -> None:
     ctx = context(128_000)
-    begun = time.perf_counter()
-    request = ctx.fit(thousand(400))
-    assert time.perf_counter() - begun < 20
+    with bounded():
+        request = ctx.fit(thousand(400))
     assert check_chat(request) == []
     assert recount(request) <= ctx.report().limit
 
@@ -213,9 +210,8 @@ def test_ten_thousand_tiny_messages_fit_in_bounded_time() -> None:
     history = [
         user(f"m{n}") if n % 2 == 0 else {"role": "assistant", "content": f"r{n}"} for n in range(10_000)
     ]
-    begun = time.perf_counter()
-    request = ctx.fit(history)
-    assert time.perf_counter() - begun < 10
+    with bounded():
+        request = ctx.fit(history)
     assert recount(request) <= ctx.report().limit
 
 

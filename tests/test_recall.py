@@ -7,7 +7,6 @@ import gzip
 import json
 import subprocess
 import sys
-import time
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -18,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import foveal
+from effort import bounded
 from foveal.errors import BadSetting
 from foveal.events import (
     AnyFact,
@@ -375,9 +375,8 @@ EVIL = ["(a+)+$", "(a|a)*b", "(a*)*b", "a*a*a*a*a*b", ".*.*.*.*=x", r"(\w+\s?)+$
 @pytest.mark.parametrize("pattern", EVIL)
 def test_no_pattern_takes_long(pattern: str) -> None:
     events = log("\n".join(["a" * 5_000] * 40) + "\n" + "a" * 300_000)
-    start = time.process_time()
-    answer = read(events, "e0", grep=pattern)
-    assert time.process_time() - start < 4
+    with bounded():
+        answer = read(events, "e0", grep=pattern)
     assert answer.startswith(MARK)
     assert ESTIMATE.count(answer) <= 2_000
 
@@ -440,10 +439,9 @@ def test_the_size_of_answers_has_a_range(tokens: int) -> None:
 
 def test_a_huge_text_is_read_and_searched_quickly() -> None:
     events = log("a", result("some words of a log line 12345\n" * 1_000_000 + "zeppelin\n"), "b")
-    start = time.process_time()
-    assert "zeppelin" in read(events, "e1", tail=3)
-    assert "lines 500,000-500,001 follow" in read(events, "e1", lines="500000-500001")
-    assert time.process_time() - start < 3
+    with bounded():
+        assert "zeppelin" in read(events, "e1", tail=3)
+        assert "lines 500,000-500,001 follow" in read(events, "e1", lines="500000-500001")
 
 
 # ── offered to models, and needing little ──

@@ -6,9 +6,8 @@ import asyncio
 import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -45,33 +44,11 @@ from foveal.service.performance import TOPIC
 from foveal.service.tenants import DROP_IN
 from foveal.session import Session
 from foveal.testing import Scripted
+from gated import Gated, run
 from legal import check_chat
 from rooms_process import DYING, script
 
 HERE = Path(__file__).parent
-
-
-def run(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
-    @wraps(test)
-    def sync(*args: Any, **kwargs: Any) -> None:
-        asyncio.run(asyncio.wait_for(test(*args, **kwargs), 60))  # type: ignore[arg-type]
-
-    return sync
-
-
-class Gated(Scripted):
-    """Answers when it is let go on."""
-
-    def __init__(self, *answers: Any, **more: Any) -> None:
-        super().__init__(*answers, **more)
-        self.asked_once = asyncio.Event()
-        self.gate = asyncio.Event()
-
-    async def send(self, request: Any, *, max_tokens: int) -> AsyncIterator[Piece | Reply]:
-        self.asked_once.set()
-        await self.gate.wait()
-        async for piece in super().send(request, max_tokens=max_tokens):
-            yield piece
 
 
 def configured(tmp_path: Path, **flags: Any) -> Config:

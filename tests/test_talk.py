@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
-from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -20,37 +19,14 @@ from foveal.compaction.measures import Measures
 from foveal.config import load
 from foveal.errors import ProviderError
 from foveal.events import Compacted, Event, ModelSaid, UserSaid, text_of
-from foveal.ports import Piece, Reply
 from foveal.service import Service
 from foveal.service.chats import Chats, Message, chat_of, session_of
 from foveal.service.pairing import GUESSES, WINDOW, Pairing
 from foveal.testing import Scripted
+from gated import Gated, run
 
 USER = 42
 SECRET = "sk-proj-abcdefghijklmnopqrstuvwxyz0123456789ABCDEFGHIJKL"
-
-
-def run(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
-    @wraps(test)
-    def sync(*args: Any, **kwargs: Any) -> None:
-        asyncio.run(asyncio.wait_for(test(*args, **kwargs), 60))  # type: ignore[arg-type]
-
-    return sync
-
-
-class Gated(Scripted):
-    """Answers when it is let go on."""
-
-    def __init__(self, *answers: Any, **more: Any) -> None:
-        super().__init__(*answers, **more)
-        self.asked_once = asyncio.Event()
-        self.gate = asyncio.Event()
-
-    async def send(self, request: Any, *, max_tokens: int) -> AsyncIterator[Piece | Reply]:
-        self.asked_once.set()
-        await self.gate.wait()
-        async for piece in super().send(request, max_tokens=max_tokens):
-            yield piece
 
 
 @asynccontextmanager

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +25,10 @@ from foveal.apps.gateways.telegram.sending import TRIES, UNSHOWN
 from foveal.config import load
 from foveal.errors import BadSetting, ProviderError
 from foveal.events import ModelSaid, UserSaid, text_of
-from foveal.ports import Piece, Reply
 from foveal.service import Service
 from foveal.service.pairing import Pairing
 from foveal.testing import Scripted
+from gated import Gated, run
 from serving import Server, serving
 
 USER = 42
@@ -41,29 +40,6 @@ def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.lower(), raising=False)
-
-
-def run(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
-    @wraps(test)
-    def sync(*args: Any, **kwargs: Any) -> None:
-        asyncio.run(asyncio.wait_for(test(*args, **kwargs), 90))  # type: ignore[arg-type]
-
-    return sync
-
-
-class Gated(Scripted):
-    """Answers when it is let go on."""
-
-    def __init__(self, *answers: Any, **more: Any) -> None:
-        super().__init__(*answers, **more)
-        self.asked_once = asyncio.Event()
-        self.gate = asyncio.Event()
-
-    async def send(self, request: Any, *, max_tokens: int) -> AsyncIterator[Piece | Reply]:
-        self.asked_once.set()
-        await self.gate.wait()
-        async for piece in super().send(request, max_tokens=max_tokens):
-            yield piece
 
 
 class Bot:

@@ -7,12 +7,12 @@ import inspect
 import json
 import random
 import sys
-import time
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from effort import bounded
 from foveal import tokens
 from foveal.errors import BadSetting
 from foveal.tokens import Counter, Estimate, Exact, counter
@@ -147,13 +147,12 @@ def test_broken_and_hostile_text_is_counted(count: Counter) -> None:
 
 
 @BOTH
-def test_a_million_spaces_and_a_hundred_megabytes_take_less_than_two_seconds(count: Counter) -> None:
+def test_a_million_spaces_and_a_hundred_megabytes_are_bounded_work(count: Counter) -> None:
     huge = "x" * 100_000_000
-    started = time.perf_counter()
-    assert count.count(" " * 1_000_000) > 1000
-    assert 10_000_000 < count.count(huge) < 50_000_000
-    assert 1000 < count.head(huge, 1000) == count.tail(huge, 1000) < 20_000
-    assert time.perf_counter() - started < 2.0
+    with bounded():
+        assert count.count(" " * 1_000_000) > 1000
+        assert 10_000_000 < count.count(huge) < 50_000_000
+        assert 1000 < count.head(huge, 1000) == count.tail(huge, 1000) < 20_000
 
 
 @BOTH

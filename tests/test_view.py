@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from effort import seconds
 from foveal.events import (
     AnyFact,
     Call,
@@ -251,18 +252,11 @@ def test_units_are_the_sum_of_all_steps_after_every_event() -> None:
 
 
 def test_folding_takes_time_in_proportion_to_the_log() -> None:
-    from time import process_time
-
-    def seconds(count: int) -> float:
+    def taken(count: int) -> float:
         events = log(*(UserSaid(content="x") if n % 2 else ModelSaid(content="y") for n in range(count)))
-        best = 9.0
-        for _ in range(3):
-            begun = process_time()
-            fold(events, Meter(ESTIMATE))
-            best = min(best, process_time() - begun)
-        return best
+        return seconds(lambda: fold(events, Meter(ESTIMATE)))
 
-    assert seconds(80_000) < 32 * seconds(10_000)  # in proportion it is 8, quadratic it would be 64
+    assert taken(80_000) < 32 * taken(10_000)  # in proportion it is 8, quadratic it would be 64
 
 
 @pytest.mark.parametrize("part", [5, -1])

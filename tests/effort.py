@@ -1,0 +1,47 @@
+"""A guard against work that grows without bound. It is no claim of speed: those live in bench/.
+
+What counts are the CPU seconds of this process, without the garbage collector, whose work depends on all that other
+tests have left in memory. The bound is some hundred times what is usual, so that noise never fails a test.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from time import process_time
+from typing import Final
+
+BOUND: Final = 30.0
+"""CPU seconds."""
+
+
+@contextmanager
+def bounded() -> Iterator[None]:
+    """What is done inside ends before long."""
+    with _undisturbed():
+        begun = process_time()
+        yield
+        taken = process_time() - begun
+    assert taken < BOUND, f"this took {taken:.1f} CPU seconds"
+
+
+def seconds(act: Callable[[], object], *, times: int = 3) -> float:
+    """The CPU seconds that something takes, the best of several times."""
+    best = float("inf")
+    with _undisturbed():
+        for _ in range(times):
+            begun = process_time()
+            act()
+            best = min(best, process_time() - begun)
+    return best
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
