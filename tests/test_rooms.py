@@ -38,7 +38,7 @@ from foveal.events import (
 )
 from foveal.happenings import Answered, Ended, Heard, Streamed
 from foveal.ports import Piece, Reply
-from foveal.service import Room, Service, rooms
+from foveal.service import Room, Service, rooms, turns
 from foveal.service.occurrences import Occurrence, Stored, TurnBegan, TurnEnded, Waiting
 from foveal.service.performance import TOPIC
 from foveal.service.tenants import DROP_IN
@@ -85,7 +85,7 @@ async def test_a_message_is_stored_then_answered_and_told_from_the_beginning_to_
         outcome = await turn.outcome()
         assert (outcome.why, outcome.text) == ("answered", "Hello to you.")
         told = [happening async for happening in turn.follow()]
-        assert [type(h) for h in told] == [Heard, Answered, Ended]
+        assert [type(h) for h in told] == [Heard, Streamed, Answered, Ended]
         assert spoken(await events(room)) == ["Hello.", "Hello to you."]
 
 
@@ -573,15 +573,18 @@ def test_two_processes_answer_each_message_once_and_in_one_order(tmp_path: Path)
         assert output.splitlines() == [f"echo of {name} {n}" for n in range(6)]
 
 
-def test_streamed_pieces_are_not_kept_when_the_turn_has_ended() -> None:
-    from foveal.service.turns import Outcome, Turn
-
+def test_the_pieces_of_a_short_answer_are_told_to_whoever_comes_late_and_those_of_a_long_one_are_not_kept() -> (
+    None
+):
     async def act() -> None:
-        turn = Turn("t1", tenant="default", session="demo", key="k")
-        for n in range(10):
-            turn.tell(Streamed(piece=Piece(text=str(n))))
-        turn.end(Outcome(why="answered"))
-        assert [h async for h in turn.follow()] == []
+        for count, kept in ((10, 10), (turns.PIECES + 1, 0)):
+            turn = turns.Turn("t1", tenant="default", session="demo", key="k")
+            for n in range(count):
+                turn.tell(Streamed(piece=Piece(text=str(n))))
+            turn.end(turns.Outcome(why="answered"))
+            assert len([h async for h in turn.follow()]) == kept
+            turn.thin()
+            assert [h async for h in turn.follow()] == []
 
     asyncio.run(act())
 

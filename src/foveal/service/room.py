@@ -149,11 +149,13 @@ class Room:
         """The turn of a message, the same for all who ask."""
         known = self._turns.get(entry.id)
         if known is None or (known.state == "ended" and entry.state != "done"):
+            ended = [id for id, turn in self._turns.items() if turn.state == "ended"]
+            for id in ended[: max(0, len(self._turns) + 1 - KEPT)]:
+                del self._turns[id]
+            for id in ended[-1:]:
+                self._turns[id].thin()
             known = Turn(entry.turn, tenant=self.tenant, session=self.id, key=entry.key)
             self._turns[entry.id] = known
-            ended = [id for id, turn in self._turns.items() if turn.state == "ended"]
-            for id in ended[: max(0, len(self._turns) - KEPT)]:
-                del self._turns[id]
         return known
 
     async def _work(self) -> None:

@@ -17,6 +17,8 @@ import msgspec
 from foveal.happenings import Answered, Happening, Streamed
 from foveal.report import Report
 
+PIECES: Final = 1_000
+"""What a turn that has ended tells whole, until the next one comes."""
 _number: Final = itemgetter(0)
 Why = Literal["answered", "steps", "denied", "stopped", "failed"]
 
@@ -62,8 +64,8 @@ class Turn:
             yield happening
 
     async def numbered(self, *, after: int = 0) -> AsyncIterator[tuple[int, Happening]]:
-        """The same with numbers from 1 on, after the one that was seen last. When it has ended, the pieces of its
-        answers are no longer told, only the answers."""
+        """The same with numbers from 1 on, after the one that was seen last. Some time after it has ended, the
+        pieces of its answers are no longer told, only the answers."""
         while True:
             news = self._news
             start = bisect_right(self._told, after, key=_number)
@@ -118,8 +120,13 @@ class Turn:
             self.state = "ended"
             self._stop = None
             self._outcome = outcome
-            self._told = [told for told in self._told if not isinstance(told[1], Streamed)]
+            if len(self._told) > PIECES:
+                self.thin()
             self._wake()
+
+    def thin(self) -> None:
+        """Forget the pieces of the answers: who follows an old turn gets the answers."""
+        self._told = [told for told in self._told if not isinstance(told[1], Streamed)]
 
     def _wake(self) -> None:
         self._news.set()
