@@ -57,7 +57,8 @@ def lie(trap: Raw, seen: Seen, number: int) -> Iterable[bytes]:
     asked = json.loads(seen.body.decode("utf-8", "replace"))["model"]
     more = {
         "redirect": f"location: {trap.anthropic}/v1/messages\r\n".encode(),
-        "spoof": b"x-foveal-session: mine\r\nset-cookie: a=b\r\nx-content-type-options: none\r\n",
+        "spoof": b"x-foveal-session: mine\r\nset-cookie: a=b\r\nx-content-type-options: none\r\n"
+        b"access-control-allow-origin: *\r\n",
     }
     status = {"redirect": "307 Temporary Redirect", "echo": "400 Bad Request"}.get(asked, "200 OK")
     body = {"type": "message", "content": [], "message": seen.headers.get("x-api-key")}
@@ -305,7 +306,7 @@ def test_upstream_cannot_speak_in_the_servers_name(place: Place) -> None:
     body = {"model": "spoof", "max_tokens": 5, "messages": [{"role": "user", "content": "x"}]}
     told = place.ask(MESSAGES, body=body).headers
     assert told["x-foveal-session"] != "mine"
-    assert "set-cookie" not in told
+    assert not {"set-cookie", "access-control-allow-origin"} & told.keys()
     assert told["x-content-type-options"] == "nosniff"
 
 

@@ -67,7 +67,10 @@ async def _goal(service: Service, upstreams: Upstreams, whose: Literal["openai",
     place = urlsplit(target.url).netloc.rpartition("@")[2]
     known = SERVICES[whose]
     ours = any(service.ground.environment.get(name) for name in known.keys)
-    return place if ours or place != urlsplit(known.url).netloc else f"{place}, with the client's own key"
+    if ours or place != urlsplit(known.url).netloc:
+        return place
+    local = upstreams.own() if whose == "openai" else ""
+    return f"{place}, with the client's own key{local and f'; without one, {local}'}"
 
 
 async def _tokens(service: Service) -> str:

@@ -26,6 +26,8 @@ _NOT_BACK: Final = _HOP | {b"content-length", b"set-cookie", b"server", b"date",
 _OURS: Final = (b"x-foveal-", b"sec-", b"x-forwarded-", b"x-real-")
 VIA: Final = b"x-foveal-via"
 """By which a request that comes back to the server that sent it is known."""
+_OWN: Final = (b"x-foveal-", b"access-control-")
+"""How headers begin that only this server speaks with: who may read an answer is not upstream's to say."""
 SHORTEST: Final = 16
 """Characters of a key that is one."""
 _DUMMIES: Final = frozenset({"none", "empty", "local", "dummy", "unused", "sk-no-key-required", "no-key"})
@@ -75,9 +77,7 @@ def without(secret: str, data: bytes) -> bytes:
 def back(headers: Iterable[tuple[bytes, bytes]], secret: str = "") -> list[tuple[bytes, bytes]]:
     """What comes back from upstream."""
     small = [(name.lower(), without(secret, value)) for name, value in headers]
-    return [
-        (name, value) for name, value in small if name not in _NOT_BACK and not name.startswith(b"x-foveal-")
-    ]
+    return [(name, value) for name, value in small if name not in _NOT_BACK and not name.startswith(_OWN)]
 
 
 def safe(value: object) -> bytes:

@@ -91,6 +91,14 @@ class Upstreams:
             self._models[name] = models.model(name, window=self._window)
         return self._models[name]
 
+    def own(self) -> str:
+        """The local model, if that is who answers where nobody has a key; "" when it is not."""
+        try:
+            provider = self._ground.provider("")
+        except ProviderError:
+            return ""
+        return provider.name if isinstance(provider, Local) else ""
+
     # ── where to ─────────────────────────────────────────────────────────────────────────────────────
 
     async def target(self, dialect: Dialect, headers: Headers, *, path: str = "", query: str = "") -> Target:
