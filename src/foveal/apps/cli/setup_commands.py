@@ -26,7 +26,13 @@ PACKAGES: Final = {
     "prompt_toolkit": "the terminal's input line",
     "rich": "the terminal's output",
     "dasllama": "runs the local model",
+    "starlette": "the server (foveal[server])",
+    "dbos": "its background work",
+    "telegram": "a bot on Telegram (foveal[telegram])",
+    "discord": "a bot on Discord (foveal[discord])",
 }
+DISTRIBUTIONS: Final = {"toktok": "toktok-rs", "telegram": "python-telegram-bot", "discord": "discord.py"}
+"""Packages that are called otherwise where they come from."""
 API_KEYS: Final = ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "GEMINI_API_KEY", "OPENROUTER_API_KEY")
 
 
@@ -179,7 +185,7 @@ def _version(package: str) -> str:
     from importlib.util import find_spec
 
     try:
-        return version({"toktok": "toktok-rs"}.get(package, package))
+        return version(DISTRIBUTIONS.get(package, package))
     except PackageNotFoundError:
         return "installed" if find_spec(package) is not None else ""
 
