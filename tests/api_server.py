@@ -14,8 +14,7 @@ import threading
 from collections.abc import AsyncIterator, Coroutine, Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 import httpx
 import uvicorn
@@ -31,6 +30,7 @@ from foveal.ports import Piece, Reply
 from foveal.service.rooms import Service
 from foveal.service.tokens import Tokens
 from foveal.service.work import Work
+from threaded import Threaded
 
 T = TypeVar("T")
 DEADLINE = 60.0
@@ -80,44 +80,22 @@ def make(name: str | None, *, environment: Mapping[str, str], window: int | None
     return Obedient(name or "scripted/model", window)
 
 
-class Served:
+class Served(Threaded):
     """The server, in a thread with an event loop of its own."""
 
     def __init__(self, folder: Path, *, background: bool = False, **settings: Any) -> None:
+        super().__init__()
         self.folder = folder
         self._background = background
         self.url = ""
         self._settings = {"server.rate": 0, **{k.replace("__", "."): v for k, v in settings.items()}}
-        self._ready = threading.Event()
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._main()))
-        self._problem: BaseException | None = None
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        assert self._ready.wait(DEADLINE)
-        if self._problem is not None:
-            raise self._problem
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def end(self) -> None:
         for opened in _gates.values():
             opened.set()
         self._server.should_exit = True
-        self._thread.join(DEADLINE)
-        assert not self._thread.is_alive()
 
-    async def _main(self) -> None:
-        try:
-            await self._serve()
-        except BaseException as problem:
-            self._problem = problem
-            raise
-        finally:
-            self._ready.set()
-
-    async def _serve(self) -> None:
+    async def serve(self) -> None:
         self.folder.mkdir(exist_ok=True)
         settings = config.load(self.folder, flags=self._settings, environ={}, user_folder=self.folder)
         environment = {"FOVEAL_PROVIDER": "api_server:make"}
@@ -139,7 +117,7 @@ class Served:
             await asyncio.sleep(0.01)
         port = self._server.servers[0].sockets[0].getsockname()[1]
         self.url = f"http://127.0.0.1:{port}"
-        self._ready.set()
+        self.ready.set()
         await serving
 
     # ── for tests ────────────────────────────────────────────────────────────────────────────────────

@@ -495,7 +495,8 @@ class Contract:
     def test_closing_twice_is_fine(self, place: Path) -> None:
         async def act(store: Store) -> None:
             await store.append("a", said(1))
-            await store.close()
+            assert await store.close() is None
+            assert await store.close() is None
 
         self.do(place, act)
 

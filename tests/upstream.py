@@ -17,7 +17,6 @@ from contextlib import AsyncExitStack, closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic, sleep
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from foveal import config
@@ -27,6 +26,7 @@ from foveal.apps.server.listening import bound, listening, url_of
 from foveal.events import Event
 from foveal.service import Service
 from foveal.service.tokens import Tokens
+from threaded import Threaded
 
 T = TypeVar("T")
 DEADLINE = 60.0
@@ -41,7 +41,7 @@ def until(true: Callable[[], T], *, seconds: float = DEADLINE) -> T:
     return answer
 
 
-class Front:
+class Front(Threaded):
     """The whole server in a thread with an event loop of its own. Tokens are estimated, unless somebody says
     otherwise: that saves a second."""
 
@@ -54,6 +54,7 @@ class Front:
         environment: dict[str, str] | None = None,
         **settings: Any,
     ) -> None:
+        super().__init__()
         self.folder = folder
         self.url = ""
         flags = {name.replace("__", "."): value for name, value in settings.items()}
@@ -65,34 +66,11 @@ class Front:
             **{name: url for name, url in urls.items() if url},
         }
         self._environment = environment or {}
-        self._ready = threading.Event()
-        self._problem: BaseException | None = None
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._main()))
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        assert self._ready.wait(DEADLINE)
-        if self._problem is not None:
-            raise self._problem
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def end(self) -> None:
         self.loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join(DEADLINE)
-        assert not self._thread.is_alive()
 
-    async def _main(self) -> None:
-        try:
-            await self._serve()
-        except BaseException as problem:
-            self._problem = problem
-            raise
-        finally:
-            self._ready.set()
-
-    async def _serve(self) -> None:
+    async def serve(self) -> None:
         self.folder.mkdir(exist_ok=True, parents=True)
         loaded = config.load(self.folder, flags=self._flags, environ={}, user_folder=self.folder)
         async with AsyncExitStack() as stack:
@@ -108,7 +86,7 @@ class Front:
             listener = stack.enter_context(closing(bound("127.0.0.1", 0)))
             self.url = url_of(listener)
             async with listening(made, listener):
-                self._ready.set()
+                self.ready.set()
                 await self._stop.wait()
 
     # ── for tests ────────────────────────────────────────────────────────────────────────────────────

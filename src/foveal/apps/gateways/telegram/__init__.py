@@ -15,17 +15,14 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 from foveal.apps.gateways.addresses import base_url
-from foveal.apps.gateways.talk import Talk
+from foveal.apps.gateways.face import SETTLE, talk_of, token_of, told
 from foveal.apps.gateways.telegram.gateway import Gateway
 from foveal.apps.gateways.telegram.requests import Client, Sleep
 from foveal.config import Config
-from foveal.errors import BadSetting
 from foveal.service.pairing import Pairing
 from foveal.service.rooms import Service
 
 TOKEN: Final = "TELEGRAM_BOT_TOKEN"
-SETTLE: Final = 5.0
-"""Seconds that answers get to be said when the server stops."""
 
 
 @asynccontextmanager
@@ -39,23 +36,10 @@ async def telegram(
     settle: float = SETTLE,
 ) -> AsyncIterator[Gateway]:
     """Listen to Telegram while the block lasts. Whether Telegram can be reached shows later, in its `standing`."""
-    token = environment.get(TOKEN, "").strip()
-    if not token:
-        raise BadSetting(TOKEN, "", "the token that @BotFather gave you")
-    talk = Talk(
-        service,
-        pairing,
-        face="telegram",
-        allowed=frozenset(config.get("telegram.allowed")),
-        footer=config.get("telegram.footer"),
-    )
+    token = token_of(environment, TOKEN, "the token that @BotFather gave you")
     client = Client(token, base_url=base_url(config, "telegram"), sleep=sleep)
+    talk = talk_of(service, pairing, config, "telegram")
     gateway = Gateway(talk, client, service.ground.turnstile, sleep=sleep)
-    answered = service.tenant("telegram").answered
-    answered.append(gateway.unasked)
-    gateway.begin()
-    try:
+    async with told(service, "telegram", gateway, settle=settle):
+        gateway.begin()
         yield gateway
-    finally:
-        answered.remove(gateway.unasked)
-        await gateway.close(settle=settle)
