@@ -1,5 +1,5 @@
-"""Benchmarks: `python -m bench` prints one table of what was promised and what was measured.
+"""Benchmarks: `python -m bench` prints one table of measurements and targets.
 
-Figures are processor time of this process and the best of several runs, and what can be a ratio of two
-measurements in one run is one: a busy machine then disturbs both sides alike.
+Times are CPU time of this process and the best of several runs. Where possible a figure is the ratio of two
+measurements in one run, because other load on the machine then affects both sides equally.
 """

@@ -1,7 +1,9 @@
-"""Run the benchmarks (all, or those named) and print one table; `bench/results/latest.json` keeps it.
+"""Runs the benchmarks, prints one table, and stores it in `bench/results/latest.json`.
 
-python -m bench [import clip fold memory fit peers store session recall compaction ledger dropin]
-python -m bench.table                                 the kept results as Markdown
+python -m bench                   run all groups
+python -m bench fit clip          run some of: import clip fold memory fit peers store session recall
+                                  compaction ledger dropin
+python -m bench.table             print the stored results as Markdown
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ RESULTS: Final = Path(__file__).parent / "results" / "latest.json"
 def main(names: list[str]) -> None:
     unknown = [name for name in names if name not in GROUPS]
     if unknown:
-        sys.exit(f"no benchmark is called {unknown[0]!r}; there are {', '.join(GROUPS)}")
+        sys.exit(f"unknown benchmark {unknown[0]!r}; available: {', '.join(GROUPS)}")
     machine = _machine()
     print(f"{machine['python']}, {machine['processor']}, {machine['cores']} cores, load {machine['load']}")
     rows = [(group, row) for group in names or GROUPS for row in _measured(group)]
@@ -39,7 +41,7 @@ def main(names: list[str]) -> None:
 
 
 def _measured(group: str) -> list[Row]:
-    """One group's rows, each printed as soon as it is known."""
+    """Run one group, and print each row as soon as it is measured."""
     progress(f"{group} …")
     rows: list[Row] = []
     for row in importlib.import_module(f"bench.bench_{group}").rows():
@@ -67,7 +69,7 @@ def _machine() -> dict[str, Any]:
 
 
 def _processor() -> str:
-    """The processor's name where Linux tells it."""
+    """Return the CPU model on Linux, otherwise the architecture."""
     try:
         told = Path("/proc/cpuinfo").read_text()
     except OSError:

@@ -1,4 +1,4 @@
-"""How long clipping takes, by size of the text and strategy, with the counter that needs no package."""
+"""Measures clipping by text size and strategy, with the estimating and the exact token counter."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from foveal.clip import Limits, Strategy, clip
 from foveal.tokens import counter
 
 SIZES: Final = {"10 kB": (10_000, 0.0001), "1 MB": (1_000_000, 0.001), "100 MB": (100_000_000, 0.1)}
-"""Name -> characters, and the seconds that are aimed at."""
+"""Name -> characters, and the target in seconds."""
 LIMIT: Final = 1_000
 _LINE: Final = (
     "2025-08-01T02:43:12.158Z INFO module {} of the build was compiled in {} ms, nothing else happened\n"
@@ -21,7 +21,7 @@ _BLOCK: Final = (
 
 
 def log_of(size: int) -> str:
-    """A build log of that many characters with an error every thousand lines."""
+    """Return a build log of `size` characters with an error every thousand lines."""
     return (_BLOCK * (size // len(_BLOCK) + 1))[:size]
 
 

@@ -1,7 +1,7 @@
-"""How long the parts of a compaction take that no model waits for, for a range of 1,000 events.
+"""Measures the CPU work of a compaction of 1,000 events, without the model call.
 
-Made-up conversations as of coding agents (see `work`), and real ones, joined until they are long enough: their
-results are larger, and their commands many.
+The conversations are synthetic ones of coding agents (see `work`) and recorded ones, concatenated until they are
+long enough. Recorded conversations have larger results and more commands.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from foveal.wire import openai_chat
 
 EVENTS: Final = 1_000
 ROOMS: Final = (400, 3_000, 20_000)
-"""A tight one, the one that policies give by default, and the largest that is of use."""
+"""Token limits of the ledger: a tight one, the policies' default, and the largest useful one."""
 ANSWER: Final = """<summary>
 ## Goal
 The user wants the failing tests fixed.
@@ -42,8 +42,8 @@ The user wants the failing tests fixed.
 ## Dead ends
 - None.
 </summary>"""
-TARGETS: Final = {"made up": 0.010, "recorded": 0.020}
-"""Seconds, for all rooms but the largest."""
+TARGETS: Final = {"synthetic": 0.010, "recorded": 0.020}
+"""Seconds, for all limits but the largest."""
 
 
 def events_of(chat: Sequence[Any]) -> list[Event]:
@@ -53,8 +53,8 @@ def events_of(chat: Sequence[Any]) -> list[Event]:
 
 def rows() -> Iterator[Row]:
     made = events_of(messages(EVENTS, AGENT))
-    yield _whole("made up", "", made)
-    yield from _ledgers("made up", "", made)
+    yield _whole("synthetic", "", made)
+    yield from _ledgers("synthetic", "", made)
     for name in ("openhands", "miniswe", "pi") if DATA.exists() else ():
         chat = [message for row in rows_of([name]) for message in row["messages"]]
         yield _whole("recorded", f" {name}", events_of(chat))
@@ -62,22 +62,23 @@ def rows() -> Iterator[Row]:
 
 
 def _whole(kind: str, name: str, events: list[Event]) -> Row:
-    """What is done around a model's answer: the plan before it; the checks, the ledger and the score after it. To
-    write the request, which a model then reads for seconds, is told apart."""
-    progress(f"compaction: {kind}{name}, plan, checks and ledger …")
+    """Measure the work around a model's answer: the plan before it; validation, ledger and score after it.
+
+    The note gives the time to write the request separately, because the model call after it takes seconds."""
+    progress(f"compaction: {kind}{name}, plan, validation and ledger …")
     made = setup("gpt-4.1", window=200_000, policy="handoff", tokenizer="o200k_base")
     engine = Engine(*made, log=events)
-    assert engine.view.units  # counted when the messages came
+    assert engine.view.units  # tokens were counted when the events were appended
     request = best_of(3, lambda: _asked(engine))
 
     def work(talk: Generator[Ask, Draft | Failure, Outcome]) -> None:
         assert isinstance(engine.plan(reason="hand"), Plan)
         with suppress(StopIteration):
             talk.send(Draft(text=ANSWER, stop="end"))
-            raise AssertionError("the answer was not taken")
+            raise AssertionError("the answer was rejected")
 
     return Row(
-        f"plan, checks and ledger of {len(events):,} events, {kind}{name}",
+        f"plan, validation and ledger of {len(events):,} events, {kind}{name}",
         best_after(7, lambda: _asked(engine), work),
         limit=0.020,
         note=f"writing the request: {shown(request, 's')}",
@@ -85,7 +86,7 @@ def _whole(kind: str, name: str, events: list[Event]) -> Row:
 
 
 def _asked(engine: Engine) -> Generator[Ask, Draft | Failure, Outcome]:
-    """A dialogue that waits for its first answer."""
+    """Return a compaction that waits for the model's first answer."""
     plan = engine.plan(reason="hand")
     assert isinstance(plan, Plan)
     talk = Job.of(engine, plan, effective(engine.log)).talk([Summariser(str)], prompt="")

@@ -1,8 +1,8 @@
-"""The drop-in endpoints: what they add to a request, and how many streams one core carries.
+"""Measures the latency that the drop-in endpoints add, and concurrent streams on one core.
 
-The server is a real `foveal serve`; upstream is another process on this machine that answers at once. Each request
-is made twice, to upstream itself and through the server, and the difference is what counts. Beside them there is
-nothing to wait for, so the figures hold the whole cost: HTTP in and out, recognising, storing, fitting.
+The server is a real `foveal serve` process; the upstream is another local process that answers at once. Each
+request is sent twice, directly to upstream and through the server, and the figure is the difference. It contains
+the whole cost: HTTP in and out, recognising the conversation, storing and fitting.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ def rows() -> Iterator[Row]:
             yield Row(
                 f"added to a request with {MESSAGES} messages, p50", median(later), limit=0.005, note=note
             )
-            yield Row("the same, p99", _share(later, 0.99), limit=0.025)
-            yield Row(f"added to a first request that brings {MESSAGES} messages along, p50", median(first))
+            yield Row("added to a request, p99", _share(later, 0.99), limit=0.025)
+            yield Row(f"added to a first request with {MESSAGES} messages, p50", median(first))
             if hasattr(os, "sched_setaffinity"):
                 _on_one_core(pid)
             progress(f"dropin: {STREAMS} streams …")
             lost, seconds, alone = asyncio.run(_streams(port, upstream))
-            yield Row(f"{STREAMS} streams at once on one core: those with a byte lost", lost, "×", 0.0)
+            yield Row(f"{STREAMS} concurrent streams on one core: streams that lost a byte", lost, "×", 0.0)
             note = f"{seconds:.2f} s; each has {PIECES} pieces, one every {PAUSE * 1000:.0f} ms"
             yield Row(
-                "how long they take, of what they take from upstream itself", seconds / alone, "×", note=note
+                "duration of these streams, relative to direct streams", seconds / alone, "×", note=note
             )
 
 
@@ -57,7 +57,7 @@ def rows() -> Iterator[Row]:
 
 
 def history(number: int) -> list[dict[str, Any]]:
-    """A conversation of an agent: questions, calls, results, answers."""
+    """Return an agent conversation: questions, calls, results, answers."""
     messages: list[dict[str, Any]] = [{"role": "system", "content": "You help with conversation " * 20}]
     for turn in range((MESSAGES - 1) // 4):
         name = f"{number}-{turn}"
@@ -76,7 +76,7 @@ def history(number: int) -> list[dict[str, Any]]:
 
 
 async def _talk(port: int, upstream: int) -> tuple[list[float], list[float]]:
-    """Seconds that were added to the first and to the later requests of all conversations."""
+    """Return the seconds added to the first and to the later requests of all conversations."""
     through, direct = await Line(port).open(), await Line(upstream).open()
     first: list[float] = []
     later: list[float] = []
@@ -86,7 +86,7 @@ async def _talk(port: int, upstream: int) -> tuple[list[float], list[float]]:
             messages.append({"role": "user", "content": f"{number}.{request} and then? " * 10})
             body = json.dumps({"model": "gpt-4.1", "messages": messages}).encode()
             added = await _timed(through, body) - await _timed(direct, body)
-            if number >= 0:  # one to warm up
+            if number >= 0:  # conversation -1 is the warm-up
                 (later if request else first).append(added)
             messages.append(reply()["choices"][0]["message"])
     through.close()
@@ -101,7 +101,7 @@ async def _timed(line: Line, body: bytes) -> float:
 
 
 async def _streams(port: int, upstream: int) -> tuple[int, float, float]:
-    """Streams in which a byte was lost, the seconds for all of them, and the same without a server between."""
+    """Return how many streams lost a byte, and the seconds for all of them: through the server, and directly."""
     alone = await _all(upstream)
     through = await _all(port)
     return through[0] + alone[0], through[1], alone[1]
@@ -141,7 +141,7 @@ def _upstream() -> Iterator[int]:
 
 @contextmanager
 def _server(folder: str, settings: list[str]) -> Iterator[tuple[int, int]]:
-    """A server on a free port, and its process."""
+    """Start a server on a free port; yield the port and the process id."""
     command = [sys.executable, "-m", "foveal.apps.entry", "serve", "--port", "0", "--folder", folder]
     command += [part for setting in settings for part in ("--set", setting)]
     log = os.path.join(folder, "stderr")

@@ -1,8 +1,9 @@
-"""`append + fit` for one more message: the same time at 100,000 messages as at 1,000, and under a millisecond.
+"""Measures `append` + `fit` for one more message, at 1,000 and at 100,000 messages.
 
-Both conversations end alike: after the first 1,000 or 100,000 messages the same messages are appended one by one,
-so that both windows are full of the same when the clock runs. A turn is one message. Of every run the median turn
-counts (the mean and the worst, which include the cuts, are in the note), and of several runs the best.
+The targets: less than a millisecond, and about the same time for both lengths. After the first 1,000 or 100,000
+messages, the same messages are appended one by one, so both windows have the same content when timing starts. A
+turn is one message. The figure is the median turn of a run, best of several runs; the note has the mean and the
+worst turn, which include reductions.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ CASES: Final = (
 
 
 class Loop:
-    """An agent loop that has come so far, and goes on with the messages of `following`."""
+    """An agent loop with a history, which continues with the messages of `following`."""
 
     def __init__(self, history: list[Json], following: list[Json], *, policy: str, tokenizer: str) -> None:
         self.context = Context("gpt-4.1", window=WINDOW, policy=policy, tokenizer=tokenizer)
@@ -44,7 +45,7 @@ class Loop:
         self.first_fit = time.process_time() - start
 
     def turns(self, count: int, way: str) -> Turns:
-        """So many more turns, each timed."""
+        """Run and time `count` more turns."""
         step = self._appended if way == WAYS[0] else self._given
         return timed(map(step, islice(self.following, count)))
 

@@ -1,10 +1,10 @@
-"""Folding a long log, and normalising: from facts, or from messages as a caller has them, to legal messages.
+"""Measures folding a long log, and normalising facts or messages to valid messages.
 
-    fold             events → view: which call a result answers, what is hidden, what is repaired
-    write and join   view → messages of one dialect; cold writes every step, warm finds all of them written
+    fold             events → view: matches results to calls, applies reductions, repairs
+    write and join   view → messages of one dialect; cold writes every step, warm reuses the written steps
     read             messages → facts
 
-What is normalised has two flaws as agents make them: a result that no call waited for, and a call without result.
+The normalised history has two typical flaws: a result without a call, and a call without a result.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def _folding(log: list[Event], meter: Meter) -> Iterator[Row]:
     seconds = best_of(5, lambda: fold(log, meter))
     yield Row(f"fold {LONG:,} messages", seconds, limit=FOLDED, note="all visible, nothing counted")
     reduced = events(dropping(event.fact for event in log))
-    note = f"{len(reduced):,} events, every {SPACING} a drop of all that is older"
+    note = f"{len(reduced):,} events, a drop of everything older every {SPACING} events"
     yield Row(
         f"fold {LONG:,} messages and their drops", best_of(5, lambda: fold(reduced, meter)), "s", FOLDED, note
     )
@@ -81,7 +81,7 @@ def _writing(view: View, dialect: wire.Wire) -> Iterator[Row]:
 
 
 def normalised(given: Sequence[Json], target: Dialect, meter: Meter) -> list[Json]:
-    """Chat messages as legal messages of another dialect, or of their own."""
+    """Return chat messages as valid messages of the `target` dialect."""
     view = fold(events(facts(given)), meter)
     return Renderer().render(view, wire.wire(target))[0]
 
@@ -95,7 +95,7 @@ def events(told: Sequence[AnyFact]) -> list[Event]:
 
 
 def dropping(told: Iterator[AnyFact]) -> list[AnyFact]:
-    """The same facts, and every so often one that hides whatever is older."""
+    """Return the same facts, with a `Dropped` every `SPACING` facts that hides everything older."""
     log: list[AnyFact] = []
     for fact in told:
         log.append(fact)
@@ -105,7 +105,7 @@ def dropping(told: Iterator[AnyFact]) -> list[AnyFact]:
 
 
 def flawed(given: list[Json]) -> list[Json]:
-    """Without the first call, whose result is now an orphan, and without the last result."""
+    """Remove the first call, which orphans its result, and the last result."""
     first = _place(given, lambda message: "tool_calls" in message)
     last = _place(given[::-1], lambda message: message["role"] == "tool")
     return [message for at, message in enumerate(given) if at not in (first, len(given) - 1 - last)]

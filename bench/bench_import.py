@@ -1,4 +1,4 @@
-"""What `import foveal` costs, in fresh interpreters: modules beyond the interpreter's own, and time."""
+"""Measures `import foveal` in new interpreters: modules loaded, and time."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any, Final
 
 from bench.measure import Row, progress
 
-MOST: Final = 100
+MAX_MODULES: Final = 100
 RUNS: Final = 7
 _WITHOUT: Final = "import sys; sys.modules['typing_extensions'] = None"
-"""As where nothing but foveal and what it needs is installed; msgspec loads this one where it can."""
+"""Simulates an installation of foveal and its dependencies only: msgspec loads typing_extensions if present."""
 _SCRIPT: Final = """
 import sys, time
 before = set(sys.modules)
@@ -33,8 +33,10 @@ print(json.dumps({"modules": modules, "used": used, "imported": imported, "ready
 def rows() -> Iterator[Row]:
     progress("import: fresh interpreters …")
     runs = [_run() for _ in range(RUNS)]
-    yield Row("import foveal: modules it loads", runs[0]["modules"], "modules", MOST, "its own included")
-    note = f"no promise; {_run(_WITHOUT)['used']} where typing_extensions is not installed"
+    yield Row(
+        "import foveal: modules it loads", runs[0]["modules"], "modules", MAX_MODULES, "including its own"
+    )
+    note = f"no target; {_run(_WITHOUT)['used']} where typing_extensions is not installed"
     yield Row("foveal.Context looked up: modules", runs[0]["used"], "modules", note=note)
     yield Row("import foveal: time", min(run["imported"] for run in runs), note=f"best of {RUNS}, compiled")
     ready = min(run["ready"] for run in runs)

@@ -1,18 +1,21 @@
-"""What a ledger remembers, against the summaries that models wrote: needed-later recall at equal size.
+"""Compares the recall of the ledger with summaries written by models, at equal size.
 
-Recorded: at each compaction of ../shared/data/openhands (pi has none on record) the events that were gone by then
-are given to the ledger, with the room that the recorded summary took (o200k). Wanted is what later calls, up to the
-next compaction, took from results that were gone and from nowhere else: it stands neither in a kept message nor in
-one that came afterwards (`foveal.replay.needs` says what a need is). What agents had to fetch once more before they
-used it is counted apart: it was wanted as well, and some of it would have been fetched in any case.
+Recorded compactions: at each compaction of the openhands recordings (pi has none on record), the ledger gets the
+events that were hidden by then and as many tokens (o200k) as the recorded summary took. Wanted are the needs of
+later calls, up to the next compaction, that occur in hidden results and nowhere else: neither in a kept message
+nor in a later one (`foveal.replay.needs` defines a need). Needs that the agent fetched again before using them are
+counted separately: they were wanted too, but some of them would have been fetched anyway.
 
-Made: the same for compactions that never happened, in recordings without any: at 40, 60 and 80 % of a conversation
-all but its first two and its newest 30 messages go, in 400 tokens, and what counts is wanted until the end. No
-summary is there to compare with; a list of the newest names that fit in as many tokens is what it must beat. What
-makes a name or a line likely (`compaction/cues.py`) was read off these. The shares of sections, the thresholds and
-how much is read were chosen with both tables in view, so neither is a test on unseen conversations.
+Simulated compactions: the same in recordings without compactions. At 40, 60 and 80 % of a conversation, all but
+its first two and its newest 30 messages are replaced by a ledger of 400 tokens, and the needs until the end count.
+There is no summary to compare with; the baseline is a list of the newest names that fit into as many tokens.
 
-python -m bench ledger, or python -m bench.bench_ledger for every compaction by itself
+The ledger's rules for names and lines that are likely to be reused were derived from the simulated compactions.
+The shares of its sections, its thresholds and how much it reads were chosen with both tables in view, so neither
+table is a test on unseen conversations.
+
+    python -m bench ledger             print the totals
+    python -m bench.bench_ledger       print every compaction
 """
 
 from __future__ import annotations
@@ -48,18 +51,18 @@ class Case(NamedTuple):
 
     id: str
     events: list[Event]
-    """What it stands for."""
+    """The events that it replaces."""
     elsewhere: Set[str]
-    """Names that the rest of the view shows."""
+    """Names in the rest of the view."""
     wanted: list[Need]
     fetched: list[Need]
-    """What was wanted too, and was fetched once more before it was."""
+    """Needs that the agent fetched again before using them."""
     room: int
     summary: str
 
 
 class Score(NamedTuple):
-    """How many of the wanted things are in a text, and how many there are."""
+    """How many needs a text contains, of how many."""
 
     found: int
     wanted: int
@@ -73,7 +76,7 @@ class Score(NamedTuple):
 
 
 def score(case: Case, text: str, *, kind: str, far: bool = False, fetched: bool = False) -> Score:
-    """Of what was wanted, or of that and what was fetched again."""
+    """Score a text by the wanted needs, with `fetched` also by those that were fetched again."""
     asked = [
         need for need in case.wanted + case.fetched * fetched if need.kind == kind and (need.far or not far)
     ]
@@ -103,7 +106,7 @@ def made() -> list[Case]:
 
 
 def _recorded(row: dict[str, Any]) -> Iterator[Case]:
-    """The compactions of one conversation: each stands for all that is gone by then, as its summary does."""
+    """Yield the compactions of one conversation; each replaces everything hidden by then, as its summary does."""
     happened = row["meta"].get("condensations") or []
     if not happened:
         return
@@ -164,7 +167,7 @@ def _in(texts: Iterable[str], need: Need) -> bool:
 
 
 def _facts(messages: Sequence[Any]) -> tuple[list[AnyFact], list[int]]:
-    """The facts, and for each message (and the end) the place of its first fact."""
+    """Return the facts and, for each message and the end, the index of its first fact."""
     facts: list[AnyFact] = []
     places: list[int] = []
     for chunk in openai_chat.read(messages):
@@ -198,7 +201,7 @@ def rows_of(files: Sequence[str]) -> Iterator[dict[str, Any]]:
 
 
 def newest(case: Case) -> str:
-    """The simplest ledger: the newest names and lines of the results, until the room is full."""
+    """Return the baseline: the newest names in the results, as many as fit."""
     kept: dict[str, None] = {}
     for event in reversed(case.events):
         if isinstance(event.fact, ToolReturned):
@@ -212,7 +215,7 @@ def newest(case: Case) -> str:
 
 def rows() -> Iterator[Row]:
     if not DATA.exists():
-        yield Row("needs that a ledger misses", None, note="the recorded conversations are not here")
+        yield Row("needs that a ledger misses", None, note="the recorded conversations are not available")
         return
     progress("ledger: recorded compactions …")
     cases = recorded()
@@ -222,12 +225,12 @@ def rows() -> Iterator[Row]:
         theirs = total(score(case, case.summary, kind=kind) for case in cases)
         note = f"ledger {ours}, the recorded summaries {theirs}, at equal size"
         yield Row(f"needs ({kind}) that a ledger misses", 1 - ours.share, "×", 1 - theirs.share, note)
-    progress("ledger: made compactions …")
+    progress("ledger: simulated compactions …")
     for kind in KINDS:
         ours = total(score(case, written(case), kind=kind) for case in made())
         theirs = total(score(case, newest(case), kind=kind) for case in made())
         note = f"ledger {ours}, the newest names {theirs}, {ROOM} tokens each"
-        yield Row(f"the same, made compactions ({kind})", 1 - ours.share, "×", 1 - theirs.share, note)
+        yield Row(f"the same, simulated compactions ({kind})", 1 - ours.share, "×", 1 - theirs.share, note)
 
 
 def main() -> None:
@@ -248,7 +251,7 @@ def main() -> None:
     for name in MADE:
         cases = [case for case in made() if case.id.startswith(name)]
         for kind in KINDS if cases else ():
-            what = f"made, {name} ({len(cases)}), {kind}"
+            what = f"simulated, {name} ({len(cases)}), {kind}"
             _print(what, cases, "newest names", [newest(case) for case in cases], kind=kind)
 
 

@@ -1,8 +1,8 @@
-"""Memory of a 10,000-message context beyond the messages themselves, all of them visible.
+"""Measures the memory of a context of 10,000 visible messages, beyond the messages themselves.
 
-A fresh interpreter decodes the messages from JSON, as a caller would have them, and fits them with a window that
-holds them all. Both sizes are what tracemalloc saw allocated. A context shares its texts with the messages, so
-what it adds depends on their number more than on their length: hence one row for tiny messages.
+A new interpreter decodes the messages from JSON, as a caller would, and fits them into a window that holds them
+all. tracemalloc measures both sizes. A context shares its texts with the messages, so its memory depends on the
+number of messages more than on their length; one row therefore has tiny messages.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from bench.measure import Row, progress
 from foveal import Context
 
 COUNT: Final = 10_000
-MOST: Final = 1.5
+MAX_GROWTH: Final = 1.5
 CASES: Final = {
-    "AGENT": (MOST, "as agents have them"),
-    "CHAT": (MOST, "short chat"),
-    "TINY": (None, "2–12 characters each: no promise"),
+    "AGENT": (MAX_GROWTH, "typical agent messages"),
+    "CHAT": (MAX_GROWTH, "short chat"),
+    "TINY": (None, "2–12 characters each: no target"),
 }
 
 
 class Growth(NamedTuple):
-    """Bytes."""
+    """Allocated bytes."""
 
     messages: int
     context: int
@@ -43,7 +43,7 @@ def rows() -> Iterator[Row]:
         grown = _in_a_fresh_interpreter(sizes)
         note = (
             f"{grown.context / 1e6:.1f} MB beyond {grown.messages / 1e6:.1f} MB; "
-            f"{grown.context / COUNT:,.0f} bytes a message; peak of fit {grown.peak / grown.messages:.1f} ×"
+            f"{grown.context / COUNT:,.0f} bytes per message; peak of fit {grown.peak / grown.messages:.1f} ×"
         )
         yield Row(f"context of {COUNT:,} messages, {what}", grown.context / grown.messages, "×", limit, note)
 
@@ -56,7 +56,7 @@ def _in_a_fresh_interpreter(sizes: str) -> Growth:
 
 def growth(sizes: work.Sizes) -> Growth:
     encoded = json.dumps(work.messages(COUNT, sizes))
-    _fitted(json.loads(encoded)[:10])  # so that tables and vocabularies are there already
+    _fitted(json.loads(encoded)[:10])  # loads tables and vocabularies before measuring
     tracemalloc.start()
     empty = _allocated()
     messages = json.loads(encoded)

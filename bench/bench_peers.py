@@ -1,14 +1,15 @@
-"""The same work side by side with `trim_messages` of langchain-core and of litellm, and with their normalisers.
+"""Compares Foveal with `trim_messages` and the normalisers of langchain-core and litellm.
 
-Each is called as its documentation does, on the same history and with the same budget. They keep nothing between
-calls, so that a loop pays for the whole history at every turn; a `Context` pays once for the history (`new`) and
-then for what is new (`next turn`). Both are compared, for whoever trims a list once pays the former.
+Each peer is called as its documentation describes, on the same history and with the same budget. The peers keep no
+state between calls, so a loop pays for the whole history in every turn. A `Context` pays once for the history
+(`new`) and then for new messages (`next turn`). Both are compared, because a caller that trims a list once pays
+the former.
 
-A list is trimmed at the same few ends for everybody, apart from one another. Of ours the median counts, of a peer
-the fastest that did trim, for litellm has two speeds: when what it has kept happens to leave more than three tokens
-free it goes on through all older messages. And where it would have to shorten a message without content, it logs an
-error and returns the whole list. How often either happened is in the note. The ratio is the peer's time through
-ours. What came out is judged by one measure for all: tokens of contents and calls, and whether results have calls.
+The list is trimmed at the same few ends for all. For Foveal the median counts, for a peer the fastest call that
+did trim, because litellm has two speeds: if the messages that it has kept leave more than three tokens free, it
+goes on through all older messages. If it would have to shorten a message without content, it logs an error and
+returns the whole list. The note says how often either happened. The ratio is the peer's time divided by Foveal's.
+All results are judged by the same measure: tokens of contents and calls, and whether every result has its call.
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ SIZES: Final = (500, 5_000)
 BUDGET: Final = 8_000
 ENDS: Final = 5
 APART: Final = 37
-"""Messages from one end to the next; neighbours would mostly be cut at the same place."""
+"""Messages between two ends; adjacent ends would mostly be cut at the same message."""
 OURS: Final = ("estimate", "o200k_base")
 
 
 class Ours(NamedTuple):
-    """Median seconds of a context with one counter."""
+    """Median seconds of a `Context` with one token counter."""
 
     new: float
     turn: float
@@ -72,7 +73,7 @@ def _trimming(size: int, peers: Sequence[Trimmer]) -> Iterator[Row]:
 
 def _peer(peer: Trimmer, stream: list[Json], size: int, ours: Ours) -> Row:
     held = peer.held(stream)
-    peer.trim(held[:50], BUDGET)  # whatever it does only once
+    peer.trim(held[:50], BUDGET)  # warm-up: one-time initialisation
     trimmed: list[tuple[float, list[Any]]] = []
     for history in _histories(held, size):
         start = time.process_time()
@@ -88,7 +89,7 @@ def _peer(peer: Trimmer, stream: list[Json], size: int, ours: Ours) -> Row:
     note = f"{shown(best / ours.new, '×')} foveal new, {shown(best / ours.turn, '×')} its next turn"
     note += f"; {sum(seconds > 3 * best for seconds in times)} of {ENDS} ends slow, up to {shown(max(times), 's')}"
     if len(trimmed) < ENDS:
-        note += f"; {ENDS - len(trimmed)} of {ENDS} returned whole"
+        note += f"; {ENDS - len(trimmed)} of {ENDS} returned the whole list"
     return Row(what, best, note=f"{note}; {_judged(peer.plain(fitted))}")
 
 
@@ -97,12 +98,12 @@ def _histories(stream: list[Any], size: int) -> Iterator[list[Any]]:
 
 
 def _ends(stream: list[Any], size: int, trim: Callable[[list[Any]], object]) -> Turns:
-    """Trim from nothing, at each of the ends."""
+    """Time trimming with a new context at each end."""
     return timed(partial(trim, history) for history in _histories(stream, size))
 
 
 def _turns(stream: list[Json], size: int, context: Context) -> Turns:
-    """Go on from `size` messages, one by one, as far as the last end."""
+    """Time the turns after `size` messages, one message at a time, up to the last end."""
     given = stream[:size]
     context.fit(given)
 
@@ -121,18 +122,19 @@ def _normalising() -> Iterator[Row]:
         ours = best_of(20, lambda peer=peer: normalised(given, peer.target, meter))
         theirs = deepcopy(given)
         seconds = best_of(20, lambda peer=peer, theirs=theirs: peer.act(theirs))
-        note = f"{shown(seconds / ours, '×')} foveal ({shown(ours, 's')}); does not look at pairs"
+        note = f"{shown(seconds / ours, '×')} foveal ({shown(ours, 's')}); does not check call/result pairs"
         yield Row(f"{ITEMS:,} chat messages: {peer.name}", seconds, note=note)
 
 
 def _context(tokenizer: str) -> Context:
-    """What comes nearest to trimming: the newest that fit, no room kept for an answer, and the margin of a
-    tenth outside of the budget."""
+    """Return a context that is closest to trimming: keeps the newest messages that fit, without an output reserve.
+
+    The window is larger than the budget, so that the safety margin of a tenth is outside of the budget."""
     return Context(MODEL, policy="recent", window=BUDGET * 10 // 9, reserve=0, tokenizer=tokenizer)
 
 
 def _judged(fitted: Sequence[Json]) -> str:
-    """How much is left, and what no provider would take."""
+    """Describe the result: its size, and orphaned tool results, which providers reject."""
     tokens = _tokens(fitted)
     words = f"{len(fitted)} messages, {tokens:,} tokens"
     if tokens > BUDGET:
@@ -143,7 +145,7 @@ def _judged(fitted: Sequence[Json]) -> str:
 
 
 def _tokens(fitted: Sequence[Json]) -> int:
-    """Tokens of contents and calls alone, without anybody's idea of what a message costs beside them."""
+    """Count the tokens of contents and calls only, without any overhead per message."""
     texts = [message["content"] or "" for message in fitted]
     for message in fitted:
         for call in message.get("tool_calls") or ():

@@ -1,10 +1,12 @@
-"""Looking back: how much of the evidence a search brings, how large the index is, and how long it all takes.
+"""Measures recall: the evidence that a search returns, the size of the index, and the times.
 
-Evidence: every dialogue of ../shared/data/longmemeval is a log of its messages, `recall_search` is called with the
-bare question, and an evidence message counts when the whole of it stands in the answer. Of the 209 one has 16,857
-tokens, so that no answer can hold it. Tokens are o200k's, headers and quotation marks included.
+Evidence: every dialogue of the longmemeval recordings is a log of its messages. `recall_search` is called with the
+bare question, and an evidence message counts as found if the answer contains all of it. One of the 209 evidence
+messages has 16,857 tokens, more than any answer may have. Tokens are o200k tokens, including headers and quotation
+marks.
 
-python -m bench recall, or python -m bench.bench_recall for every dialogue by itself
+    python -m bench recall             print the totals
+    python -m bench.bench_recall       print every dialogue
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ GOAL: Final = 0.86
 
 
 class Found(NamedTuple):
-    """What one question brought."""
+    """The result of one question."""
 
     dialogue: str
     found: int
@@ -53,7 +55,7 @@ class Dialogue(NamedTuple):
 
 @cache
 def dialogues() -> list[Dialogue]:
-    """The dialogues as logs; the times are those of the data."""
+    """Return the dialogues as logs with the times of the recordings."""
     read: list[Dialogue] = []
     for row in _rows("longmemeval"):
         events = [
@@ -72,7 +74,7 @@ def dialogues() -> list[Dialogue]:
 
 
 def evidence(tokens: int) -> list[Found]:
-    """One search for each question."""
+    """Run one search for each question."""
     return [found for dialogue in dialogues() for found in asked(dialogue, tokens)]
 
 
@@ -92,7 +94,7 @@ def share(found: Sequence[Found]) -> float:
 
 def rows() -> Iterator[Row]:
     if not DATA.exists():
-        yield Row("evidence in what a search brings", None, note="the recorded conversations are not here")
+        yield Row("evidence in the search results", None, note="the recorded conversations are not available")
         return
     for tokens in BUDGETS:
         progress(f"recall: evidence at {tokens:,} …")
@@ -103,7 +105,7 @@ def rows() -> Iterator[Row]:
 
 
 def _speed() -> Iterator[Row]:
-    """An index over one session of 100,000 events of real agents, repeated as often as that takes."""
+    """Measure an index over 100,000 events of recorded agents, repeated until there are enough."""
     texts = _agent_texts(100_000)
     size = sum(len(text.encode("utf-8", "replace")) for text in texts)
     index, connection = _index()
@@ -116,7 +118,7 @@ def _speed() -> Iterator[Row]:
         "index one event", seconds / len(texts), note=f"{size / seconds / 1e6:.1f} MB/s in one transaction"
     )
     pages = connection.pragma("page_count") * connection.pragma("page_size")
-    yield Row("index, against the text", pages / size, "×", 0.25, f"{size / 1e6:.0f} MB of text")
+    yield Row("index size relative to the text", pages / size, "×", 0.25, f"{size / 1e6:.0f} MB of text")
     for query in ("KeyError in separability_matrix", "which file did the test fail in?", "refund policy"):
         yield Row(f"search 100,000 events: {query}", best_of(3, _searching(index, query)), limit=0.25)
     dialogue = dialogues()[0]
@@ -137,8 +139,9 @@ def _index() -> tuple[TextIndex, apsw.Connection]:
 
 
 def _agent_texts(number: int) -> list[str]:
-    """Searchable texts of recorded conversations; the second and later rounds have their words marked, as if new
-    sessions spoke of new names."""
+    """Return searchable texts of recorded conversations.
+
+    In the second and later rounds names with underscores are changed, as if new sessions used new names."""
     facts = [fact for name in AGENTS for row in _rows(name) for fact in _facts(row)]
     texts = [text for fact in facts if (text := searchable(Event(0, fact)))]
     rounds = range(number // len(texts) + 1)
@@ -155,7 +158,7 @@ def _rows(name: str) -> Iterator[dict[str, Any]]:
 
 
 def _at(told: str) -> float:
-    """Two ways of writing a time: 2023-05-22T04:10:00 and 2023/05/22 (Mon) 04:10."""
+    """Parse either form of a time: 2023-05-22T04:10:00 or 2023/05/22 (Mon) 04:10."""
     digits = "".join(letter if letter.isdigit() else " " for letter in told).split()
     year, month, day, hour, minute = (int(part) for part in digits[:5])
     return float(calendar.timegm((year, month, day, hour, minute, 0)))

@@ -1,4 +1,7 @@
-"""Durable sessions: opening a long one costs what a short one costs, in time and in memory."""
+"""Measures opening a durable session, in time and memory.
+
+The target: opening a long session costs about as much as opening a short one.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ def rows() -> Iterator[Row]:
             asyncio.run(_talk(path, count))
         few, many = (asyncio.run(_opening(files[count])) for count in (FEW, MANY))
         yield Row(f"open a session of {MANY:,} events", many, limit=0.010)
-        yield Row(f"the same against one of {FEW:,}", many / few, "×", 2.0)
+        yield Row(f"the same relative to one of {FEW:,}", many / few, "×", 2.0)
         used = asyncio.run(_memory(files[MANY]))
         yield Row(
             f"memory of an open session of {MANY:,} events, of 20 MB",
@@ -78,7 +81,7 @@ async def _opening(path: Path) -> float:
 
 
 async def _memory(path: Path) -> int:
-    """Bytes that an open session holds beyond an open store."""
+    """Return the bytes that an open session uses in addition to an open store."""
     async with open_store(path, durability="normal") as store:
         await store.sessions()
         tracemalloc.start()

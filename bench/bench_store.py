@@ -1,8 +1,8 @@
-"""The store in a file: appends against bare SQLite, opening long sessions, room on disk, reading.
+"""Measures the SQLite store: appends compared with plain SQLite, opening, size on disk, reading.
 
-Appends wait for the disk, so they are measured by the clock on the wall, ours and bare ones in turn, and the
-median of the turns counts; what a loop and threads cost is in ours. Room on disk is measured on recorded
-conversations where they lie beside the checkout, and on made-up ones elsewhere.
+Appends wait for the disk, so they are measured in wall-clock time: blocks of appends to the store and to plain
+SQLite alternate, and the median block counts. The store's figure includes the event loop and threads. The size on
+disk is measured on recorded conversations if they are available, otherwise on synthetic ones.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ NEEDED: Final = 300
 TAIL: Final = 50
 ROUNDS: Final = 7
 APPENDS: Final[dict[Durability, tuple[int, int]]] = {"full": (60, 10), "normal": (40, 100)}
-"""Turns, and appends in each."""
+"""Number of blocks, and appends in each."""
 
 
 def rows() -> Iterator[Row]:
@@ -57,15 +57,19 @@ def _appends(folder: Path) -> Iterator[Row]:
         turns = [events[nr * size : (nr + 1) * size] for nr in range(blocks)]
         ours, bare = asyncio.run(_in_turn(folder, durability, turns))
         note = (
-            f"{ours / size * 1e6:,.0f} µs against {bare / size * 1e6:,.0f} µs; {blocks} turns of {size} each"
+            f"{ours / size * 1e6:,.0f} µs against {bare / size * 1e6:,.0f} µs; {blocks} blocks of {size} each"
         )
         yield Row(
-            f"append, durability {durability}: against a bare transaction", ours / bare, "×", 1 / 0.7, note
+            f"append, durability {durability}: relative to a plain transaction",
+            ours / bare,
+            "×",
+            1 / 0.7,
+            note,
         )
 
 
 async def _in_turn(folder: Path, durability: Durability, turns: list[list[Event]]) -> tuple[float, float]:
-    """The usual time of a turn, ours and bare."""
+    """Return the median time of a block: of the store, and of plain SQLite."""
     ours: list[float] = []
     bare: list[float] = []
     connection = _bare_table(folder / f"bare-{durability}.db", durability)
@@ -84,7 +88,7 @@ async def _in_turn(folder: Path, durability: Durability, turns: list[list[Event]
 
 
 def _bare_table(path: Path, durability: Durability) -> apsw.Connection:
-    """What somebody would make who needs nothing but the lines."""
+    """Create a minimal table that stores only the encoded events."""
     connection = apsw.Connection(str(path))
     connection.pragma("journal_mode", "wal")
     connection.pragma("synchronous", durability)
@@ -100,13 +104,13 @@ def _append_bare(connection: apsw.Connection, event: Event) -> None:
     connection.execute("COMMIT")
 
 
-# ── room on disk ─────────────────────────────────────────────────────────────────────────────────────────
+# ── size on disk ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _room(folder: Path) -> Iterator[Row]:
     recorded = _recorded()
-    for varied, what in ((True, "every copy with other words"), (False, "plain copies, for comparison")):
-        progress(f"store: room on disk, {what} …")
+    for varied, what in ((True, "every copy with other words"), (False, "exact copies, for comparison")):
+        progress(f"store: size on disk, {what} …")
         path = folder / f"room-{varied}.db"
         start = time.perf_counter()
         size = asyncio.run(_filled(path, _sessions(recorded, varied=varied)))
@@ -114,12 +118,12 @@ def _room(folder: Path) -> Iterator[Row]:
         note = f"{path.stat().st_size / 1e6:.0f} of {size / 1e6:.0f} MB; {what}; written in {seconds:.1f} s"
         limit = 0.5 if varied else None
         yield Row(
-            f"room of {MANY:,} events: bytes per byte of JSON", path.stat().st_size / size, "×", limit, note
+            f"size of {MANY:,} events: bytes per byte of JSON", path.stat().st_size / size, "×", limit, note
         )
 
 
 async def _filled(path: Path, sessions: Iterator[list[AnyFact]]) -> int:
-    """Write so many events in batches of a turn, several sessions side by side; the size of their JSON."""
+    """Write `MANY` events in batches of four, eight sessions in parallel; return the size of their JSON."""
     size = count = 0
     async with open_store(path, durability="normal") as store:
         while count < MANY:
@@ -135,7 +139,7 @@ async def _filled(path: Path, sessions: Iterator[list[AnyFact]]) -> int:
 
 
 def _sessions(recorded: list[list[work.Json]], *, varied: bool) -> Iterator[list[AnyFact]]:
-    """Conversations without end; those that come again have other words if `varied`."""
+    """Yield conversations endlessly; with `varied`, repeated ones have other words."""
     turn = 0
     while True:
         for messages in recorded:
@@ -145,7 +149,7 @@ def _sessions(recorded: list[list[work.Json]], *, varied: bool) -> Iterator[list
 
 
 def _varied(messages: list[work.Json], pick: random.Random) -> list[work.Json]:
-    """The same conversation with a third of its words changed, each the same way throughout."""
+    """Return the conversation with a third of its words changed, each consistently."""
     changed: dict[str, str] = {}
 
     def word(found: re.Match[str]) -> str:
@@ -194,10 +198,10 @@ def _opening(folder: Path) -> Iterator[Row]:
     asyncio.run(_long_sessions(path))
     few, many = asyncio.run(_measured_opening(path))
     what = f"open by checkpoint, {NEEDED} needed and {TAIL} new"
-    yield Row(f"{what}: of {MANY:,} events", many, "s", 0.010, "a new store each time, by the wall clock")
-    yield Row(f"{what}: against one of {FEW:,}", many / few, "×", 2, f"{few * 1e3:.1f} ms")
+    yield Row(f"{what}: of {MANY:,} events", many, "s", 0.010, "a new store each time, wall-clock time")
+    yield Row(f"{what}: relative to one of {FEW:,}", many / few, "×", 2, f"{few * 1e3:.1f} ms")
     seconds = asyncio.run(_timed(path, lambda store: store.read("many")))
-    yield Row(f"read all of {MANY:,} events", seconds, note=f"{MANY / seconds:,.0f} events a second")
+    yield Row(f"read all of {MANY:,} events", seconds, note=f"{MANY / seconds:,.0f} events per second")
     info = asyncio.run(_timed(path, lambda store: store.sessions()))
     yield Row("list the sessions of that store", info)
 

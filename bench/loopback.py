@@ -1,9 +1,9 @@
-"""An upstream that answers at once, in a process of its own, and a client that costs next to nothing.
+"""A fake upstream that answers at once, and a minimal HTTP client.
 
-    python -m bench.loopback        prints its port, and serves until its standard input ends
+    python -m bench.loopback        prints its port and serves until standard input ends
 
-It speaks as much of OpenAI's chat completions as the benchmarks need. What is asked for as a stream comes in
-`PIECES` pieces, one every `PAUSE` seconds.
+It implements the part of OpenAI chat completions that the benchmarks need. A streamed answer has `PIECES` pieces,
+one every `PAUSE` seconds.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def reply() -> dict[str, Any]:
 
 
 def pieces(name: str) -> list[bytes]:
-    """The events of a stream that says its name in every piece."""
+    """Return the events of a stream that contains its name in every piece."""
     frame = {"id": name, "object": "chat.completion.chunk", "created": 1, "model": "gpt-4.1"}
     deltas: list[dict[str, Any]] = [
         {"index": 0, "delta": {"role": "assistant", "content": f"{name}:{number} "}}
@@ -80,7 +80,7 @@ async def main() -> None:
 
 
 class Line:
-    """A connection that is kept."""
+    """A keep-alive connection."""
 
     def __init__(self, port: int) -> None:
         self._port = port
@@ -92,7 +92,7 @@ class Line:
         return self
 
     async def ask(self, body: bytes) -> bytes:
-        """The body of the answer."""
+        """Send a request and return the body of the response."""
         head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1:{self._port}\r\n"
         head += f"authorization: Bearer sk-bench-0123456789\r\ncontent-length: {len(body)}\r\n\r\n"
         self._writer.write(head.encode() + body)

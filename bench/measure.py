@@ -1,4 +1,4 @@
-"""What a benchmark yields, and how it takes the time."""
+"""Result rows and timing functions of the benchmarks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SCALES: Final = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
 
 
 class Row(NamedTuple):
-    """One line of the table. Without a value it could not be measured, without a limit nothing was promised."""
+    """One row of the table. `value` is None if it could not be measured, `limit` is None if there is no target."""
 
     what: str
     value: float | None
@@ -37,12 +37,12 @@ class Row(NamedTuple):
         return "ok" if self.value <= self.limit else "missed"
 
     def plain(self) -> dict[str, Any]:
-        """The row as it goes into the file of results."""
+        """Return the row as it is stored in the results file."""
         return {**self._asdict(), "verdict": self.verdict}
 
 
 def shown(value: float, unit: Unit, *, digits: int = 3) -> str:
-    """A figure for people: three digits and the unit that suits it."""
+    """Format a value with three digits and a suitable unit."""
     if unit == "s":
         scale, name = next((s for s in _SCALES if value >= s[0]), _SCALES[-1])
         return f"{_short(value / scale, digits)} {name}"
@@ -56,7 +56,7 @@ def _short(value: float, digits: int) -> str:
 
 
 class Turns(NamedTuple):
-    """How long each turn of a run took, in seconds."""
+    """Seconds per turn of a run."""
 
     median: float
     mean: float
@@ -64,7 +64,7 @@ class Turns(NamedTuple):
 
 
 def timed(acts: Iterable[Callable[[], object]]) -> Turns:
-    """Run each once and take its processor time."""
+    """Run each function once and measure its CPU time."""
     seconds: list[float] = []
     for act in acts:
         start = time.process_time()
@@ -74,12 +74,12 @@ def timed(acts: Iterable[Callable[[], object]]) -> Turns:
 
 
 def best_of(times: int, act: Callable[[], object]) -> float:
-    """Processor seconds of the fastest of several runs."""
+    """Return the CPU seconds of the fastest of several runs."""
     return best_after(times, lambda: None, lambda _: act())
 
 
 def best_after(times: int, prepare: Callable[[], Any], act: Callable[[Any], object]) -> float:
-    """The same for an act that needs something new each time; preparing it is not counted."""
+    """The same for a function that needs new input each time; preparing it is not timed."""
     best = float("inf")
     for _ in range(times):
         prepared = prepare()
@@ -90,7 +90,7 @@ def best_after(times: int, prepare: Callable[[], Any], act: Callable[[Any], obje
 
 
 def progress(words: str) -> None:
-    """Say what is being done, in place; only where somebody watches."""
+    """Show the current task on one line, if standard error is a terminal."""
     if sys.stderr.isatty():
         sys.stderr.write(f"\r\x1b[K{words}")
         sys.stderr.flush()

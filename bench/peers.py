@@ -1,4 +1,4 @@
-"""Somebody else's way to do the same: langchain-core and litellm, where they are installed."""
+"""Trimmers and normalisers of langchain-core and litellm, if they are installed."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ PACKAGES: Final = {"langchain_core": "langchain-core", "litellm": "litellm"}
 
 
 class Trimmer(NamedTuple):
-    """A `trim_messages`, called as its documentation does."""
+    """A `trim_messages` function, called as its documentation describes."""
 
     name: str
     counting: str
-    """Who counts tokens …"""
+    """The peer's token counter."""
     like: str
-    """… and our counter that does the same sort of work."""
+    """Foveal's token counter of the same kind."""
     held: Callable[[list[Json]], list[Any]]
-    """The messages as a user of that package holds them; not timed."""
+    """Converts messages to the package's own type; not timed."""
     trim: Callable[[list[Any], int], list[Any]]
-    """To so many tokens."""
+    """Trims messages to a number of tokens."""
     plain: Callable[[list[Any]], list[Json]]
 
 
 class Normaliser(NamedTuple):
-    """Makes chat messages into what a provider takes."""
+    """Converts chat messages to the form that a provider accepts."""
 
     name: str
     target: Dialect
@@ -41,7 +41,7 @@ class Normaliser(NamedTuple):
 
 
 def missing() -> list[str]:
-    """The packages that are not installed."""
+    """Return the packages that are not installed."""
     return [name for module, name in PACKAGES.items() if find_spec(module) is None]
 
 
@@ -116,7 +116,8 @@ def _litellm() -> Trimmer:
 
 
 def _quiet() -> None:
-    """Let litellm use the price table that it carries rather than look for a newer one on the network, and keep
-    its log out of the table: what it could not trim is told there."""
+    """Make litellm use its bundled price table instead of downloading one, and hide its log.
+
+    litellm logs an error for every list that it could not trim."""
     os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
     logging.getLogger("LiteLLM").setLevel(logging.CRITICAL)

@@ -1,4 +1,4 @@
-"""The kept results as a Markdown table, for docs/benchmarks.md: `python -m bench.table`."""
+"""Prints the stored results as the Markdown table of docs/benchmarks.md: `python -m bench.table`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The conversations that are measured: made up from a fixed seed, shaped like those of agents."""
+"""Synthetic agent conversations, generated from a fixed seed."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ Json = dict[str, Any]
 Sizes = dict[str, tuple[int, int]]
 
 CHAT: Final[Sizes] = {"user": (40, 300), "assistant": (80, 500), "result": (200, 900)}
-"""Characters of short chat messages, from and to."""
+"""Minimum and maximum characters of short chat messages."""
 AGENT: Final[Sizes] = {"user": (200, 600), "assistant": (200, 600), "result": (500, 3_000)}
-"""Characters of the messages of a coding agent."""
+"""Minimum and maximum characters of a coding agent's messages."""
 TINY: Final[Sizes] = {"user": (2, 12), "assistant": (2, 12), "result": (2, 12)}
 
 _WORDS: Final = re.findall(
@@ -29,7 +29,7 @@ _STEMS: Final = ("server", "client", "parser", "schema", "handler", "budget", "w
 
 
 def conversation(sizes: Sizes = CHAT, *, seed: int = 1) -> Iterator[Json]:
-    """Chat messages without end: a system text, then turns, every second one with a call and its result."""
+    """Yield chat messages endlessly: a system text, then turns; every second turn has a call and its result."""
     pick = random.Random(seed)
     yield {"role": "system", "content": _prose(pick, 400)}
     turn = 0
@@ -47,7 +47,7 @@ def conversation(sizes: Sizes = CHAT, *, seed: int = 1) -> Iterator[Json]:
 
 
 def messages(count: int, sizes: Sizes = CHAT) -> list[Json]:
-    """The first so many messages of such a conversation."""
+    """Return the first `count` messages of a conversation."""
     return list(islice(conversation(sizes), count))
 
 
@@ -56,7 +56,7 @@ def _prose(pick: random.Random, size: int) -> str:
 
 
 def _listing(pick: random.Random, size: int) -> str:
-    """What a search prints: a path, a line number and some code on every line."""
+    """Return the output of a search: a path, a line number and some text on every line."""
 
     def line() -> str:
         place = f"src/{pick.choice(_STEMS)}.py:{pick.randint(1, 900)}"

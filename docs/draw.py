@@ -1,7 +1,7 @@
-"""Draws the pictures of the documentation by running the engine: `python docs/draw.py` writes them anew.
+"""Generates the drawings in the documentation by running the engine.
 
-A drawing stands between `<!-- drawn: name -->` and the end of the code block that follows it. `tests/test_docs.py`
-checks that each is what the code draws today.
+`python docs/draw.py` updates all pages. A drawing is the code block after `<!-- drawn: name -->`. A test of the
+documentation checks that every drawing matches the current code.
 """
 
 from __future__ import annotations
@@ -63,11 +63,11 @@ PAGES = (
 )
 
 
-# ── a conversation to draw ───────────────────────────────────────────────────────────────────────────────
+# ── the sample conversation ───────────────────────────────────────────────────────────────────────────────
 
 
 def conversation(chosen: Policy, *, window: int, steps: int = 4, lines: int = 24) -> Engine:
-    """Rules, a task, and steps of a call and its result each."""
+    """Return an engine with an instruction, a task, and steps of one call and its result each."""
     known = model("gpt-4.1", window=window)
     engine = Engine(known, chosen, Caps(reserve=0), Estimate())
     engine.append(Opened(model=known.name, policy=chosen.name))
@@ -83,7 +83,7 @@ def conversation(chosen: Policy, *, window: int, steps: int = 4, lines: int = 24
 
 
 def level(engine: Engine, event: Event) -> str:
-    """How an event is shown now, in a word or two."""
+    """Return the level and the tokens of an event."""
     counts = any(event is other for other in effective(engine.log))
     told = line(engine, event, counts=counts)
     return "" if told.level == "-" else f"{told.level} {told.tokens or ''}".strip()
@@ -94,7 +94,7 @@ def levels(engine: Engine) -> dict[int, str]:
 
 
 def about(event: Event) -> str:
-    """What an event says, as briefly as possible."""
+    """Return a short description of an event."""
     fact = event.fact
     match fact:
         case ModelSaid(content=(Call() as call,)):
@@ -123,7 +123,7 @@ def _about(item: tuple[str, object]) -> str:
 
 
 def drawing(engine: Engine, change: Callable[[Engine], object], *, shown: Sequence[int] = ()) -> str:
-    """The log with the levels before and after a change, and what then stands for some events."""
+    """Draw the log with the levels before and after a change, and how the `shown` events look afterwards."""
     before = levels(engine)
     change(engine)
     return compared(before, engine, shown=shown)
@@ -156,7 +156,7 @@ def settle(engine: Engine) -> None:
 
 
 def clip() -> str:
-    """A long result arrives: it is recorded whole, and then what is shown of it."""
+    """A long result arrives: the log records all of it, then what the view shows of it."""
     engine = conversation(policy("economy", clip=Limits(strategy="smart", tokens=80)), window=8_000, steps=0)
     engine.append(ModelSaid(content=(Call(id="c", name="bash", arguments='{"command": "pytest"}'),)))
     rows = [f"test_{row}.py: passed" for row in range(40)]
@@ -166,14 +166,14 @@ def clip() -> str:
 
 
 def mask() -> str:
-    """The room is full: the oldest results become placeholders, in one batch."""
+    """The room is full: the oldest results become placeholders in one batch."""
     return drawing(
         conversation(policy("economy", target=0.75, keep_last=1, clip=None), window=1_250), settle, shown=[4]
     )
 
 
 def drop() -> str:
-    """Masking is not enough, or not wanted (`recent`): the oldest whole steps go."""
+    """Masking is not enough or not used (`recent`): the oldest whole steps are dropped."""
     engine = conversation(policy("recent"), window=900)
     text = drawing(engine, settle)
     notice = next(step for step in engine.view.steps if step.kind == "notice")
@@ -181,14 +181,14 @@ def drop() -> str:
 
 
 def compact() -> str:
-    """Somebody wrote a summary: it stands for the steps that it covers."""
+    """A summary replaces the steps that it covers."""
     summary = "Parts 1 and 2 fail in tests 12: expected 12."
     fact = Compacted(first=3, last=6, summary=summary, by="gpt-4.1-mini")
     return drawing(conversation(policy("economy"), window=8_000), lambda engine: engine.append(fact))
 
 
 def revert() -> str:
-    """A reduction is taken back: its event no longer counts, and the view is as it was."""
+    """A reduction is undone: its event no longer has an effect, and the view is as before."""
     engine = conversation(policy("economy", target=0.75, keep_last=1, clip=None), window=1_250)
     settle(engine)
     masked = engine.log[-1].seq
@@ -196,7 +196,7 @@ def revert() -> str:
 
 
 def rewind() -> str:
-    """The caller edited history: what came after the common part no longer counts."""
+    """The caller edited the history: events after the common prefix no longer have an effect."""
 
     def change(engine: Engine) -> None:
         engine.append(Rewound(to=6, keep_reductions=True))
@@ -206,17 +206,17 @@ def rewind() -> str:
 
 
 def undo() -> str:
-    """A session takes back a mask, with a later turn present."""
+    """A session undoes a mask after a later turn."""
     return in_session(lambda session: session.undo())
 
 
 def rewind_session() -> str:
-    """A session goes back to an earlier event, and to the reductions of that time."""
+    """A session rewinds to an earlier event and to the reductions of that time."""
     return in_session(lambda session: session.rewind(8))
 
 
 def in_session(change: Callable[[Session], Awaitable[object]]) -> str:
-    """The log of a session with a mask and a later turn, before and after a change."""
+    """Draw the log of a session with a mask and a later turn, before and after a change."""
     chosen = policy("economy", target=0.75, keep_last=1, clip=None)
     engine = conversation(chosen, window=1_250)
     settle(engine)
@@ -254,7 +254,7 @@ What was asked for so far is done, and the tests pass.
 ## Dead ends
 -
 </summary>"""
-"""What stands for a model's answer here."""
+"""The answer of the scripted model."""
 
 
 async def wrote(request: object) -> str:
@@ -262,7 +262,7 @@ async def wrote(request: object) -> str:
 
 
 def turn(number: int) -> list[AnyFact]:
-    """A request, a call and its result, and an answer."""
+    """Return a user request, a call, its result and an answer."""
     asked, part, answer = TURNS[number]
     call = Call(id=f"c{number}", name="bash", arguments=f'{{"command": "pytest {part}"}}')
     log = "\n".join(f"{part}/test_{row}.py: passed" for row in range(40))
@@ -276,7 +276,7 @@ def turn(number: int) -> list[AnyFact]:
 
 
 def summarised(*changes: Callable[[Session], Awaitable[object]]) -> list[Engine]:
-    """A session that summarises, as it was after each change."""
+    """Return the state of a summarising session after each change."""
     known = model("gpt-4.1", window=3_000)
     settings: dict[str, Any] = {"policy": policy("handoff"), "reserve": 0}
 
@@ -297,7 +297,9 @@ def summarised(*changes: Callable[[Session], Awaitable[object]]) -> list[Engine]
 
 
 def says(*numbers: int) -> Callable[[Session], Awaitable[object]]:
-    """Turns are appended, and the request of the next; the request of the first is there if others were before."""
+    """Append turns and the user request of the next one.
+
+    The user request of the first turn is left out unless it is turn 0: the previous call has appended it."""
     facts = [fact for number in numbers for fact in turn(number)][1 if numbers[0] else 0 :]
     return lambda session: session.append(*facts, *turn(numbers[-1] + 1)[:1])
 
@@ -307,25 +309,25 @@ def compacts(session: Session) -> Awaitable[object]:
 
 
 def one_summary() -> str:
-    """Old turns become a summary."""
+    """Old turns are replaced by a summary."""
     before, after = summarised(says(0, 1), compacts)
     return compared(levels(before), after, shown=[after.log[-1].seq])
 
 
 def two_summaries() -> str:
-    """The session goes on, and is compacted again: the summaries stand side by side."""
+    """The session continues and is compacted again: both summaries are shown."""
     before, after = summarised(says(0, 1), compacts, says(2), compacts)[-2:]
     return compared(levels(before), after)
 
 
 def summary_undone() -> str:
-    """The first of two summaries is taken back."""
+    """The first of two summaries is undone."""
     states = summarised(says(0, 1), compacts, says(2), compacts, lambda session: session.undo("e11"))
     return compared(levels(states[-2]), states[-1])
 
 
 def nested() -> str:
-    """Summaries that overlap, one that covers them, and its undo."""
+    """Two overlapping summaries, one that covers both, and its undo."""
     engine = conversation(policy("economy"), window=8_000)
     rows, states = [], []
     for fact in (
@@ -343,11 +345,11 @@ def nested() -> str:
     return "\n".join(told) + "\n"
 
 
-# ── what programs print ──────────────────────────────────────────────────────────────────────────────────
+# ── output of commands ──────────────────────────────────────────────────────────────────────────────────
 
 
 def commands(*lines: str) -> str:
-    """What commands print that are run one after the other on recordings of the tests, in a new folder."""
+    """Run commands in a new folder with recordings of the tests, and return their output."""
     told = []
     with tempfile.TemporaryDirectory() as folder:
         for name in ("codex.jsonl", "claude_code.jsonl"):
@@ -363,22 +365,22 @@ def commands(*lines: str) -> str:
 
 
 def imported() -> str:
-    """Two files are taken in, and the sessions listed."""
+    """Import two files and list the sessions."""
     return commands("sessions")
 
 
 def log() -> str:
-    """What happened in one of them."""
+    """Print the log of one session."""
     return commands("log s-1")
 
 
 def show() -> str:
-    """What the model saw before the user went back, and what it sees now."""
+    """Print what the model saw before the user went back, and what it sees now."""
     return commands("show s-1 --at 11", "show s-1")
 
 
 def printed(**environment: str) -> list[str]:
-    """The lines that `make chat` prints."""
+    """Return the output of the demo as lines."""
     command = [sys.executable, "-m", "foveal.apps.cli.demo"]
     wanted = {**os.environ, "PYTHONIOENCODING": "utf-8", **environment}
     done = subprocess.run(command, capture_output=True, encoding="utf-8", check=True, cwd=ROOT, env=wanted)
@@ -386,21 +388,21 @@ def printed(**environment: str) -> list[str]:
 
 
 def demo() -> str:
-    """The beginning of what `make chat` prints, and the proof at its end."""
+    """Return the beginning of the demo's output, and the check that nothing is lost."""
     rows = printed()
     turn, proof = (next(n for n, row in enumerate(rows) if row.startswith(w)) for w in ("turn 2", "Nothing"))
     return "\n".join([*rows[: turn - 1], "", "…", "", *rows[proof : rows.index("", proof)]]) + "\n"
 
 
 def card() -> str:
-    """The card at the end of the demo."""
+    """Return the context card at the end of the demo."""
     rows = printed()
     start = next(place for place, row in enumerate(rows) if row.startswith("The card"))
     return "\n".join(rows[start + 1 : rows.index("", start)]) + "\n"
 
 
 def presets() -> str:
-    """The values of each preset that are not the defaults."""
+    """Return the settings of each preset that differ from the defaults, as TOML."""
     plain = {name: chosen.values() for name, chosen in PRESETS.items()}
     return "\n".join(f"[{name}]\n{_table(values)}" for name, values in plain.items())
 
@@ -417,7 +419,7 @@ def _value(value: Any) -> str:
 
 
 def errors() -> str:
-    """The tree of errors, as the module draws it."""
+    """Return the tree of errors from the docstring of the errors module."""
     drawn = [row for row in (foveal.errors.__doc__ or "").splitlines() if row.startswith("    ")]
     return "\n".join(row[4:] for row in drawn) + "\n"
 
@@ -426,7 +428,7 @@ PICTURE = ROOT / "docs" / "demo.svg"
 
 
 def picture() -> str:
-    """What `make chat` prints in a terminal, up to the card, as a drawing."""
+    """Return the demo's terminal output, up to the context card, as SVG."""
     rows = printed(FORCE_COLOR="1")
     return terminal(rows[: next(place for place, row in enumerate(rows) if "The card" in row) - 1])
 
@@ -458,7 +460,7 @@ DRAWINGS: dict[str, Callable[[], str]] = {
 
 
 def redrawn(page: str) -> str:
-    """A page with all of its drawings as the code draws them now."""
+    """Return a page with all of its drawings updated."""
     return DRAWN.sub(lambda found: found[1] + DRAWINGS[found[2]]() + found[4], page)
 
 

@@ -1,4 +1,4 @@
-"""What a terminal shows, as a drawing in SVG."""
+"""Renders terminal output as SVG."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ WIDE, HIGH, LEFT, TOP = 8, 18, 20, 50
 
 
 def terminal(rows: Sequence[str]) -> str:
-    """Coloured lines in a window. Bars are drawn as bars: fonts disagree about them."""
+    """Draw coloured lines in a window. Bars are rectangles, because fonts render bar characters differently."""
     width, height = 2 * LEFT + 100 * WIDE, TOP + HIGH * len(rows) + 16
     body = [svg for place, row in enumerate(rows) for svg in _row(row, TOP + HIGH * (place + 1) - 5)]
     dots = [

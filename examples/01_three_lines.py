@@ -1,6 +1,7 @@
-"""An agent loop of your own with the openai client: three lines keep it inside its window, here a very small one.
+"""Keeps your own agent loop with the openai client inside its context window.
 
-Works with any provider that speaks OpenAI chat: set OPENAI_BASE_URL and OPENAI_API_KEY.
+The three numbered lines are all that Foveal needs; the window is very small here. The example works with any
+OpenAI-compatible provider: set OPENAI_BASE_URL and OPENAI_API_KEY.
 """
 
 import openai

@@ -1,6 +1,7 @@
-"""The same with the anthropic client: the system text goes beside the messages, and `fit` counts it.
+"""Keeps an agent loop with the anthropic client inside its context window.
 
-Set ANTHROPIC_BASE_URL (for another provider) and ANTHROPIC_API_KEY.
+The system text is a separate parameter; pass it to `fit` too, so that it is counted. Set ANTHROPIC_API_KEY, and
+ANTHROPIC_BASE_URL for another provider.
 """
 
 import anthropic

@@ -1,4 +1,7 @@
-"""The same with OpenAI Responses: the items of each reply go into the history as they are, reasoning and all."""
+"""Keeps an agent loop with the OpenAI Responses API inside its context window.
+
+The items of each reply go into the history unchanged, including reasoning items.
+"""
 
 import openai
 

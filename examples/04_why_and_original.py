@@ -1,4 +1,7 @@
-"""What did the model see, and why? Every placeholder has a handle that leads to the rule and to the whole text."""
+"""Shows what the model saw, and why.
+
+Every placeholder has a handle. `why` returns the rule that hid the text, `original` the whole text.
+"""
 
 import foveal
 

@@ -1,4 +1,4 @@
-"""The same conversation under each preset, and under one of your own."""
+"""Runs the same conversation under several presets and a custom policy."""
 
 import foveal
 

@@ -1,4 +1,4 @@
-"""Rules that stay for ever, a step that stays as it is, and an application's own state in the log."""
+"""Pins a rule and a message, and stores the application's own state in the log."""
 
 import foveal
 

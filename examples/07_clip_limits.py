@@ -1,4 +1,4 @@
-"""A result is clipped when it arrives: by the policy's limits, by those of its tool, or by those of one call."""
+"""Clips tool results on arrival, with limits per policy, per tool and per call."""
 
 import foveal
 from foveal import Limits

@@ -1,4 +1,7 @@
-"""What cannot fit is an error with its numbers, before anything is sent; what is malformed names its place."""
+"""Shows the errors that `fit` raises before a request is sent.
+
+An overflow carries its numbers, a malformed message the index and the field.
+"""
 
 import foveal
 

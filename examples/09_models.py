@@ -1,4 +1,4 @@
-"""What is known of a model, and where each value comes from; your own values go first."""
+"""Shows what Foveal knows about a model, and the source of each value. Your own values take precedence."""
 
 import foveal
 

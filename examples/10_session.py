@@ -1,4 +1,7 @@
-"""A session in a file: it outlives the process, fits its window, and every step back is one more event."""
+"""Keeps a session in a file, and uses undo, rewind and continuation.
+
+The session survives the process. Every undo or rewind is another event in the log.
+"""
 
 import asyncio
 import tempfile
@@ -11,7 +14,7 @@ MODEL = foveal.model("gpt-4.1", window=4_000)
 
 
 async def work(session: foveal.Session) -> None:
-    """What an agent's loop appends: calls, results, and the usage that its provider reports."""
+    """Append what an agent loop appends: calls and their results."""
     await session.pin("Never touch the public API.")
     await session.append(foveal.UserSaid(content="Which tests fail?"))
     for part in range(12):
@@ -28,7 +31,7 @@ async def main(path: Path) -> None:
         await work(session)
         before = (await session.fit()).to_openai()
 
-    async with foveal.open_store(path) as store:  # another process, or the next day
+    async with foveal.open_store(path) as store:  # a later process
         session = await foveal.Session.open(store, "demo", model=MODEL)
         after = (await session.fit()).to_openai()
         print("the request is the same after opening again:", after == before)

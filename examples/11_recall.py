@@ -1,4 +1,4 @@
-"""Two tools with which the model looks back at what is no longer in view, in your own loop and in a session."""
+"""Offers the model two tools to read hidden events, in your own loop and in a session."""
 
 import asyncio
 
@@ -6,7 +6,7 @@ import foveal
 from foveal import recall
 from foveal.stores import MemoryStore
 
-TOOLS = recall.tools("openai_chat")  # offer them beside your own
+TOOLS = recall.tools("openai_chat")  # offer them together with your own tools
 print("offered:", [tool["function"]["name"] for tool in TOOLS])
 
 ctx = foveal.Context("gpt-4.1", window=2_500)

@@ -1,4 +1,4 @@
-"""A conversation that another product recorded, taken in, gone on with, and written out again."""
+"""Imports a conversation of another product, continues it, and exports it."""
 
 import asyncio
 import io
@@ -9,7 +9,7 @@ from foveal import transcripts
 from foveal.events import kind
 from foveal.stores import MemoryStore
 
-SESSION = [  # a session of Claude Code, in which the user went back and asked for something else
+SESSION = [  # a Claude Code session in which the user went back to the first message
     {
         "uuid": "1",
         "parentUuid": None,
@@ -24,7 +24,7 @@ file = io.BytesIO(b"".join(json.dumps({"sessionId": "s-1", **line}).encode() + b
 
 
 async def main() -> None:
-    (recording,) = transcripts.read(file)  # a stream; a path of a file or a folder does as well
+    (recording,) = transcripts.read(file)  # a stream, or the path of a file or folder
     print(f"{recording.id} from {recording.source}: {recording.unknown} line was not understood, and is kept")
 
     async with MemoryStore() as store:

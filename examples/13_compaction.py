@@ -1,4 +1,4 @@
-"""A compaction in action, and its undo: the log only grows, and the request follows it."""
+"""Compacts a conversation, expands the summary, and undoes it. The log only grows."""
 
 import foveal
 from foveal.events import kind
@@ -18,7 +18,7 @@ Changing the tests: the user forbade it.
 
 
 def write(request):
-    """Stands for a model here. A real one is sent `request.messages` and may take `request.max_tokens`."""
+    """A scripted model. Send `request.messages` to a real one, with at most `request.max_tokens` of output."""
     print(f"the model is asked: {request.form}, {len(request.messages)} messages, stage {request.stage!r}")
     return RECORD
 
@@ -33,7 +33,7 @@ def ran(number, command, output):
 
 
 def show(title):
-    """The log with the level of each event, and what is sent."""
+    """Print the log with the level of each event; return the request."""
     request = ctx.fit(history)
     print(f"\n{title}: {len(ctx.log)} events in the log, {len(request)} messages, {ctx.report().used} tokens")
     for event in ctx.log:
@@ -58,18 +58,18 @@ ctx = foveal.Context("gpt-4.1", window=16_000, policy="handoff", summarise=write
 ctx.pin("The public API stays as it is.")
 before = show("before")
 
-summary = ctx.compact()  # by hand here; `fit` does so by itself above 70 % of the room
+summary = ctx.compact()  # explicit here; `fit` compacts automatically above 70 % of the room
 request = show("after a compaction")
 print()
 for message in request:
     print(f"{message['role']}: {message['content']}")
 
-ctx.expand(summary)  # show what it stands for, until the user speaks again
+ctx.expand(summary)  # show what it replaces, until the next user message
 show("expanded for this turn")
 history += [{"role": "assistant", "content": "A bound."}, {"role": "user", "content": "Thank you."}]
 show("the user has spoken")
 
-ctx.undo(summary)  # with later turns present
+ctx.undo(summary)  # even after later turns
 after = show("after undo")
 assert after[: len(before)] == before
 

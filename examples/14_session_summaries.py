@@ -1,4 +1,4 @@
-"""A session whose summaries are written in the background, and a provider that holds less than was thought."""
+"""Writes summaries in the background, and recovers when a provider's window is smaller than known."""
 
 import asyncio
 
@@ -22,13 +22,13 @@ Run the parts that remain.
 
 
 class Refused(Exception):
-    """What a provider's client raises; the numbers are in its text."""
+    """The error of a provider's client; the numbers are in its message."""
 
     status_code = 400
 
 
 async def write(request):
-    """Stands for a model here: it takes its time, and the session does not wait for it."""
+    """A scripted model that takes some time; the session does not wait for it."""
     print(f"    a summary is begun ({request.form}, {len(request.messages)} messages)")
     await asyncio.sleep(0.05)
     print("    it is written")
@@ -36,7 +36,7 @@ async def write(request):
 
 
 async def run(session, part):
-    """One step of an agent: a call and its result, the request that follows, and the wait for its answer."""
+    """Run one step of an agent: append a call and its result, fit the next request, and wait for the answer."""
     call = Call(id=f"call_{part}", name="bash", arguments=f'{{"command": "pytest part{part}"}}')
     log = f"part{part} passed\n" * 200
     await session.append(
@@ -55,7 +55,7 @@ async def main():
         await session.append(foveal.UserSaid(content="Which parts fail?"))
         for part in range(11):
             await run(session, part)
-        await session.append(foveal.UserSaid(content="Be quick."))  # stored at once, summary or not
+        await session.append(foveal.UserSaid(content="Be quick."))  # stored at once, also during a summary
         for part in range(11, 18):
             await run(session, part)
 
@@ -64,7 +64,7 @@ async def main():
         )
         print("refused as too large:", await session.overflowed(error))
         print("some other error:", await session.overflowed(Refused("the model is overloaded")))
-        request = await session.fit()  # send this one instead
+        request = await session.fit()  # send this request instead
         print(f"now {request.tokens:,} of {request.limit:,} tokens")
         print("the window:", (await session.report()).window_source)
 
@@ -75,8 +75,8 @@ async def main():
                 print(f"{event.handle} {kind(event.fact)}, the limit is {event.fact.limit:,}")
         for summary in (await session.report()).summaries:
             sizes = f"{summary.measures.before:,} → {summary.measures.after:,} tokens"
-            print(f"{summary.handle} stands for {summary.first}–{summary.last}, {sizes}, by {summary.by}")
-        await session.close()  # a summary that is still being written is given up, and leaves nothing
+            print(f"{summary.handle} replaces {summary.first}–{summary.last}, {sizes}, by {summary.by}")
+        await session.close()  # cancels a summary that is still being written
 
 
 asyncio.run(main())

@@ -1,6 +1,6 @@
-"""A session behind `foveal serve`, used with nothing but the standard library: any language can do the same.
+"""Uses the HTTP API of `foveal serve` with the standard library only; any language can do the same.
 
-Set FOVEAL_URL to use a server that runs already; otherwise one is started for this example, in a folder of its own.
+Set FOVEAL_URL to use a running server. Otherwise the example starts one in a temporary folder.
 """
 
 import json
@@ -17,7 +17,7 @@ from typing import Any
 
 @contextmanager
 def serving() -> Iterator[str]:
-    """The address of a server."""
+    """Yield the URL of a server."""
     if url := os.environ.get("FOVEAL_URL"):
         yield url
         return
@@ -38,7 +38,7 @@ def serving() -> Iterator[str]:
 
 
 def ask(method: str, url: str, body: Any = None) -> Any:
-    """One request; what is answered."""
+    """Send one request and return the decoded response."""
     data = None if body is None else json.dumps(body).encode()
     asked = urllib.request.Request(url, data, {"Content-Type": "application/json"}, method=method)
     with urllib.request.urlopen(asked) as answer:
@@ -46,7 +46,7 @@ def ask(method: str, url: str, body: Any = None) -> Any:
 
 
 def turn(session: str, text: str) -> Iterator[tuple[str, Any]]:
-    """Say something, and get what happens as it happens."""
+    """Send a message and yield the events of the turn as they arrive."""
     data = json.dumps({"text": text}).encode()
     asked = urllib.request.Request(f"{session}/turns", data, {"Content-Type": "application/json"})
     with urllib.request.urlopen(asked) as stream:
@@ -64,13 +64,13 @@ with serving() as url:
     session = f"{url}/api/sessions/{made['id']}"
     print(f"a session with {made['model']}")
 
-    for happening, told in turn(session, "Which test fails?"):
-        if happening == "heard":
-            print(f"stored as {told['handle']}")
-        elif happening == "outcome":
-            print(f"{told['why']}: {told['text'][:60]}")
+    for event, data in turn(session, "Which test fails?"):
+        if event == "heard":
+            print(f"stored as {data['handle']}")
+        elif event == "outcome":
+            print(f"{data['why']}: {data['text'][:60]}")
 
-    for part in range(6):  # messages from elsewhere: stored, not answered
+    for part in range(6):  # messages from another source: stored, not answered
         said = {"role": "user", "content": f"What does part {part} do?"}
         answered = {
             "role": "assistant",

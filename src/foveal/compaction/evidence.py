@@ -8,7 +8,7 @@ may count and compare. In a thousand events with a megabyte of text this takes s
 from __future__ import annotations
 
 import re
-from collections import Counter
+import collections
 from collections.abc import Iterable, Iterator, Sequence, Set
 from functools import cached_property
 from itertools import islice
@@ -77,11 +77,11 @@ class Evidence:
         """Names that the user or the model wrote, in one or two messages only: what somebody cared about, and no
         other line is likely to tell again. Names that are shown elsewhere are not lost, and do not count."""
         uttered = [event for event in self.events if isinstance(event.fact, (UserSaid, ModelSaid))]
-        counts: Counter[bytes] = Counter()
+        counts: collections.Counter[bytes] = collections.Counter()
         for event in uttered[:: 1 + len(uttered) // SAMPLE]:
             said = _uttered(event)[:UTTERANCE].encode("utf-8", "surrogatepass")
             counts.update(set(said.translate(_NAMELIKE).split()))
-        found: Counter[str] = Counter()
+        found: collections.Counter[str] = collections.Counter()
         for word, times in counts.items():
             if times <= 2 and len(word) >= 5:
                 for name in names(word.decode()):

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter
+import collections
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
@@ -111,7 +111,7 @@ def vocabulary(conversations: Iterable[Conversation]) -> frozenset[str]:
         tasks.setdefault(title or f"\0{number}", []).append(conversation)
     asked = {task: set().union(*map(_asked, same)) for task, same in tasks.items()}
     wanted = set().union(*asked.values())
-    counts: Counter[str] = Counter()
+    counts: collections.Counter[str] = collections.Counter()
     for task, same in tasks.items():
         if asked[task]:
             counts.update(wanted & set().union(*map(_returned, same)))

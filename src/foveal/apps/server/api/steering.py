@@ -5,7 +5,8 @@ from __future__ import annotations
 from msgspec import UNSET
 from starlette.responses import Response
 
-from foveal import events, wire
+from foveal import wire
+from foveal.events import AnyFact, Compacted, UserSaid, kind
 from foveal.apps.server.api import shapes
 from foveal.apps.server.api.asking import Ask, answer
 from foveal.apps.server.api.shapes import Compact, NewMessages, Nothing, Pin, Undo
@@ -17,9 +18,9 @@ async def append(ask: Ask[NewMessages, Nothing]) -> Response:
     given = ask.body
     if (given.text is UNSET) == (given.messages is UNSET):
         raise Refusal(400, "send either `text` or `messages`", code="invalid_body")
-    facts: list[events.AnyFact] = []
+    facts: list[AnyFact] = []
     if given.text is not UNSET:
-        facts.append(events.UserSaid(content=given.text))
+        facts.append(UserSaid(content=given.text))
     else:
         messages = given.messages or []  # which is set, as text is not
         most: int = ask.service.ground.config.get("server.max_messages")
@@ -39,7 +40,7 @@ async def compact(ask: Ask[Compact, Nothing]) -> Response:
         return answer(shapes.Accepted(session=room.id, key=""), status=202)
     done = await room.compact(ask.body.focus)
     fact = done.event.fact
-    assert isinstance(fact, events.Compacted)
+    assert isinstance(fact, Compacted)
     return answer(
         shapes.Compacted(
             handle=done.event.handle,
@@ -59,7 +60,7 @@ async def undo(ask: Ask[Undo, Nothing]) -> Response:
         if ask.body.handle is None:
             raise Refusal(409, str(problem), code="nothing_to_undo") from None
         raise
-    return answer(shapes.Undone(handle=event.handle, kind=events.kind(event.fact)))
+    return answer(shapes.Undone(handle=event.handle, kind=kind(event.fact)))
 
 
 async def pin(ask: Ask[Pin, Nothing]) -> Response:

@@ -1,0 +1,311 @@
+"""Files written before all modules moved: they open, and show the same bytes.
+
+`data/before_move/make.py` wrote the files with the code of the commit that its docstring names, and with them what
+that code showed. Covered are:
+
+1. `sessions.db`: a SQLite store with ten sessions. Together they have every kind of event, every level of detail,
+   references to lines shown above, replaced instructions, tools, media, thinking, usage, snapshots, pins, undo,
+   rewind and expand, a refused request, summaries by a model and by the ledger, a summary that was prepared in the
+   background, a failed compaction, a fork, a continued session and an erased one.
+2. `contexts/*.jsonl`: logs of `Context` runs, for each preset in each dialect. They are read, written, rendered in
+   all dialects, and written again by the same run.
+3. `server.tar`: the folder of a `foveal serve` that was killed. It has two tenants, tokens, inbox, rooms, pairings,
+   chats, schedules, errands, jobs and drop-in conversations in each dialect.
+4. `foveal.toml`: a configuration with every key.
+
+Sentences for people (of reports and errors) are left out: they may be reworded. What a model sees and what the log
+has is compared byte for byte.
+
+The runs of 2 also fix what the policies decide. A change that decides differently on purpose deletes
+`test_the_same_run_writes_the_same_log`; the other tests stay.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import os
+import sqlite3
+import sys
+import tarfile
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Final, get_args
+
+import pytest
+
+import foveal
+from foveal import context as context_module
+from foveal.codec import decode, encode
+from foveal.config import load
+from foveal.events import (
+    Call,
+    Clipped,
+    Compacted,
+    Event,
+    Instructed,
+    Known,
+    Media,
+    Text,
+    Thinking,
+    Unknown,
+    kind,
+    parts,
+)
+from foveal.service import Service
+from foveal.service.chats import Chats, Message
+from foveal.service.pairing import Paired, Pairing
+from foveal.service.tokens import Caller, Tokens
+from serving import serving
+from standin import Answer, StandIn
+
+DATA: Final = Path(__file__).parent / "data" / "before_move"
+sys.path.insert(0, str(DATA))
+
+import observed  # noqa: E402
+
+Json = dict[str, Any]
+DEADLINE: Final = 60.0
+LEVELS: Final = {"full", "clipped", "masked", "summarised", "dropped", "-"}
+
+
+def unpacked(name: str) -> bytes:
+    return gzip.decompress((DATA / f"{name}.gz").read_bytes())
+
+
+SESSIONS: Final[Json] = json.loads(unpacked("sessions.json"))
+CONTEXTS: Final[dict[str, Json]] = {case["name"]: case for case in json.loads(unpacked("contexts.json"))}
+
+
+def log_of(name: str) -> list[bytes]:
+    return unpacked(f"contexts/{name}.jsonl").splitlines()
+
+
+def same(seen: Any, expected: Any, place: str = "") -> None:
+    """Compare part by part: a difference in a large value names its place."""
+    if isinstance(seen, dict) and isinstance(expected, dict) and seen.keys() == expected.keys():
+        for name in expected:
+            same(seen[name], expected[name], f"{place}/{name}")
+    elif isinstance(seen, list) and isinstance(expected, list) and len(seen) == len(expected):
+        for at, (one, other) in enumerate(zip(seen, expected, strict=True)):
+            same(one, other, f"{place}/{at}")
+    else:
+        assert seen == expected, place
+
+
+def plain(value: Any) -> Any:
+    return json.loads(json.dumps(value))
+
+
+def schema(path: Path) -> list[tuple[Any, ...]]:
+    connection = sqlite3.connect(path)
+    try:
+        made = connection.execute("SELECT type, name, sql FROM sqlite_schema ORDER BY type, name").fetchall()
+        numbers = [
+            connection.execute(f"PRAGMA {name}").fetchone() for name in ("application_id", "user_version")
+        ]
+        return [*made, *numbers]
+    finally:
+        connection.close()
+
+
+# ── what there is ────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory: pytest.TempPathFactory) -> list[Event]:
+    """The events of all fixtures but the server's."""
+
+    async def read() -> list[Event]:
+        path = tmp_path_factory.mktemp("stored") / "sessions.db"
+        path.write_bytes(unpacked("sessions.db"))
+        async with foveal.open_store(path) as store:
+            return [event for info in await store.sessions() for event in await store.read(info.id)]
+
+    return [*asyncio.run(read()), *(decode(line) for name in CONTEXTS for line in log_of(name))]
+
+
+def test_every_kind_of_event_part_and_level_occurs(stored: list[Event]) -> None:
+    facts = [event.fact for event in stored]
+    tags = {known.__struct_config__.tag for known in get_args(Known)}
+    assert {kind(fact) for fact in facts if not isinstance(fact, Unknown)} == tags
+    assert {kind(fact) for fact in facts if isinstance(fact, Unknown)} == {"dreamt"}
+    held = [part for fact in facts for part in parts(getattr(fact, "content", ""))]
+    assert {type(part) for part in held} >= {Text, Thinking, Call, Media}
+    lines = [line for one in (*SESSIONS["seen"].values(), *_seen()) for line in one.get("why", ())]
+    assert {line["level"] for line in lines} == LEVELS
+    assert {policy["policy"] for policy in CONTEXTS.values()} == set(foveal.PRESETS)
+    assert {fact.by for fact in facts if isinstance(fact, Compacted)} == {"ledger", "example/model"}
+    assert any(fact.sources for fact in facts if isinstance(fact, Clipped))
+    assert any(fact.replaces for fact in facts if isinstance(fact, Instructed))
+    assert {getattr(fact, "dialect", "") for fact in facts} >= {
+        "openai_chat",
+        "openai_responses",
+        "anthropic",
+    }
+
+
+def _seen() -> list[Json]:
+    return [case["seen"] for case in CONTEXTS.values()]
+
+
+# ── stores and logs ──────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("id", SESSIONS["settings"])
+def test_an_old_session_shows_the_same_and_goes_on_the_same(id: str, tmp_path: Path) -> None:
+    path = tmp_path / "sessions.db"
+    path.write_bytes(unpacked("sessions.db"))
+    before = schema(path)
+
+    async def look() -> Json:
+        async with foveal.open_store(path) as store:
+            return await observed.session_seen(store, id, SESSIONS["settings"][id])
+
+    same(plain(asyncio.run(look())), SESSIONS["seen"][id])
+    assert schema(path) == before
+
+
+def test_a_new_store_has_the_schema_of_the_old_one(tmp_path: Path) -> None:
+    old, new = tmp_path / "old.db", tmp_path / "new.db"
+    old.write_bytes(unpacked("sessions.db"))
+
+    async def make() -> None:
+        async with foveal.open_store(new) as store:
+            await store.append("one", [Event(0, foveal.UserSaid(content="Hello."))])
+
+    asyncio.run(make())
+    assert schema(new) == schema(old)
+
+
+@pytest.mark.parametrize("name", CONTEXTS)
+def test_an_old_log_is_read_written_and_rendered_the_same(name: str, tmp_path: Path) -> None:
+    lines, case = log_of(name), CONTEXTS[name]
+    events = [decode(line) for line in lines]
+    assert [encode(event) for event in events] == lines
+
+    async def look() -> Json:
+        async with foveal.open_store(tmp_path / "log.db") as store:
+            return await observed.log_seen(store, events, case)
+
+    same(plain(asyncio.run(look())), case["session"])
+
+
+@pytest.mark.parametrize("name", CONTEXTS)
+def test_the_same_run_writes_the_same_log(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The time that a summariser takes is part of the log.
+    clocks = SimpleNamespace(time=time.time, monotonic=lambda: 0.0)
+    monkeypatch.setattr(context_module, "time", clocks)
+    case = CONTEXTS[name]
+    context, fits = observed.run_context(case)
+    assert [encode(event) for event in context.log] == log_of(name)
+    assert [observed.digest(fit) for fit in fits] == case["fits"]
+    same(plain(fits[-1]), case["last"])
+    same(plain(observed.context_seen(context)), case["seen"])
+
+
+# ── a server ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """The folder of a server that was killed."""
+    packed = tmp_path / "server.tar"
+    packed.write_bytes(unpacked("server.tar"))
+    with tarfile.open(packed) as tar:
+        tar.extractall(tmp_path / "server", filter="data")
+    return tmp_path / "server"
+
+
+def script(number: int) -> Answer:
+    return Answer(text=f"Answer {number}: the parser is fine.", thought=f"Thought {number}.")
+
+
+def test_an_old_server_folder_shows_the_same_and_its_open_work_is_done(folder: Path) -> None:
+    told = json.loads(unpacked("server.json"))
+    before = {
+        name: schema(folder / name) for name in ("service.db", "tenants/default.db", "tenants/second.db")
+    }
+    path = os.pathsep.join(
+        [*filter(None, [os.environ.get("PYTHONPATH")]), str(Path(__file__).parent), str(DATA)]
+    )
+    with StandIn(script=script) as standin:
+        addresses = {"server.openai_url": standin.openai, "server.anthropic_url": standin.anthropic}
+        with serving(
+            folder=folder,
+            settings=told["settings"] | addresses,
+            environment={"PYTHONPATH": path},
+            provider="observed:provider",
+        ) as server:
+            seen = observed.server_seen(server.url, told["old"]["tokens"], told["old"], standin.requests)
+            _until_done(folder)
+            assert server.stop() == 0
+    same(plain(seen), told["seen"])
+    assert {name: schema(folder / name) for name in before} == before
+
+
+def test_a_new_server_has_the_schema_of_the_old_one(folder: Path, tmp_path: Path) -> None:
+    async def make() -> None:
+        config = load(tmp_path, environ={}, user_folder=tmp_path)
+        async with Service.open(config, folder=tmp_path / "new", environment={}) as service:
+            assert not await Tokens(service.ground.cabinet).list()
+
+    asyncio.run(make())
+    assert schema(tmp_path / "new" / "service.db") == schema(folder / "service.db")
+
+
+def _until_done(folder: Path) -> None:
+    """The job that was begun and the errand that no worker had seen are done, each once."""
+    end = time.monotonic() + DEADLINE
+    while rows(folder / "service.db", "SELECT id FROM errands"):
+        assert time.monotonic() < end, rows(folder / "work.db", "SELECT name, status FROM workflow_status")
+        time.sleep(0.05)
+    jobs = rows(folder / "work.db", "SELECT name, queue_name FROM workflow_status")
+    assert jobs == [("errand", "errands")] * 3
+
+
+def rows(path: Path, query: str) -> list[tuple[Any, ...]]:
+    connection = sqlite3.connect(path, timeout=DEADLINE)
+    try:
+        return connection.execute(query).fetchall()
+    finally:
+        connection.close()
+
+
+def test_old_tokens_pairings_and_chats_are_known(folder: Path, tmp_path: Path) -> None:
+    old, now = json.loads(unpacked("server.json"))["old"], observed.START + 180
+
+    async def look() -> None:
+        config = load(tmp_path, environ={}, user_folder=tmp_path)
+        async with Service.open(config, folder=folder, environment={}) as service:
+            cabinet = service.ground.cabinet
+            tokens, pairing, chats = Tokens(cabinet), Pairing(cabinet), Chats(cabinet)
+            listed = [(one.tenant, one.label, one.created, one.revoked) for one in await tokens.list()]
+            assert sorted(listed, key=str) == [
+                ("default", "of default", now, None),
+                ("second", "of second", now, None),
+                ("second", "old", now, now + 1),
+            ]
+            callers = {name: await tokens.tenant_of(secret) for name, secret in old["tokens"].items()}
+            assert callers["revoked"] is None
+            assert isinstance(callers["second"], Caller)
+            assert callers["second"].tenant == "second"
+            assert await pairing.list() == (Paired(face="telegram", user=42, since=now),)
+            assert await pairing.wait("discord", 77, now=now + 600) == 3_000
+            assert await pairing.claim("discord", old["codes"]["discord"], 78, now=now + 599)
+            assert await chats.session("telegram", 42) == "telegram-42-2"
+            waiting = Message(key="m2", chat=42, session="telegram-42-2")
+            assert await chats.open("telegram", now=now) == [waiting]
+            assert not await chats.once("discord", "c1", chat=77, now=now)
+
+    asyncio.run(look())
+
+
+# ── a configuration ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_an_old_configuration_means_the_same(tmp_path: Path) -> None:
+    config = load(tmp_path, environ={}, user_folder=DATA)
+    same(plain(observed.config_seen(config)), json.loads(unpacked("config.json")))
