@@ -8,10 +8,10 @@ PIP := $(PY) -m pip --disable-pip-version-check -q
 .PHONY: chat serve test lint bench soak refresh-models clean
 
 chat: $(VENV)/.chat
-	@$(PY) -m foveal.apps.entry chat
+	@$(PY) -m foveal.apps chat
 
 serve: $(VENV)/.serve
-	@$(PY) -m foveal.apps.entry serve
+	@$(PY) -m foveal.apps serve
 
 test: $(VENV)/.test
 	@$(VENV)/bin/ruff check .

@@ -14,18 +14,18 @@ from typing import Any, Final
 from bench.bench_ledger import DATA, rows_of
 from bench.measure import Row, best_after, best_of, progress, shown
 from bench.work import AGENT, messages
-from foveal.compaction.asking import Ask, Draft, Failure
-from foveal.compaction.ledger import ledger
-from foveal.compaction.plan import Plan
-from foveal.compaction.unasked import Outcome
-from foveal.engine import Engine
-from foveal.events import Event
-from foveal.fold import effective
-from foveal.job import Job
-from foveal.setup import setup
-from foveal.summarise import Summariser
-from foveal.tokens import counter
-from foveal.wire import openai_chat
+from foveal.core.compaction.ledger.ledger import ledger
+from foveal.core.compaction.plan import Plan
+from foveal.core.compaction.protocol import Ask, Draft, Failure
+from foveal.core.compaction.summariser import Summariser
+from foveal.core.compaction.writing import CompactionOutcome
+from foveal.core.engine.engine import Engine
+from foveal.core.engine.settings import engine_settings
+from foveal.core.engine.summary_job import SummaryJob
+from foveal.core.log.events import Event
+from foveal.core.tokens.counter import counter
+from foveal.core.view.fold import effective
+from foveal.core.wire.openai_chat import read
 
 EVENTS: Final = 1_000
 ROOMS: Final = (400, 3_000, 20_000)
@@ -47,7 +47,7 @@ TARGETS: Final = {"synthetic": 0.010, "recorded": 0.020}
 
 
 def events_of(chat: Sequence[Any]) -> list[Event]:
-    facts = (fact for chunk in openai_chat.read(chat) for fact in chunk.facts)
+    facts = (fact for chunk in read.read(chat) for fact in chunk.facts)
     return [Event(seq, fact) for seq, fact in enumerate(islice(facts, EVENTS))]
 
 
@@ -66,12 +66,12 @@ def _whole(kind: str, name: str, events: list[Event]) -> Row:
 
     The note gives the time to write the request separately, because the model call after it takes seconds."""
     progress(f"compaction: {kind}{name}, plan, validation and ledger …")
-    made = setup("gpt-4.1", window=200_000, policy="handoff", tokenizer="o200k_base")
+    made = engine_settings("gpt-4.1", window=200_000, policy="handoff", tokenizer="o200k_base")
     engine = Engine(*made, log=events)
     assert engine.view.units  # tokens were counted when the events were appended
     request = best_of(3, lambda: _asked(engine))
 
-    def work(talk: Generator[Ask, Draft | Failure, Outcome]) -> None:
+    def work(talk: Generator[Ask, Draft | Failure, CompactionOutcome]) -> None:
         assert isinstance(engine.plan(reason="hand"), Plan)
         with suppress(StopIteration):
             talk.send(Draft(text=ANSWER, stop="end"))
@@ -85,11 +85,11 @@ def _whole(kind: str, name: str, events: list[Event]) -> Row:
     )
 
 
-def _asked(engine: Engine) -> Generator[Ask, Draft | Failure, Outcome]:
+def _asked(engine: Engine) -> Generator[Ask, Draft | Failure, CompactionOutcome]:
     """Return a compaction that waits for the model's first answer."""
     plan = engine.plan(reason="hand")
     assert isinstance(plan, Plan)
-    talk = Job.of(engine, plan, effective(engine.log)).talk([Summariser(str)], prompt="")
+    talk = SummaryJob.of(engine, plan, effective(engine.log)).talk([Summariser(str)], prompt="")
     next(talk)
     return talk
 

@@ -142,7 +142,7 @@ def _upstream() -> Iterator[int]:
 @contextmanager
 def _server(folder: str, settings: list[str]) -> Iterator[tuple[int, int]]:
     """Start a server on a free port; yield the port and the process id."""
-    command = [sys.executable, "-m", "foveal.apps.entry", "serve", "--port", "0", "--folder", folder]
+    command = [sys.executable, "-m", "foveal.apps", "serve", "--port", "0", "--folder", folder]
     command += [part for setting in settings for part in ("--set", setting)]
     log = os.path.join(folder, "stderr")
     with open(log, "w+", encoding="utf-8") as errors, subprocess.Popen(command, stderr=errors) as process:

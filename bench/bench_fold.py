@@ -14,13 +14,13 @@ from typing import Any, Final, get_args
 
 from bench.measure import Row, best_after, best_of, progress
 from bench.work import Json, messages
-from foveal import wire
-from foveal.events import AnyFact, Dialect, Dropped, Event
-from foveal.fold import fold
-from foveal.meter import Meter
-from foveal.render import Renderer
-from foveal.tokens import counter
-from foveal.view import View
+from foveal.core import wire
+from foveal.core.log.events import AnyFact, Dialect, Dropped, Event
+from foveal.core.tokens.counter import counter
+from foveal.core.tokens.message_tokens import MessageTokens
+from foveal.core.view.fold import fold
+from foveal.core.view.request import Renderer
+from foveal.core.view.view import View
 
 LONG: Final = 100_000
 ITEMS: Final = 1_000
@@ -30,13 +30,13 @@ SPACING: Final = 50
 
 
 def rows() -> Iterator[Row]:
-    meter = Meter(counter("estimate"))
+    meter = MessageTokens(counter("estimate"))
     progress(f"fold: a history of {LONG:,} messages …")
     yield from _folding(events(facts(messages(LONG))), meter)
     yield from _normalising(flawed(messages(ITEMS + 2)), meter)
 
 
-def _folding(log: list[Event], meter: Meter) -> Iterator[Row]:
+def _folding(log: list[Event], meter: MessageTokens) -> Iterator[Row]:
     seconds = best_of(5, lambda: fold(log, meter))
     yield Row(f"fold {LONG:,} messages", seconds, limit=FOLDED, note="all visible, nothing counted")
     reduced = events(dropping(event.fact for event in log))
@@ -44,11 +44,11 @@ def _folding(log: list[Event], meter: Meter) -> Iterator[Row]:
     yield Row(
         f"fold {LONG:,} messages and their drops", best_of(5, lambda: fold(reduced, meter)), "s", FOLDED, note
     )
-    seconds = best_of(1, lambda: fold(log, Meter(meter.counter)).units)
+    seconds = best_of(1, lambda: fold(log, MessageTokens(meter.counter)).units)
     yield Row(f"fold {LONG:,} messages and count all of them", seconds, note="estimate")
 
 
-def _normalising(given: list[Json], meter: Meter) -> Iterator[Row]:
+def _normalising(given: list[Json], meter: MessageTokens) -> Iterator[Row]:
     log = events(facts(given))
     view = fold(log, meter)
     for dialect in filter(None, get_args(Dialect)):
@@ -80,7 +80,7 @@ def _writing(view: View, dialect: wire.Wire) -> Iterator[Row]:
     yield Row(f"{what}, warm", warm, limit=NORMALISED, note="each step written before; compared and copied")
 
 
-def normalised(given: Sequence[Json], target: Dialect, meter: Meter) -> list[Json]:
+def normalised(given: Sequence[Json], target: Dialect, meter: MessageTokens) -> list[Json]:
     """Return chat messages as valid messages of the `target` dialect."""
     view = fold(events(facts(given)), meter)
     return Renderer().render(view, wire.wire(target))[0]

@@ -3,7 +3,7 @@
 Recorded compactions: at each compaction of the openhands recordings (pi has none on record), the ledger gets the
 events that were hidden by then and as many tokens (o200k) as the recorded summary took. Wanted are the needs of
 later calls, up to the next compaction, that occur in hidden results and nowhere else: neither in a kept message
-nor in a later one (`foveal.replay.needs` defines a need). Needs that the agent fetched again before using them are
+nor in a later one (`foveal.replay.recall_score` defines a need). Needs that the agent fetched again before using them are
 counted separately: they were wanted too, but some of them would have been fetched anyway.
 
 Simulated compactions: the same in recordings without compactions. At 40, 60 and 80 % of a conversation, all but
@@ -28,12 +28,12 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from bench.measure import Row, progress
-from foveal.compaction.ledger import ledger
-from foveal.events import AnyFact, Event, ModelSaid, ToolReturned, calls_of, text_of
-from foveal.replay.needs import Need, argument_texts, needs, stands, vocabulary
-from foveal.skeleton import names
-from foveal.tokens import counter
-from foveal.wire import openai_chat
+from foveal.core.compaction.ledger.ledger import ledger
+from foveal.core.log.events import AnyFact, Event, ModelSaid, ToolReturned, calls_of, text_of
+from foveal.core.reduction.placeholder import names
+from foveal.core.tokens.counter import counter
+from foveal.core.wire.openai_chat import read
+from foveal.replay.recall_score import Need, argument_texts, needs, stands, vocabulary
 
 DATA: Final = Path(__file__).parents[2] / "shared" / "data"
 AGENTS: Final = ("openhands", "pi", "miniswe", "moatless", "swesmith", "claude_code", "codex", "cline", "roo")
@@ -170,7 +170,7 @@ def _facts(messages: Sequence[Any]) -> tuple[list[AnyFact], list[int]]:
     """Return the facts and, for each message and the end, the index of its first fact."""
     facts: list[AnyFact] = []
     places: list[int] = []
-    for chunk in openai_chat.read(messages):
+    for chunk in read.read(messages):
         places += [len(facts)] * chunk.messages
         facts += chunk.facts
     return facts, [*places, len(facts)]

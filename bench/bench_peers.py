@@ -26,8 +26,8 @@ from bench.measure import Row, Turns, best_of, progress, shown, timed
 from bench.peers import MODEL, Trimmer, missing, normalisers, trimmers
 from bench.work import Json, messages
 from foveal import Context
-from foveal.meter import Meter
-from foveal.tokens import counter
+from foveal.core.tokens.counter import counter
+from foveal.core.tokens.message_tokens import MessageTokens
 
 SIZES: Final = (500, 5_000)
 BUDGET: Final = 8_000
@@ -117,7 +117,7 @@ def _turns(stream: list[Json], size: int, context: Context) -> Turns:
 
 def _normalising() -> Iterator[Row]:
     given = messages(ITEMS)
-    meter = Meter(counter("estimate"))
+    meter = MessageTokens(counter("estimate"))
     for peer in normalisers():
         ours = best_of(20, lambda peer=peer: normalised(given, peer.target, meter))
         theirs = deepcopy(given)

@@ -23,11 +23,11 @@ import apsw
 
 from bench import work
 from bench.measure import Row, progress
-from foveal.codec import encode
-from foveal.events import AnyFact, Event
+from foveal.core.log.codec import encode
+from foveal.core.log.events import AnyFact, Event
+from foveal.core.wire import wire
 from foveal.ports import Checkpoint
 from foveal.stores import Durability, SqliteStore, open_store
-from foveal.wire import wire
 
 DATA: Final = Path(__file__).parents[2] / "shared" / "data"
 MANY: Final = 100_000

@@ -10,8 +10,8 @@ from importlib.util import find_spec
 from typing import Any, Final, NamedTuple
 
 from bench.work import Json
-from foveal.events import Dialect
-from foveal.tokens import counter
+from foveal.core.log.events import Dialect
+from foveal.core.tokens.counter import counter
 
 MODEL: Final = "gpt-4.1"
 PACKAGES: Final = {"langchain_core": "langchain-core", "litellm": "litellm"}

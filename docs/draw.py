@@ -21,11 +21,10 @@ from typing import Any
 from picture import terminal
 
 import foveal
-from foveal import PRESETS, skeleton
-from foveal.budget import Caps
-from foveal.clip import Limits
-from foveal.engine import Engine
-from foveal.events import (
+from foveal import PRESETS
+from foveal.core.engine.engine import Engine
+from foveal.core.engine.report import event_status
+from foveal.core.log.events import (
     AnyFact,
     Call,
     Compacted,
@@ -41,13 +40,15 @@ from foveal.events import (
     kind,
     text_of,
 )
-from foveal.fold import effective
-from foveal.models import model
-from foveal.policies import Moment, Policy, policy
-from foveal.report import line
-from foveal.session import Session
+from foveal.core.models.budget import Caps
+from foveal.core.models.model import model
+from foveal.core.policies import Moment, Policy, policy
+from foveal.core.reduction import placeholder
+from foveal.core.reduction.truncation import Limits
+from foveal.core.tokens.counter import Estimate
+from foveal.core.view.fold import effective
+from foveal.sessions.session import Session
 from foveal.stores import MemoryStore
-from foveal.tokens import Estimate
 
 ROOT = Path(__file__).parent.parent
 DRAWN = re.compile(r"(<!-- drawn: (\w+) -->\n```text\n)(.*?)(```)", re.DOTALL)
@@ -85,7 +86,7 @@ def conversation(chosen: Policy, *, window: int, steps: int = 4, lines: int = 24
 def level(engine: Engine, event: Event) -> str:
     """Return the level and the tokens of an event."""
     counts = any(event is other for other in effective(engine.log))
-    told = line(engine, event, counts=counts)
+    told = event_status(engine, event, counts=counts)
     return "" if told.level == "-" else f"{told.level} {told.tokens or ''}".strip()
 
 
@@ -98,7 +99,7 @@ def about(event: Event) -> str:
     fact = event.fact
     match fact:
         case ModelSaid(content=(Call() as call,)):
-            words = f"calls {call.name}: {skeleton.subject(call)}"
+            words = f"calls {call.name}: {placeholder.subject(call)}"
         case ToolReturned():
             words = f"{text_of(fact.content).count(chr(10)) + 1} lines"
         case Compacted(rule=""):
@@ -353,11 +354,11 @@ def commands(*lines: str) -> str:
     told = []
     with tempfile.TemporaryDirectory() as folder:
         for name in ("codex.jsonl", "claude_code.jsonl"):
-            (Path(folder) / name).write_bytes((ROOT / "tests" / "transcripts" / name).read_bytes())
+            (Path(folder) / name).write_bytes((ROOT / "tests" / "data" / "transcripts" / name).read_bytes())
         for command in ("import codex.jsonl claude_code.jsonl", *lines):
             wanted = {**os.environ, "PYTHONIOENCODING": "utf-8", "TZ": "UTC", "FOVEAL_STORE": "chats.db"}
             done = subprocess.run(
-                [sys.executable, "-m", "foveal.apps.cli", *command.split()],
+                [sys.executable, "-m", "foveal.apps", *command.split()],
                 capture_output=True, encoding="utf-8", check=True, cwd=folder, env=wanted,
             )  # fmt: skip
             told.append("\n".join([f"$ foveal {command}", *map(str.rstrip, done.stdout.splitlines())]) + "\n")

@@ -134,7 +134,7 @@ def test_the_core_never_imports_the_shell(module: str) -> None:
     assert {name for name in ours(module) if in_shell(name)} == set()
 
 
-ROOTS: Final = ("foveal.apps.entry", "foveal.apps.serve")
+ROOTS: Final = ("foveal.apps.__main__", "foveal.apps.serve")
 """The program, and the process that runs server and gateways: they put apps together."""
 
 
@@ -150,11 +150,11 @@ DIALECTS: Final = ("anthropic", "openai_chat", "openai_responses")
 
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_a_dialect_knows_no_other(dialect: str) -> None:
-    own = {f"foveal.wire.{dialect}", f"foveal.wire._{dialect.removeprefix('openai_')}_write"}
+    own = {f"foveal.core.wire.{dialect}", f"foveal.core.wire._{dialect.removeprefix('openai_')}_write"}
     others = {
         name
         for other in DIALECTS
-        for name in (f"foveal.wire.{other}", f"foveal.wire._{other.removeprefix('openai_')}_write")
+        for name in (f"foveal.core.wire.{other}", f"foveal.core.wire._{other.removeprefix('openai_')}_write")
     } - own
     for module in own & modules().keys():
         assert not ours(module) & others
@@ -163,14 +163,14 @@ def test_a_dialect_knows_no_other(dialect: str) -> None:
 def test_the_wire_knows_nothing_of_views_budgets_and_policies() -> None:
     above = {"view", "steps", "budget", "policies", "engine", "report", "render", "meter", "tokens", "models"}
     for module in modules():
-        if module.startswith("foveal.wire"):
+        if module.startswith("foveal.core.wire"):
             used = {name.split(".")[1] for name in ours(module) if name.count(".")}
             assert not used & above, module
 
 
 def test_events_are_the_ground_that_everything_stands_on() -> None:
     assert ours("foveal.errors") == set()
-    assert ours("foveal.events") <= {"foveal.errors"}
+    assert ours("foveal.core.log.events") <= {"foveal.errors"}
 
 
 def test_no_code_is_ever_built_from_data() -> None:

@@ -38,9 +38,9 @@ import pytest
 
 import foveal
 from foveal import context as context_module
-from foveal.codec import decode, encode
 from foveal.config import load
-from foveal.events import (
+from foveal.core.log.codec import decode, encode
+from foveal.core.log.events import (
     Call,
     Clipped,
     Compacted,
@@ -54,12 +54,12 @@ from foveal.events import (
     kind,
     parts,
 )
-from foveal.service import Service
-from foveal.service.chats import Chats, Message
-from foveal.service.pairing import Paired, Pairing
-from foveal.service.tokens import Caller, Tokens
-from serving import serving
-from standin import Answer, StandIn
+from foveal.server import Service
+from foveal.server.auth_tokens import AuthTokens, TokenCaller
+from foveal.server.chats import ChatMessage, Chats
+from foveal.server.pairing import Paired, Pairing
+from support.provider_stand_in import Answer, StandIn
+from support.serve_process import serving
 
 DATA: Final = Path(__file__).parent / "data" / "before_move"
 sys.path.insert(0, str(DATA))
@@ -250,7 +250,7 @@ def test_a_new_server_has_the_schema_of_the_old_one(folder: Path, tmp_path: Path
     async def make() -> None:
         config = load(tmp_path, environ={}, user_folder=tmp_path)
         async with Service.open(config, folder=tmp_path / "new", environment={}) as service:
-            assert not await Tokens(service.ground.cabinet).list()
+            assert not await AuthTokens(service.ground.database).list()
 
     asyncio.run(make())
     assert schema(tmp_path / "new" / "service.db") == schema(folder / "service.db")
@@ -280,8 +280,8 @@ def test_old_tokens_pairings_and_chats_are_known(folder: Path, tmp_path: Path) -
     async def look() -> None:
         config = load(tmp_path, environ={}, user_folder=tmp_path)
         async with Service.open(config, folder=folder, environment={}) as service:
-            cabinet = service.ground.cabinet
-            tokens, pairing, chats = Tokens(cabinet), Pairing(cabinet), Chats(cabinet)
+            database = service.ground.database
+            tokens, pairing, chats = AuthTokens(database), Pairing(database), Chats(database)
             listed = [(one.tenant, one.label, one.created, one.revoked) for one in await tokens.list()]
             assert sorted(listed, key=str) == [
                 ("default", "of default", now, None),
@@ -290,13 +290,13 @@ def test_old_tokens_pairings_and_chats_are_known(folder: Path, tmp_path: Path) -
             ]
             callers = {name: await tokens.tenant_of(secret) for name, secret in old["tokens"].items()}
             assert callers["revoked"] is None
-            assert isinstance(callers["second"], Caller)
+            assert isinstance(callers["second"], TokenCaller)
             assert callers["second"].tenant == "second"
             assert await pairing.list() == (Paired(face="telegram", user=42, since=now),)
             assert await pairing.wait("discord", 77, now=now + 600) == 3_000
             assert await pairing.claim("discord", old["codes"]["discord"], 78, now=now + 599)
             assert await chats.session("telegram", 42) == "telegram-42-2"
-            waiting = Message(key="m2", chat=42, session="telegram-42-2")
+            waiting = ChatMessage(key="m2", chat=42, session="telegram-42-2")
             assert await chats.open("telegram", now=now) == [waiting]
             assert not await chats.once("discord", "c1", chat=77, now=now)
 

@@ -11,8 +11,8 @@ import openai
 import pytest
 
 from foveal import Context
-from foveal.events import Used
-from standin import Answer, Request, StandIn, looping
+from foveal.core.log.events import Used
+from support.provider_stand_in import Answer, Request, StandIn, looping
 
 WINDOW = 6_000
 ANSWER = 700

@@ -13,8 +13,17 @@ from openai.types.chat import ChatCompletionMessage
 
 import foveal
 from foveal import ContextOverflow, MalformedMessage, UnknownHandle
-from foveal.events import Clipped, Dropped, Instructed, Masked, Rewound, SnapshotTaken, UserSaid, kind
-from histories import (
+from foveal.core.log.events import (
+    Clipped,
+    Dropped,
+    Instructed,
+    Masked,
+    Rewound,
+    SnapshotTaken,
+    UserSaid,
+    kind,
+)
+from support.histories import (
     PIXEL,
     Json,
     answered,
@@ -29,7 +38,7 @@ from histories import (
     strings,
     user,
 )
-from legal import check_anthropic, check_chat
+from support.legality import check_anthropic, check_chat
 
 SYSTEM = {"role": "system", "content": "You are careful."}
 

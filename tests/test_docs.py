@@ -17,12 +17,12 @@ import pytest
 
 import foveal
 from foveal import BadSetting, Limits, Policy
-from standin import Answer, StandIn
+from support.paths import ROOT
+from support.provider_stand_in import Answer, StandIn
 
-ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "docs"))
 
-import draw  # noqa: E402
+import draw
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "AGENTS.md", ROOT / "CHANGELOG.md"]
 PAGES += sorted((ROOT / "docs").glob("*.md"))

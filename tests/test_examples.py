@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from standin import StandIn
+from support.paths import ROOT
+from support.provider_stand_in import StandIn
 
-ROOT = Path(__file__).parent.parent
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 SAYS = {
     "01_three_lines": ["(measured)", "cache ", "prefix break"],

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from effort import bounded, seconds
 from foveal import ContextOverflow, FovealError
-from foveal.events import Clipped, Masked
-from histories import (
+from foveal.core.log.events import Clipped, Masked
+from support.effort import bounded, seconds
+from support.histories import (
     CHECKS,
     DIALECTS,
     Json,
@@ -28,7 +28,7 @@ from histories import (
     user,
     wire_bytes,
 )
-from legal import check_chat
+from support.legality import check_chat
 
 ODD = {
     "lone surrogate": "before \ud800 after \udfff end",

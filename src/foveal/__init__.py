@@ -7,8 +7,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from foveal.clip import Limits
     from foveal.context import Context
+    from foveal.core.compaction.summariser import Summariser
+    from foveal.core.engine.report import Report
+    from foveal.core.log.events import Event, Instructed, ModelSaid, ToolReturned, UserSaid
+    from foveal.core.models.model import Model, model
+    from foveal.core.policies.presets import PRESETS, Policy, policy
+    from foveal.core.reduction.truncation import Limits
     from foveal.errors import (
         BadSetting,
         Conflict,
@@ -23,19 +28,14 @@ if TYPE_CHECKING:
         UnknownSession,
         UnreadableEvent,
     )
-    from foveal.events import Event, Instructed, ModelSaid, ToolReturned, UserSaid
-    from foveal.models import Model, model
-    from foveal.policies.settings import PRESETS, Policy, policy
-    from foveal.recall import Recall
-    from foveal.report import Report
-    from foveal.session import Session
+    from foveal.recall.recall import Recall
+    from foveal.sessions.session import Session
     from foveal.stores import open_store
-    from foveal.summarise import Summariser
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "clip": ("Limits",),
+    "core.reduction.truncation": ("Limits",),
     "context": ("Context",),
     "errors": (
         "BadSetting",
@@ -51,14 +51,14 @@ _HOMES = {
         "UnknownSession",
         "UnreadableEvent",
     ),
-    "events": ("Event", "Instructed", "ModelSaid", "ToolReturned", "UserSaid"),
-    "models": ("Model", "model"),
-    "policies.settings": ("PRESETS", "Policy", "policy"),
-    "recall": ("Recall",),
-    "report": ("Report",),
-    "session": ("Session",),
+    "core.log.events": ("Event", "Instructed", "ModelSaid", "ToolReturned", "UserSaid"),
+    "core.models.model": ("Model", "model"),
+    "core.policies.presets": ("PRESETS", "Policy", "policy"),
+    "recall.recall": ("Recall",),
+    "core.engine.report": ("Report",),
+    "sessions.session": ("Session",),
     "stores": ("open_store",),
-    "summarise": ("Summariser",),
+    "core.compaction.summariser": ("Summariser",),
 }
 _HOME = {name: f"foveal.{module}" for module, names in _HOMES.items() for name in names}
 

@@ -23,14 +23,17 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast
 
 from msgspec import Raw
 
-from foveal import wire
-from foveal.calls import Calls
-from foveal.clip import Limits
-from foveal.compaction.plan import Plan, Refused
-from foveal.compaction.unasked import Outcome
-from foveal.engine import Engine
-from foveal.errors import BadSetting, ContextOverflow, MalformedMessage, NotCompacted, UnknownHandle
-from foveal.events import (
+from foveal.core import wire
+from foveal.core.compaction.plan import NoPlan, Plan
+from foveal.core.compaction.summariser import Summarise, SummaryProgress, chain, prompt_text, write
+from foveal.core.compaction.writing import CompactionOutcome
+from foveal.core.engine.engine import Engine
+from foveal.core.engine.history_diff import MESSAGES, HistoryChange, MessageHistory
+from foveal.core.engine.report import EventStatus, Report, event_status, report
+from foveal.core.engine.sent_requests import SentRequests
+from foveal.core.engine.settings import GivenSettings, engine_settings
+from foveal.core.engine.summary_job import SummaryJob
+from foveal.core.log.events import (
     REDUCTIONS,
     AnyFact,
     Compacted,
@@ -49,21 +52,17 @@ from foveal.events import (
     ToolReturned,
     parse_handle,
 )
-from foveal.expand import check_undo, expansion, no_room
-from foveal.fold import effective
-from foveal.history import Change, History
-from foveal.job import Job
-from foveal.models import Model
-from foveal.policies import Moment
-from foveal.recognise import MESSAGES
-from foveal.render import Renderer
-from foveal.report import Line, Report, line, report
-from foveal.setup import Settings, setup
-from foveal.summarise import Progress, Summarise, chain, prompt_text, write
-from foveal.view import hidden_by
+from foveal.core.models.model import Model
+from foveal.core.policies import Moment
+from foveal.core.reduction.truncation import Limits
+from foveal.core.reduction.undo import check_undo, expansion, no_room
+from foveal.core.view.fold import effective
+from foveal.core.view.request import Renderer
+from foveal.core.view.view import hidden_by
+from foveal.errors import BadSetting, ContextOverflow, MalformedMessage, NotCompacted, UnknownHandle
 
 if TYPE_CHECKING:
-    from foveal.recall import Recall
+    from foveal.recall.recall import Recall
 
 T = TypeVar("T")
 
@@ -78,20 +77,20 @@ class Context:
         dialect: Dialect = "",
         summarise: Summarise | Sequence[Summarise] | None = None,
         prompt: str = "",
-        progress: Callable[[Progress], None] | None = None,
+        progress: Callable[[SummaryProgress], None] | None = None,
         clock: Callable[[], float] | None = None,
-        **settings: Unpack[Settings],
+        **settings: Unpack[GivenSettings],
     ) -> None:
-        """`settings` are those of `foveal.setup.Settings`: policy, window, reserve, caps, tokenizer. The dialect
+        """`settings` are those of `foveal.core.engine.settings.Settings`: policy, window, reserve, caps, tokenizer. The dialect
         is recognised from the messages; name it where they leave it open. `summarise` writes summaries: a callable
         that is given a request, or several to fall back on; without it, they are written from the log alone.
         `prompt` is a text, or `file://…`, in place of ours."""
-        self._engine = Engine(*setup(model, **settings))
+        self._engine = Engine(*engine_settings(model, **settings))
         self._clock = clock or time.time
         self._lock = RLock()
         self._renderer = Renderer()
-        self._calls = Calls()
-        self._history = History()
+        self._calls = SentRequests()
+        self._history = MessageHistory()
         self._summarisers = chain(summarise)
         self._prompt = prompt_text(prompt)
         self._progress = progress
@@ -136,7 +135,9 @@ class Context:
         """Record messages that follow those taken so far; for loops that would rather not resend the rest."""
         with self._lock:
             with self._in_dialect(messages, (), None):
-                change = Change(len(self._history.taken), [], list(self._wire.read(messages)), messages)
+                change = HistoryChange(
+                    len(self._history.taken), [], list(self._wire.read(messages)), messages
+                )
             self._take(change)
 
     def observe(self, report: Any) -> None:
@@ -168,12 +169,12 @@ class Context:
         with self._lock:
             return report(self._engine, calls=self._calls.count, breaks=self._calls.breaks)
 
-    def why(self, name: str | int) -> Line:
+    def why(self, name: str | int) -> EventStatus:
         """How one event stands in the next request: its level, its tokens, the rule and the event behind it."""
         with self._lock:
             event = self._event(name)
             counts = any(event is other for other in effective(self._engine.log))
-            return line(self._engine, event, counts=counts)
+            return event_status(self._engine, event, counts=counts)
 
     def original(self, name: str | int) -> str:
         """The whole text of an event, whatever is shown of it."""
@@ -187,9 +188,12 @@ class Context:
             return tuple(self._engine.log)
 
     def recall(self, name: str, arguments: str | Mapping[str, Any]) -> str:
-        """Answer a model's call of `recall_search` or `recall_read` (offer them with `foveal.recall.tools`): looks
+        """Answer a model's call of `recall_search` or `recall_read` (offer them with `foveal.recall.recall.tools`): looks
         into the whole log, also at what is no longer shown. Needs no event loop."""
-        from foveal.recall import InMemoryLibrary, Recall  # looks for SQLite, which most loops never need
+        from foveal.recall.recall import (  # looks for SQLite, which most loops never need
+            InMemoryLibrary,
+            Recall,
+        )
 
         with self._lock:
             if self._recall is None:
@@ -224,7 +228,7 @@ class Context:
         records it; raises `NotCompacted` when there is nothing to summarise or nothing came of it."""
         with self._lock:
             planned = self._engine.plan(reason="hand", focus=focus)
-            if isinstance(planned, Refused):
+            if isinstance(planned, NoPlan):
                 ratio = self._engine.calibration.ratio
                 raise NotCompacted(planned.told(ratio), floor=round(planned.floor * ratio))
             event = self._record(self._summary(planned))
@@ -258,7 +262,7 @@ class Context:
         """Go on with another model; if it holds less, the next `fit` makes the history fit it."""
         with self._lock:
             engine = self._engine
-            engine.switch(setup(model, window=window).model)
+            engine.switch(engine_settings(model, window=window).model)
             self._calls.broken = self._calls.switched = self._calls.count > 0
             self._record(Opened(model=engine.model.name, policy=engine.policy.name))
 
@@ -309,7 +313,7 @@ class Context:
             raise
         self._dialect = found
 
-    def _take(self, change: Change) -> None:
+    def _take(self, change: HistoryChange) -> None:
         """Record what is new: edited instructions in their place, a rewind where the rest was edited."""
         for place, newer, message in change.replaced:
             self._history.replaced(place, self._record(newer), message)
@@ -349,14 +353,14 @@ class Context:
             raise
         self._release(self._engine.log[known:])
 
-    def _summary(self, plan: Plan) -> Outcome:
+    def _summary(self, plan: Plan) -> CompactionOutcome:
         """The summary of a range: by the models that there are for it, unless they failed too often, or else
         from the log alone."""
         engine = self._engine
         broken = engine.record.broken and plan.reason != "hand"
         if not self._summarisers or not plan.ask or broken:
             return engine.ledger(plan)
-        job = Job.of(engine, plan, effective(engine.log), self._wire.dialect)
+        job = SummaryJob.of(engine, plan, effective(engine.log), self._wire.dialect)
         return write(
             job.talk(self._summarisers, prompt=self._prompt),
             self._summarisers,

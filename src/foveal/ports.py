@@ -26,9 +26,9 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
-from foveal.events import Dialect, Event
-from foveal.fitted import Fitted
-from foveal.models import Model
+from foveal.core.log.events import Dialect, Event
+from foveal.core.models.model import Model
+from foveal.core.view.request import Fitted
 
 
 class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,7 +109,7 @@ class Store(Protocol):
     async def close(self) -> None: ...
 
 
-class Piece(msgspec.Struct, frozen=True, kw_only=True):
+class ReplyPiece(msgspec.Struct, frozen=True, kw_only=True):
     """A bit of an answer as it comes."""
 
     text: str
@@ -144,7 +144,7 @@ class Provider(Protocol):
     @property
     def dialect(self) -> Dialect: ...
 
-    def send(self, request: Fitted, *, max_tokens: int) -> AsyncIterator[Piece | Reply]:
+    def send(self, request: Fitted, *, max_tokens: int) -> AsyncIterator[ReplyPiece | Reply]:
         """Ask for an answer to a fitted request, with the tools that it offers (`{"name", "description",
         "parameters"}` each)."""
         ...

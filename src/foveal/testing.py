@@ -1,4 +1,4 @@
-"""A provider that answers from a script: for tests of whatever is built on `foveal.agent`, ours and yours.
+"""A provider that answers from a script: for tests of whatever is built on `foveal.agent.agent`, ours and yours.
 
     provider = Scripted("Hello.", [("read", {"path": "a.py"})], "Done.")
 
@@ -13,11 +13,11 @@ import json
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from foveal.events import Dialect
-from foveal.fitted import Fitted
-from foveal.models import Model, model
-from foveal.ports import Piece, Reply
-from foveal.tokens import counter
+from foveal.core.log.events import Dialect
+from foveal.core.models.model import Model, model
+from foveal.core.tokens.counter import counter
+from foveal.core.view.request import Fitted
+from foveal.ports import Reply, ReplyPiece
 
 Calls: TypeAlias = Sequence[tuple[str, Mapping[str, Any] | str]]
 Answer: TypeAlias = str | Calls | tuple[str, Calls] | BaseException
@@ -45,7 +45,7 @@ class Scripted:
         self._window = window
         self._delay = delay
 
-    async def send(self, request: Fitted, *, max_tokens: int) -> AsyncIterator[Piece | Reply]:
+    async def send(self, request: Fitted, *, max_tokens: int) -> AsyncIterator[ReplyPiece | Reply]:
         self.asked.append(request)
         size = self._size(request)
         if self._window and size > self._window:
@@ -59,7 +59,7 @@ class Scripted:
         text, calls = _parts(answer)
         for word in text.splitlines(keepends=True):
             await asyncio.sleep(self._delay)
-            yield Piece(text=word)
+            yield ReplyPiece(text=word)
         yield Reply(
             message=_message(text, calls, len(self.asked)),
             usage={"prompt_tokens": size, "completion_tokens": len(text) // 4 + 1},

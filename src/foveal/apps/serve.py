@@ -17,16 +17,36 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
+from foveal.config import Config
+from foveal.core.models import model
+from foveal.core.redaction import redact
+from foveal.core.tokens.counter import counter
 from foveal.errors import BadSetting, FovealError, ProviderError
 
 if TYPE_CHECKING:
     from socket import socket
 
-    from foveal.apps.gateways.standing import Listener
-    from foveal.apps.server.closing import Ending
-    from foveal.apps.server.dropin import Upstreams
-    from foveal.apps.server.stopping import Stop
-    from foveal.service import Service
+    from foveal.apps.gateways.gateway import RunningBot
+    from foveal.apps.http.proxy import Upstreams
+    from foveal.apps.http.shutdown import ShutdownState, StopSignal
+    from foveal.server import Service
+
+# ── warming ───────────────────────────────────────────────────────────────────────────────────────
+# What the first request would have to wait for, done before there is one: vocabularies, tables and patterns.
+
+SAMPLE: Final = (
+    'def main(): return {"id": 12, "name": "Ørsted"}  # 2026-01-01T00:00:00Z, https://a.example/b?c=d\n'
+)
+
+
+def warm(config: Config) -> None:
+    """Raises `BadSetting` when there is no counter of the configured name."""
+    counter(config.get("tokenizer") or "auto", model=config.get("model") or "").count(SAMPLE)
+    model.model("gpt-4.1")
+    redact.scrub(SAMPLE)
+
+
+# ── serve ─────────────────────────────────────────────────────────────────────────────────────────
 
 COMMANDS: Final = ("serve",)
 NEEDED: Final = ("starlette", "uvicorn", "aiohttp", "prometheus_client", "dbos")
@@ -73,14 +93,12 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 async def _serve(given: argparse.Namespace) -> int:
-    from foveal.apps.server import logs
-    from foveal.apps.server.closing import Ending
-    from foveal.apps.server.greeting import greeting, say
-    from foveal.apps.server.listening import bound, url_of
-    from foveal.apps.server.stopping import Stop, end
-    from foveal.apps.server.warming import warm
+    from foveal.apps.http import json_logs
+    from foveal.apps.http.banner import greeting, say
+    from foveal.apps.http.listener import bound, url_of
+    from foveal.apps.http.shutdown import ShutdownState, StopSignal, end
     from foveal.config import load
-    from foveal.service import Service
+    from foveal.server import Service
 
     config = load(flags=_flags(given))
     _open_many_files()
@@ -89,9 +107,9 @@ async def _serve(given: argparse.Namespace) -> int:
         stack.callback(listener.close)
         service = await stack.enter_async_context(Service.open(config))
         await _safe(service)
-        logs.to_stderr()
+        json_logs.to_stderr()
         asyncio.get_running_loop().set_exception_handler(_lost)
-        stop, ending = Stop(), Ending()
+        stop, ending = StopSignal(), ShutdownState()
         stop.listen()
         if not await fetched(service, stop):
             return 0
@@ -100,13 +118,13 @@ async def _serve(given: argparse.Namespace) -> int:
         url = url_of(listener)
         told = await greeting(service, url, upstreams=upstreams, chats=await _chats(service, bots))
         say("\n".join([*told, *(f"  note      {note}" for note in config.notes)]))
-        logs.tell("listening", {"url": url, "pid": os.getpid()})
+        json_logs.tell("listening", {"url": url, "pid": os.getpid()})
         await stop.asked.wait()
-        logs.tell("stopping")
+        json_logs.tell("stopping")
         for bot in bots:
             await bot.stop_listening()
         await end(service, ending, stop, grace=config.get("server.grace"))
-    logs.tell("stopped")
+    json_logs.tell("stopped")
     return 0
 
 
@@ -139,21 +157,21 @@ def _open_many_files() -> None:
 
 def _lost(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     """What no task has caught: told by its type, since its words may be a message's."""
-    from foveal.apps.server import logs
+    from foveal.apps.http import json_logs
 
-    logs.tell("error", level=logging.ERROR, problem=context.get("exception"))
+    json_logs.tell("error", level=logging.ERROR, problem=context.get("exception"))
 
 
 async def _safe(service: Service) -> None:
     """Nobody serves the world without a token, nor a model that was named and cannot be asked. This is also the
     first look into the file."""
-    from foveal.apps.server.commands import command
-    from foveal.apps.server.greeting import named_folder
-    from foveal.apps.server.headers import is_loopback
-    from foveal.service.tokens import Tokens
+    from foveal.apps.http.banner import named_folder
+    from foveal.apps.http.http_headers import is_loopback
+    from foveal.apps.http.token_command import command
+    from foveal.server.auth_tokens import AuthTokens
 
     host = service.ground.config.get("server.host")
-    if not await Tokens(service.ground.cabinet).any() and not is_loopback(host):
+    if not await AuthTokens(service.ground.database).any() and not is_loopback(host):
         create = command("token create", named_folder(service))
         raise FovealError(
             f"{host} can be reached from other machines, and there is no token yet: {create} makes one"
@@ -162,12 +180,12 @@ async def _safe(service: Service) -> None:
         service.ground.provider("")
 
 
-async def fetched(service: Service, stop: Stop) -> bool:
+async def fetched(service: Service, stop: StopSignal) -> bool:
     """Have the local model on the disk, if there is no other; False when the user would not wait for it."""
-    from foveal.apps.server.greeting import Fetching, say, to_fetch
-    from foveal.apps.server.stopping import first_of
+    from foveal.apps.http.banner import FetchProgress, say, to_fetch
+    from foveal.apps.http.shutdown import first_of
 
-    service.ground.fetching = Fetching()
+    service.ground.fetching = FetchProgress()
     provider = to_fetch(service)
     if provider is None:
         return True
@@ -181,17 +199,17 @@ async def fetched(service: Service, stop: Stop) -> bool:
 
 @asynccontextmanager
 async def _running(
-    service: Service, listener: socket, ending: Ending
-) -> AsyncIterator[tuple[Upstreams, list[Listener]]]:
+    service: Service, listener: socket, ending: ShutdownState
+) -> AsyncIterator[tuple[Upstreams, list[RunningBot]]]:
     """Everything, in the order in which it can begin, and ends the other way round."""
-    from foveal.apps.server.app import app
-    from foveal.apps.server.dropin import Upstreams
-    from foveal.apps.server.listening import listening
-    from foveal.service.work import Work
+    from foveal.apps.http.app import app
+    from foveal.apps.http.listener import listening
+    from foveal.apps.http.proxy import Upstreams
+    from foveal.server.jobs import JobWorker
 
     async with AsyncExitStack() as stack:
         bots = await _gateways(service, stack)  # before anything is answered that they have to tell
-        work = await stack.enter_async_context(Work.open(service))
+        work = await stack.enter_async_context(JobWorker.open(service))
         upstreams = Upstreams(service)
         stack.push_async_callback(upstreams.close)
         made = app(service, upstreams=upstreams, work=work, ending=ending)
@@ -200,13 +218,13 @@ async def _running(
         yield upstreams, bots
 
 
-async def _gateways(service: Service, stack: AsyncExitStack) -> list[Listener]:
+async def _gateways(service: Service, stack: AsyncExitStack) -> list[RunningBot]:
     """The bots of the chat apps that there are tokens for."""
-    from foveal.service.pairing import Pairing
+    from foveal.server.pairing import Pairing
 
     ground = service.ground
-    pairing = Pairing(ground.cabinet)
-    bots: list[Listener] = []
+    pairing = Pairing(ground.database)
+    bots: list[RunningBot] = []
     if ground.environment.get("TELEGRAM_BOT_TOKEN", "").strip():
         from foveal.apps.gateways.telegram import telegram
 
@@ -220,13 +238,13 @@ async def _gateways(service: Service, stack: AsyncExitStack) -> list[Listener]:
     return bots
 
 
-async def _chats(service: Service, bots: Sequence[Listener]) -> str:
+async def _chats(service: Service, bots: Sequence[RunningBot]) -> str:
     """How the bots stand."""
-    from foveal.apps.gateways.standing import standings
-    from foveal.apps.server.commands import command
-    from foveal.apps.server.greeting import named_folder
+    from foveal.apps.gateways.gateway import connection_states
+    from foveal.apps.http.banner import named_folder
+    from foveal.apps.http.token_command import command
 
     def pair(face: str) -> str:
         return command(f"pair {face}", named_folder(service))
 
-    return ", ".join(await standings(bots, pair=pair))
+    return ", ".join(await connection_states(bots, pair=pair))

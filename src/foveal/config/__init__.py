@@ -11,9 +11,18 @@ key that there is not, or a value that is not allowed, is a `BadConfig` that nam
 allowed. What an untrusted project may not set is passed over, and `notes` says so.
 """
 
-from foveal.config.config import Config, Entry, Server, without_passwords
-from foveal.config.loading import load
-from foveal.config.server_keys import Schedule
-from foveal.config.sources import BadConfig, Source
+from foveal.config.config import Config, ConfigEntry, ServerSettings, without_passwords
+from foveal.config.keys import ScheduleSetting
+from foveal.config.load import load
+from foveal.config.sources import BadConfig, ValueSource
 
-__all__ = ["BadConfig", "Config", "Entry", "Schedule", "Server", "Source", "load", "without_passwords"]
+__all__ = [
+    "BadConfig",
+    "Config",
+    "ConfigEntry",
+    "ScheduleSetting",
+    "ServerSettings",
+    "ValueSource",
+    "load",
+    "without_passwords",
+]

@@ -9,22 +9,20 @@ from pathlib import Path as FilePath
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from foveal import models
-from foveal.config.keys import KEYS, dotted, find
-from foveal.config.kinds import Key, Path
-from foveal.config.mapping import FIELDS, policy_of
-from foveal.config.server_keys import Schedule
-from foveal.config.sources import Source, Value
+from foveal.config.keys import KEYS, ConfigKey, Path, ScheduleSetting, dotted, find
+from foveal.config.policy_settings import FIELDS, policy_of
+from foveal.config.sources import ConfigValue, ValueSource
+from foveal.core.models import model as models
+from foveal.core.models.model import Model
+from foveal.core.policies import Policy
 from foveal.errors import BadSetting
-from foveal.instructions import Rules
-from foveal.models import Model
-from foveal.policies import Policy
+from foveal.instructions.rules import InstructionRules
 
 _SETTINGS = ("window", "reserve", "margin", "max_input_tokens", "max_output_tokens", "tokenizer")
 _CLIPS = {"context.max_tool_result_tokens": "tokens", "context.tool_result_truncation": "strategy"}
 
 
-class Server(NamedTuple):
+class ServerSettings(NamedTuple):
     """An MCP server: a program to start, or an address."""
 
     name: str
@@ -34,19 +32,19 @@ class Server(NamedTuple):
     url: str = ""
 
 
-class Entry(NamedTuple):
+class ConfigEntry(NamedTuple):
     """One line of what `foveal config` prints."""
 
     name: str
     value: Any
     """As it may be shown: never a secret."""
-    source: Source
+    source: ValueSource
     about: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    values: Mapping[Path, Value]
+    values: Mapping[Path, ConfigValue]
     """What somebody has set, by path."""
     files: tuple[tuple[FilePath, bool], ...] = ()
     """The files that count, and whether each is there."""
@@ -62,16 +60,18 @@ class Config:
         """The value of a key; None when it is left to the model or to the policy."""
         return self._value(name).value
 
-    def source(self, name: str) -> Source:
+    def source(self, name: str) -> ValueSource:
         return self._value(name).source
 
-    def _value(self, name: str) -> Value:
+    def _value(self, name: str) -> ConfigValue:
         path = tuple(name.split("."))
         if (value := self.values.get(path)) is not None:
             return value
         if (key := find(path)) is None:
             raise KeyError(name)
-        return Value(tuple(key.default) if isinstance(key.default, list) else key.default, Source("default"))
+        return ConfigValue(
+            tuple(key.default) if isinstance(key.default, list) else key.default, ValueSource("default")
+        )
 
     def named(self, *path: str) -> dict[str, dict[str, Any]]:
         """Tables under names of the user's own, such as those of `[context.tools.NAME]`."""
@@ -112,17 +112,19 @@ class Config:
         return self.get("compaction.model") or ""
 
     @property
-    def rules(self) -> Rules:
+    def rules(self) -> InstructionRules:
         """How AGENTS.md and preferences.md are read."""
-        return Rules(**{field: self.get(f"instructions.{field}") for field in Rules.__struct_fields__})
+        return InstructionRules(
+            **{field: self.get(f"instructions.{field}") for field in InstructionRules.__struct_fields__}
+        )
 
     @property
-    def servers(self) -> tuple[Server, ...]:
-        return tuple(Server(name, **table) for name, table in self.named("mcp").items())
+    def servers(self) -> tuple[ServerSettings, ...]:
+        return tuple(ServerSettings(name, **table) for name, table in self.named("mcp").items())
 
     @property
-    def schedules(self) -> tuple[Schedule, ...]:
-        return tuple(Schedule(**table) for table in self.get("schedule"))
+    def schedules(self) -> tuple[ScheduleSetting, ...]:
+        return tuple(ScheduleSetting(**table) for table in self.get("schedule"))
 
     def policy(self, *, window: int = 0) -> Policy:
         """The policy, for a model with such a window (needed for `safety_ratio` only)."""
@@ -143,7 +145,7 @@ class Config:
 
     # ── telling ──────────────────────────────────────────────────────────────────────────────────────
 
-    def entries(self) -> Iterator[Entry]:
+    def entries(self) -> Iterator[ConfigEntry]:
         """Every value with its source, those of the policy included."""
         policy, preset = self.policy(), self.get("context.policy")
         for key in KEYS:
@@ -151,17 +153,17 @@ class Config:
                 name = dotted(key.path)
                 value, source = self._value(name)
                 if value is None and name in FIELDS:
-                    value, source = getattr(policy, FIELDS[name]), Source("policy", preset)
+                    value, source = getattr(policy, FIELDS[name]), ValueSource("policy", preset)
                 if value is None and policy.clip is not None and name in _CLIPS:
-                    value, source = getattr(policy.clip, _CLIPS[name]), Source("policy", preset)
-                yield Entry(name, _safe(key, value), source, key.about)
+                    value, source = getattr(policy.clip, _CLIPS[name]), ValueSource("policy", preset)
+                yield ConfigEntry(name, _safe(key, value), source, key.about)
         for path, (value, source) in sorted(self.values.items()):
             chosen = find(path)
             if chosen is not None and "*" in chosen.path:
-                yield Entry(dotted(path), _safe(chosen, value), source, chosen.about)
+                yield ConfigEntry(dotted(path), _safe(chosen, value), source, chosen.about)
 
 
-def _safe(key: Key, value: Any) -> Any:
+def _safe(key: ConfigKey, value: Any) -> Any:
     """A value without what may be a secret in it."""
     if key.secret and value:
         return dict.fromkeys(value, "…") if isinstance(value, Mapping) else f"{len(value):,} not shown"

@@ -10,11 +10,73 @@ from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple
 
-from foveal.config.keys import KEYS, below, dotted, find
-from foveal.config.kinds import Key, Path
-from foveal.config.lines import line_of, lines
+from foveal.config.keys import KEYS, ConfigKey, Path, below, dotted, find
 from foveal.errors import BadSetting
-from foveal.project import Unusable, read
+from foveal.project import UnusableFile, read
+
+# ── lines ─────────────────────────────────────────────────────────────────────────────────────────
+# On which line of a TOML text a key stands, which `tomllib` does not tell.
+#
+# Each statement of a TOML text is a TOML text of its own, so `tomllib` itself says which keys a statement sets; all
+# that is left to find out is where a statement ends. One that goes over several lines ends in a line with a closing
+# bracket or triple quotes.
+
+_CLOSES: Final = ("]", '"""', "'''")
+_TRIES: Final = 200
+
+
+def lines(text: str) -> dict[tuple[str, ...], int]:
+    """For each table and key of a valid TOML text, the line it begins on, counted from 1."""
+    found: dict[tuple[str, ...], int] = {}
+    table: tuple[str, ...] = ()
+    rows = text.replace("\r\n", "\n").split("\n")
+    at = 0
+    while at < len(rows):
+        end, stated = _statement(rows, at)
+        if stated is None:
+            break  # rather no line than a wrong one
+        header = rows[at].lstrip().startswith("[")
+        for path in _paths(stated):
+            found.setdefault(path if header else (*table, *path), at + 1)
+        if header:
+            table = max(_paths(stated), key=len)
+        at = end
+    return found
+
+
+def _statement(rows: list[str], at: int) -> tuple[int, dict[str, Any] | None]:
+    """The line after a statement, and what it says."""
+    tries = 0
+    for end in range(at + 1, len(rows) + 1):
+        if end > at + 1 and not any(mark in rows[end - 1] for mark in _CLOSES):
+            continue
+        try:
+            return end, tomllib.loads("\n".join(rows[at:end]) + "\n")
+        except tomllib.TOMLDecodeError:
+            tries += 1
+            if tries > _TRIES:
+                break
+    return at, None
+
+
+def _paths(stated: Any, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
+    found = [path] if path else []
+    if isinstance(stated, list) and stated and isinstance(stated[0], dict):
+        stated = stated[0]
+    if isinstance(stated, dict):
+        for name, inner in stated.items():
+            found += _paths(inner, (*path, name))
+    return found
+
+
+def line_of(found: dict[tuple[str, ...], int], path: tuple[str, ...]) -> int:
+    """The line of a key, or of the nearest table around it; 0 when that is not known."""
+    while path and path not in found:
+        path = path[:-1]
+    return found.get(path, 0)
+
+
+# ── sources ───────────────────────────────────────────────────────────────────────────────────────
 
 FILE: Final = "foveal.toml"
 OTHERS: Final = ("FOVEAL_STORE", "FOVEAL_GGUF", "FOVEAL_PROVIDER", "FOVEAL_SOAK")
@@ -23,7 +85,7 @@ LARGEST: Final = 256 * 1024
 _SECRET: Final = re.compile(r"key|token|secret|password", re.IGNORECASE)
 
 
-class Source(NamedTuple):
+class ValueSource(NamedTuple):
     """Where a value was set."""
 
     sort: Literal["default", "policy", "user", "project", "environment", "flag"]
@@ -36,25 +98,27 @@ class Source(NamedTuple):
         return f"policy {where}" if self.sort == "policy" else where or self.sort
 
 
-class Value(NamedTuple):
+class ConfigValue(NamedTuple):
     value: Any
-    source: Source
+    source: ValueSource
 
 
-Values = dict[Path, Value]
+Values = dict[Path, ConfigValue]
 
 
 class BadConfig(BadSetting):
     """A key that there is not, or a value that is not allowed: says where, and what would be."""
 
-    def __init__(self, source: Source, path: Path, problem: str, *, value: object = None) -> None:
+    def __init__(self, source: ValueSource, path: Path, problem: str, *, value: object = None) -> None:
         super().__init__(dotted(path), value, problem)
         self.args = (f"{source}: {problem}",)
         self.source = source
         self.problem = problem
 
 
-def bad_value(source: Source, path: Path, value: object, allowed: str, *, secret: bool = False) -> BadConfig:
+def bad_value(
+    source: ValueSource, path: Path, value: object, allowed: str, *, secret: bool = False
+) -> BadConfig:
     shown = type(value).__name__ if secret else repr(value)
     problem = f"{dotted(path)} = {shown} is not allowed: {allowed}"
     return BadConfig(source, path, problem, value=None if secret else value)
@@ -65,10 +129,10 @@ def bad_value(source: Source, path: Path, value: object, allowed: str, *, secret
 
 def read_file(path: pathlib.Path, *, sort: Literal["user", "project"]) -> Values | None:
     """The values of a file, None when there is no such file."""
-    place = Source(sort, str(path))
+    place = ValueSource(sort, str(path))
     try:
         found = read(path, most=LARGEST, within=path.parent if sort == "project" else None)
-    except Unusable as problem:
+    except UnusableFile as problem:
         raise BadConfig(place, (), f"this file is not usable: {problem}") from None
     if found is None:
         return None
@@ -86,13 +150,13 @@ def read_file(path: pathlib.Path, *, sort: Literal["user", "project"]) -> Values
 
 
 def _flat(
-    table: Mapping[str, Any], path: Path, place: Callable[[Path], Source], folder: pathlib.Path
-) -> Iterator[tuple[Path, Value]]:
+    table: Mapping[str, Any], path: Path, place: Callable[[Path], ValueSource], folder: pathlib.Path
+) -> Iterator[tuple[Path, ConfigValue]]:
     for name, value in table.items():
         here = (*path, name)
         key, inner, source = find(here), below(here), place(here)
         if key is not None:
-            yield here, Value(_checked(key, here, value, source, folder), source)
+            yield here, ConfigValue(_checked(key, here, value, source, folder), source)
         elif not inner:
             raise _unknown(source, here)
         elif not isinstance(value, dict):
@@ -101,7 +165,7 @@ def _flat(
             yield from _flat(value, here, place, folder)
 
 
-def _checked(key: Key, path: Path, value: Any, source: Source, folder: pathlib.Path) -> Any:
+def _checked(key: ConfigKey, path: Path, value: Any, source: ValueSource, folder: pathlib.Path) -> Any:
     if not key.kind.fits(value):
         if problem := key.kind.problem(value):
             raise BadConfig(source, path, problem, value=None if key.secret else value)
@@ -119,7 +183,7 @@ def _checked(key: Key, path: Path, value: Any, source: Source, folder: pathlib.P
     return tuple(value) if isinstance(value, list) else value
 
 
-def _unknown(source: Source, path: Path) -> BadConfig:
+def _unknown(source: ValueSource, path: Path) -> BadConfig:
     hint = "; keys of providers belong in the environment" if _SECRET.search(path[-1]) else ""
     known = path[:-1]
     while known and not below(known):
@@ -140,7 +204,7 @@ def read_environment(environ: Mapping[str, str], folder: pathlib.Path) -> tuple[
     """The values of `FOVEAL_…` variables, and those that mean nothing here; an empty one is not set."""
     keys = {key.variable: key for key in KEYS if key.variable}
     values = {
-        keys[name].path: _read(keys[name], keys[name].path, text, Source("environment", name), folder)
+        keys[name].path: _read(keys[name], keys[name].path, text, ValueSource("environment", name), folder)
         for name, text in sorted(environ.items())
         if name in keys and text
     }
@@ -153,7 +217,7 @@ def read_flags(flags: Mapping[str, Any], folder: pathlib.Path) -> Values:
     values: Values = {}
     for name, given in flags.items():
         path = tuple(_split(name))
-        source = Source("flag", f"flag {name}")
+        source = ValueSource("flag", f"flag {name}")
         key = find(path)
         if given is None:
             continue
@@ -162,7 +226,7 @@ def read_flags(flags: Mapping[str, Any], folder: pathlib.Path) -> Values:
         if isinstance(given, str):
             values[path] = _read(key, path, given, source, folder)
         else:
-            values[path] = Value(_checked(key, path, given, source, folder), source)
+            values[path] = ConfigValue(_checked(key, path, given, source, folder), source)
     return values
 
 
@@ -171,9 +235,9 @@ def _split(name: str) -> list[str]:
     return [quoted or bare for quoted, bare in re.findall(r'"([^"]*)"|([^.]+)', name)]
 
 
-def _read(key: Key, path: Path, text: str, source: Source, folder: pathlib.Path) -> Value:
+def _read(key: ConfigKey, path: Path, text: str, source: ValueSource, folder: pathlib.Path) -> ConfigValue:
     try:
         value = key.kind.read(text)
     except ValueError:
         raise bad_value(source, path, text, key.kind.allowed, secret=key.secret) from None
-    return Value(_checked(key, path, value, source, folder), source)
+    return ConfigValue(_checked(key, path, value, source, folder), source)

@@ -17,8 +17,8 @@ from typing import Final
 
 import msgspec
 
-from foveal.project.careful import Unusable, read
-from foveal.project.places import state_folder
+from foveal.project.paths import state_folder
+from foveal.project.safe_read import UnusableFile, read
 
 _MOST: Final = 4 * 1024 * 1024
 
@@ -51,7 +51,7 @@ class Trust:
         try:
             found = read(self.path, most=_MOST)
             return msgspec.json.decode(found.text, type=_Said) if found is not None else _Said()
-        except (Unusable, msgspec.DecodeError):
+        except (UnusableFile, msgspec.DecodeError):
             return _Said()
 
     def _write(self, data: bytes) -> None:

@@ -7,29 +7,27 @@
 Every request goes through the same `Context` that users call; see docs/replay.md for what the figures mean.
 """
 
-from foveal.replay.contenders import Contender, contenders
-from foveal.replay.figures import Figures
-from foveal.replay.loading import choose, load
-from foveal.replay.losses import Hidden, worst
-from foveal.replay.needs import Need, needs, vocabulary
-from foveal.replay.running import run
+from foveal.replay.play import Loss, RecallCount, ReplaySetting, Trace
+from foveal.replay.policy_choice import PolicyChoice, policy_choices
+from foveal.replay.recall_score import Need, needs, vocabulary
+from foveal.replay.run import choose, load, run
+from foveal.replay.statistics import HiddenResult, PolicyStatistics, worst
 from foveal.replay.table import as_json, table
-from foveal.replay.traces import Loss, Recall, Setting, Trace
 
 __all__ = [
-    "Contender",
-    "Figures",
-    "Hidden",
+    "HiddenResult",
     "Loss",
     "Need",
-    "Recall",
-    "Setting",
+    "PolicyChoice",
+    "PolicyStatistics",
+    "RecallCount",
+    "ReplaySetting",
     "Trace",
     "as_json",
     "choose",
-    "contenders",
     "load",
     "needs",
+    "policy_choices",
     "run",
     "table",
     "vocabulary",

@@ -7,11 +7,10 @@ from typing import Final
 
 import msgspec
 
-from foveal.replay.figures import Figures
-from foveal.replay.losses import Hidden, worst
-from foveal.visible import one_line
+from foveal.core.wire.safe_print import one_line
+from foveal.replay.statistics import HiddenResult, PolicyStatistics, worst
 
-Column = tuple[str, Callable[[Figures], str]]
+Column = tuple[str, Callable[[PolicyStatistics], str]]
 
 
 def percent(share: float | None, digits: int = 1) -> str:
@@ -57,7 +56,7 @@ MORE: Final[tuple[Column, ...]] = (
 )
 
 
-def table(rows: Sequence[Figures], *, losses: int = 5) -> str:
+def table(rows: Sequence[PolicyStatistics], *, losses: int = 5) -> str:
     """Two tables and the worst losses, in plain text."""
     if not rows:
         return "nothing was replayed"
@@ -71,7 +70,7 @@ ident, line: the share of what calls quoted from earlier results that still stoo
 over: calls that did not fit the window; task, latest: requests with the first and the latest user message"""
 
 
-def _drawn(rows: Sequence[Figures], columns: Sequence[Column]) -> str:
+def _drawn(rows: Sequence[PolicyStatistics], columns: Sequence[Column]) -> str:
     header = ["policy", *(name for name, _ in columns)]
     cells = [header, *([one_line(row.policy, width=60), *(show(row) for _, show in columns)] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
@@ -82,7 +81,7 @@ def _drawn(rows: Sequence[Figures], columns: Sequence[Column]) -> str:
     return "\n".join([lines[0], "─" * len(lines[0]), *lines[1:], ""])
 
 
-def _losses(found: Sequence[Hidden]) -> list[str]:
+def _losses(found: Sequence[HiddenResult]) -> list[str]:
     lines: list[str] = []
     before = ""
     for one in found:
@@ -93,14 +92,14 @@ def _losses(found: Sequence[Hidden]) -> list[str]:
     return lines
 
 
-def _lost(one: Hidden) -> str:
+def _lost(one: HiddenResult) -> str:
     where = f"{one_line(one.conversation, width=50)} {one.handle} {one_line(one.tool, width=20)}".rstrip()
     needs = f"{one.needs} need{'s' if one.needs != 1 else ''} from call {one.calls[0]} on"
     how = f"{one.level} by {one.by or 'nothing'}, rule {one.rule or '–'}"
     return f"  {where}: {needs}, {how}\n      {one_line(one.examples[0], width=100)}"
 
 
-def as_json(rows: Sequence[Figures], *, losses: int = 20) -> str:
+def as_json(rows: Sequence[PolicyStatistics], *, losses: int = 20) -> str:
     """Everything but the series of the single calls."""
     value = {
         "policies": [row.values() for row in rows],

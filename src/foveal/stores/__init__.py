@@ -11,8 +11,8 @@ from __future__ import annotations
 import os
 
 from foveal.stores.memory import MemoryStore
-from foveal.stores.opening import Durability
-from foveal.stores.sqlite import SqliteStore
+from foveal.stores.sqlite.connection import Durability
+from foveal.stores.sqlite.store import SqliteStore
 
 __all__ = ["Durability", "MemoryStore", "SqliteStore", "open_store"]
 

@@ -11,14 +11,14 @@ from typing import Self
 import apsw
 import msgspec
 
-from foveal.codec import encode
+from foveal.core.log.codec import encode
+from foveal.core.log.events import Erased, Event, kind
 from foveal.errors import Conflict, StoreError, UnknownSession
-from foveal.events import Erased, Event, kind
 from foveal.ports import Checkpoint, Hit, SessionInfo
-from foveal.stores.text_index import TextIndex, searchable
+from foveal.stores.sqlite.full_text import TextIndex, searchable
 
 
-class _Session(msgspec.Struct):
+class _StoredSession(msgspec.Struct):
     key: int
     created: float
     active: float
@@ -33,7 +33,7 @@ class MemoryStore:
 
     def __init__(self, *, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
-        self._sessions: dict[str, _Session] = {}
+        self._sessions: dict[str, _StoredSession] = {}
         self._index = TextIndex(apsw.Connection(":memory:"))
         self._index.create()
 
@@ -59,7 +59,7 @@ class MemoryStore:
             raise Conflict(session, given=events[0].seq, next_seq=end)
         now = self._clock()
         if known is None:
-            known = self._sessions[session] = _Session(self._next_key(), _time(events[0], now), now, [])
+            known = self._sessions[session] = _StoredSession(self._next_key(), _time(events[0], now), now, [])
         known.events.extend(events)
         known.active = _time(events[-1], now)
 
@@ -106,7 +106,7 @@ class MemoryStore:
         if not 0 <= at < end:
             raise StoreError(f"session {session!r} has events 0 to {end - 1}; it cannot be forked at {at}")
         now = self._clock()
-        copy = _Session(
+        copy = _StoredSession(
             self._next_key(), now, _time(known.events[at], now), known.events[: at + 1], erased=known.erased
         )
         if known.checkpoint and known.checkpoint.seq <= at:
@@ -122,7 +122,7 @@ class MemoryStore:
     async def close(self) -> None:
         """Nothing to do: what it holds goes when it goes."""
 
-    def _known(self, session: str) -> _Session:
+    def _known(self, session: str) -> _StoredSession:
         try:
             return self._sessions[session]
         except KeyError:
@@ -141,7 +141,7 @@ def _erased(event: Event) -> Event:
     return Event(event.seq, fact, event.at)
 
 
-def _info(id: str, session: _Session) -> SessionInfo:
+def _info(id: str, session: _StoredSession) -> SessionInfo:
     return SessionInfo(
         id=id,
         title=session.title,

@@ -13,23 +13,64 @@ approvals.py   what the user has allowed
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
+from typing import Final
 
-from foveal.recall import Library
+from foveal.core.reduction.truncation import UNLIMITED
+from foveal.core.wire.safe_print import one_line
+from foveal.recall.recall import Library, Recall, tools
 from foveal.tools.approvals import Approvals
-from foveal.tools.command import run
+from foveal.tools.file_search import search
 from foveal.tools.files import files
-from foveal.tools.recalled import recalled
-from foveal.tools.searching import search
-from foveal.tools.tool import Interrupted, Output, Tool, Toolbox
+from foveal.tools.shell import run
+from foveal.tools.tool import Arguments, Tool, Toolbox, ToolInterrupted, ToolOutput
 from foveal.tools.workspace import Workspace
+
+# ── recalled ──────────────────────────────────────────────────────────────────────────────────────
+# The recall tools over a session, as tools of an agent.
+
+TOKENS: Final = 2_000
+
+
+def recalled(library: Library, *, tokens: int = TOKENS) -> list[Tool]:
+    """Look back into a session (or another library). An answer has at most so many tokens, so it is not clipped."""
+    recall = Recall(library, tokens=tokens)
+    return [
+        Tool(
+            name=offered["name"],
+            description=offered["description"],
+            parameters=offered["input_schema"],
+            run=_run(recall, offered["name"]),
+            describe=_told(offered["name"]),
+            limits=UNLIMITED,
+            timeout=30.0,
+        )
+        for offered in tools("anthropic")
+    ]
+
+
+def _run(recall: Recall, name: str) -> Callable[[Arguments], Awaitable[ToolOutput]]:
+    async def run(given: Arguments) -> ToolOutput:
+        return ToolOutput(content=await recall.call(name, given))
+
+    return run
+
+
+def _told(name: str) -> Callable[[Arguments], str]:
+    def told(given: Arguments) -> str:
+        return f"{name} {one_line(' '.join(str(value) for value in given.values()), width=200)}"
+
+    return told
+
+
+# ──   init   ──────────────────────────────────────────────────────────────────────────────────────
 
 __all__ = [
     "Approvals",
-    "Interrupted",
-    "Output",
     "Tool",
+    "ToolInterrupted",
+    "ToolOutput",
     "Toolbox",
     "Workspace",
     "builtin",

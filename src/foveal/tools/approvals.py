@@ -20,7 +20,7 @@ import msgspec
 from msgspec.structs import replace
 
 from foveal.errors import BadSetting
-from foveal.tools.command import NAME
+from foveal.tools.shell import NAME
 from foveal.tools.tool import Arguments
 
 _RISKY = re.compile(r"[;&|$`<>(){}\\\n\r\0]")

@@ -17,14 +17,51 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
-from foveal.tools import texts
-from foveal.tools.arguments import Refused
-from foveal.tools.editing import replaced
-from foveal.tools.listing import listing
-from foveal.tools.media import image
-from foveal.tools.tool import Arguments, Output, Tool
+from foveal.core.wire.safe_print import one_line, visible
+from foveal.tools import text_edit
+from foveal.tools.search_worker import CLOSED
+from foveal.tools.text_edit import replaced
+from foveal.tools.tool import Arguments, Tool, ToolOutput, image
+from foveal.tools.tool_arguments import InvalidArguments
 from foveal.tools.workspace import Workspace
-from foveal.visible import one_line, visible
+
+# ── listing ───────────────────────────────────────────────────────────────────────────────────────
+# What is in a folder, one line each.
+
+MOST: Final = 2_000
+"""Lines of one answer."""
+
+
+def listing(folder: Path, *, depth: int) -> str:
+    """Folders end in `/`, links show where they lead; the order is that of the names."""
+    lines = list(islice(_lines(folder, "", depth), MOST + 1))
+    if len(lines) > MOST:
+        lines[-1] = f"[foveal: there is more; this is the first {MOST:,}]"
+    return "\n".join(lines) or "[foveal: the folder is empty]"
+
+
+def _lines(folder: Path, before: str, depth: int) -> Iterator[str]:
+    try:
+        with os.scandir(folder) as found:
+            entries = sorted(found, key=lambda entry: entry.name)
+    except OSError as problem:
+        yield f"{before}[foveal: cannot be listed: {problem.strerror}]"
+        return
+    for entry in entries:
+        name = before + one_line(entry.name, width=300)
+        if entry.is_symlink():
+            yield f"{name} -> {one_line(os.readlink(entry.path), width=300)}"
+        elif entry.is_dir(follow_symlinks=False):
+            yield f"{name}/"
+            if depth > 1 and entry.name not in CLOSED:
+                yield from _lines(Path(entry.path), f"{name}/", depth - 1)
+        elif entry.is_file(follow_symlinks=False):
+            yield f"{name}  {entry.stat(follow_symlinks=False).st_size:,} bytes"
+        else:
+            yield f"{name}  (no ordinary file)"
+
+
+# ── files ─────────────────────────────────────────────────────────────────────────────────────────
 
 READ: Final = 10 * 1024 * 1024
 """Bytes of a file that are read at once."""
@@ -48,11 +85,11 @@ def parameters(needed: list[str], **fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def threaded(
-    work: Callable[[Workspace, Arguments], Output], workspace: Workspace
-) -> Callable[[Arguments], Awaitable[Output]]:
+    work: Callable[[Workspace, Arguments], ToolOutput], workspace: Workspace
+) -> Callable[[Arguments], Awaitable[ToolOutput]]:
     """Work that waits for a disk, done where nobody else has to wait for it."""
 
-    async def run(given: Arguments) -> Output:
+    async def run(given: Arguments) -> ToolOutput:
         return await asyncio.to_thread(work, workspace, given)
 
     return run
@@ -63,7 +100,7 @@ def _told(verb: str, workspace: Workspace, given: Arguments) -> str:
     path = one_line(str(given.get("path", ".")), width=300)
     try:
         real = workspace.name(workspace.find(str(given.get("path", "."))))
-    except Refused:
+    except InvalidArguments:
         return f"{verb} {path} (outside of the working folder)"
     return f"{verb} {path}" if real == os.path.normpath(path) else f"{verb} {path} (which is {real})"
 
@@ -87,32 +124,32 @@ def _read_tool(workspace: Workspace) -> Tool:
     )
 
 
-def _read(workspace: Workspace, given: Arguments) -> Output:
+def _read(workspace: Workspace, given: Arguments) -> ToolOutput:
     path = workspace.find(given["path"])
     with workspace.open(path) as file:
         found = os.fstat(file.fileno())
         start = file.read(8_192)
         file.seek(0)
-        mime = texts.picture(start)
+        mime = text_edit.picture(start)
         if mime and found.st_size <= PICTURE:
-            return Output(content=(image(mime, file.read(PICTURE)),), touched=(str(path),))
-        if mime or texts.binary(start):
-            raise Refused(
+            return ToolOutput(content=(image(mime, file.read(PICTURE)),), touched=(str(path),))
+        if mime or text_edit.binary(start):
+            raise InvalidArguments(
                 f"{workspace.name(path)} is not a text ({found.st_size:,} bytes), and was not read."
             )
         content = _part(file, found.st_size, given.get("offset", 1), given.get("limit"))
     workspace.saw(path, found)
-    return Output(content=content, touched=(str(path),))
+    return ToolOutput(content=content, touched=(str(path),))
 
 
 def _part(file: BinaryIO, size: int, offset: int, limit: int | None) -> str:
     """These lines of a file, after what must be said about them."""
     if size > READ:
         return _part_of_large(file, size, offset, limit)
-    text, said = texts.readable(file.read(READ))
+    text, said = text_edit.readable(file.read(READ))
     lines = text.count("\n") + (text[-1:] not in ("", "\n"))
     if offset > max(1, lines):
-        raise Refused(f"There is no line {offset:,}: the file has {lines:,}.")
+        raise InvalidArguments(f"There is no line {offset:,}: the file has {lines:,}.")
     if offset > 1 or (limit is not None and limit < lines):
         chosen = text.split("\n")[offset - 1 : None if limit is None else offset - 1 + limit]
         last = min(lines, offset - 1 + len(chosen))
@@ -127,13 +164,13 @@ def _part_of_large(file: BinaryIO, size: int, offset: int, limit: int | None) ->
     """As many whole lines from the offset on as `READ` has room for; the others are neither kept nor counted."""
     skipped = sum(1 for _ in islice(_pieces(file), offset - 1))
     if skipped < offset - 1:
-        raise Refused(f"There is no line {offset:,}: the file has {skipped:,}.")
+        raise InvalidArguments(f"There is no line {offset:,}: the file has {skipped:,}.")
     taken, room, lines = [], READ, 0
     while room > 0 and (limit is None or lines < limit) and (line := file.readline(room)):
         taken.append(line)
         room -= len(line)
         lines += 1
-    text, said = texts.readable(b"".join(taken))
+    text, said = text_edit.readable(b"".join(taken))
     said.insert(0, f"lines {offset:,} to {offset - 1 + lines:,} of a file with {size:,} bytes")
     if room <= 0:
         inside = "" if text.endswith("\n") else ", inside a line"
@@ -169,18 +206,18 @@ def _write_tool(workspace: Workspace) -> Tool:
     )
 
 
-def _write(workspace: Workspace, given: Arguments) -> Output:
+def _write(workspace: Workspace, given: Arguments) -> ToolOutput:
     path = workspace.find(given["path"])
     if path.is_dir():
-        raise Refused(f"{workspace.name(path)} is a folder, so nothing was written.")
+        raise InvalidArguments(f"{workspace.name(path)} is a folder, so nothing was written.")
     workspace.check(path, needed=True)
-    new, content, how = not path.exists(), given["content"], texts.Coding()
+    new, content, how = not path.exists(), given["content"], text_edit.TextCoding()
     if not new:
         old, how = _old(workspace, path)
-        content = texts.endings(old, content)
+        content = text_edit.endings(old, content)
     workspace.write(path, how.encode(content))
     what = "wrote the new file" if new else "wrote"
-    return Output(content=f"{what} {workspace.name(path)}: {_size(content)}", touched=(str(path),))
+    return ToolOutput(content=f"{what} {workspace.name(path)}: {_size(content)}", touched=(str(path),))
 
 
 def _edit_tool(workspace: Workspace) -> Tool:
@@ -207,27 +244,27 @@ def _edit_tool(workspace: Workspace) -> Tool:
     )
 
 
-def _edit(workspace: Workspace, given: Arguments) -> Output:
+def _edit(workspace: Workspace, given: Arguments) -> ToolOutput:
     path = workspace.find(given["path"])
     old, how = _old(workspace, path)
     workspace.check(path, needed=False)
     new, lines = _replaced(old, given)
     workspace.write(path, how.encode(new))
     places = f"{len(lines):,} places, first at line" if len(lines) > 1 else "at line"
-    return Output(content=f"edited {workspace.name(path)} {places} {lines[0]:,}", touched=(str(path),))
+    return ToolOutput(content=f"edited {workspace.name(path)} {places} {lines[0]:,}", touched=(str(path),))
 
 
 def _replaced(old: str, given: Arguments) -> tuple[str, list[int]]:
     return replaced(old, given["old"], given["new"], everywhere=given.get("all", False))
 
 
-def _old(workspace: Workspace, path: Path) -> tuple[str, texts.Coding]:
+def _old(workspace: Workspace, path: Path) -> tuple[str, text_edit.TextCoding]:
     """The file as it is, such that nothing of it is lost when it is written again."""
     with workspace.open(path) as file:
         size = os.fstat(file.fileno()).st_size
         if size > READ:
-            raise Refused(f"{workspace.name(path)} is too large to be changed here: {size:,} bytes.")
-        return texts.exact(file.read(READ))
+            raise InvalidArguments(f"{workspace.name(path)} is too large to be changed here: {size:,} bytes.")
+        return text_edit.exact(file.read(READ))
 
 
 def _size(text: str) -> str:
@@ -240,8 +277,8 @@ def _diff(workspace: Workspace, given: Arguments, change: Callable[[str], str]) 
     try:
         path = workspace.find(given["path"])
         old = _old(workspace, path)[0] if path.exists() else ""
-        new = texts.endings(old, change(old))
-    except Refused as problem:
+        new = text_edit.endings(old, change(old))
+    except InvalidArguments as problem:
         return visible(str(problem))
     name = workspace.name(path)
     if len(old) + len(new) > _COMPARED:
@@ -277,8 +314,8 @@ def _list_tool(workspace: Workspace) -> Tool:
     )
 
 
-def _list(workspace: Workspace, given: Arguments) -> Output:
+def _list(workspace: Workspace, given: Arguments) -> ToolOutput:
     path = workspace.find(given.get("path", "."))
     if not path.is_dir():
-        raise Refused(f"{workspace.name(path)} is not a folder.")
-    return Output(content=listing(path, depth=given.get("depth", 1)), touched=(str(path),))
+        raise InvalidArguments(f"{workspace.name(path)} is not a folder.")
+    return ToolOutput(content=listing(path, depth=given.get("depth", 1)), touched=(str(path),))

@@ -13,8 +13,23 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, assert_never
+
+from foveal.core.log.events import AnyPart, Content, Text
+from foveal.core.wire.safe_print import one_line
+from foveal.tools.tool import document, image, sound
+
+if TYPE_CHECKING:
+    from mcp_types import (
+        BlobResourceContents,
+        CallToolResult,
+        ContentBlock,
+        ResourceLink,
+        TextResourceContents,
+    )
+import asyncio
 import logging
 import math
 import re
@@ -24,16 +39,63 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from foveal.clip import Limits
+from foveal.core.reduction.truncation import Limits
 from foveal.errors import BadSetting
-from foveal.tools.mcp_content import content
-from foveal.tools.process import Pipe
-from foveal.tools.tool import MOST, Arguments, Output, Tool, sentence, trouble
-from foveal.visible import one_line
+from foveal.tools.process_group import OutputPipe
+from foveal.tools.tool import MOST, Arguments, Tool, ToolOutput, sentence, trouble
 
 if TYPE_CHECKING:
     from mcp import Client
     from mcp_types import Tool as Offered
+
+# ── mcp content ───────────────────────────────────────────────────────────────────────────────────
+# What an MCP server answers, as content of ours: text, pictures, sounds and files, in their order.
+
+
+def content(result: CallToolResult) -> Content:
+    """All of a result. Text alone is plain text; what is structured counts only when there is nothing else."""
+    parts = [_part(block) for block in result.content]
+    if not parts and result.structured_content is not None:
+        return json.dumps(result.structured_content, ensure_ascii=False, indent=1)
+    if all(isinstance(part, Text) for part in parts):
+        return "\n".join(_texts(parts))
+    return tuple(parts)
+
+
+def _texts(parts: Sequence[AnyPart]) -> list[str]:
+    return [part.text for part in parts if isinstance(part, Text)]
+
+
+def _part(block: ContentBlock) -> AnyPart:
+    match block.type:
+        case "text":
+            return Text(text=block.text)
+        case "image":
+            return image(block.mime_type, block.data)
+        case "audio":
+            return sound(block.mime_type, block.data)
+        case "resource_link":
+            return Text(text=_link(block))
+        case "resource":
+            return _resource(block.resource)
+        case _:
+            assert_never(block)
+
+
+def _link(link: ResourceLink) -> str:
+    about = " ".join(filter(None, (link.title or link.name, link.mime_type, link.description)))
+    return f"[resource {one_line(str(link.uri), width=500)}: {one_line(about, width=500)}]"
+
+
+def _resource(resource: TextResourceContents | BlobResourceContents) -> AnyPart:
+    uri = one_line(str(resource.uri), width=500)
+    blob = getattr(resource, "blob", None)
+    if blob is not None:
+        return document(resource.mime_type or "", blob, name=uri.rpartition("/")[2] or "file")
+    return Text(text=f"[resource {uri}]\n{getattr(resource, 'text', '')}")
+
+
+# ── mcp ───────────────────────────────────────────────────────────────────────────────────────────
 
 START: Final = 20.0
 """Seconds that a server has to say what it offers."""
@@ -45,7 +107,7 @@ _DESCRIPTION: Final = 4_000
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}")
 
 
-class Servers:
+class McpServers:
     """The MCP servers of one agent, while the `with` lasts."""
 
     def __init__(
@@ -65,7 +127,9 @@ class Servers:
         self._start = start
         self._timeout = timeout
         self._limits = limits
-        self._servers = [_Server(name, dict(fields), cwd, self._note) for name, fields in config.items()]
+        self._servers = [
+            _McpConnection(name, dict(fields), cwd, self._note) for name, fields in config.items()
+        ]
 
     async def __aenter__(self) -> Self:
         if self._servers and not _installed():
@@ -95,7 +159,7 @@ class Servers:
         if self._tell is not None:
             self._tell(text)
 
-    def _add(self, server: _Server, offered: Offered) -> None:
+    def _add(self, server: _McpConnection, offered: Offered) -> None:
         name = full_name(server.name, offered.name)
         if any(tool.name == name for tool in self.tools):
             self._note(f"MCP server {server.name}: a second tool {name} is not offered.")
@@ -144,7 +208,7 @@ def _installed() -> bool:
 # ── one server ───────────────────────────────────────────────────────────────────────────────────────────
 
 
-class _Server:
+class _McpConnection:
     """One connection, opened and closed by one task, as the library demands."""
 
     def __init__(
@@ -188,7 +252,7 @@ class _Server:
         import anyio
         from mcp import Client
 
-        with Pipe(self) as errors, anyio.CancelScope(deadline=anyio.current_time() + seconds) as scope:
+        with OutputPipe(self) as errors, anyio.CancelScope(deadline=anyio.current_time() + seconds) as scope:
             self._give_up = scope.cancel
             async with AsyncExitStack() as stack:
                 transport = await self._transport(stack, errors)
@@ -201,7 +265,7 @@ class _Server:
                 await self._stop.wait()
         return not scope.cancelled_caught
 
-    async def _transport(self, stack: AsyncExitStack, errors: Pipe) -> Any:
+    async def _transport(self, stack: AsyncExitStack, errors: OutputPipe) -> Any:
         fields = self.fields
         if "url" in fields:
             import httpx2
@@ -235,8 +299,8 @@ class _Server:
 
     # ── calls ────────────────────────────────────────────────────────────────────────────────────────────
 
-    def runner(self, tool: str) -> Callable[[Arguments], Awaitable[Output]]:
-        async def run(given: Arguments) -> Output:
+    def runner(self, tool: str) -> Callable[[Arguments], Awaitable[ToolOutput]]:
+        async def run(given: Arguments) -> ToolOutput:
             from mcp.shared.exceptions import MCPError
             from mcp_types import CONNECTION_CLOSED
 
@@ -252,11 +316,11 @@ class _Server:
                 if type(problem).__name__ in ("ClosedResourceError", "BrokenResourceError"):
                     return self._gone()
                 raise
-            return Output(content=content(result), error=result.is_error)
+            return ToolOutput(content=content(result), error=result.is_error)
 
         return run
 
-    def _gone(self) -> Output:
+    def _gone(self) -> ToolOutput:
         if self._client is not None:
             self._client = None
             self._failed("has ended")

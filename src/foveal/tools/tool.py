@@ -14,17 +14,53 @@
 from __future__ import annotations
 
 import asyncio
+from base64 import b64encode
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Final
 
 import msgspec
 from msgspec.structs import replace
 
-from foveal.clip import Limits
+from foveal.core.log.events import AnyPart, Content, Media, Text, raw
+from foveal.core.reduction.truncation import Limits
+from foveal.core.wire.media import measure, mime
+from foveal.core.wire.safe_print import one_line
 from foveal.errors import BadSetting
-from foveal.events import AnyPart, Content, Media, Text
-from foveal.tools.arguments import Refused, fitted, parsed
-from foveal.visible import one_line
+from foveal.tools.tool_arguments import InvalidArguments, fitted, parsed
+
+# ── media ─────────────────────────────────────────────────────────────────────────────────────────
+# Pictures, sounds and files that a tool returned, as parts of its answer.
+
+
+def image(sort: str, data: bytes | str) -> Media:
+    """A picture, from its bytes or their Base64."""
+    return _media({"type": "image", "source": _base64(sort, data)})
+
+
+def sound(sort: str, data: str) -> Media:
+    form = {"audio/mpeg": "mp3", "audio/x-wav": "wav"}.get(mime(sort), mime(sort).partition("/")[2])
+    return _media({"type": "input_audio", "input_audio": {"data": data, "format": form}})
+
+
+def document(sort: str, data: str, *, name: str) -> Media:
+    """A file of any other sort, from its Base64."""
+    if mime(sort).startswith("image/"):
+        return image(sort, data)
+    kind = mime(sort) or "application/octet-stream"
+    return _media({"type": "file", "file": {"filename": name, "file_data": f"data:{kind};base64,{data}"}})
+
+
+def _base64(sort: str, data: bytes | str) -> dict[str, str]:
+    text = data if isinstance(data, str) else b64encode(data).decode()
+    return {"type": "base64", "media_type": mime(sort), "data": text}
+
+
+def _media(native: dict[str, Any]) -> Media:
+    found = measure(native)
+    return Media(native=raw(native), mime=found.mime, size=found.size, units=found.units)
+
+
+# ── tool ──────────────────────────────────────────────────────────────────────────────────────────
 
 MOST: Final = 100 * 1024 * 1024
 """Characters of an answer; of a longer one, the beginning and the end are kept."""
@@ -34,7 +70,7 @@ GRACE: Final = 5.0
 Arguments = Mapping[str, Any]
 
 
-class Output(msgspec.Struct, frozen=True, kw_only=True):
+class ToolOutput(msgspec.Struct, frozen=True, kw_only=True):
     """What a tool answers."""
 
     content: Content
@@ -44,15 +80,15 @@ class Output(msgspec.Struct, frozen=True, kw_only=True):
     """Absolute paths of files and folders that it touched: their folders may have instructions of their own."""
 
 
-def trouble(problem: str) -> Output:
+def trouble(problem: str) -> ToolOutput:
     """The answer to a call that came to nothing."""
-    return Output(content=problem, error=True)
+    return ToolOutput(content=problem, error=True)
 
 
-class Interrupted(asyncio.CancelledError):
+class ToolInterrupted(asyncio.CancelledError):
     """A call was cancelled from outside; `output` is what the tool had to say until then."""
 
-    def __init__(self, output: Output) -> None:
+    def __init__(self, output: ToolOutput) -> None:
         super().__init__("the tool was stopped")
         self.output = output
 
@@ -72,7 +108,7 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     description: str
     parameters: dict[str, Any]
     """The JSON schema of its arguments, an object."""
-    run: Callable[[Arguments], Awaitable[Output]]
+    run: Callable[[Arguments], Awaitable[ToolOutput]]
     describe: Callable[[Arguments], str]
     """One line for people, safe to print: what this call would do."""
     preview: Callable[[Arguments], str] = _nothing
@@ -111,7 +147,7 @@ class Toolbox:
     def get(self, name: str) -> Tool | None:
         return self._tools.get(name)
 
-    def read(self, name: str, arguments: str) -> tuple[Tool, Arguments] | Output:
+    def read(self, name: str, arguments: str) -> tuple[Tool, Arguments] | ToolOutput:
         """The tool and the arguments that a call means, or the answer that says what is wrong with it."""
         tool = self._tools.get(name)
         if tool is None:
@@ -119,14 +155,14 @@ class Toolbox:
             return trouble(f"There is no tool {one_line(name)!r}. The tools are: {known}.")
         try:
             return tool, fitted(parsed(arguments), tool.parameters)
-        except Refused as problem:
+        except InvalidArguments as problem:
             return trouble(f"{name} was not run: {problem}")
 
     def changes(self, name: str, arguments: str) -> bool:
         """Somebody must be asked before this call runs, unless it is allowed. A call that cannot run changes
         nothing."""
         meant = self.read(name, arguments)
-        return not isinstance(meant, Output) and meant[0].changes
+        return not isinstance(meant, ToolOutput) and meant[0].changes
 
     def describe(self, name: str, arguments: str) -> str:
         """One line for people, whatever the model wrote."""
@@ -136,17 +172,17 @@ class Toolbox:
         """What exactly would change, for people who are asked; may be empty."""
         return self._told(name, arguments, "preview")
 
-    async def call(self, name: str, arguments: str) -> Output:
+    async def call(self, name: str, arguments: str) -> ToolOutput:
         """Answer a call as the model made it."""
         meant = self.read(name, arguments)
-        if isinstance(meant, Output):
+        if isinstance(meant, ToolOutput):
             return meant
         tool, given = meant
         return bounded(await _ended(tool, given))
 
     def _told(self, name: str, arguments: str, what: str) -> str:
         meant = self.read(name, arguments)
-        if isinstance(meant, Output):
+        if isinstance(meant, ToolOutput):
             return one_line(f"{name} {arguments[:500]}") if what == "describe" else ""
         tool, given = meant
         try:
@@ -158,35 +194,35 @@ class Toolbox:
 # ── running ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def _ended(tool: Tool, given: Arguments) -> Output:
+async def _ended(tool: Tool, given: Arguments) -> ToolOutput:
     """The answer of one run, in time or stopped."""
     task = asyncio.ensure_future(_safely(tool, given))
     try:
         done, _ = await asyncio.wait({task}, timeout=tool.timeout)
     except asyncio.CancelledError:
-        raise Interrupted(await _stopped(task, tool, "somebody stopped it")) from None
+        raise ToolInterrupted(await _stopped(task, tool, "somebody stopped it")) from None
     if done:
         return _result(task, tool)
     return await _stopped(task, tool, f"it took longer than {tool.timeout:g} seconds")
 
 
-async def _safely(tool: Tool, given: Arguments) -> Output:
+async def _safely(tool: Tool, given: Arguments) -> ToolOutput:
     try:
         return await tool.run(given)
-    except Refused as problem:
+    except InvalidArguments as problem:
         return trouble(str(problem))
     except Exception as problem:  # noqa: BLE001 - whatever a tool raises is an answer to the model
         return trouble(f"{tool.name} failed: {sentence(problem)}")
 
 
-def _result(task: asyncio.Future[Output], tool: Tool) -> Output:
+def _result(task: asyncio.Future[ToolOutput], tool: Tool) -> ToolOutput:
     """What the task answered, or that it cancelled itself."""
     if task.cancelled():
         return trouble(f"{tool.name} was stopped before it had an answer.")
     return task.result()
 
 
-async def _stopped(task: asyncio.Future[Output], tool: Tool, reason: str) -> Output:
+async def _stopped(task: asyncio.Future[ToolOutput], tool: Tool, reason: str) -> ToolOutput:
     """End a run, and keep what it had to say."""
     task.cancel()
     done, _ = await asyncio.wait({task}, timeout=GRACE)
@@ -218,7 +254,7 @@ def added(content: Content, note: str) -> Content:
     return (*content, Text(text=note))
 
 
-def bounded(output: Output) -> Output:
+def bounded(output: ToolOutput) -> ToolOutput:
     """An answer of any size as one that can be stored."""
     if isinstance(output.content, str):
         if len(output.content) <= MOST:

@@ -14,11 +14,11 @@ from pathlib import Path
 from secrets import token_hex
 from typing import BinaryIO, NamedTuple
 
-from foveal.tools.arguments import Refused
-from foveal.visible import one_line
+from foveal.core.wire.safe_print import one_line
+from foveal.tools.tool_arguments import InvalidArguments
 
 
-class Stamp(NamedTuple):
+class FileStamp(NamedTuple):
     """A file as it was: another one in its place, or another content, has another stamp."""
 
     device: int
@@ -33,21 +33,21 @@ class Workspace:
     def __init__(self, root: str | Path, *, also: Iterable[str | Path] = ()) -> None:
         self.root = Path(os.path.realpath(Path(root).expanduser()))
         self._allowed = (self.root, *(Path(os.path.realpath(Path(path).expanduser())) for path in also))
-        self._seen: dict[Path, Stamp] = {}
+        self._seen: dict[Path, FileStamp] = {}
 
     def find(self, path: str) -> Path:
         """Where a path really leads."""
         if "\0" in path:
-            raise Refused("A path cannot have a NUL character in it.")
+            raise InvalidArguments("A path cannot have a NUL character in it.")
         try:
             real = Path(os.path.realpath(self.root / Path(path or ".").expanduser()))
             real.as_posix().encode("utf-8", "surrogateescape")
         except (OSError, RuntimeError, ValueError) as problem:
-            raise Refused(
+            raise InvalidArguments(
                 f"{one_line(path)} is not a path that can be used: {one_line(str(problem))}."
             ) from None
         if not any(real.is_relative_to(folder) for folder in self._allowed):
-            raise Refused(
+            raise InvalidArguments(
                 f"{one_line(path, width=300)} is outside of the working folder {self.root}, and was not touched. "
                 f"Allowed is what lies in {', '.join(map(str, self._allowed))}."
             )
@@ -63,14 +63,14 @@ class Workspace:
         try:
             handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
         except FileNotFoundError:
-            raise Refused(f"There is no file {self.name(path)}.{self._near(path)}") from None
+            raise InvalidArguments(f"There is no file {self.name(path)}.{self._near(path)}") from None
         mode = os.fstat(handle).st_mode
         if stat.S_ISREG(mode):
             return os.fdopen(handle, "rb")
         os.close(handle)
         if stat.S_ISDIR(mode):
-            raise Refused(f"{self.name(path)} is a folder. Use list for it.")
-        raise Refused(f"{self.name(path)} is not an ordinary file, and was not opened.")
+            raise InvalidArguments(f"{self.name(path)} is a folder. Use list for it.")
+        raise InvalidArguments(f"{self.name(path)} is not an ordinary file, and was not opened.")
 
     def _near(self, path: Path) -> str:
         """Names in the same folder that somebody may have meant."""
@@ -86,7 +86,7 @@ class Workspace:
 
     def saw(self, path: Path, found: os.stat_result) -> None:
         """The model knows this file as it is now."""
-        self._seen[path] = Stamp(found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
+        self._seen[path] = FileStamp(found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
 
     def check(self, path: Path, *, needed: bool) -> None:
         """Refuse to write over what the model has not seen: changed since, or (if `needed`) never read."""
@@ -95,15 +95,15 @@ class Workspace:
         except FileNotFoundError:
             return
         if not stat.S_ISREG(found.st_mode):
-            raise Refused(f"{self.name(path)} is not an ordinary file, so nothing was written.")
+            raise InvalidArguments(f"{self.name(path)} is not an ordinary file, so nothing was written.")
         seen = self._seen.get(path)
         if seen is None and needed:
-            raise Refused(
+            raise InvalidArguments(
                 f"{self.name(path)} exists and has not been read yet, so nothing was written. "
                 "Read it first, or change a part of it with edit."
             )
         if seen is not None and seen != (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns):
-            raise Refused(
+            raise InvalidArguments(
                 f"{self.name(path)} has changed since it was read, so nothing was written. Read it again first."
             )
 

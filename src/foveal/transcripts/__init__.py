@@ -6,16 +6,15 @@
 Nothing is lost: a line that is not understood is kept in its place as a note, which no model sees, and is counted.
 """
 
-from foveal.transcripts.detection import detect
-from foveal.transcripts.own import write_events
-from foveal.transcripts.reading import FORMATS, read
-from foveal.transcripts.recording import Recorded, Recording, UnreadableTranscript
-from foveal.transcripts.writing import write_messages
+from foveal.transcripts.foveal import write_events
+from foveal.transcripts.message_lists import write_messages
+from foveal.transcripts.read import FORMATS, detect, read
+from foveal.transcripts.transcript import Recorded, Transcript, UnreadableTranscript
 
 __all__ = [
     "FORMATS",
     "Recorded",
-    "Recording",
+    "Transcript",
     "UnreadableTranscript",
     "detect",
     "read",

@@ -15,11 +15,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from foveal.events import AnyFact, Noted, Rewound, ToolReturned, UserSaid, text_of
-from foveal.transcripts.lines import Line
-from foveal.transcripts.messages import REFUSED, reported
-from foveal.transcripts.recording import Builder, Recorded, Recording, as_text, headline, moment, words
-from foveal.wire import wire
+from foveal.core.log.events import AnyFact, Noted, Rewound, ToolReturned, UserSaid, text_of
+from foveal.core.wire import wire
+from foveal.transcripts.jsonl import JsonLine
+from foveal.transcripts.message_lists import REFUSED, reported
+from foveal.transcripts.transcript import (
+    Recorded,
+    Transcript,
+    TranscriptBuilder,
+    as_text,
+    headline,
+    moment,
+    words,
+)
 
 NAME: Final = "claude_code"
 MESSAGES: Final = ("user", "assistant")
@@ -29,7 +37,7 @@ NOTES: Final = frozenset(
 )  # fmt: skip
 
 
-def read(lines: Iterable[Line], path: str, stem: str) -> Iterator[Recording]:
+def read(lines: Iterable[JsonLine], path: str, stem: str) -> Iterator[Transcript]:
     main = _Chain(path)
     sides: dict[str, _Chain] = {}
     whose: dict[str, str] = {}  # which subagent a line belongs to, where only its parent tells
@@ -55,7 +63,7 @@ class _Chain:
     """One conversation as its lines come."""
 
     def __init__(self, path: str) -> None:
-        self.into = Builder(NAME, path)
+        self.into = TranscriptBuilder(NAME, path)
         self.titles: dict[str, str] = {}
         self.groups: dict[str, int] = {}
         """The group that each uuid is in."""
@@ -73,7 +81,7 @@ class _Chain:
         self.usage: object = None
         self.at: float | None = None
 
-    def keep(self, line: Line) -> None:
+    def keep(self, line: JsonLine) -> None:
         self.into.unknown += 1
         self.note("unknown line", line.raw, None)
 
@@ -83,7 +91,7 @@ class _Chain:
 
     # ── lines ────────────────────────────────────────────────────────────────────────────────────────
 
-    def line(self, held: Mapping[str, Any], line: Line) -> None:
+    def line(self, held: Mapping[str, Any], line: JsonLine) -> None:
         kind, at = words(held.get("type")), moment(held.get("timestamp"))
         self.into.id = words(held.get("sessionId")) or self.into.id
         message = held.get("message")
@@ -99,7 +107,7 @@ class _Chain:
         else:
             self.keep(line)
 
-    def _noted(self, held: Mapping[str, Any], line: Line, kind: str, at: float | None) -> None:
+    def _noted(self, held: Mapping[str, Any], line: JsonLine, kind: str, at: float | None) -> None:
         """A line that says nothing to the model; it never goes back, but others may go on from it."""
         for field in ("customTitle", "aiTitle", "summary"):
             if words(held.get(field)):
@@ -111,7 +119,7 @@ class _Chain:
         self.note(f"claude_code {held.get('subtype') or kind}", line.raw, at)
 
     def _assistant(
-        self, held: Mapping[str, Any], message: Mapping[str, Any], line: Line, at: float | None
+        self, held: Mapping[str, Any], message: Mapping[str, Any], line: JsonLine, at: float | None
     ) -> None:
         name = words(message.get("id")) or words(held.get("uuid"))
         if not self.said or name != self.message_id:
@@ -125,7 +133,7 @@ class _Chain:
         self.usage = message.get("usage") or self.usage
 
     def _user(
-        self, held: Mapping[str, Any], message: Mapping[str, Any], line: Line, at: float | None
+        self, held: Mapping[str, Any], message: Mapping[str, Any], line: JsonLine, at: float | None
     ) -> None:
         facts = _facts(({"role": "user", "content": message.get("content")},))
         if facts is None:
@@ -195,7 +203,7 @@ class _Chain:
         self.current |= before  # what goes on from before the summary goes on from the summary
         return True
 
-    def done(self, stem: str, *, side: str = "") -> Recording:
+    def done(self, stem: str, *, side: str = "") -> Transcript:
         self.flush()
         self.into.title = next(
             (self.titles[field] for field in ("customTitle", "aiTitle", "summary") if field in self.titles),

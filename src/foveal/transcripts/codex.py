@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from foveal.events import Dropped, Instructed, Noted, Rewound, SnapshotTaken, Used, UserSaid, text_of
-from foveal.transcripts.lines import Line
-from foveal.transcripts.messages import Feed, opaque, written
-from foveal.transcripts.recording import Builder, Recording, headline, moment, words
-from foveal.usage import used
-from foveal.wire import wire
+from foveal.core.log.events import Dropped, Instructed, Noted, Rewound, SnapshotTaken, Used, UserSaid, text_of
+from foveal.core.wire import wire
+from foveal.core.wire.usage import used
+from foveal.transcripts.jsonl import JsonLine
+from foveal.transcripts.message_lists import MessageFeed, opaque, written
+from foveal.transcripts.transcript import Transcript, TranscriptBuilder, headline, moment, words
 
 NAME: Final = "codex"
 ITEMS: Final = frozenset(
@@ -36,7 +36,7 @@ _NOT_A_TURN: Final = (
 )
 
 
-def read(lines: Iterable[Line], path: str, stem: str) -> Iterator[Recording]:
+def read(lines: Iterable[JsonLine], path: str, stem: str) -> Iterator[Transcript]:
     rollout = _Rollout(path)
     for line in lines:
         held = line.mapping()
@@ -47,8 +47,8 @@ def read(lines: Iterable[Line], path: str, stem: str) -> Iterator[Recording]:
 
 class _Rollout:
     def __init__(self, path: str) -> None:
-        self.into = Builder(NAME, path)
-        self.feed = Feed(self.into, wire("openai_responses"))
+        self.into = TranscriptBuilder(NAME, path)
+        self.feed = MessageFeed(self.into, wire("openai_responses"))
         self.at: float | None = None
         self.turns: list[int] = []
         """Where the turns begin that still count, as far as `looked`."""
@@ -78,7 +78,7 @@ class _Rollout:
         self._note(str(held["type"]), payload)
         return True
 
-    def done(self, stem: str) -> Recording:
+    def done(self, stem: str) -> Transcript:
         self.feed.flush()
         self.into.title = self.into.title or headline(self.into.facts)
         return self.into.done(stem)

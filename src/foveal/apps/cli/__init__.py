@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from foveal import __version__
-from foveal.apps.cli import chat, replay, setup_commands
+from foveal.apps.cli import chat, config_commands, replay_commands
+from foveal.core.wire.safe_print import visible
 from foveal.errors import FovealError
-from foveal.visible import visible
 
 DIALECTS = ("openai", "responses", "anthropic")
 
 
-class Commands(Protocol):
+class CommandTable(Protocol):
     """Commands of another app, for a program that has both."""
 
     @property
@@ -29,7 +29,7 @@ class Commands(Protocol):
     def add_commands(self, commands: Any) -> None: ...
 
 
-def main(argv: Sequence[str] | None = None, *, others: Sequence[Commands] = ()) -> int:
+def main(argv: Sequence[str] | None = None, *, others: Sequence[CommandTable] = ()) -> int:
     """Run one command; the answer is the exit code: 0 done, 1 it could not be done, 2 a wrong call."""
     parser = _parser(others)
     given, rest = parser.parse_known_args(argv)
@@ -39,11 +39,11 @@ def main(argv: Sequence[str] | None = None, *, others: Sequence[Commands] = ()) 
         return demo.main(rest)
     if rest:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
-    from foveal.apps.cli import commands
+    from foveal.apps.cli import session_commands
 
     try:
-        known: tuple[Any, ...] = (replay, setup_commands, chat, *others)
-        module = next((module for module in known if given.command in module.COMMANDS), commands)
+        known: tuple[Any, ...] = (replay_commands, config_commands, chat, *others)
+        module = next((module for module in known if given.command in module.COMMANDS), session_commands)
         command: Callable[[argparse.Namespace], Coroutine[Any, Any, int] | int]
         command = getattr(module, given.command)
         done = command(given)
@@ -62,7 +62,7 @@ def store_path() -> Path:
     return Path(os.environ.get("FOVEAL_STORE") or Path(data) / "foveal" / "sessions.db")
 
 
-def _parser(others: Sequence[Commands] = ()) -> argparse.ArgumentParser:
+def _parser(others: Sequence[CommandTable] = ()) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="foveal", description="Sessions that never outgrow their window.")
     parser.add_argument("--version", action="version", version=f"foveal {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
@@ -87,8 +87,8 @@ def _parser(others: Sequence[Commands] = ()) -> argparse.ArgumentParser:
     shown.add_argument("--at", type=int, metavar="SEQ", help="as it was after this event; default: now")
     shown.add_argument("--to", default="openai", choices=DIALECTS, help="dialect; default: openai")
     shown.add_argument("--json", action="store_true", help="the exact messages as JSON")
-    replay.add_commands(commands, store_path())
-    setup_commands.add_commands(commands, store_path())
+    replay_commands.add_commands(commands, store_path())
+    config_commands.add_commands(commands, store_path())
     chat.add_commands(commands, _store())
     for other in others:
         other.add_commands(commands)

@@ -20,8 +20,8 @@ from importlib import resources
 from typing import Any, NamedTuple
 
 from foveal import BadSetting, Context, ContextOverflow, Event, Report
-from foveal.events import Clipped, Masked
-from foveal.report import Line, usage_line
+from foveal.core.engine.report import EventStatus, usage_line
+from foveal.core.log.events import Clipped, Masked
 
 MODEL = "gpt-4.1"
 STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33"}
@@ -31,7 +31,7 @@ Message = dict[str, Any]
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program; the exit status is 0, 1 when the window is too small, 2 for a bad setting."""
     chosen = _options(arguments)
-    paper = Paper(delay=chosen.delay)
+    paper = DemoOutput(delay=chosen.delay)
     try:
         _play(recording(), chosen, paper)
     except ContextOverflow as problem:
@@ -73,7 +73,7 @@ def recording() -> list[Message]:
 # ── playing ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-class Request(NamedTuple):
+class DemoRequest(NamedTuple):
     """One request of the recording, as it would be sent now."""
 
     turn: int
@@ -87,7 +87,7 @@ class Request(NamedTuple):
     messages: list[Message]
 
 
-def replay(ctx: Context, recorded: Sequence[Message]) -> Iterator[Request]:
+def replay(ctx: Context, recorded: Sequence[Message]) -> Iterator[DemoRequest]:
     """Give the recording to a context, message by message, and fit each request that the agent had sent."""
     turn, asked, seen = 0, "", 0
     for message in recorded:
@@ -95,15 +95,15 @@ def replay(ctx: Context, recorded: Sequence[Message]) -> Iterator[Request]:
             turn, asked = turn + 1, message["content"]
         if message["role"] == "assistant":
             before, fitted = ctx.report(), ctx.fit()
-            yield Request(turn, asked, before, ctx.report(), ctx.log[seen:], fitted)
+            yield DemoRequest(turn, asked, before, ctx.report(), ctx.log[seen:], fitted)
             asked, seen = "", len(ctx.log)
         ctx.append(message)
 
 
-def _play(recorded: Sequence[Message], chosen: argparse.Namespace, paper: Paper) -> None:
+def _play(recorded: Sequence[Message], chosen: argparse.Namespace, paper: DemoOutput) -> None:
     ctx = Context(MODEL, window=chosen.window, policy=chosen.policy, clock=None)
     _banner(recorded, ctx.report(), paper)
-    last: Request | None = None
+    last: DemoRequest | None = None
     for last in replay(ctx, recorded):
         if last.asked:
             paper.write(f"\nturn {last.turn}: {paper.cut(last.asked, taken=8)}", "bold")
@@ -122,7 +122,7 @@ def _aligned(line: str) -> str:
     return f"{numbers:<24}{bar}{rest}"
 
 
-def reductions(request: Request) -> Iterator[str]:
+def reductions(request: DemoRequest) -> Iterator[str]:
     """What was made smaller for a request, in words."""
     for event in request.made:
         if isinstance(event.fact, Clipped):
@@ -138,14 +138,14 @@ def reductions(request: Request) -> Iterator[str]:
         yield f"{', '.join(done)}: {request.before.used:,} → {request.after.used:,} tokens"
 
 
-def _masked(request: Request) -> str:
+def _masked(request: DemoRequest) -> str:
     masks = [mask for event in request.made if isinstance(event.fact, Masked) for mask in event.fact.masks]
     results = sum(mask.part == -1 for mask in masks)
     parts = [_many(results, "result"), _many(len(masks) - results, "long argument")]
     return "masked " + " and ".join(filter(None, parts)) if masks else ""
 
 
-def _gone(request: Request, level: str) -> str:
+def _gone(request: DemoRequest, level: str) -> str:
     pairs = zip(request.before.events, request.after.events, strict=False)
     gone = sum(old.level != new.level == level for old, new in pairs)
     return f"{level} {_many(gone, 'message')}" if gone else ""
@@ -158,7 +158,7 @@ def _many(count: int, what: str) -> str:
 # ── telling ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-class Paper:
+class DemoOutput:
     """Where the lines go: plain text, with colours only in a terminal whose owner wants them."""
 
     def __init__(self, *, delay: float) -> None:
@@ -182,7 +182,7 @@ class Paper:
         return line if len(line) <= room else line[: room - 1] + "…"
 
 
-def _banner(recorded: Sequence[Message], report: Report, paper: Paper) -> None:
+def _banner(recorded: Sequence[Message], report: Report, paper: DemoOutput) -> None:
     calls = sum(message["role"] == "assistant" for message in recorded)
     tools = sum(message["role"] == "tool" for message in recorded)
     paper.write(
@@ -195,7 +195,7 @@ def _banner(recorded: Sequence[Message], report: Report, paper: Paper) -> None:
     paper.write("Sizes are estimates: in a replay no provider reports what it has counted.")
 
 
-def _ending(ctx: Context, recorded: Sequence[Message], last: Request, paper: Paper) -> None:
+def _ending(ctx: Context, recorded: Sequence[Message], last: DemoRequest, paper: DemoOutput) -> None:
     everything = Context(MODEL, window=10_000_000, policy="off", clock=None)
     everything.append(*recorded)
     paper.write("\nThe card after the last answer, print(ctx.report()):", "bold")
@@ -212,7 +212,7 @@ def _ending(ctx: Context, recorded: Sequence[Message], last: Request, paper: Pap
     paper.write("file, docs/design.md the design. Try --window 16000, or --policy rolling or off.")
 
 
-def _proof(ctx: Context, recorded: Sequence[Message], paper: Paper) -> None:
+def _proof(ctx: Context, recorded: Sequence[Message], paper: DemoOutput) -> None:
     results = [event for event in ctx.log if event.handle in _handles(ctx.report(), "tool_returned")]
     texts = [message["content"] for message in recorded if message["role"] == "tool"]
     same = sum(ctx.original(event.seq) == text for event, text in zip(results, texts, strict=True))
@@ -240,7 +240,7 @@ def _handles(report: Report, kind: str) -> set[str]:
     return {line.handle for line in report.events if line.kind == kind}
 
 
-def _why(line: Line) -> str:
+def _why(line: EventStatus) -> str:
     return f"{line.kind}, {line.level} by {line.by} (rule: {line.rule}), {line.tokens:,} tokens in the next request"
 
 

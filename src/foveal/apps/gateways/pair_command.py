@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from foveal.config import load
-from foveal.visible import one_line
+from foveal.core.wire.safe_print import one_line
 
 if TYPE_CHECKING:
-    from foveal.service.pairing import Face, Pairing
+    from foveal.server.pairing import Face, Pairing
 
 COMMANDS: Final = ("pair",)
 FACES: Final = ("telegram", "discord")
@@ -53,11 +53,11 @@ def _user(text: str) -> int:
 
 async def pair(given: Namespace) -> int:
     """Print a code, or do what is asked instead; the answer is the exit code."""
-    from foveal.service.pairing import LIFE, Pairing
-    from foveal.service.places import cabinet_of
+    from foveal.server.data_folder import server_database
+    from foveal.server.pairing import LIFE, Pairing
 
-    async with cabinet_of(load(), os.environ, given=given.folder) as cabinet:
-        pairing = Pairing(cabinet)
+    async with server_database(load(), os.environ, given=given.folder) as database:
+        pairing = Pairing(database)
         if given.list:
             return await _listed(pairing, given.face)
         if given.forget is not None:

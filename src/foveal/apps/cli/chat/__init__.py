@@ -22,12 +22,12 @@ def add_commands(commands: Any, store: argparse.ArgumentParser) -> None:
 
 
 async def chat(given: argparse.Namespace) -> int:
-    from foveal.apps.cli.chat import starting
+    from foveal.apps.cli.chat import start
 
-    return await starting.chat(given)
+    return await start.chat(given)
 
 
 async def run(given: argparse.Namespace) -> int:
-    from foveal.apps.cli.chat import starting
+    from foveal.apps.cli.chat import start
 
-    return await starting.run(given)
+    return await start.run(given)

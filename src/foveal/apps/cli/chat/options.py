@@ -11,7 +11,7 @@ import msgspec
 MODES: Final = ("auto", "confirm", "off")
 
 
-class Options(msgspec.Struct, frozen=True, kw_only=True):
+class ChatOptions(msgspec.Struct, frozen=True, kw_only=True):
     store: Path
     folder: Path
     """The working folder."""
@@ -31,7 +31,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     json: bool = False
 
     @classmethod
-    def of(cls, given: argparse.Namespace) -> Options:
+    def of(cls, given: argparse.Namespace) -> ChatOptions:
         allow = tuple(entry.strip() for text in given.allow for entry in text.split(",") if entry.strip())
         return cls(
             store=given.store,

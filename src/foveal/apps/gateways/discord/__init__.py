@@ -4,6 +4,6 @@ async with discord(service, pairing, config, environment) as bot:
     ...                        # it listens until the block is left
 """
 
-from foveal.apps.gateways.discord.running import discord
+from foveal.apps.gateways.discord.discord_gateway import discord
 
 __all__ = ["discord"]

@@ -14,13 +14,13 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Final
 
-from foveal.apps.gateways.addresses import base_url
-from foveal.apps.gateways.face import SETTLE, talk_of, token_of, told
-from foveal.apps.gateways.telegram.gateway import Gateway
-from foveal.apps.gateways.telegram.requests import Client, Sleep
+from foveal.apps.gateways.access import base_url
+from foveal.apps.gateways.gateway import SETTLE, talk_of, token_of, told
+from foveal.apps.gateways.telegram.telegram_gateway import TelegramGateway
+from foveal.apps.gateways.telegram.telegram_send import BotApiClient, Sleep
 from foveal.config import Config
-from foveal.service.pairing import Pairing
-from foveal.service.rooms import Service
+from foveal.server.pairing import Pairing
+from foveal.server.service import Service
 
 TOKEN: Final = "TELEGRAM_BOT_TOKEN"
 
@@ -34,12 +34,12 @@ async def telegram(
     *,
     sleep: Sleep = asyncio.sleep,
     settle: float = SETTLE,
-) -> AsyncIterator[Gateway]:
+) -> AsyncIterator[TelegramGateway]:
     """Listen to Telegram while the block lasts. Whether Telegram can be reached shows later, in its `standing`."""
     token = token_of(environment, TOKEN, "the token that @BotFather gave you")
-    client = Client(token, base_url=base_url(config, "telegram"), sleep=sleep)
+    client = BotApiClient(token, base_url=base_url(config, "telegram"), sleep=sleep)
     talk = talk_of(service, pairing, config, "telegram")
-    gateway = Gateway(talk, client, service.ground.turnstile, sleep=sleep)
+    gateway = TelegramGateway(talk, client, service.ground.turnstile, sleep=sleep)
     async with told(service, "telegram", gateway, settle=settle):
         gateway.begin()
         yield gateway

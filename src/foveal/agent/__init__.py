@@ -1,0 +1,1 @@
+"""The agent: a loop of model and tools on a session."""

@@ -1,0 +1,1 @@
+"""The ledger: the part of a summary that code writes from the log."""

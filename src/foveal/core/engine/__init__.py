@@ -1,0 +1,1 @@
+"""The engine: decide, do, record; reports and metrics."""

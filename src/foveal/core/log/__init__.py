@@ -1,0 +1,1 @@
+"""The append-only log: event types, their JSON codec, ranges of events."""

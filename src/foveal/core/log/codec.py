@@ -1,0 +1,122 @@
+"""Events as lines of JSON.
+
+One event is one line. Lines of every earlier version are read for ever; a kind or a field of a later version
+comes back as `Unknown`, which writes out the bytes that were read.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+import msgspec
+from msgspec import Raw
+
+from foveal.core.log.events import FORMAT, Event, Known, Unknown, raw, unraw
+from foveal.errors import UnreadableEvent
+
+
+class _Line(msgspec.Struct, omit_defaults=True):
+    seq: int
+    fact: Any
+    at: float | None = None
+    v: int = FORMAT
+
+
+class _RawLine(msgspec.Struct):
+    seq: int
+    fact: Raw
+    at: float | None = None
+    v: int = FORMAT
+
+
+class _Kind(msgspec.Struct):
+    kind: str
+
+
+_line = msgspec.json.Decoder(_RawLine)
+_kind = msgspec.json.Decoder(_Kind)
+_fact = msgspec.json.Decoder(Known)
+
+
+def encode(event: Event) -> bytes:
+    """One event as one line of JSON, without the newline."""
+    fact: Any = event.fact
+    version = FORMAT
+    if isinstance(fact, Unknown):
+        fact, version = fact.raw, fact.version
+    line = _Line(seq=event.seq, fact=fact, at=event.at, v=version)
+    try:
+        return msgspec.json.encode(line)
+    except UnicodeEncodeError:  # a lone surrogate is not UTF-8, but JSON's own escapes can carry it
+        return json.dumps(plain(line)).encode()
+
+
+def decode(line: bytes | str) -> Event:
+    """The event that `line` holds, whichever version wrote it."""
+    try:
+        outer = _line.decode(line)
+        name = _kind.decode(outer.fact).kind
+    except (msgspec.DecodeError, RecursionError) as problem:
+        return _decode_escaped(line, problem)
+    if outer.v > FORMAT:
+        return Event(outer.seq, _unknown(name, outer), outer.at)
+    try:
+        return Event(outer.seq, _fact.decode(outer.fact), outer.at)
+    except (msgspec.DecodeError, RecursionError):
+        return Event(outer.seq, _unknown(name, outer), outer.at)
+
+
+def _unknown(name: str, outer: _RawLine) -> Unknown:
+    return Unknown(kind=name, raw=outer.fact.copy(), version=outer.v)
+
+
+def _decode_escaped(line: bytes | str, problem: Exception) -> Event:
+    """The slow way, for lines with escapes that are not valid Unicode."""
+    try:
+        outer = json.loads(line)
+        place = msgspec.convert({**outer, "fact": raw(outer["fact"])}, _RawLine)
+        name = msgspec.convert(outer["fact"], _Kind).kind
+    except (ValueError, TypeError, KeyError, RecursionError):
+        raise UnreadableEvent(f"not an event: {problem}; it begins {line[:80]!r}") from None
+    if place.v > FORMAT:
+        return Event(place.seq, _unknown(name, place), place.at)
+    try:
+        return Event(place.seq, msgspec.convert(_rawed(outer["fact"]), Known), place.at)
+    except msgspec.ValidationError:
+        return Event(place.seq, _unknown(name, place), place.at)
+
+
+_RAW_FIELDS: Final = frozenset({"native", "extra", "settings", "tools", "data", "metrics"})
+
+
+def _rawed(value: Any) -> Any:
+    """Put the opaque fields of a decoded line back into bytes."""
+    if isinstance(value, list):
+        return [_rawed(item) for item in value]
+    if isinstance(value, dict):
+        return {k: raw(v) if k in _RAW_FIELDS and v is not None else _rawed(v) for k, v in value.items()}
+    return value
+
+
+def plain(value: Any) -> Any:
+    """A struct as dicts and lists, opaque fields included."""
+    if isinstance(value, Raw):
+        return unraw(value)
+    if isinstance(value, Unknown):
+        return unraw(value.raw)
+    if isinstance(value, msgspec.Struct):
+        config = value.__struct_config__
+        fields = {
+            name: plain(getattr(value, name))
+            for name, default in zip(value.__struct_fields__, _defaults(value), strict=True)
+            if getattr(value, name) is not default and getattr(value, name) != default
+        }
+        return {config.tag_field: config.tag, **fields} if config.tag_field else fields
+    if isinstance(value, tuple | list):
+        return [plain(item) for item in value]
+    return value
+
+
+def _defaults(value: msgspec.Struct) -> list[Any]:
+    return [field.default for field in msgspec.structs.fields(value)]

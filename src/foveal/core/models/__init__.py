@@ -1,0 +1,1 @@
+"""Models: windows, prices, the token budget of a request, and cost."""

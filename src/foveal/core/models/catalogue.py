@@ -1,0 +1,257 @@
+"""The bundled table of models: how its names are spelled, and the row that a name finds.
+
+A provider's row comes before the vendor's own, a dated name before an undated one. The table is read at the first
+lookup, never at import.
+"""
+
+from __future__ import annotations
+
+import functools
+import gzip
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import msgspec
+
+# ── families ──────────────────────────────────────────────────────────────────────────────────────
+# What a model's name gives away when no table knows it: its window, its provider's cache rules, its tokenizer.
+
+SMALLEST_READ_RATIO = 0.01
+"""Callers divide by the read ratio, and even a free cache read is not worth more than a hundred calls."""
+
+WINDOW_PATTERNS = (
+    ("claude", 200_000),
+    ("gpt-5", 400_000),
+    ("gpt-4.1", 1_000_000),
+    ("gpt-4o", 128_000),
+    ("gpt-4-turbo", 128_000),
+    ("gpt-4", 128_000),
+    ("gemini", 1_000_000),
+    ("grok-4", 2_000_000),
+    ("grok", 131_072),
+    ("deepseek-v3", 163_840),
+    ("deepseek-chat-v3", 163_840),
+    ("deepseek", 128_000),
+    ("qwen3", 131_072),
+    ("qwen", 128_000),
+    ("llama-4", 327_680),
+    ("llama", 128_000),
+    ("mistral-large", 262_144),
+    ("mistral", 128_000),
+    ("mixtral", 128_000),
+)
+"""The window of a model that only its name describes. The first match wins: specific before general."""
+
+TOKEN_RATIOS = (("claude", 1.25), ("deepseek", 1.09), ("gpt", 1.0))
+"""Tokens per o200k token, measured against real calls; others are taken for 1.0."""
+
+LOCAL = frozenset(
+    {"hosted-vllm", "llama-cpp", "llama-server", "llamacpp", "llamafile", "lm-studio", "lmstudio", "local"}
+    | {"ollama", "ollama-chat", "vllm"}
+)
+"""Providers that run on your own machine: prefixes are reused while they are resident, tokens are free."""
+
+
+class CacheRule(NamedTuple):
+    """How a family of providers keeps prompt prefixes; `read` and `write` are relative to the input price."""
+
+    family: str
+    read: float
+    write: float
+    ttl: int
+    minimum: int
+
+
+ANTHROPIC = CacheRule("anthropic", read=0.1, write=1.25, ttl=300, minimum=1_024)
+OPENAI = CacheRule("openai", read=0.1, write=1.0, ttl=300, minimum=1_024)
+OPENAI_PAID_WRITES = CacheRule("openai", read=0.1, write=1.25, ttl=300, minimum=1_024)
+GEMINI = CacheRule("gemini", read=0.1, write=1.0, ttl=300, minimum=2_048)  # its life is not promised
+DEEPSEEK = CacheRule("deepseek", read=0.1, write=1.0, ttl=7_200, minimum=64)
+RESIDENT = CacheRule("local", read=SMALLEST_READ_RATIO, write=1.0, ttl=3_600, minimum=1)
+UNKNOWN = CacheRule("", read=0.1, write=1.0, ttl=300, minimum=1_024)
+
+_OPENAI_NAME = re.compile(r"\b(?:gpt\d|chatgpt|codex|o[1-9]\b)")
+_GPT_VERSION = re.compile(r"gpt(\d+)-(\d{1,2})(?!\d)")
+
+
+def cache_rule(name: str) -> CacheRule:
+    """The rule of the family that a model belongs to by its name; `UNKNOWN` for all others."""
+    known = canonical(name)
+    if known.partition("/")[0] in LOCAL:
+        return RESIDENT
+    for part, rule in (("claude", ANTHROPIC), ("gemini", GEMINI), ("deepseek", DEEPSEEK)):
+        if part in known:
+            return rule
+    if _OPENAI_NAME.search(known):
+        version = _GPT_VERSION.search(known)
+        paid = version is not None and (int(version[1]), int(version[2])) >= (5, 6)
+        return OPENAI_PAID_WRITES if paid else OPENAI
+    return UNKNOWN
+
+
+def window_pattern(name: str) -> int | None:
+    """The window that the last part of a name suggests: `ollama/x` is no Llama."""
+    last = name.lower().rpartition("/")[2].replace("_", "-")
+    return next((window for pattern, window in _compiled_patterns() if pattern.search(last)), None)
+
+
+@functools.cache
+def _compiled_patterns() -> tuple[tuple[re.Pattern[str], int], ...]:
+    return tuple((_pattern(text), window) for text, window in WINDOW_PATTERNS)
+
+
+def _pattern(text: str) -> re.Pattern[str]:
+    """Separators may vary (`llama4`, `gpt-4-1`), but `gpt-4-1106` is no GPT-4.1 and `qwen32` no Qwen 3."""
+    loose = text.replace("-", "-?").replace(".", "[.-]")
+    return re.compile(loose + r"(?!\d)" if text[-1].isdigit() else loose)
+
+
+# ── catalogue ─────────────────────────────────────────────────────────────────────────────────────
+
+# ── names ────────────────────────────────────────────────────────────────────────────────────────────────
+
+PROVIDERS = {
+    "amazon-bedrock": "bedrock",
+    "aws": "bedrock",
+    "dashscope": "alibaba",
+    "fireworks": "fireworks-ai",
+    "friendliai": "friendli",
+    "gmi": "gmicloud",
+    "google": "gemini",
+    "google-vertex": "vertex-ai",
+    "google-vertex-anthropic": "vertex-ai",
+    "meta-llama": "meta",
+    "mistralai": "mistral",
+    "moonshot": "moonshotai",
+    "novita": "novita-ai",
+    "together": "togetherai",
+    "together-ai": "togetherai",
+    "vercel-ai-gateway": "vercel",
+    "vertex": "vertex-ai",
+    "x-ai": "xai",
+    "z-ai": "zai",
+}
+"""One spelling for providers that the world writes in several ways."""
+
+_SEPARATORS = re.compile(r"[^a-z0-9/]+")
+_BEFORE_NUMBER = re.compile(r"(?<=[a-z])-(?=\d)")
+_JOINTS = re.compile(r"/|(?<=[a-z])\.(?=[a-z])")
+"""Where a provider, a region or a vendor ends: `bedrock/us.anthropic.claude-…`."""
+_TAG = re.compile(r"(?:-v\d+)?:[^/]*$")
+"""`:free`, `:7b` and the version of Bedrock, `-v1:0`."""
+_SUFFIX = re.compile(
+    r"(?:[-@](?:free|latest|exp|beta|preview|thinking|gguf|awq|fp8|fp16|bf16|int4|int8)"
+    r"|(?:[-@]|(?<=[a-z]))(?:20\d\d-\d\d-\d\d|\d\d-\d\d-20\d\d|\d\d-\d\d|\d{8}|\d{4}))$"
+)
+"""Words and dates at the end of a name that seldom change what the model holds."""
+
+
+def canonical(name: str) -> str:
+    """One spelling for a name: lower case, one provider, `llama-3.1` and `Llama3.1` both as `llama3-1`."""
+    dashed = _SEPARATORS.sub("-", _plain(name)).strip("-/")
+    head, slash, rest = _BEFORE_NUMBER.sub("", dashed).partition("/")
+    return PROVIDERS.get(head, head) + slash + rest.strip("-")
+
+
+def forms(name: str) -> Iterator[str]:
+    """Canonical names to look for, the most specific first; some may come twice.
+
+    Suffixes go last: what a dated model of any provider holds says more than its undated namesake. What
+    Ollama calls `qwen2.5:7b` others call `qwen2.5-7b-instruct`.
+    """
+    stem = _plain(name)
+    yield from _tails(stem)
+    yield canonical(stem.rpartition("/")[2] + "-instruct")
+    stem = _TAG.sub("", stem)
+    while True:
+        yield from _tails(stem)
+        shorter = _SUFFIX.sub("", stem)
+        if shorter == stem or not shorter:
+            return
+        stem = shorter
+
+
+def _plain(name: str) -> str:
+    """Lower case, and a fine-tuned model (`ft:gpt-4o:my-org`) as one that is sold by a provider `ft`."""
+    lower = name.strip().lower()
+    return "ft/" + lower[3:] if lower.startswith("ft:") else lower
+
+
+def _tails(stem: str) -> Iterator[str]:
+    yield canonical(stem)
+    for joint in _JOINTS.finditer(stem):
+        yield canonical(stem[joint.end() :])
+
+
+# ── the bundled table ────────────────────────────────────────────────────────────────────────────────────
+
+
+class ModelLimits(msgspec.Struct, frozen=True, array_like=True):
+    """What the snapshot knows of a model's size; None means unknown."""
+
+    window: int | None = None
+    max_input: int | None = None
+    """None when it is all of the window."""
+    max_output: int | None = None
+    cache_minimum: int | None = None
+
+
+class ModelPrices(msgspec.Struct, frozen=True, array_like=True):
+    """Dollars per million tokens; None means unknown."""
+
+    input: float | None = None
+    cached: float | None = None
+    write: float | None = None
+    output: float | None = None
+
+
+class ModelRow(NamedTuple):
+    limits: ModelLimits = ModelLimits()
+    prices: ModelPrices = ModelPrices()
+
+
+class CatalogueSnapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """The file of the table. Sellers, limits and prices repeat a lot: each is kept once, named by its index.
+
+    A name is left out when a shorter form of it finds the same row.
+    """
+
+    made: str
+    """The day on which the packages were read."""
+    packages: dict[str, str]
+    sellers: list[str]
+    """What stands before the last slash of a name: "" for the vendor's own model."""
+    limits: list[ModelLimits]
+    prices: list[ModelPrices]
+    models: dict[str, list[int]]
+    """For the last part of a name: (seller, limits, prices) of each of its rows, one after the other."""
+
+    def rows(self) -> dict[str, ModelRow]:
+        """Every name with its row."""
+        table = {}
+        for last, indexes in self.models.items():
+            triples = iter(indexes)
+            for seller, size, price in zip(triples, triples, triples, strict=True):
+                row = ModelRow(self.limits[size], self.prices[price])
+                table[self.sellers[seller] + "/" + last if self.sellers[seller] else last] = row
+        return table
+
+
+@functools.cache
+def snapshot() -> CatalogueSnapshot:
+    """The bundled table, read at the first call."""
+    from importlib.resources import files  # slow to import, and needed once
+
+    packed = files("foveal.core.models").joinpath("models.json.gz").read_bytes()
+    return msgspec.json.decode(gzip.decompress(packed), type=CatalogueSnapshot)
+
+
+@functools.cache
+def table() -> dict[str, ModelRow]:
+    return snapshot().rows()
+
+
+def find(name: str, rows: dict[str, ModelRow]) -> ModelRow | None:
+    """The row of the most specific form of the name that the table has."""
+    return next((rows[form] for form in forms(name) if form in rows), None)

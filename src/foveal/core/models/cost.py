@@ -1,0 +1,66 @@
+"""What a conversation has used and cost so far, added up from the reports of its provider."""
+
+from __future__ import annotations
+
+import msgspec
+
+from foveal.core.log.events import Used
+from foveal.core.models.model import Model
+
+
+class UsageTotals(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    calls: int = 0
+    """Calls that were reported on."""
+    input: int = 0
+    cache_read: int = 0
+    cache_write: int = 0
+    output: int = 0
+    reasoning: int = 0
+    spent: float | None = 0.0
+    """Dollars by the model's prices; None when one of them is unknown."""
+    saved: float | None = 0.0
+    """Dollars that sending everything each time would have cost beyond that, with an ideal cache."""
+    last: Used | None = None
+    """The newest report: the size of the context is that of the last call, never a sum."""
+
+    @property
+    def cached_share(self) -> float | None:
+        """The part of the last reported prompt that came from the cache."""
+        return self.last.cache_read / self.last.prompt if self.last is not None and self.last.prompt else None
+
+    def with_summary(self, cost: float | None, *, asked: int) -> UsageTotals:
+        """The accounts with what a summary cost."""
+        return msgspec.structs.replace(self, spent=_plus(self.spent, cost)) if asked else self
+
+    def after(self, used: Used, model: Model) -> UsageTotals:
+        """The accounts with one more call."""
+        actual = model.cost(input=used.input, cache_read=used.cache_read, cache_write=used.cache_write)
+        answer = model.cost(output=used.output)
+        ideal = self._ideal(used, model)
+        return UsageTotals(
+            calls=self.calls + 1,
+            input=self.input + used.input,
+            cache_read=self.cache_read + used.cache_read,
+            cache_write=self.cache_write + used.cache_write,
+            output=self.output + used.output,
+            reasoning=self.reasoning + used.reasoning,
+            spent=_plus(self.spent, _plus(actual, answer)),
+            saved=_plus(self.saved, None if actual is None or ideal is None else ideal - actual),
+            last=used,
+        )
+
+    def _ideal(self, used: Used, model: Model) -> float | None:
+        """The price of the same call with nothing reduced; if the provider caches at all, with all of the call
+        before it still in the cache."""
+        if used.unreduced <= used.units or not used.units:
+            return model.cost(input=used.input, cache_read=used.cache_read, cache_write=used.cache_write)
+        ratio = used.prompt / used.units
+        caching = used.cache_read + used.cache_write + self.cache_read + self.cache_write > 0
+        kept = min(self.last.unreduced, used.unreduced) if caching and self.last is not None else 0
+        new = round((used.unreduced - kept) * ratio)
+        kind = "cache_write" if used.cache_write else "input"
+        return model.cost(cache_read=round(kept * ratio), **{kind: new})
+
+
+def _plus(one: float | None, other: float | None) -> float | None:
+    return None if one is None or other is None else one + other

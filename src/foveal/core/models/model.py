@@ -1,0 +1,304 @@
+"""What a model holds and what it costs: window, output limit, prices, cache rules.
+
+`model("gpt-4.1")` answers from the best source there is, and says for every value which one it was:
+
+    yours      you gave the value
+    learned    an overflow error told the true limit
+    snapshot   the bundled table of some thousand models (`tools/refresh_models.py` writes it)
+    pattern    the name looks like a model we know ("claude" → 200,000)
+    family     the rule of the provider's prompt cache or tokenizer
+    default    nothing is known: 128,000 tokens and no price
+
+Limits age, so every one of them can be given by hand, and a name that nobody knows is not an error. The first
+lookup reads the table (`catalogue`); after that a lookup takes microseconds.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import TypeVar
+
+import msgspec
+
+from foveal.core.models.catalogue import (
+    RESIDENT,
+    SMALLEST_READ_RATIO,
+    TOKEN_RATIOS,
+    UNKNOWN,
+    ModelLimits,
+    ModelPrices,
+    ModelRow,
+    cache_rule,
+    canonical,
+    find,
+    table,
+    window_pattern,
+)
+from foveal.errors import BadSetting
+
+DEFAULT_WINDOW = 128_000
+DEFAULT_MAX_OUTPUT = 4_096
+"""Small enough for every model in use: a request for more output than allowed is refused."""
+
+MILLION = 1_000_000
+
+T = TypeVar("T")
+
+
+class Model(msgspec.Struct, frozen=True, kw_only=True):
+    """The limits, prices and cache rules of one model. Prices are dollars per million tokens."""
+
+    name: str
+    window: int
+    """Tokens of input and output together."""
+    max_input: int
+    """Tokens of input alone; never more than the window."""
+    max_output: int
+    input_price: float | None
+    cached_price: float | None
+    """For input that was read from the cache."""
+    write_price: float | None
+    """For input that was written to the cache."""
+    output_price: float | None
+    cache_ttl: int
+    """Seconds after its last use until a cached prefix must be expected to be gone."""
+    cache_minimum: int
+    """A shorter prefix than this is not cached."""
+    token_ratio: float
+    """Tokens of this model per o200k token, before anything was learned from reported usage."""
+    sources: dict[str, str]
+    """Where each of the values above came from. Shared between equal lookups: read it, do not change it."""
+
+    def input_limit(self, reserve: int) -> int:
+        """Tokens that a request may have when `reserve` tokens are kept free for the answer."""
+        return max(0, min(self.max_input, self.window - reserve))
+
+    @property
+    def read_ratio(self) -> float:
+        """The price of a cached token relative to an uncached one; never 0, because callers divide by it."""
+        if not self.input_price or self.cached_price is None:
+            return cache_rule(self.name).read
+        return max(SMALLEST_READ_RATIO, self.cached_price / self.input_price)
+
+    @property
+    def write_ratio(self) -> float:
+        """The price of a token that is written to the cache relative to an uncached one."""
+        if not self.input_price or self.write_price is None:
+            return cache_rule(self.name).write
+        return self.write_price / self.input_price
+
+    def cost(
+        self, *, input: int = 0, cache_read: int = 0, cache_write: int = 0, output: int = 0
+    ) -> float | None:
+        """Dollars for one call, or None when a price that it needs is unknown.
+
+        The three kinds of input exclude each other, as in `Used`: a cached token is not in `input` as well.
+        Reasoning counts as output.
+        """
+        parts = (
+            (input, self.input_price),
+            (cache_read, self.cached_price),
+            (cache_write, self.write_price),
+            (output, self.output_price),
+        )
+        dollars = 0.0
+        for tokens, price in parts:
+            if tokens and price is None:
+                return None
+            dollars += tokens * (price or 0.0)
+        return dollars / MILLION
+
+
+class _Given(msgspec.Struct, frozen=True, kw_only=True):
+    """What the caller knows better; checked, hashable, and so the key of the cache of answers."""
+
+    window: int | None
+    max_input: int | None
+    max_output: int | None
+    input_price: float | None
+    cached_price: float | None
+    write_price: float | None
+    output_price: float | None
+    cache_ttl: int | None
+    cache_minimum: int | None
+    token_ratio: float | None
+    learned_window: int | None
+
+
+def model(
+    name: str,
+    *,
+    window: int | None = None,
+    max_input: int | None = None,
+    max_output: int | None = None,
+    input_price: float | None = None,
+    cached_price: float | None = None,
+    write_price: float | None = None,
+    output_price: float | None = None,
+    cache_ttl: int | None = None,
+    cache_minimum: int | None = None,
+    token_ratio: float | None = None,
+    learned_window: int | None = None,
+) -> Model:
+    """All that is known of a model, with your values before any other.
+
+    `learned_window` is a limit that an overflow error told. Prices are dollars per million tokens. Raises
+    `BadSetting` for a value that no model can have.
+    """
+    if not isinstance(name, str) or not canonical(name):
+        raise BadSetting("model", name, 'a name such as "gpt-4.1" or "anthropic/claude-sonnet-4-5"')
+    given = _Given(
+        window=_tokens("window", window),
+        max_input=_tokens("max_input", max_input),
+        max_output=_tokens("max_output", max_output),
+        input_price=_price("input_price", input_price),
+        cached_price=_price("cached_price", cached_price),
+        write_price=_price("write_price", write_price),
+        output_price=_price("output_price", output_price),
+        cache_ttl=_whole("cache_ttl", cache_ttl, least=0, most=31_536_000, unit="seconds"),
+        cache_minimum=_whole("cache_minimum", cache_minimum, least=0, most=MILLION, unit="tokens"),
+        token_ratio=_number("token_ratio", token_ratio, least=0.1, most=10.0, unit="tokens per o200k token"),
+        learned_window=_tokens("learned_window", learned_window),
+    )
+    return _resolve(name, given)
+
+
+def _tokens(field: str, value: int | None) -> int | None:
+    return _whole(field, value, least=1, most=1_000_000_000, unit="tokens")
+
+
+def _price(field: str, value: float | None) -> float | None:
+    return _number(field, value, least=0.0, most=100_000.0, unit="dollars per million tokens")
+
+
+def _whole(field: str, value: int | None, *, least: int, most: int, unit: str) -> int | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise BadSetting(field, value, f"a whole number from {least:,} to {most:,} ({unit})")
+    return value
+
+
+def _number(field: str, value: float | None, *, least: float, most: float, unit: str) -> float | None:
+    if value is None:
+        return None
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not math.isfinite(value) or not least <= value <= most:
+        raise BadSetting(field, value, f"a number from {least:g} to {most:,.0f} ({unit})")
+    return float(value)
+
+
+@functools.lru_cache(maxsize=1_024)
+def _resolve(name: str, given: _Given) -> Model:
+    row = find(name, table()) or ModelRow()
+    found = (
+        _limits(name, given, row.limits) | _prices(name, given, row.prices) | _cache(name, given, row.limits)
+    )
+    return msgspec.convert(
+        {field: value for field, (value, _) in found.items()}
+        | {"name": name, "sources": {field: source for field, (_, source) in found.items()}},
+        type=Model,
+    )
+
+
+_Found = dict[str, tuple[float | None, str]]
+
+
+def _first(*candidates: tuple[T | None, str], default: T) -> tuple[T, str]:
+    """The first value that is known, with its source."""
+    return next(((value, source) for value, source in candidates if value is not None), (default, "default"))
+
+
+def _limits(name: str, given: _Given, known: ModelLimits) -> _Found:
+    if given.window is not None and given.max_input is not None and given.max_input > given.window:
+        raise BadSetting("max_input", given.max_input, f"at most the window, {given.window:,} tokens")
+    window, source = _first(
+        (given.window, "yours"),
+        (given.learned_window, "learned"),
+        (known.window, "snapshot"),
+        (window_pattern(name), "pattern"),
+        default=DEFAULT_WINDOW,
+    )
+    if given.max_input is not None and given.max_input > window:
+        window, source = given.max_input, "yours"  # so much input cannot fit into less
+    return {
+        "window": (window, source),
+        "max_input": _max_input(given, known, window, source),
+        "max_output": _max_output(given, known, window),
+    }
+
+
+def _max_input(given: _Given, known: ModelLimits, window: int, source: str) -> tuple[int, str]:
+    """A known input limit holds as long as nobody says that the window is larger than we know."""
+    if given.max_input is not None:
+        return given.max_input, "yours"
+    if known.max_input is not None and known.max_input < window <= (known.window or 0):
+        return known.max_input, "snapshot"
+    return window, source
+
+
+def _max_output(given: _Given, known: ModelLimits, window: int) -> tuple[int, str]:
+    if given.max_output is not None and given.max_output > window:
+        raise BadSetting(
+            "max_output",
+            given.max_output,
+            f"at most the window, {window:,} tokens; give `window` if it is larger",
+        )
+    limit, source = _first(
+        (given.max_output, "yours"), (known.max_output, "snapshot"), default=DEFAULT_MAX_OUTPUT
+    )
+    return min(limit, window), source
+
+
+def _prices(name: str, given: _Given, known: ModelPrices) -> _Found:
+    """Cached and written input follow the input price: given by you, in the proportions that are known."""
+    known, origin = _listed(name, known)
+    rule = cache_rule(name)
+    input_price = _first((given.input_price, "yours"), (known.input, origin), default=None)
+    base = input_price[0]
+    scale = base / known.input if base is not None and known.input else 1.0
+    cached = None if known.cached is None else known.cached * scale
+    write = None if known.write is None else known.write * scale
+    by_rule = base is not None and rule is not UNKNOWN
+    return {
+        "input_price": input_price,
+        "cached_price": _first(
+            (given.cached_price, "yours"),
+            (cached, origin),
+            (base * rule.read if base is not None and by_rule else None, "family"),
+            default=None,
+        ),
+        "write_price": _first(
+            (given.write_price, "yours"),
+            (write, origin),
+            (base * rule.write if base is not None and by_rule else None, "family"),
+            default=base,
+        ),
+        "output_price": _first((given.output_price, "yours"), (known.output, origin), default=None),
+    }
+
+
+def _listed(name: str, known: ModelPrices) -> tuple[ModelPrices, str]:
+    """The price list for a name: what runs at home or calls itself free costs nothing."""
+    if cache_rule(name) is RESIDENT:
+        return ModelPrices(0.0, 0.0, 0.0, 0.0), "family"
+    if name.strip().lower().endswith(":free"):
+        return ModelPrices(0.0, 0.0, 0.0, 0.0), "pattern"
+    return known, "snapshot"
+
+
+def _cache(name: str, given: _Given, known: ModelLimits) -> _Found:
+    rule = cache_rule(name)
+    source = "default" if rule is UNKNOWN else "family"
+    ratio = next((ratio for part, ratio in TOKEN_RATIOS if part in name.lower()), None)
+    return {
+        "cache_ttl": _first((given.cache_ttl, "yours"), (rule.ttl, source), default=rule.ttl),
+        "cache_minimum": _first(
+            (given.cache_minimum, "yours"),
+            (known.cache_minimum, "snapshot"),
+            (rule.minimum, source),
+            default=rule.minimum,
+        ),
+        "token_ratio": _first((given.token_ratio, "yours"), (ratio, "family"), default=1.0),
+    }

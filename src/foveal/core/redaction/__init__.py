@@ -1,0 +1,1 @@
+"""Redaction: secrets kept out of the log."""

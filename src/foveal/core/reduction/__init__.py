@@ -1,0 +1,1 @@
+"""Reductions of one text: truncation, placeholders, repeated lines, and their undo."""

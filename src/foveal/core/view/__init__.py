@@ -1,0 +1,1 @@
+"""The view: what the model sees, folded from the log."""

@@ -1,0 +1,303 @@
+"""A provider's refusal of a request that was too large, recognised whatever the shape of the error.
+
+1. A typed code, such as `context_length_exceeded`, decides by itself.
+2. A status that is known must be 400, 413 or 422; the outermost one counts.
+3. Talk of rates, quotas and throttling is a veto, and so is `string_above_max_length`: one string, not the request.
+4. A known wording decides and gives its numbers. A bare 413 is a request of too many bytes.
+
+An exception that says nothing is judged by what it was raised from. An implicit `__context__` counts only where the
+exception has neither a status nor a cause: otherwise it is history, often an overflow that was already dealt with.
+Timeouts, lost connections and cancellations are never an overflow. What an error echoes of the request is not read.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from itertools import islice
+from typing import Final, Literal
+
+import msgspec
+
+from foveal.core.wire.safe_print import one_line
+
+Kind = Literal["tokens", "bytes", "output"]
+
+LEVELS: Final = 8
+NODES: Final = 2_000  # objects that are looked at; fifty characters of text count as one
+SCANNED: Final = 20_000  # characters of one string, half of them from its end
+
+_CODE: Final = (
+    "(context_length_exceeded|exceed_context_size_error|model_(?:context_window|max_prompt_tokens)_exceeded"
+    "|request_too_large)"
+)
+_TYPED: Final = re.compile(rf"""^{_CODE}$|["']\s*:\s*\\*["']{_CODE}\\*["']""")
+_VETO: Final = re.compile(
+    r"rate[ _-]?limit|too many requests|throttl|quota|\b[tr]p[md]\b|per (?:min|minute|hour|day|month)\b"
+    r"|(?:daily|weekly|monthly) |wait before trying again|resource_?exhausted|string_above_max_length"
+)
+_STATUS: Final = re.compile(
+    r"""(?:^|(?:error|status|code|failed|http(?:/[\d.]+)?)\\*["']?\s*[:=]?\s*\\*["'(]?)"""
+    r"""([45]\d\d)\b(?!\s*tokens|[.,]\d|-\w)"""
+)
+_COUNTS: Final = {"n_ctx": "limit", "n_prompt_tokens": "needed"}
+_ECHO: Final = re.compile(r"""["'](?:inputs?|messages|prompt|contents?)\\*["']\s*:""", re.IGNORECASE)
+_ATTRIBUTES: Final = (
+    "status_code", "status", "http_status", "code", "type", "message", "error", "errors", "detail", "details",
+    "body", "response", "text", "args", "exceptions", "__cause__", "n_ctx", "n_prompt_tokens",
+)  # fmt: skip
+
+# Lower case, single blanks; <limit>, <needed>, <output>, <total> (of both) and <over> are numbers.
+_WORDINGS: Final[dict[Kind, tuple[str, ...]]] = {
+    "tokens": (
+        r"prompt is too long(?:: <needed>(?: tokens >|, model maximum context length:) <limit>)?",
+        r"prompt is <needed> tokens; the model context is <limit>",
+        r"prompt too long; exceeded (?:max )?context length(?: by <over>)?",
+        r"prompt exceeds max length|context[ _](?:length|window)[ _]exceeded|token limit exceeded",
+        r"prompt \(?length (?:of )?<needed>\)? is longer than the maximum model length of <limit>",
+        r"(?:contains <needed> tokens.{0,40}?)?too large for model with <limit> maximum context length",
+        r"maximum prompt length is <limit>(?: but the request contains <needed>)?",
+        r"maximum context length is <limit>(?: tokens[.,]? (?:however,? |and )?your? (?:requested|request has|"
+        r"messages resulted in)(?: about)? <total>(?: input)? tokens"
+        r"(?:[^.]{0,120}?[ (]<output> (?:in|for) the (?:completion|output))?)?",
+        r"maximum context length of <limit> tokens\. you requested .{0,30}: <needed> tokens .{0,30} and <output>",
+        r"keep the first <needed> tokens when context the overflows.{0,60}context length of only <limit>",
+        r"greater than the context length(?: \(n_keep: ?<needed> ?>= ?n_ctx: ?<limit>)?",
+        r"(?:tokens \(<total>\) )?exceeds? (?:the |model )?context window(?: of <limit>)?|context window exceeds",
+        r"(?:\(<needed> tokens\) (?:is )?)?(?:exceeds|longer than) the [\w'\\ ]{0,20}context (?:size|length)"
+        r"(?: \(<limit>)?",
+        r"\(<needed> tokens\) exceeds the maximum allowed length \(<limit> tokens",
+        r"(?:prompt|input)(?: token count of <needed>|[\w ]{0,40}) exceeds the limit of <limit>(?(needed)| tokens)",
+        r"input token count(?: \(<needed>\))? exceeds the maximum(?: number of tokens allowed \(<limit>\))?",
+        r"input tokens exceed the configured limit(?: of <limit> tokens(?:\. your messages resulted in <total>)?)?",
+        r"input (?:is too long for requested|tokens exceeds maximum)|too many (?:input )?tokens(?!: max )",
+        r"range of input length should be \[\d+, ?<limit>\]",
+        r"exceeded model token limit(?:: <limit>(?: \(requested: <total>\))?)?",
+        r"tokens \+ `?max_new_tokens`? must be(?: <= <limit>(?:\. given: <needed> .{0,20} and <output>)?)?",
+        r"inputs`? must have less than <limit> tokens(?:\. given: <needed>)?",
+        r"reduce the length of (?:the messages|the prompt|the input|either one)|\b400 (?:status code )?\(no body\)",
+        r"current length is <total> while limit is <limit>",
+        r"size limit exceeded by <over> tokens(?:.{0,60}?limit for this model is <limit>)?",
+        r"""n_prompt_tokens["']: <needed>, ["']n_ctx["']: <limit>""",
+    ),
+    "output": (
+        r"input length and `?max_tokens`? exceed context limit(?:: <needed> \+ <output> > <limit>)?",
+        r"is too large: <output>\. .{0,20}maximum context length is <limit> tokens and your request has <needed>",
+        # vLLM counts no further than to the first token too many: "at least" so many says nothing.
+        r"maximum context length is <limit> tokens\. however, you requested <output> output tokens and your prompt",
+    ),
+    "bytes": (
+        r"request payload size exceeds(?: the limit(?:: <limit> bytes)?)?",
+        r"maximum request body size <limit> exceeded, actual body size <needed>",
+        r"'body' failed to satisfy constraint: member must have length less than or equal to <limit>",
+        r"request exceeds the maximum (?:size|allowed number)|(?:entity|body(?: is)?|payload|content) too large",
+    ),
+}
+_PATTERNS: Final = [
+    (kind, re.compile(re.sub(r"<(\w+)>", r"(?P<\1>\\d[\\d,]{0,14})", wording)))
+    for kind, wordings in _WORDINGS.items()
+    for wording in wordings
+]
+_ROUND: Final = {unit << power for unit in (512, 1_000, 1_536, 2_560, 3_000, 5_000) for power in range(12)}
+
+
+class ProviderOverflow(msgspec.Struct, frozen=True, kw_only=True):
+    """What a provider's error says about a request that was too large."""
+
+    kind: Kind
+    """Too many tokens; too many bytes; or an input that fits, but not together with the output asked for."""
+    limit: int = 0
+    """Tokens that the provider allows, or bytes for the kind bytes; 0 if it does not say."""
+    needed: int = 0
+    """The input as the provider counted it, with the output where the error gives only the sum; 0 unknown."""
+    output: int = 0
+    """The `max_tokens` that were asked for, if the error says."""
+    over: int = 0
+    """How much too much, if that is what the error says."""
+    code: str = ""
+    """The typed code, or the wording that decided, with N for its numbers."""
+    message: str = ""
+    """What the provider said, on one line."""
+
+    @property
+    def excess(self) -> int:
+        """How much the request must lose, input and output together; 0 if the error does not say."""
+        known = self.limit and self.needed
+        return max(0, self.needed + self.output - self.limit) if known else self.over
+
+
+def recognise(error: object) -> ProviderOverflow | None:
+    """The refusal that an exception, a reply's body, a dict or a string tells of; never raises."""
+    nodes = NODES
+    for _ in range(LEVELS):
+        if issubclass(type(error), BaseException) and not issubclass(type(error), Exception):
+            return None
+        heard = _Heard(error, nodes=nodes)
+        if refusal := _typed(heard) or (None if heard.vetoed else _worded(heard)):
+            return msgspec.structs.replace(refusal, **heard.counted)
+        if heard.status or heard.vetoed:
+            return None
+        error, nodes = _context(error), heard.nodes
+    return None
+
+
+def silent(*, prompt: int, predicted: int, window: int, stop: str = "") -> str:
+    """Why a successful reply shows that the request did not fit; "" when it does not.
+
+    A prompt that was cut without a word is told by its size: under 60 % of a prediction of at least 1,000 tokens,
+    *and* just what a server keeps: up to 2 % less than the window, or a round number (Ollama's `num_ctx`, or half
+    of it and a few). A wrong prediction alone, or a report without the cached tokens, is no alarm.
+    """
+    if stop in ("model_context_window_exceeded", "model_length"):
+        return f"the reply stopped because the window was full ({stop})"
+    if 0 < window < prompt:
+        return f"the provider counted {prompt:,} tokens, more than the window of {window:,}"
+    kept = 0 <= window - prompt <= window // 50 or any(prompt - few in _ROUND for few in range(-2, 7))
+    if predicted >= 1_000 and 0 < prompt < 0.6 * predicted and kept:
+        return f"the provider counted {prompt:,} tokens of about {predicted:,}: it has cut the request"
+    return ""
+
+
+def stop_reason(reply: object) -> str:
+    """Why a reply of any dialect ended, or the reply in an event of its stream; "" if it does not say."""
+    for place in (reply, *(_get(reply, name) for name in ("response", "message", "delta"))):
+        choice, details = _get(_get(place, "choices"), 0), _get(place, "incomplete_details")
+        named = ((place, "stop_reason"), (choice, "finish_reason"), (details, "reason"), (place, "status"))
+        for thing, name in named:
+            if isinstance(reason := _get(thing, name), str) and reason:
+                return str.__str__(reason)
+    return ""
+
+
+def _get(thing: object, name: str | int) -> object:
+    with suppress(Exception):
+        if isinstance(thing, Mapping | list | tuple):
+            return thing[name]  # type: ignore[index]
+        return getattr(thing, str(name), None)
+    return None
+
+
+def _context(error: object) -> object:
+    """What was being handled when this was raised, if that says anything about it."""
+    with suppress(Exception):
+        if isinstance(error, Exception) and not isinstance(error, OSError) and not error.__suppress_context__:
+            return error.__context__
+    return None
+
+
+class _Heard:
+    """What one error says, from all its corners, nearest first. Each text is kept beside its lower case."""
+
+    def __init__(self, error: object, *, nodes: int) -> None:
+        self.nodes, self.status = nodes, 0
+        self.counted: dict[str, int] = {}
+        self.texts: dict[str, str] = {}
+        self._seen: dict[int, object] = {}
+        queue: deque[tuple[int, str, object]] = deque([(0, "", error)])
+        while queue and self.nodes > 0:
+            self.nodes -= 1
+            level, name, node = queue.popleft()
+            with suppress(Exception):
+                inner = self._visit(level, name, node)
+                room = max(0, self.nodes - len(queue)) if level < LEVELS else 0
+                queue.extend((level + 1, key, value) for key, value in islice(inner, room))
+        written = filter(None, map(_STATUS.search, self.texts.values()))
+        self.status = self.status or next((int(found[1]) for found in written), 0)
+        self.vetoed = self.status not in (0, 400, 413, 422) or any(map(_VETO.search, self.texts.values()))
+
+    def _visit(self, level: int, name: str, node: object) -> Iterable[tuple[str, object]]:
+        if isinstance(node, int):
+            return self._number(name, int(node))
+        if node is not None and id(node) not in self._seen and not callable(node):
+            self._seen[id(node)] = node
+            if isinstance(node, bytes):
+                node = node[:SCANNED].decode("utf-8", "replace")
+            return self._read(level, name, node) if isinstance(node, str) else _inside(node)
+        return ()
+
+    def _number(self, name: str, value: int) -> tuple[()]:
+        if name in _COUNTS and 0 < value < 10**12:
+            self.counted.setdefault(_COUNTS[name], value)
+        elif name.lower().endswith(("status", "code")) and 400 <= value <= 599:
+            self.status = self.status or value
+        return ()
+
+    def _read(self, level: int, name: str, text: str) -> Iterable[tuple[str, object]]:
+        if len(text) > SCANNED:
+            text = f"{text[: SCANNED // 2]} {text[-SCANNED // 2 :]}"
+        self.nodes -= len(text) // 50
+        if text.isdecimal():
+            return self._number(name, int(text[:13]))
+        value, around = _json_in(text) if level < LEVELS else (None, text)
+        line = _ECHO.split(" ".join(around.split()), maxsplit=1)[0].strip()
+        self.texts.update({line: line.lower()} if line else {})
+        return () if value is None else [("", value)]
+
+
+def _inside(node: object) -> Iterator[tuple[str, object]]:
+    if isinstance(node, Mapping):
+        named = ((key, value) for key, value in node.items() if isinstance(key, str))
+        yield from ((key[:40], value) for key, value in named if not _ECHO.match(f"'{key[:40]}':"))
+    elif isinstance(node, list | tuple | set | frozenset):
+        yield from (("", value) for value in node)
+    else:
+        for name in _ATTRIBUTES:
+            with suppress(Exception):
+                yield name, getattr(node, name)
+
+
+def _json_in(text: str) -> tuple[object, str]:
+    """The JSON in a text, and what stands around it; a list of numbers is still text."""
+    for found in islice(re.finditer(r"[{\[]", text), 4):
+        with suppress(ValueError, RecursionError):
+            value, end = json.JSONDecoder().raw_decode(text, found.start())
+            if isinstance(value, dict) or (value and isinstance(value[0], dict)):
+                return value, f"{text[: found.start()]} {text[end:]}"
+    return None, text
+
+
+def _typed(heard: _Heard) -> ProviderOverflow | None:
+    for found in filter(None, map(_TYPED.search, heard.texts.values())):
+        code = found[1] or found[2]
+        kind: Kind = "bytes" if code == "request_too_large" else "tokens"
+        said = _worded(heard)
+        if said is None or said.message == code or (said.kind == "bytes") != (kind == "bytes"):
+            prose = next((line for line in heard.texts if " " in line), code)
+            said = ProviderOverflow(kind=kind, message=one_line(prose, width=300))
+        return msgspec.structs.replace(said, code=code)
+    return None
+
+
+def _worded(heard: _Heard) -> ProviderOverflow | None:
+    """The wording with the most numbers, in the shortest text that has it."""
+    found = [
+        _said(kind, match, text)
+        for text, lower in heard.texts.items()
+        for kind, wording in _PATTERNS
+        if (match := wording.search(lower))
+    ]
+    message = one_line(next(iter(heard.texts), ""), width=300)
+    bare = ProviderOverflow(kind="bytes", code="413", message=message) if heard.status == 413 else None
+    return max(found, key=_weight, default=bare)
+
+
+def _said(kind: Kind, match: re.Match[str], text: str) -> ProviderOverflow:
+    number = {name: int(digits.replace(",", "")) for name, digits in match.groupdict("0").items()}
+    limit, output, over = (number.get(name, 0) for name in ("limit", "output", "over"))
+    total = max(0, number.get("total", 0) - output)
+    needed = number.get("needed", 0) or total or (limit + over if limit and over else 0)
+    if limit and needed and kind != "bytes":
+        kind = "output" if needed < limit else "tokens"
+    start = max(0, match.start() - 100) if match.end() > 300 else 0
+    line = one_line("…" * bool(start) + text[start:], width=300)
+    code = re.sub(r"(?!^)\b\d[\d,]*\b", "N", match.group())[:80]
+    return ProviderOverflow(
+        kind=kind, limit=limit, needed=needed, output=output, over=over, code=code, message=line
+    )
+
+
+def _weight(one: ProviderOverflow) -> tuple[int, int]:
+    return sum(map(bool, (one.limit, one.needed, one.output, one.over))), -len(one.message)

@@ -1,0 +1,1 @@
+"""Instruction files (AGENTS.md, preferences) and the rules for them."""

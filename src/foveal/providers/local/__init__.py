@@ -1,0 +1,1 @@
+"""The bundled small model: download, server, provider."""

@@ -1,0 +1,1 @@
+"""Durable sessions: the engine with its log in a store."""

@@ -1,0 +1,242 @@
+"""Words that lines of events are likely to have: what zstd may refer to from the first byte on.
+
+Stored bodies name this dictionary by the number 1, for ever: not one byte of it may change. Better words would be
+another dictionary with another number.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from hashlib import blake2b
+from typing import Final, NamedTuple
+
+import zstandard
+
+_ENGLISH: Final = """
+time year people way day man thing woman life child world school state family student group country problem
+hand part place case week company system program question work government number night point home water room
+mother area money story month lot right study book word business issue side kind head house service friend
+father power hour game line end member law car city community name president team minute idea body information
+back parent face others level office door health person art war history party result change morning reason
+research girl guy moment air teacher force education However, Additionally, Furthermore, Therefore, For
+example, In addition, such as because although through between another without within during before after
+against under around first second third different important possible available several following example sure
+great good better best really actually probably perhaps maybe never always often sometimes already still
+should would could might must need want think know understand believe remember help find look give take make
+use using used useful provide provided including include includes require required requires recommend suggest
+consider option options price order account address payment number customer reservation flight cancel refund
+confirm details email phone I'd be happy to help you with that. Is there anything else I can help you with?
+Here are some tips: Thank you for your Please let me know if you have any questions. I understand your
+concern. Could you please provide the following details
+"""
+
+_CODE: Final = r"""
+#!/usr/bin/env python\n# -*- coding: utf-8 -*-\nfrom __future__ import annotations\nimport os\nimport
+sys\nimport json\nimport re\nfrom typing import Any, Dict, List, Optional, Union\n\nclass Meta:\n    def
+__init__(self, *args, **kwargs):\n        super().__init__(*args,
+**kwargs)\n        self.assertEqual(\n        self.name =
+name\n    @property\n    def    @classmethod\n    @staticmethod\n    return None\n        return
+self._\n            raise ValueError(\"        raise TypeError(f\"Expected \n        raise
+NotImplementedError\n        if isinstance(value, str):\n        if value is not None and len(value) >
+0:\n        elif not in \n        else:\n            continue\n        for key, value in
+data.items():\n        for i in range(len(\n        while
+True:\n            break\n        try:\n            pass\n        except Exception as
+e:\n            print(f\"Error: {e}\")\n        finally:\n    with open(path, 'r', encoding='utf-8') as
+f:\n        lines = f.readlines()\n        content = f.read()\n    assert result == expected\n    assert
+response.status_code ==
+200\n    \"\"\"\n    Parameters\n    ----------\n    Returns\n    -------\n    Examples\n    --------\n    >>>
+\n    :param :type :return: :rtype: str int float bool list    default=None, True, False, lambda x: np.array([
+pd.DataFrame( import numpy as np\nimport pandas as pd\nimport pytest\nif __name__ ==
+'__main__':\n    main()\nfunction const let var async await import { } from 'export default interface
+typestring number boolean public static void private protected final return new this null undefined throw
+catch require(console.log( => { }, [] ); \n}\n\n/** * @param {string} @returns */ #include <stdio.h> struct
+int char unsigned sizeof(SELECT FROM WHERE INSERT INTO VALUES UPDATE SET DELETE CREATE TABLE <div class=\" <a
+href=\" <p> </p> </div> <span> </span>
+"""
+
+_SHELL: Final = r"""
+Traceback (most recent call last):\n  File \"/usr/lib/python3.11/site-packages/\", line , in
+<module>\n    main()\nModuleNotFoundError: No module named ' ImportError: cannot import name ' AttributeError:
+' object has no attribute 'KeyError: TypeError: missing 1 required positional argument: ' AssertionError:
+assert IndexError: list index out of rangeSyntaxError: invalid syntax\nFileNotFoundError: [Errno 2] No such
+file or directory: ' Permission denied\nExit code: 0RuntimeWarning: DeprecationWarning: UserWarning: ERROR
+FAILED tests/test_ PASSED [100%]\n============================= testsession starts
+==============================\nplatform linux -- Python 3.11, pytest-8, pluggy-1.5\nrootdir:
+/testbed\ncollected items\n\n=================================== FAILURES
+===================================\n_____________________ short test summary info
+============================\n passed, failed, warnings in 0.12s ===\n----------------------Ran tests in
+0.001s\n\nOK\nFAILED (failures=1)\ndiff --git a/src/ b/src/\nindex 0000000..1111111 100644\n--- a/\n+++ b/\n@@
+-1,6 +1,7 @@ def \nOn branch main\nChanges not staged for commit:\n  (use \"git add <file>...\" to update what
+will becommitted)\n  (use \"git restore <file>...\" to discard changes in working
+directory)\n\tmodified:   src/\nnothing tocommit, working tree clean\ntotal \ndrwxr-xr-x 2 root root 4096
+Jan  1 00:00 .\n-rw-r--r-- 1 root root  .py\n./src/ ./tests/./docs/ /workspace/ /home/user/ /tmp/
+/usr/local/bin/python .py: .md .json .txt .yml .toml .cfg .html .js .ts .css setup.pyREADME.md CHANGELOG
+requirements.txt pyproject.toml __init__.py conftest.py utils.py models.py views.py settings.py base.pycd
+/testbed && git status && git diff && git log --oneline -5 && ls -la && cat > << 'EOF'\n EOF\n && python -m
+pytest tests/-xvs 2>&1 | head -50 | tail -20 && grep -rn \" --include=\"*.py\" . | find . -type f -name
+\"*.py\" | xargs sed -n '1,100p'sed -i 's/ nl -ba | echo \"COMPLETE\" pip install -e . 2>/dev/null || true &&
+rm -f mkdir -p && chmod +x curl -s https://http://localhost:8000/ http://www.w3.org/ https://github.com/
+https://docs.python.org/3/ .com/ .org/ 2024-01-01T00:00:00Z[INFO] [WARNING] [ERROR] [DEBUG] INFO: WARNING:
+(base) root@ $ user@host:~$ [The command completed with exit code 0.][Current working directory: /] [Python
+interpreter: /usr/bin/python]\n<returncode>0</returncode>\n<output>\n</output><tool_response> </tool_response>
+[File: / ( lines total)] (Open file: /)\n(Current directory:
+/)\nbash-$     1\t     2\t     3\t     4\t     5\t    10\t    20\t    50\t   100\t   101\t   200\t   300\t\n1:
+\n2: \n10: \n11: \n12: \n13: \n14: \n15: \n16: \n17: \n18: \n19: \n20: \n100: \n101: \n110: \n120: \n200: \n
+"""
+
+_ANSWERS: Final = r"""
+I'll help you with that. Let me start by exploring the repository structure to understand the codebase.\n\nLet
+me look at the code to understand what it does. Now let me check if there are any tests for this
+functionality.Now I need to find where this function is defined and how it is called. Let's create a simple
+script to reproduce the issue:\n\nPerfect! The fix works correctly. Let me run the existing tests to make sure
+that I haven't broken anything.\n\nTHOUGHT:I can see the problem. The issue is that the method does not handle
+the case when the value is None. We need to modify theimplementation so that it returns the correct result.
+First, Next, Then, Finally, Great! Now I understand the issue. Let me\n\n## Summary\n\n### Changes\n\n1.
+**\n2. **\n3. **\n4. **\n5. **\n\n- **\n- `\n- [ ] \n```python\n```\n\n```bash\n```json\n{\n  \"\":
+\"\",\n  \"name\": \"\",\n  \"id\": \n  \"type\": \"string\",\n  \"description\": \"\n  \"status\":
+\"\n  \"message\": \"success\",\n  \"error\": null,\n  \"data\": [\n    {\n      \"value\":
+true,\n      \"count\": false\n{\"command\": \"view\", \"path\": \"/workspace/ {\"command\": \"str_replace\",
+\"path\": \"/testbed/ \", \"old_str\": \"\", \"new_str\": \" {\"command\":\"cd && ls -la\"} {\"query\": \"
+{\"file_path\": \" {\"order_id\": \"#W {\"user_id\": \"{\"command\": \"create\", \"file_text\": \"
+{\"view_range\": [1, 50]} {\"thought\": \" {\"file_name\": \" {\"code\": \"Here's the result of running `cat
+-n` on /workspace/ \n The file has been edited. Review the changes and make sure they areas expected (correct
+indentation, no duplicate lines, etc). Edit the file again if necessary. has been edited. Here's theresult of
+running `cat -n` on a snippet of Your command ran successfully and did not produce any output. No results
+found
+"""
+
+_SHAPES: Final = """
+{"seq":0,"fact":{"kind":"opened","model":"anthropic/claude-sonnet-4-5","policy":"economy","settings":{"window":200000,{"seq":0,"fact":{"kind":"equipped","tools":[{"type":"function","function":{"name":"","description":"","parameters":{"type":"object","properties":{"path":{"type":"string","description":"The
+"}},"required":["path"],"additionalProperties":false}}}]{"seq":0,"fact":{"kind":"instructed","content":"You
+are a helpful
+assistant","role":"developer","source":"AGENTS.md","aside":true,"replaces":,"dialect":"openai_responses","extra":{"id":"msg_","status":"completed","type":"message"}}}{"seq":0,"fact":{"kind":"pinned","text":"","target":}}{"seq":0,"fact":{"kind":"noted","text":"","topic":""}}{"seq":0,"fact":{"kind":"used","input":,"cache_read":,"cache_write":,"output":,"reasoning":,"model":"","units":,"predicted":,"unreduced":}}{"seq":0,"fact":{"kind":"snapshot_taken","data":{},"label":""}}{"seq":0,"fact":{"kind":"clipped","target":,"pieces":[[0,],"\\n…
+lines left out; recall_read
+e",[,]],"kept_tokens":,"total_tokens":,"kept_lines":,"total_lines":,"strategy":"smart","rule":"ingest"}}{"seq":0,"fact":{"kind":"masked","masks":[{"target":,"text":"[result
+e left out: lines,
+tokens"},{"target":,"text":"","part":}],"reason":"economy","rule":""}}{"seq":0,"fact":{"kind":"dropped","ranges":[[,]],"reason":"budget","rule":""}}{"seq":0,"fact":{"kind":"compacted","first":,"last":,"summary":"","by":"ledger","metrics":{},"reason":"","rule":""}}{"seq":0,"fact":{"kind":"reverted","target":}}{"seq":0,"fact":{"kind":"rewound","to":,"keep_reductions":true}}{"seq":0,"fact":{"kind":"erased","was":"user_said"}}{"seq":0,"fact":{"kind":"erased","was":"tool_returned"}}{"part":"media","native":{"type":"image_url","image_url":{"url":"data:image/png;base64,iVBORw0KGgo"}},"mime":"image/png","size":,"units":}{"part":"opaque","native":{"type":"reasoning","id":"rs_","summary":[],"encrypted_content":"gAAAAA"}}{"part":"thinking","native":{"type":"thinking","thinking":"","signature":"E"},"text":""}{"part":"text","text":"","extra":{"cache_control":{"type":"ephemeral"}}}{"seq":0,"fact":{"kind":"user_said","content":"Hi,
+I
+{"seq":0,"fact":{"kind":"user_said","content":[{"part":"text","text":"{"seq":0,"fact":{"kind":"model_said","content":"I
+{"seq":0,"fact":{"kind":"model_said","content":"Let
+me","dialect":"anthropic"}}","dialect":"openai_chat","extra":{"reasoning_content":"},"listed":true,"dialect":"openai_chat"}}{"seq":0,"fact":{"kind":"model_said","content":[{"part":"text","text":"I'll
+"},{"part":"call","id":"toolu_01","name":"bash","arguments":"{\\"command\\": \\"cd /testbed &&
+\\"}"}],"dialect":"openai_chat"}}{"seq":0,"fact":{"kind":"model_said","content":[{"part":"call","id":"call_","name":"execute_bash","arguments":"{\\"{"seq":0,"fact":{"kind":"tool_returned","call_id":"toolu_01","content":"","name":"str_replace_editor","error":true}}{"seq":0,"fact":{"kind":"tool_returned","call_id":"call_","content":"{\\"returncode\\":
+0, \\"output\\": \\"","dialect":"openai_chat"}}
+"""
+
+WORDS: Final = (_ENGLISH + _CODE + _SHELL + _ANSWERS + _SHAPES).replace("\n", " ").encode()
+
+
+# ── blobs ─────────────────────────────────────────────────────────────────────────────────────────
+# The line of an event as it is stored: small, and byte for byte the same when it comes back.
+#
+# Every JSON string of more than 4 KB is cut out of the line and becomes a blob, and so does what is left if it is
+# still that long (a list of tools, say). A blob is stored once per content. What remains is compressed with a
+# dictionary of our own words, because a short line has nothing yet to refer back to.
+#
+# Cutting works on the bytes of the line, not on the fields of facts: whatever is large is found, in kinds of later
+# versions too. The line is that of the same fact at seq 0 without a time, so that equal facts have equal lines.
+
+LARGE: Final = 4096
+"""Bytes from which on a text is a blob."""
+
+LEVEL: Final = 3
+LEVEL_OF_BLOBS: Final = 6
+
+_PLAIN: Final = b"{"
+"""A body that begins like JSON is not compressed."""
+_WITH_WORDS: Final = b"\x01"
+"""What comes before a body that was compressed with the first dictionary."""
+_STRING: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
+
+
+class CutText(NamedTuple):
+    """A text that belongs at `place` of what is left of its line."""
+
+    place: int
+    text: bytes
+
+
+class PackedLine(NamedTuple):
+    body: bytes
+    """What is left of the line, compressed; empty when that is the first of the cuts."""
+    cuts: tuple[CutText, ...]
+
+
+def digest(text: bytes) -> bytes:
+    """The name of a content."""
+    return blake2b(text, digest_size=32).digest()
+
+
+class LinePacker:
+    """Packs and unpacks lines; for one thread at a time."""
+
+    def __init__(self) -> None:
+        words = zstandard.ZstdCompressionDict(WORDS, dict_type=zstandard.DICT_TYPE_RAWCONTENT)
+        short = zstandard.ZstdCompressionParameters.from_level(
+            LEVEL,
+            source_size=LARGE,
+            dict_size=len(WORDS),
+            format=zstandard.FORMAT_ZSTD1_MAGICLESS,
+            write_content_size=1,
+            write_dict_id=0,
+        )
+        words.precompute_compress(compression_params=short)
+        self._shorten = zstandard.ZstdCompressor(dict_data=words, compression_params=short)
+        self._lengthen = zstandard.ZstdDecompressor(dict_data=words, format=zstandard.FORMAT_ZSTD1_MAGICLESS)
+        self._deflate = zstandard.ZstdCompressor(level=LEVEL_OF_BLOBS, write_checksum=True)
+        self._inflate = zstandard.ZstdDecompressor()
+
+    def pack(self, line: bytes) -> PackedLine:
+        if len(line) <= LARGE:
+            return PackedLine(self.small(line), ())
+        rest, cuts = _cut(line)
+        if len(rest) <= LARGE:
+            return PackedLine(self.small(rest), cuts)
+        return PackedLine(b"", (CutText(0, rest), *cuts))
+
+    def unpack(self, body: bytes, cuts: Sequence[CutText] = ()) -> bytes:
+        if not body:
+            (_, rest), *cuts = cuts
+        elif body[:1] == _WITH_WORDS:
+            rest = self._lengthen.decompress(body[1:])
+        else:
+            rest = body
+        return b"".join(_joined(rest, cuts)) if cuts else rest
+
+    def deflate(self, text: bytes) -> bytes:
+        """A blob's content as it is stored."""
+        return self._deflate.compress(text)
+
+    def inflate(self, body: bytes) -> bytes:
+        return self._inflate.decompress(body)
+
+    def small(self, line: bytes) -> bytes:
+        """The body of a line that is not large."""
+        short = _WITH_WORDS + self._shorten.compress(line)
+        return short if len(short) < len(line) or line[:1] != _PLAIN else line
+
+
+def _cut(line: bytes) -> tuple[bytes, tuple[CutText, ...]]:
+    """The line without its large strings, whose quotes stay."""
+    rest: list[bytes] = []
+    cuts: list[CutText] = []
+    at = size = 0
+    for string in _STRING.finditer(line):
+        first, last = string.start() + 1, string.end() - 1
+        if last - first > LARGE:
+            rest.append(line[at:first])
+            size += first - at
+            cuts.append(CutText(size, line[first:last]))
+            at = last
+    rest.append(line[at:])
+    return b"".join(rest), tuple(cuts)
+
+
+def _joined(rest: bytes, cuts: Sequence[CutText]) -> Iterator[bytes]:
+    at = 0
+    for place, text in cuts:
+        yield rest[at:place]
+        yield text
+        at = place
+    yield rest[at:]

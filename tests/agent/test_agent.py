@@ -1,0 +1,320 @@
+"""The agent's loop on a real session, with a provider that answers from a script."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import foveal
+from foveal import ContextOverflow, ProviderError, Session
+from foveal.agent.agent import DENIED, INTERRUPTED, Agent, HookOccasion, HookVerdict, own_model
+from foveal.agent.agent_events import AgentEvent, HookFailed, RequestRefused, TextStreamed, TurnFinished
+from foveal.core.log.events import Call, Clipped, ModelSaid, Noted, Overflowed, ToolReturned, UserSaid
+from foveal.testing import Scripted
+from foveal.tools.tool import Tool, Toolbox, ToolOutput
+from support.legality import check_chat
+
+
+def run(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+    @wraps(test)
+    def sync(*args: Any, **kwargs: Any) -> None:
+        asyncio.run(asyncio.wait_for(test(*args, **kwargs), 30))  # type: ignore[arg-type]
+
+    return sync
+
+
+def tool(
+    name: str, answer: Callable[[Mapping[str, Any]], Awaitable[ToolOutput]], *, changes: bool = False
+) -> Tool:
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}}}
+    return Tool(
+        name=name, description=name, parameters=schema, run=answer, describe=lambda _: name, changes=changes
+    )
+
+
+async def short(given: Mapping[str, Any]) -> ToolOutput:
+    return ToolOutput(content=f"result {given.get('n', 0)}")
+
+
+async def long(given: Mapping[str, Any]) -> ToolOutput:
+    return ToolOutput(content="\n".join(f"line {line} of output {given['n']}" for line in range(400)))
+
+
+async def stuck(_: Mapping[str, Any]) -> ToolOutput:
+    await asyncio.sleep(60)
+    return ToolOutput(content="too late")
+
+
+BOX = [tool("short", short), tool("long", long), tool("stuck", stuck), tool("change", short, changes=True)]
+
+
+class Setting:
+    """A session in a file, a provider and an agent."""
+
+    def __init__(self, path: Path, provider: Scripted, **options: Any) -> None:
+        self.path, self.provider, self.options = path, provider, options
+
+    async def __aenter__(self) -> Setting:
+        self.store = foveal.open_store(str(self.path / "a.db"))
+        opened = await self.store.__aenter__()
+        summarise = own_model(self.provider)
+        self.session = await Session.open(opened, "a", model=self.provider.model, summarise=summarise)
+        self.agent = Agent(self.session, self.provider, Toolbox(BOX), **self.options)
+        return self
+
+    async def __aexit__(self, *problem: Any) -> None:
+        await self.session.close()
+        await self.store.__aexit__(*problem)
+
+    async def turn(self, text: str = "go") -> list[AgentEvent]:
+        return [happening async for happening in self.agent.run(text)]
+
+    async def facts(self, *kinds: type) -> list[Any]:
+        return [event.fact for event in await self.session.events() if isinstance(event.fact, kinds)]
+
+
+@run
+async def test_a_turn_ends_with_the_first_answer_that_calls_no_tool(tmp_path: Path) -> None:
+    async with Setting(tmp_path, Scripted([("short", {"n": 1})], [("short", {"n": 2})], "All done.")) as here:
+        happened = await here.turn()
+        ended = happened[-1]
+        assert isinstance(ended, TurnFinished)
+        assert ended.why == "answered"
+        assert [fact.content for fact in await here.facts(ToolReturned)] == ["result 1", "result 2"]
+        assert [type(fact).__name__ for fact in await here.facts(UserSaid, ModelSaid, ToolReturned)] == [
+            "UserSaid", "ModelSaid", "ToolReturned", "ModelSaid", "ToolReturned", "ModelSaid",
+        ]  # fmt: skip
+
+
+@run
+async def test_the_users_words_are_stored_before_the_model_is_asked(tmp_path: Path) -> None:
+    async with Setting(tmp_path, Scripted(ProviderError("no connection", sort="connection"))) as here:
+        with pytest.raises(ProviderError, match="no connection"):
+            await here.turn("remember the milk")
+        assert [fact.content for fact in await here.facts(UserSaid)] == ["remember the milk"]
+
+
+@run
+async def test_a_whole_result_is_stored_and_then_clipped(tmp_path: Path) -> None:
+    async with Setting(tmp_path, Scripted([("long", {"n": 7})], "ok", window=4_000)) as here:
+        await here.turn()
+        (returned,) = await here.facts(ToolReturned)
+        assert returned.content == (await long({"n": 7})).content
+        assert await here.facts(Clipped)
+
+
+@run
+async def test_a_turn_of_many_results_never_exceeds_the_real_window(tmp_path: Path) -> None:
+    provider = Scripted(*([("long", {"n": number})] for number in range(12)), "done", window=6_000)
+    async with Setting(tmp_path, provider) as here:
+        await here.session.pin("Never touch the tests.")
+        await here.turn("the task")
+        sent = provider.asked[-1].to_openai()
+        assert check_chat(sent) == []
+        assert any("Never touch the tests." in str(message["content"]) for message in sent)
+        assert any(message["content"] == "the task" for message in sent)
+
+
+@run
+async def test_a_provider_that_holds_less_than_it_promised_is_not_noticed_by_the_user(tmp_path: Path) -> None:
+    provider = Scripted(*([("long", {"n": number})] for number in range(6)), "done", window=5_000)
+    provider.model = foveal.model("scripted/model", window=32_000)
+    async with Setting(tmp_path, provider) as here:
+        happened = await here.turn()
+        assert any(isinstance(happening, RequestRefused) for happening in happened)
+        assert isinstance(happened[-1], TurnFinished)
+        assert await here.facts(Overflowed)
+
+
+@run
+async def test_hooks_are_called_in_their_order_at_every_point(tmp_path: Path) -> None:
+    called: list[str] = []
+
+    def hook(name: str) -> Callable[[HookOccasion], Awaitable[None]]:
+        async def note(occasion: HookOccasion) -> None:
+            called.append(f"{name} {occasion.at}")
+
+        return note
+
+    provider = Scripted([("short", {})], "done")
+    async with Setting(tmp_path, provider, hooks=[hook("a"), hook("b")]) as here:
+        await here.turn()
+    points = ["before_model", "after_model", "before_tool", "after_tool", "before_model", "after_model"]
+    assert called == [f"{name} {point}" for point in points for name in "ab"]
+
+
+@run
+async def test_hooks_hear_of_reductions_and_overflows(tmp_path: Path) -> None:
+    heard: list[str] = []
+
+    async def note(occasion: HookOccasion) -> None:
+        heard.append(occasion.at)
+
+    provider = Scripted(*([("long", {"n": number})] for number in range(6)), "done", window=5_000)
+    provider.model = foveal.model("scripted/model", window=32_000)
+    async with Setting(tmp_path, provider, hooks=[note]) as here:
+        await here.turn()
+    assert {"on_reduction", "on_overflow"} <= set(heard)
+
+
+@run
+async def test_a_failing_hook_is_reported_and_does_not_lose_the_turn(tmp_path: Path) -> None:
+    async def broken(occasion: HookOccasion) -> None:
+        raise RuntimeError("I am a bad hook")
+
+    async with Setting(tmp_path, Scripted([("short", {})], "done"), hooks=[broken]) as here:
+        happened = await here.turn()
+        failed = [happening for happening in happened if isinstance(happening, HookFailed)]
+        assert {failure.at for failure in failed} >= {"before_model", "after_tool"}
+        assert "I am a bad hook" in failed[0].problem
+        assert isinstance(happened[-1], TurnFinished)
+        assert any("bad hook" in fact.text for fact in await here.facts(Noted))
+
+
+@run
+async def test_a_hook_can_deny_a_call_and_replace_a_result(tmp_path: Path) -> None:
+    async def guard(occasion: HookOccasion) -> HookVerdict | None:
+        if occasion.at == "before_tool" and occasion.call is not None and "2" in occasion.call.arguments:
+            return HookVerdict(deny="not the second one")
+        if occasion.at == "after_tool":
+            return HookVerdict(output=ToolOutput(content="something else"))
+        return None
+
+    script = Scripted([("short", {"n": 1}), ("short", {"n": 2})], "done")
+    async with Setting(tmp_path, script, hooks=[guard]) as here:
+        await here.turn()
+        assert [fact.content for fact in await here.facts(ToolReturned)] == [
+            "something else",
+            "not the second one",
+        ]
+
+
+@run
+async def test_a_tool_that_changes_something_runs_only_when_somebody_agrees(tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    async def no(call: Any, what: str) -> bool:
+        asked.append(what)
+        return False
+
+    async with Setting(tmp_path, Scripted([("change", {}), ("short", {})], "done"), approve=no) as here:
+        await here.turn()
+        assert asked == ["change"]
+        assert [fact.content for fact in await here.facts(ToolReturned)] == [DENIED, "result 0"]
+
+
+@run
+async def test_what_a_model_does_wrong_is_an_answer_to_the_model(tmp_path: Path) -> None:
+    script = Scripted([("nothing", {}), ("short", "{broken"), ("short", {"n": "one"})], "sorry")
+    async with Setting(tmp_path, script) as here:
+        await here.turn()
+        results = await here.facts(ToolReturned)
+        assert all(fact.error for fact in results)
+        assert "The tools are: short, long, stuck, change" in results[0].content
+        assert isinstance((await here.turn("again"))[-1], TurnFinished)
+
+
+@run
+async def test_a_turn_has_a_maximum_of_steps(tmp_path: Path) -> None:
+    async with Setting(tmp_path, Scripted(*([("short", {})] for _ in range(9))), steps=3) as here:
+        ended = (await here.turn())[-1]
+        assert isinstance(ended, TurnFinished)
+        assert ended.why == "steps"
+        assert len(here.provider.asked) == 3
+        assert check_chat((await here.session.fit()).to_openai()) == []
+
+
+async def _interrupted(here: Setting, *, when: Callable[[AgentEvent], bool]) -> None:
+    """Cancel a turn as Ctrl-C does, when something has happened."""
+    reached = asyncio.Event()
+
+    async def follow(turn: AsyncIterator[AgentEvent]) -> None:
+        async for happening in turn:
+            if when(happening):
+                reached.set()
+
+    task = asyncio.create_task(follow(here.agent.run("go")))
+    await reached.wait()
+    await asyncio.sleep(0.05)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+@run
+async def test_cancelling_in_the_middle_of_an_answer_keeps_what_was_said(tmp_path: Path) -> None:
+    text = "".join(f"line {number}\n" for number in range(50))
+    async with Setting(tmp_path, Scripted(text, "hello again", delay=0.02)) as here:
+        await _interrupted(here, when=lambda happening: isinstance(happening, TextStreamed))
+        (said,) = await here.facts(ModelSaid)
+        assert said.content
+        assert text.startswith(said.content)
+        assert isinstance((await here.turn("and now?"))[-1], TurnFinished)
+        assert check_chat((await here.session.fit()).to_openai()) == []
+
+
+@run
+async def test_cancelling_in_the_middle_of_parallel_calls_leaves_a_legal_history(tmp_path: Path) -> None:
+    script = Scripted([("short", {"n": 1}), ("stuck", {}), ("short", {"n": 3})], "hello again")
+    async with Setting(tmp_path, script) as here:
+        await _interrupted(here, when=lambda happening: getattr(happening, "what", "") == "stuck")
+        results = [fact.content for fact in await here.facts(ToolReturned)]
+        assert results[0] == "result 1"
+        assert "stopped" in results[1]
+        assert results[2] == INTERRUPTED
+        assert check_chat((await here.session.fit()).to_openai()) == []
+        assert isinstance((await here.turn("and now?"))[-1], TurnFinished)
+
+
+@run
+async def test_a_connection_that_breaks_in_mid_answer_keeps_what_had_come(tmp_path: Path) -> None:
+    broken = ProviderError("the connection broke", sort="interrupted", partial="I was about to")
+    async with Setting(tmp_path, Scripted(broken, "better now")) as here:
+        with pytest.raises(ProviderError):
+            await here.turn()
+        assert [fact.content for fact in await here.facts(ModelSaid)] == ["I was about to"]
+        assert isinstance((await here.turn("go on"))[-1], TurnFinished)
+
+
+# ── a turn in two parts ──────────────────────────────────────────────────────────────────────────────────
+
+
+@run
+async def test_words_are_heard_together_with_what_belongs_to_them_and_answered_later(tmp_path: Path) -> None:
+    async with Setting(tmp_path, Scripted("Yes.")) as here:
+        heard = await here.agent.hear("Is it you?", Noted(text="k1", topic="message"))
+        assert not here.provider.asked
+        happened = [happening async for happening in here.agent.answer()]
+        assert isinstance(happened[-1], TurnFinished)
+        facts = await here.facts(Noted, UserSaid, ModelSaid)
+        assert [type(fact).__name__ for fact in facts] == ["Noted", "UserSaid", "ModelSaid"]
+        assert await here.session.original(heard.handle) == "Is it you?"
+
+
+@run
+async def test_calls_that_a_dead_process_left_get_a_result_before_the_model_is_asked_again(
+    tmp_path: Path,
+) -> None:
+    async with Setting(tmp_path, Scripted("Where was I?")) as here:
+        calls = (Call(id="c1", name="short", arguments="{}"), Call(id="c2", name="short", arguments="{}"))
+        await here.session.append(UserSaid(content="go"), ModelSaid(content=calls))
+        assert await here.session.open_calls() == list(calls)
+        await here.agent.resume()
+        assert [fact.content for fact in await here.facts(ToolReturned)] == [INTERRUPTED] * 2
+        assert await here.session.open_calls() == []
+        happened = [happening async for happening in here.agent.answer()]
+        assert isinstance(happened[-1], TurnFinished)
+        assert check_chat(here.provider.asked[-1].to_openai()) == []
+
+
+@run
+async def test_a_request_that_cannot_fit_ends_the_turn_with_a_session_that_can_go_on(tmp_path: Path) -> None:
+    async with Setting(tmp_path, Scripted("Fine.", window=4_000)) as here:
+        with pytest.raises(ContextOverflow):
+            await here.turn("x y " * 20_000)
+        assert "The turn ended early" in (await here.facts(Noted))[-1].text

@@ -1,0 +1,718 @@
+"""The API over real HTTP: every operation does what its sentence says, and refuses what it must."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from foveal.apps.http.api.session_endpoints import check_model
+from foveal.apps.http.api.turn_endpoints import BEAT, beating
+from foveal.apps.http.http_errors import HttpError
+from foveal.config import Config, load
+from foveal.core.log.events import UserSaid
+from foveal.server import Service
+from foveal.transcripts import read
+from support.api_server import Served
+
+Json = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with Served(tmp_path_factory.mktemp("api"), server__max_messages=50) as served:
+        yield served
+
+
+@pytest.fixture(scope="module")
+def tokens(server: Served) -> dict[str, str]:
+    return {name: server.token(name) for name in ("default", "other")}
+
+
+@pytest.fixture(scope="module")
+def client(server: Served, tokens: dict[str, str]) -> Iterator[httpx.Client]:
+    with server.client(tokens["default"]) as made:
+        yield made
+
+
+@pytest.fixture
+def session(client: httpx.Client) -> str:
+    """Where a new session is."""
+    made = client.post("/api/sessions", json={})
+    assert made.status_code == 201
+    return made.headers["location"]
+
+
+def said(client: httpx.Client, session: str, text: str, **more: Any) -> Json:
+    """One turn, waited for."""
+    done = client.post(f"{session}/turns", json={"text": text, "stream": False, **more})
+    assert done.status_code == 200, done.text
+    return done.json()
+
+
+def events(lines: Iterator[str]) -> Iterator[tuple[str, str, Json]]:
+    """The id, name and data of server-sent events."""
+    held: dict[str, str] = {}
+    for line in lines:
+        if line.startswith(":"):
+            continue
+        if line:
+            name, _, value = line.partition(": ")
+            held[name] = value
+        elif held:
+            yield held.get("id", ""), held["event"], json.loads(held["data"])
+            held = {}
+
+
+def problem(answer: httpx.Response, status: int) -> str:
+    """The detail of a refusal, which has the shape that it must have."""
+    assert answer.status_code == status, answer.text
+    assert answer.headers["content-type"] == "application/problem+json"
+    told = answer.json()
+    assert told["status"] == status
+    assert {"type", "title", "detail"} <= told.keys()
+    return str(told["detail"])
+
+
+# ── sessions ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_session_is_created_described_and_renamed(client: httpx.Client) -> None:
+    given = {"id": "work", "title": "Work", "model": "scripted/other", "system": "Be brief."}
+    made = client.post("/api/sessions", json=given)
+    assert made.status_code == 201
+    assert made.headers["location"] == "/api/sessions/work"
+    assert (made.json()["id"], made.json()["title"], made.json()["model"]) == (
+        "work",
+        "Work",
+        "scripted/other",
+    )
+
+    renamed = client.patch("/api/sessions/work", json={"title": "Rest \x00 \N{SNOWMAN}"})
+    assert renamed.json()["title"] == "Rest \x00 \N{SNOWMAN}"
+    assert client.get("/api/sessions/work").json() == renamed.json()
+    log = client.get("/api/sessions/work/events").json()["events"]
+    assert [event["kind"] for event in log] == ["opened", "instructed"]
+    assert log[1]["fact"]["content"] == "Be brief."
+
+
+def test_an_id_is_used_once(client: httpx.Client) -> None:
+    assert client.post("/api/sessions", json={"id": "once"}).status_code == 201
+    assert "once" in problem(client.post("/api/sessions", json={"id": "once"}), 409)
+    assert client.delete("/api/sessions/once").status_code == 204
+    problem(client.post("/api/sessions", json={"id": "once"}), 409)
+
+
+@pytest.mark.parametrize("id", ["", "a/b", "a b", "../x", ".", "\x00", "x" * 201, "ü", "a%2fb", 5, ["a"], {}])
+def test_an_id_that_is_none_is_refused(client: httpx.Client, id: Any) -> None:
+    told = problem(client.post("/api/sessions", json={"id": id}), 400)
+    allowed = "text, 1 to 200 characters: letters, digits and . _ ~ : @ -, a letter or digit first; or null"
+    assert told.partition(", not ")[0] == f"id must be {allowed}"
+
+
+@pytest.mark.parametrize(
+    "model", ["openai/x@http://127.0.0.1:9/v1", "local//etc/passwd", "local/../x.gguf", "x y", "a//b"]
+)
+def test_a_model_is_never_an_address_or_a_path(client: httpx.Client, model: str) -> None:
+    told = problem(client.post("/api/sessions", json={"model": model}), 400)
+    assert told.startswith(
+        "model must be text, at most 200 characters: a name such as openai/gpt-5.1, without"
+    )
+
+
+@pytest.mark.parametrize("model", ["local/secret.gguf", "openai/gpt-5.1"])
+def test_a_model_that_is_not_here_is_refused_with_those_that_are(client: httpx.Client, model: str) -> None:
+    refused = client.post("/api/sessions", json={"model": model})
+    assert problem(refused, 422) == (
+        f"{model!r} is not among the models of this server; it has local/qwen2.5-coder-0.5b, "
+        "local/qwen2.5-coder-1.5b, and its own when `model` is not given"
+    )
+    assert refused.json()["type"] == "urn:foveal:model_not_allowed"
+
+
+def test_a_service_that_nobody_knows_or_that_lacks_its_key_is_the_client_s_mistake(tmp_path: Path) -> None:
+    async def told(model: str) -> str:
+        environment = {"OPENAI_API_KEY": "sk-test", "VLLM_BASE_URL": "http://127.0.0.1:9/v1"}
+        async with Service.open(Config(values={}), folder=tmp_path, environment=environment) as service:
+            check_model("gpt-4.1", service.ground)
+            with pytest.raises(HttpError) as refused:
+                check_model(model, service.ground)
+        assert refused.value.status == 422
+        return refused.value.detail
+
+    for model in ("nosuch/x", "claude-sonnet-4-6", "ollama/x"):
+        assert asyncio.run(told(model)).startswith(
+            f"{model!r} is not among the models of this server; it has openai/MODEL, responses/MODEL, vllm/MODEL, "
+        )
+
+
+def test_any_name_may_be_asked_for_at_the_address_that_is_configured(tmp_path: Path) -> None:
+    async def main() -> None:
+        flags = {"model": "mine", "base_url": "http://127.0.0.1:9/v1"}
+        config = load(tmp_path, flags=flags, environ={}, user_folder=tmp_path)
+        async with Service.open(config, folder=tmp_path, environment={}) as service:
+            for model in ("", "other", "openai/other"):
+                check_model(model, service.ground)
+                assert service.ground.provider(model).name
+            with pytest.raises(HttpError, match=r"it has openai/MODEL, responses/MODEL, local/"):
+                check_model("ollama/x", service.ground)
+
+    asyncio.run(main())
+
+
+def test_the_list_is_given_page_by_page_newest_first(server: Served) -> None:
+    with server.client(server.token("paging")) as mine:
+        made = [mine.post("/api/sessions", json={"id": f"s{number}"}).json()["id"] for number in range(5)]
+        said(mine, "/api/sessions/s1", "Hello")
+        pages, after = [], ""
+        while True:
+            page = mine.get("/api/sessions", params={"limit": 2, "after": after}).json()
+            pages.append([each["id"] for each in page["sessions"]])
+            if page["next"] is None:
+                break
+            after = page["next"]
+        assert [len(page) for page in pages] == [2, 2, 1]
+        assert pages[0][0] == "s1"
+        assert sorted(id for page in pages for id in page) == made
+        problem(mine.get("/api/sessions", params={"after": "nonsense"}), 422)
+
+
+def test_a_deleted_session_is_gone(client: httpx.Client, session: str) -> None:
+    said(client, session, "My word is tulip.")
+    assert client.delete(session).status_code == 204
+    for path in ("", "/context", "/events", "/export", "/usage", "/search?q=tulip", "/turns/t1"):
+        problem(client.get(session + path), 404)
+    problem(client.delete(session), 404)
+    problem(client.post(f"{session}/turns", json={"text": "Hello"}), 404)
+
+
+def test_a_fork_goes_its_own_way(client: httpx.Client, session: str) -> None:
+    said(client, session, "One")
+    whole = client.get(session).json()["events"]
+    forked = client.post(f"{session}/fork", json={"id": "branch", "at": "e3"})
+    assert forked.status_code == 201
+    assert forked.headers["location"] == "/api/sessions/branch"
+    said(client, "/api/sessions/branch", "Two")
+    assert client.get(session).json()["events"] == whole
+    assert client.get("/api/sessions/branch/search", params={"q": "Two"}).json()["hits"]
+    problem(client.post(f"{session}/fork", json={"id": "branch"}), 409)
+    problem(client.post(f"{session}/fork", json={"at": "e10000"}), 422)
+
+
+# ── turns ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_turn_is_streamed_from_the_stored_words_to_the_outcome(client: httpx.Client, session: str) -> None:
+    with client.stream("POST", f"{session}/turns", json={"text": "Hello"}) as stream:
+        assert stream.headers["content-type"].startswith("text/event-stream")
+        turn, place = stream.headers["x-foveal-turn"], stream.headers["location"]
+        told = list(events(stream.iter_lines()))
+    assert [name for _, name, _ in told] == ["heard", "streamed", "answered", "ended", "outcome"]
+    assert [id for id, _, _ in told] == ["1", "2", "3", "4", ""]
+    assert told[1][2] == {"happening": "streamed", "piece": {"text": "You said: Hello", "sort": "text"}}
+    outcome = told[-1][2]
+    assert (outcome["text"], outcome["why"]) == ("You said: Hello", "answered")
+    heard = client.get(f"{session}/events/{told[0][2]['handle']}").json()
+    assert (heard["original"], heard["shown"]["level"]) == ("Hello", "full")
+    assert place == f"{session}/turns/{turn}"
+    again = client.get(place, params={"stream": False}).json()
+    assert (again["state"], again["outcome"]) == ("ended", outcome)
+
+
+def test_a_turn_can_be_waited_for(client: httpx.Client, session: str) -> None:
+    done = said(client, session, "Hello")
+    assert (done["state"], done["outcome"]["text"]) == ("ended", "You said: Hello")
+    assert done["outcome"]["context"] == {
+        name: client.get(f"{session}/context").json()[name] for name in ("used", "limit", "window", "state")
+    }
+
+
+def test_content_may_have_parts_of_any_dialect(client: httpx.Client, session: str) -> None:
+    dot = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+    image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": dot}}
+    content = [{"type": "text", "text": "What is this?"}, image]
+    done = client.post(f"{session}/turns", json={"content": content, "stream": False}).json()
+    assert done["outcome"]["text"] == "You said: What is this? (image_url)"
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        ({}, 400),
+        ({"text": ""}, 400),
+        ({"text": "a", "content": [{"type": "text", "text": "b"}]}, 400),
+        ({"text": 5}, 400),
+        ({"text": "a", "strem": True}, 400),
+        ({"text": "a", "stream": "yes"}, 400),
+        ({"text": "a", "key": "k" * 201}, 400),
+        ({"content": [{"type": "tool_result", "tool_use_id": "t", "content": "x"}]}, 422),
+        ({"content": []}, 400),
+        ({"text": "a", "background": True}, 503),
+    ],
+)
+def test_a_turn_that_is_none_is_refused_and_nothing_is_stored(
+    client: httpx.Client, session: str, body: Json, status: int
+) -> None:
+    before = client.get(session).json()["events"]
+    problem(client.post(f"{session}/turns", json=body), status)
+    assert client.get(session).json()["events"] == before
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "told"),
+    [
+        (
+            "turns",
+            {"txt": "a"},
+            "there is no field 'txt' here; known are background, content, key, stream, text",
+        ),
+        ("turns", {"x" * 9_000: "a"}, f"there is no field '{'x' * 63}…' here; known are background"),
+        ("turns", {"text": ""}, "text must be text, not empty"),
+        ("turns", {"text": "a", "stream": "yes"}, "stream must be true or false, not text"),
+        ("turns", {"content": [1]}, "content must be a list of objects, not empty"),
+        ("turns", {"content": {}}, "content must be a list of objects, not empty, not an object"),
+        ("turns", [], "the body must be an object, not a list"),
+        ("pins", {}, "the field text is missing: it must be text, 1 to 20,000 characters"),
+        ("undo", {"handle": "x"}, "handle must be text: the handle of an event, such as e2; or null"),
+        ("events", {"dialect": "klingon"}, 'dialect must be "" or "anthropic" or "openai_chat" or'),
+    ],
+)
+def test_what_does_not_fit_its_form_is_told_in_words(
+    client: httpx.Client, session: str, path: str, body: Any, told: str
+) -> None:
+    assert problem(client.post(f"{session}/{path}", json=body), 400).startswith(told)
+
+
+@pytest.mark.parametrize(
+    ("query", "told"),
+    [
+        ("frist=1", "in the query: there is no parameter 'frist' here; known are first, last, limit"),
+        ("limit=0", "in the query: limit must be a whole number, 1 to 1,000"),
+        ("first=x", "in the query: first must be a whole number, 0 to"),
+    ],
+)
+def test_a_query_that_does_not_fit_is_told_in_words(
+    client: httpx.Client, session: str, query: str, told: str
+) -> None:
+    assert problem(client.get(f"{session}/events?{query}"), 400).startswith(told)
+
+
+def test_a_turn_that_fails_says_so_and_can_be_asked_again(client: httpx.Client, session: str) -> None:
+    answer = client.post(f"{session}/turns", json={"text": "fail rate", "stream": False})
+    assert problem(answer, 502) == "the provider is out of order (rate)"
+    assert (answer.json()["sort"], answer.json()["session"]) == ("rate", session.rpartition("/")[2])
+    with client.stream("POST", f"{session}/again", json={}) as stream:
+        told = list(events(stream.iter_lines()))
+    assert told[-1][1:] == (
+        "outcome",
+        {
+            "text": "",
+            "why": "failed",
+            "problem": "the provider is out of order (rate)",
+            "sort": "rate",
+            "context": None,
+        },
+    )
+    said(client, session, "Hello")
+    problem(client.post(f"{session}/again"), 409)
+
+
+def test_the_same_key_is_the_same_turn(client: httpx.Client, session: str) -> None:
+    first = said(client, session, "Hello", key="k1")
+    size = client.get(session).json()["events"]
+    assert said(client, session, "Hello", key="k1") == first
+    assert client.get(session).json()["events"] == size
+
+
+def test_a_client_that_hangs_up_finds_the_turn_again(
+    server: Served, client: httpx.Client, session: str
+) -> None:
+    with client.stream("POST", f"{session}/turns", json={"text": "hold hang-up"}) as stream:
+        place = stream.headers["location"]
+        seen = events(stream.iter_lines())
+        assert [next(seen)[1], next(seen)[1]] == ["heard", "streamed"]
+    assert client.get(place, params={"stream": False}).json()["state"] == "running"
+    problem(client.post(f"{session}/events", json={"text": "not now"}), 409)
+    problem(client.post(f"{session}/compact"), 409)
+    with client.stream("GET", place, headers={"Last-Event-ID": "1"}) as stream:
+        told = events(stream.iter_lines())
+        assert next(told)[:2] == ("2", "streamed")
+        server.release("hang-up")
+        rest = list(told)
+    assert rest[-1][2]["text"] == "You said: hold hang-up"
+    with client.stream("GET", place, headers={"Last-Event-ID": rest[-2][0]}) as stream:
+        assert [name for _, name, _ in events(stream.iter_lines())] == ["outcome"]
+    problem(client.get(place, headers={"Last-Event-ID": "x"}), 400)
+
+
+def test_two_messages_at_once_are_answered_in_order(
+    server: Served, client: httpx.Client, session: str
+) -> None:
+    with (
+        client.stream("POST", f"{session}/turns", json={"text": "hold order"}) as one,
+        client.stream("POST", f"{session}/turns", json={"text": "second"}) as two,
+    ):
+        assert client.get(two.headers["location"], params={"stream": False}).json()["state"] == "waiting"
+        server.release("order")
+        assert [list(events(each.iter_lines()))[-1][2]["why"] for each in (one, two)] == ["answered"] * 2
+    log = client.get(f"{session}/events").json()["events"]
+    told = [event["fact"]["content"] for event in log if event["kind"] in ("user_said", "model_said")]
+    assert told == ["hold order", "You said: hold order", "second", "You said: second"]
+
+
+def test_many_messages_at_once_are_all_answered_one_after_the_other(
+    client: httpx.Client, session: str
+) -> None:
+    texts = [f"message {number}" for number in range(12)]
+    with ThreadPoolExecutor(12) as pool:
+        done = list(pool.map(lambda text: said(client, session, text), texts))
+    assert [each["outcome"]["text"] for each in done] == [f"You said: {text}" for text in texts]
+    log = client.get(f"{session}/events", params={"limit": 200}).json()["events"]
+    told = [event["fact"]["content"] for event in log if event["kind"] in ("user_said", "model_said")]
+    assert sorted(told[::2]) == sorted(texts)
+    assert told[1::2] == [f"You said: {text}" for text in told[::2]]
+
+
+def test_a_turn_is_stopped_and_what_was_said_stays(client: httpx.Client, session: str) -> None:
+    with client.stream("POST", f"{session}/turns", json={"text": "hold for-ever"}) as stream:
+        told = events(stream.iter_lines())
+        assert [next(told)[1], next(told)[1]] == ["heard", "streamed"]
+        stopped = client.post(stream.headers["location"] + "/stop").json()
+        assert (stopped["state"], stopped["outcome"]["why"]) == ("ended", "stopped")
+        assert list(told)[-1][2]["why"] == "stopped"
+        assert client.post(stream.headers["location"] + "/stop").json() == stopped
+    log = client.get(f"{session}/events").json()["events"]
+    assert "Well … " in [event["fact"].get("content") for event in log]
+    problem(client.post(f"{session}/turns/t0/stop"), 404)
+
+
+def test_a_message_that_waits_can_be_withdrawn(server: Served, client: httpx.Client, session: str) -> None:
+    with (
+        client.stream("POST", f"{session}/turns", json={"text": "hold withdrawn"}) as one,
+        client.stream("POST", f"{session}/turns", json={"text": "Forget this"}) as two,
+    ):
+        assert client.post(two.headers["location"] + "/stop").json()["state"] == "waiting"
+        server.release("withdrawn")
+        assert list(events(one.iter_lines()))[-1][2]["why"] == "answered"
+        assert list(events(two.iter_lines()))[-1][2]["why"] == "stopped"
+    assert said(client, session, "Hello")["outcome"]["text"] == "You said: Hello"
+
+
+def test_words_that_can_never_fit_are_stored_and_refused_with_advice(
+    client: httpx.Client, session: str
+) -> None:
+    answer = client.post(f"{session}/turns", json={"text": "word " * 150_000, "stream": False})
+    assert "shorten it" in problem(answer, 413)
+    assert answer.json()["sort"] == "ContextOverflow"
+
+
+def test_deleting_a_session_stops_its_turn(client: httpx.Client, session: str) -> None:
+    with client.stream("POST", f"{session}/turns", json={"text": "hold deleted"}) as stream:
+        told = events(stream.iter_lines())
+        assert [next(told)[1], next(told)[1]] == ["heard", "streamed"]
+        assert client.delete(session).status_code == 204
+        assert list(told)[-1][2]["why"] == "stopped"
+    problem(client.get(session), 404)
+
+
+def test_a_silent_stream_shows_that_it_lives() -> None:
+    async def scene() -> list[bytes]:
+        spoken = asyncio.Event()
+
+        async def speak() -> AsyncGenerator[bytes, None]:
+            await spoken.wait()
+            yield b"data: {}\n\n"
+
+        told = []
+        async for each in beating(speak(), silence=0.01):
+            told.append(each)
+            spoken.set()
+        return told
+
+    assert asyncio.run(scene()) == [BEAT, b"data: {}\n\n"]
+
+
+# ── steering and looking ─────────────────────────────────────────────────────────────────────────────────
+
+
+def test_messages_of_every_dialect_are_stored_and_not_answered(client: httpx.Client, session: str) -> None:
+    call = {"id": "c1", "type": "function", "function": {"name": "ls", "arguments": "{}"}}
+    chat = [
+        {"role": "user", "content": "Look"},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c1", "content": "a.txt"},
+    ]
+    anthropic = [
+        {"role": "assistant", "content": [{"type": "tool_use", "id": "c2", "name": "ls", "input": {}}]}
+    ]
+    responses = [{"type": "function_call_output", "call_id": "c2", "output": "b.txt"}]
+    handles = []
+    for messages in (chat, anthropic, responses):
+        stored = client.post(f"{session}/events", json={"messages": messages})
+        assert stored.status_code == 201
+        handles += stored.json()["handles"]
+    handles += client.post(f"{session}/events", json={"text": "And now?"}).json()["handles"]
+    assert handles == ["e2", "e3", "e4", "e5", "e6", "e7"]
+    log = client.get(f"{session}/events", params={"first": 2}).json()["events"]
+    assert [event["kind"] for event in log] == [
+        "user_said", "model_said", "tool_returned", "model_said", "tool_returned", "user_said",
+    ]  # fmt: skip
+
+
+def test_messages_that_are_none_are_refused_all_together(client: httpx.Client, session: str) -> None:
+    bad = [{"role": "user", "content": "Hello"}, {"role": "tool", "content": "x"}]
+    told = problem(client.post(f"{session}/events", json={"messages": bad}), 422)
+    assert told == "messages[1].tool_call_id: is missing"
+    many = [{"role": "user", "content": "x"}] * 51
+    assert "51 messages" in problem(client.post(f"{session}/events", json={"messages": many}), 413)
+    problem(client.post(f"{session}/events", json={"text": "a", "messages": bad}), 400)
+    problem(client.post(f"{session}/events", json={"messages": bad, "dialect": "klingon"}), 400)
+    assert client.get(session).json()["events"] == 2
+
+
+def test_a_summary_is_made_told_and_taken_back(client: httpx.Client, session: str) -> None:
+    problem(client.post(f"{session}/compact"), 409)
+    problem(client.post(f"{session}/undo"), 409)
+    for part in range(4):
+        turn = [
+            {"role": "user", "content": f"Look at part {part}."},
+            {"role": "assistant", "content": f"Part {part} has a bound that is wrong. " * 200},
+        ]
+        client.post(f"{session}/events", json={"messages": turn})
+    client.post(f"{session}/events", json={"text": "Which was the first?"})
+    done = client.post(f"{session}/compact", json={"focus": "the first"}).json()
+    assert done["after"] < done["before"]
+    assert done["summary"]
+    report = client.get(f"{session}/context").json()
+    assert report["used"] == done["after"]
+    assert sum(report["totals"].values()) == report["window"]
+    assert client.get(f"{session}/events/{done['handle']}").json()["event"]["kind"] == "compacted"
+    assert client.get(f"{session}/events/e4").json()["shown"]["by"] == done["handle"]
+    undone = client.post(f"{session}/undo").json()
+    assert undone == {"handle": done["handle"], "kind": "compacted"}
+    assert client.get(f"{session}/context").json()["used"] == done["before"]
+    problem(client.post(f"{session}/undo", json={"handle": "e9999"}), 422)
+    problem(client.post(f"{session}/compact", json={"background": True}), 503)
+
+
+def test_a_rule_is_pinned_and_unpinned(client: httpx.Client, session: str) -> None:
+    pinned = client.post(f"{session}/pins", json={"text": "Never touch the API."})
+    assert pinned.status_code == 201
+    assert client.get(f"{session}/context").json()["totals"]["pinned"] > 0
+    assert client.post(f"{session}/undo", json=pinned.json()).json()["kind"] == "pinned"
+    assert client.get(f"{session}/context").json()["totals"]["pinned"] == 0
+    problem(client.post(f"{session}/pins", json={"text": ""}), 400)
+
+
+def test_events_come_in_pages_that_end(client: httpx.Client, session: str) -> None:
+    many = [{"role": "user", "content": f"message {number}"} for number in range(10)]
+    client.post(f"{session}/events", json={"messages": many})
+    found, first = [], 0
+    while first is not None:
+        page = client.get(f"{session}/events", params={"first": first, "limit": 5}).json()
+        assert len(page["events"]) <= 5
+        found += page["events"]
+        first = page["next"]
+    assert [event["seq"] for event in found] == list(range(12))
+    middle = client.get(f"{session}/events", params={"first": 3, "last": 4}).json()
+    assert ([event["handle"] for event in middle["events"]], middle["next"]) == (["e3", "e4"], None)
+    assert client.get(f"{session}/events", params={"first": 99}).json() == {"events": [], "next": None}
+
+
+def test_a_page_of_large_events_is_cut_by_its_size(client: httpx.Client, session: str) -> None:
+    for _ in range(3):
+        client.post(f"{session}/events", json={"text": "x" * 2_500_000})
+    page = client.get(f"{session}/events", params={"first": 2}).json()
+    assert (len(page["events"]), page["next"]) == (2, 4)
+    assert len(client.get(f"{session}/events", params={"first": 4}).json()["events"]) == 1
+
+
+def test_what_was_said_is_found(client: httpx.Client, session: str) -> None:
+    client.post(f"{session}/events", json={"text": "filler " * 500 + "the tulip is red" + " filler" * 500})
+    (hit,) = client.get(f"{session}/search", params={"q": "tulip"}).json()["hits"]
+    assert (hit["handle"], hit["kind"]) == ("e2", "user_said")
+    assert "the tulip is red" in hit["excerpt"]
+    assert len(hit["excerpt"]) < 300
+    assert client.get(f"{session}/search", params={"q": '" OR ("'}).status_code == 200
+    problem(client.get(f"{session}/search"), 400)
+
+
+def test_usage_adds_up(client: httpx.Client, session: str) -> None:
+    assert client.get(f"{session}/usage").json()["calls"] == 0
+    said(client, session, "One")
+    said(client, session, "Two")
+    used = client.get(f"{session}/usage").json()
+    assert (used["calls"], used["input"], used["output"]) == (2, 100, 10)
+
+
+def test_an_export_comes_back_as_it_was(client: httpx.Client, session: str, tmp_path: Path) -> None:
+    said(client, session, "Hello")
+    client.post(
+        f"{session}/events", json={"messages": [{"role": "user", "content": f"m{n}"} for n in range(45)]}
+    )
+    client.post(
+        f"{session}/events", json={"messages": [{"role": "user", "content": f"n{n}"} for n in range(50)]}
+    )
+    client.post(
+        f"{session}/events", json={"messages": [{"role": "user", "content": f"o{n}"} for n in range(50)]}
+    )
+    answer = client.get(f"{session}/export")
+    assert answer.headers["content-type"] == "application/x-ndjson"
+    (tmp_path / "all.jsonl").write_bytes(answer.content)
+    (recording,) = read(tmp_path / "all.jsonl")
+    assert f"/api/sessions/{recording.id}" == session
+    assert len(recording.facts) == client.get(session).json()["events"]
+    for dialect in ("openai", "responses", "anthropic"):
+        messages = client.get(f"{session}/export", params={"to": dialect}).json()
+        assert "Hello" in json.dumps(messages)
+    problem(client.get(f"{session}/export", params={"to": "word"}), 400)
+
+
+# ── who, and in which shape ──────────────────────────────────────────────────────────────────────────────
+
+
+def test_one_tenant_never_sees_anothers_session(
+    server: Served, tokens: dict[str, str], client: httpx.Client, session: str
+) -> None:
+    turn = said(client, session, "My word is tulip.")["turn"]
+    with server.client(tokens["other"]) as other:
+        gets = (
+            "",
+            "/context",
+            "/usage",
+            "/events",
+            "/events/e2",
+            "/search?q=tulip",
+            "/export",
+            f"/turns/{turn}",
+        )
+        strange = [other.get(session + path) for path in gets]
+        strange += [other.post(session + path, json={}) for path in ("/compact", "/undo", "/fork", "/again")]
+        strange += [other.post(session + path, json={"text": "x"}) for path in ("/turns", "/events", "/pins")]
+        strange += [other.patch(session, json={"title": "mine"}), other.delete(session)]
+        strange += [other.post(f"{session}/turns/{turn}/stop")]
+        missing = problem(other.get("/api/sessions/no-such-session"), 404)
+        for answer in strange:
+            told = problem(answer, 404)
+            assert told == missing.replace("no-such-session", session.rpartition("/")[2])
+        assert other.get("/api/sessions").json()["sessions"] == []
+        own = other.post("/api/sessions", json={"id": session.rpartition("/")[2]})
+        assert own.status_code == 201
+        assert other.get(f"{session}/search", params={"q": "tulip"}).json()["hits"] == []
+    assert client.get(f"{session}/search", params={"q": "tulip"}).json()["hits"]
+
+
+def test_a_method_that_a_path_does_not_know_is_refused_with_those_that_it_knows(
+    client: httpx.Client, session: str
+) -> None:
+    answer = client.put(session, json={})
+    problem(answer, 405)
+    assert sorted(answer.headers["allow"].split(", ")) == ["DELETE", "GET", "PATCH"]
+
+
+@pytest.mark.parametrize(
+    ("body", "sort", "status"),
+    [
+        (b'{"text":"x"}', "text/plain", 415),
+        (b'{"text":"x"}', "", 415),
+        (b"{", "application/json", 400),
+        (b"[]", "application/json", 400),
+        (b"", "application/json", 400),
+        (b'{"text":"\\ud800"}', "application/json", 400),
+        (b'{"text":"\xff"}', "application/json", 400),
+        (b'{"text":' + b"[" * 5_000 + b"]" * 5_000 + b"}", "application/json", 400),
+        (b'{"text":1e999}', "application/json", 400),
+    ],
+)
+def test_a_body_that_is_none_is_refused(
+    client: httpx.Client, session: str, body: bytes, sort: str, status: int
+) -> None:
+    headers = {"Content-Type": sort} if sort else {}
+    problem(client.post(f"{session}/turns", content=body, headers=headers), status)
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "first=-1", "first=99999999999999999999", "first=x", "limit=0", "limit=1001", "limit=1&limit=2", "frist=1",
+        "last=1e400", "first=%00", "first=",
+    ],
+)  # fmt: skip
+def test_a_query_that_is_none_is_refused(client: httpx.Client, session: str, query: str) -> None:
+    problem(client.get(f"{session}/events?{query}"), 400)
+
+
+def test_numbers_beyond_all_bounds_are_refused(client: httpx.Client, session: str) -> None:
+    for huge in (b'{"at":' + b"9" * 400 + b"}", b'{"at":"e' + b"9" * 400 + b'"}', b'{"at":1e400}'):
+        answer = client.post(f"{session}/fork", content=huge, headers={"Content-Type": "application/json"})
+        problem(answer, 400)
+    problem(client.get(f"{session}/events/{'9' * 400}"), 404)
+    problem(client.get(f"{session}/events/-1"), 404)
+
+
+@pytest.mark.parametrize("id", ["%2e%2e", "a%2fb", "%00", "%ff", "%ed%a0%80", "x" * 5_000, "%0a", "☃"])
+def test_a_strange_id_in_a_path_is_just_unknown(client: httpx.Client, id: str) -> None:
+    assert client.get(f"/api/sessions/{id}").status_code == 404
+
+
+def test_every_character_survives(client: httpx.Client, session: str) -> None:
+    text = "\x00\x01\x1b[31m\u202e\ufeff\U000e0041 \U0001f469\u200d\U0001f52c \ufffd \uffff"
+    (handle,) = client.post(f"{session}/events", json={"text": text}).json()["handles"]
+    assert client.get(f"{session}/events/{handle}").json()["original"] == text
+    assert json.dumps(text)[1:-1] in json.dumps(
+        client.get(f"{session}/export", params={"to": "openai"}).json()
+    )
+
+
+def test_half_a_character_in_the_log_breaks_no_answer(
+    server: Served, client: httpx.Client, session: str
+) -> None:
+    text, id = "half \ud83d of it", session.rpartition("/")[2]
+
+    async def store() -> None:
+        await (await server.service.tenant("default").room(id)).append(UserSaid(content=text))
+
+    server.do(store())
+    assert client.get(f"{session}/events/e2").json()["original"] == text
+    assert client.get(f"{session}/events").json()["events"][2]["fact"]["content"] == text
+    assert client.get(f"{session}/search", params={"q": "half"}).json()["hits"][0]["handle"] == "e2"
+    assert client.get(f"{session}/export", params={"to": "openai"}).json()[-1]["content"] == text
+    assert json.loads(client.get(f"{session}/export").text.splitlines()[-1])["fact"]["content"] == text
+    assert client.get(f"{session}/context").status_code == 200
+
+
+def test_a_small_server_reduces_tells_so_and_another_goes_on_with_what_it_stored(tmp_path: Path) -> None:
+    with Served(tmp_path, window=4_000, server__models=["scripted/*"]) as first, first.client() as client:
+        problem(client.post("/api/sessions", json={"model": "openai/gpt-5.1"}), 422)
+        session = client.post("/api/sessions", json={"model": "scripted/model"}).headers["location"]
+        for number in range(12):
+            call = {"id": f"c{number}", "type": "function", "function": {"name": "ls", "arguments": "{}"}}
+            turn = [
+                {"role": "user", "content": f"List {number}"},
+                {"role": "assistant", "content": None, "tool_calls": [call]},
+                {"role": "tool", "tool_call_id": f"c{number}", "content": f"file {number}\n" * 150},
+                {"role": "assistant", "content": "Done."},
+            ]
+            assert client.post(f"{session}/events", json={"messages": turn}).status_code == 201
+        with client.stream("POST", f"{session}/turns", json={"text": "Thanks", "key": "k"}) as stream:
+            told = {name: data for _, name, data in events(stream.iter_lines())}
+        assert told["reduced"]["after"] < told["reduced"]["before"]
+        assert {each["kind"] for each in told["reduced"]["events"]} & {
+            "masked",
+            "clipped",
+            "dropped",
+            "compacted",
+        }
+        assert told["outcome"]["context"]["used"] <= told["outcome"]["context"]["limit"]
+        size = client.get(session).json()["events"]
+    with Served(tmp_path, window=4_000) as second, second.client() as client:
+        again = said(client, session, "Thanks", key="k")
+        assert (again["outcome"]["text"], again["outcome"]["why"]) == ("You said: Thanks", "answered")
+        assert client.get(session).json()["events"] == size
+        assert client.get(session).json()["model"] == "scripted/model"

@@ -1,0 +1,95 @@
+"""Drop-in conversations across real processes: two servers on one folder, and one that is killed under load."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPException
+from pathlib import Path
+from typing import Any
+
+from foveal.core.log.events import ModelSaid, UserSaid, text_of
+from foveal.core.view.fold import effective
+from foveal.stores import SqliteStore
+from support.serve_process import Server, serving
+from support.upstream import Piece, Raw, Seen, answer, until
+
+Json = dict[str, Any]
+TALKS = 6
+TURNS = 6
+
+
+def echo(seen: Seen, number: int) -> Iterator[Piece]:
+    last = json.loads(seen.body)["messages"][-1]["content"]
+    message = {"role": "assistant", "content": f"{number}: {last}"}
+    yield answer(
+        json.dumps({"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}).encode()
+    )
+
+
+class Talk:
+    """A client that keeps its history, and asks again elsewhere when a server dies."""
+
+    def __init__(self, name: str, servers: list[Server]) -> None:
+        self.name = name
+        self.servers = servers
+        self.history: list[Json] = [{"role": "system", "content": "You repeat."}]
+        self.sessions: list[str] = []
+
+    def ask(self, words: str, *, at: int) -> None:
+        self.history.append({"role": "user", "content": words})
+        body = {"model": "gpt-4.1", "messages": self.history}
+        headers = {"authorization": "Bearer sk-of-the-client"}
+        for server in (self.servers[at], *self.servers):
+            try:
+                reply = server.ask("/v1/chat/completions", body=body, headers=headers)
+            except (OSError, HTTPException):
+                continue
+            assert reply.status == 200, reply.body
+            self.history.append(reply.json["choices"][0]["message"])
+            self.sessions.append(reply.headers["x-foveal-session"])
+            return
+        raise AssertionError("no server answers")
+
+    @property
+    def said(self) -> list[str]:
+        return [message["content"] for message in self.history[1:]]
+
+
+async def stored(folder: Path, session: str) -> list[str]:
+    """What counts of a session, on the disk."""
+    async with SqliteStore(folder / "tenants" / "default.db") as store:
+        events = effective(await store.read(session))
+    return [text_of(e.fact.content) for e in events if isinstance(e.fact, UserSaid | ModelSaid)]
+
+
+def test_conversations_survive_a_change_of_servers_and_one_that_is_killed(tmp_path: Path) -> None:
+    folder = tmp_path / "server"
+    with Raw(echo) as raw:
+        settings = {"server.openai_url": raw.openai, "server.rate": 0}
+        with (
+            serving(folder=folder, settings=settings) as first,
+            serving(folder=folder, settings=settings) as second,
+        ):
+            talks = [Talk(f"talk {number}", [first, second]) for number in range(TALKS)]
+            for turn in range(3):  # to and fro
+                talks[0].ask(f"{talks[0].name}, turn {turn}", at=turn % 2)
+
+            def talk(one: Talk) -> None:
+                for turn in range(3 if one is talks[0] else 0, TURNS):
+                    one.ask(f"{one.name}, turn {turn}", at=0)
+
+            with ThreadPoolExecutor(TALKS) as pool:
+                work = [pool.submit(talk, one) for one in talks]
+                until(lambda: len(raw.seen) > TALKS * TURNS // 2)
+                first.kill()
+                for done in work:
+                    done.result()
+            for one in talks:  # what the first had not recorded when it died is recorded now
+                one.ask(f"{one.name}, the end", at=1)
+            second.stop()
+    assert talks[0].sessions[0] == talks[0].sessions[1] == talks[0].sessions[2]
+    for one in talks:
+        assert asyncio.run(stored(folder, one.sessions[-1])) == one.said

@@ -1,0 +1,454 @@
+"""Upstreams as they are: too small, refusing, slow, silent, dead, lying; and clients that hang up."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import anthropic
+import httpx
+import openai
+import pytest
+
+from foveal.core.log.events import ModelSaid, Overflowed, Used, text_of
+from support.provider_stand_in import Answer, StandIn
+from support.upstream import DEADLINE, Front, Piece, Raw, Seen, answer, stream_head, until
+
+Json = dict[str, Any]
+KEY = "sk-client-0123456789abcdef"
+
+
+def user(text: str) -> Json:
+    return {"role": "user", "content": text}
+
+
+def ask(front: Front, *, path: str = "/v1/chat/completions", **body: Any) -> httpx.Response:
+    headers = {"authorization": f"Bearer {KEY}"}
+    body = {"model": "gpt-4.1", "messages": [user("Hello")], **body}
+    with httpx.Client(trust_env=False, verify=False, timeout=DEADLINE) as http:
+        return http.post(f"{front.url}{path}", json=body, headers=headers)
+
+
+def completion(text: str, usage: Json | None = None) -> bytes:
+    choice = {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
+    return json.dumps({"choices": [choice], "usage": usage}).encode()
+
+
+def said(front: Front, session: str) -> list[str]:
+    return [text_of(e.fact.content) for e in front.events(session) if isinstance(e.fact, ModelSaid)]
+
+
+class Switch:
+    """An upstream whose script can be changed between tests."""
+
+    def __init__(self) -> None:
+        self.script: Any = None
+
+    def __call__(self, seen: Seen, number: int) -> Iterator[Piece]:
+        yield from self.script(seen)
+
+
+@pytest.fixture(scope="module")
+def switch() -> Switch:
+    return Switch()
+
+
+@pytest.fixture(scope="module")
+def raw(switch: Switch) -> Iterator[Raw]:
+    with Raw(switch) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def front(raw: Raw, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
+    folder = tmp_path_factory.mktemp("front")
+    with Front(folder, openai=raw.openai, anthropic=raw.anthropic, server__silence=1) as made:
+        yield made
+
+
+# ── what passes ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_an_answer_passes_byte_for_byte_with_its_headers(front: Front, raw: Raw, switch: Switch) -> None:
+    choice = b'{"message":{"content":"\\u00fc  ","role":"assistant"},"index":0,"finish_reason":"stop"}'
+    odd = b'{ "choices":[' + choice + b'],"own":1.50}\n'
+    more = (
+        b"x-request-id: req_7\r\nOpenAI-Processing-Ms: 12\r\nset-cookie: a=b\r\nx-foveal-session: forged\r\n"
+    )
+    switch.script = lambda seen: [answer(odd, more=more)]
+    reply = ask(front, messages=[user("Odd bytes.")])
+    assert reply.content == odd
+    assert reply.headers["x-request-id"] == "req_7"
+    assert reply.headers["openai-processing-ms"] == "12"
+    assert "set-cookie" not in reply.headers
+    assert reply.headers.get_list("x-foveal-session") != ["forged"]
+    assert reply.headers["x-foveal-reduced"] == "none"
+    until(lambda: said(front, reply.headers["x-foveal-session"]) == ["ü  "])
+
+
+def test_a_request_goes_on_byte_for_byte_and_takes_only_what_belongs_to_it(
+    front: Front, raw: Raw, switch: Switch
+) -> None:
+    switch.script = lambda seen: [answer(completion("Yes."))]
+    body = b'{"messages" : [{"role":"user","content":"Spaces \\u00fc."}], "model":"gpt-4.1","n":1,  "x":[ ]}'
+    headers = {
+        "authorization": f"Bearer {KEY}",
+        "content-type": "application/json",
+        "cookie": "secret=1",
+        "x-foveal-session": "own-bytes",
+        "x-forwarded-for": "10.0.0.1",
+        "openai-organization": "org-1",
+        "connection": "keep-alive, x-hop",
+        "x-hop": "1",
+    }
+    with httpx.Client(trust_env=False, verify=False, timeout=DEADLINE) as http:
+        http.post(f"{front.openai}/chat/completions?a=b%20c", content=body, headers=headers)
+    seen = raw.seen[-1]
+    assert seen.body == body
+    assert seen.line == "POST /v1/chat/completions?a=b%20c HTTP/1.1"
+    assert seen.headers["authorization"] == f"Bearer {KEY}"
+    assert seen.headers["openai-organization"] == "org-1"
+    assert seen.headers["accept-encoding"] == "identity"
+    absent = {"cookie", "x-foveal-session", "x-forwarded-for", "x-hop", "x-foveal-token"}
+    assert not absent & seen.headers.keys()
+
+
+@pytest.mark.parametrize(
+    "status", ["401 Unauthorized", "404 Not Found", "429 Slow Down", "500 Oops", "529 Overloaded"]
+)
+def test_an_error_of_upstream_passes_unchanged(front: Front, switch: Switch, status: str) -> None:
+    body = b'{"error":  {"message": "that is how it is", "type": "x", "code": null}}'
+    switch.script = lambda seen: [answer(body, status=status, more=b"retry-after: 7\r\n")]
+    for stream in (False, True):
+        reply = ask(front, messages=[user(f"Error {status} {stream}.")], stream=stream)
+        assert (reply.status_code, reply.content) == (int(status[:3]), body)
+        assert reply.headers["retry-after"] == "7"
+
+
+def test_after_an_error_the_same_request_goes_on_where_it_was(front: Front, switch: Switch) -> None:
+    replies = [answer(b"{}", status="500 Oops"), answer(completion("At last."))]
+    switch.script = lambda seen: [replies.pop(0)]
+    first, second = (ask(front, messages=[user("Try again.")]) for _ in range(2))
+    session = second.headers["x-foveal-session"]
+    assert first.headers["x-foveal-session"] == session
+    assert said(front, session) == ["At last."]
+    assert sum(type(e.fact).__name__ == "UserSaid" for e in front.events(session)) == 1
+
+
+def test_a_stream_passes_piece_by_piece(front: Front, switch: Switch) -> None:
+    gate = threading.Event()
+    pieces = [b'data: {"choices":[{"index":0,"delta":{"content":"one"}}]}\n\n', b"data: [DONE]\n\n"]
+    switch.script = lambda seen: [stream_head(), pieces[0], gate, pieces[1]]
+    body = {"model": "gpt-4.1", "messages": [user("Stream.")], "stream": True}
+    with (
+        httpx.Client(trust_env=False, verify=False, timeout=DEADLINE) as http,
+        http.stream("POST", f"{front.openai}/chat/completions", json=body) as reply,
+    ):
+        came = reply.iter_raw()
+        assert next(came) == pieces[0]
+        gate.set()
+        assert b"".join(came) == pieces[1]
+
+
+def test_redirects_are_not_followed(front: Front, raw: Raw, switch: Switch) -> None:
+    switch.script = lambda seen: [answer(b"", status="307 There", more=b"location: http://127.0.0.1:1/x\r\n")]
+    before = len(raw.seen)
+    assert ask(front, messages=[user("Redirect.")]).status_code == 307
+    assert len(raw.seen) == before + 1
+
+
+# ── too large ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("dialect", ["chat", "responses", "anthropic"])
+def test_an_overflow_is_recovered_inside(tmp_path: Path, dialect: str) -> None:
+    """Upstream holds 3,000 tokens, and the server believes that it holds 128,000 or more."""
+    words = [user(f"Message {n}. " + f"word{n} " * 250) for n in range(14)]
+    turns = [one for word in words for one in (word, {"role": "assistant", "content": "All right."})][:-1]
+    fields: Json = {"model": "gpt-4.1", "messages": turns, "max_tokens": 300}
+    if dialect == "responses":
+        fields = {"model": "gpt-4.1", "input": turns, "max_output_tokens": 300}
+    path = {"chat": "/v1/chat/completions", "responses": "/v1/responses", "anthropic": "/v1/messages"}[
+        dialect
+    ]
+    with (
+        StandIn(window=3_000, script=lambda n: Answer(text="Fine.")) as provider,
+        Front(tmp_path, openai=provider.openai, anthropic=provider.anthropic) as front,
+        httpx.Client(trust_env=False, verify=False, timeout=DEADLINE) as http,
+    ):
+        reply = http.post(f"{front.url}{path}", json=fields, headers={"x-api-key": KEY})
+        bodies = [json.dumps(request.body) for request in provider.requests]
+        facts = [event.fact for event in front.events(reply.headers["x-foveal-session"])]
+        told = [one for one in front.told if type(one).__name__ == "Exchanged"]
+    assert reply.status_code == 200, reply.text
+    assert provider.requests[-1].faults == []
+    assert provider.requests[0].faults
+    assert len(bodies) == len(set(bodies))
+    assert any(isinstance(fact, Overflowed) and fact.limit == 3_000 for fact in facts)
+    assert told[-1].recovered >= 1
+    assert reply.headers["x-foveal-reduced"] != "none"
+
+
+def test_a_limit_for_the_answer_is_lowered_only_when_upstream_demands_it(
+    front: Front, raw: Raw, switch: Switch
+) -> None:
+    refusal = {
+        "error": {
+            "message": "This model's maximum context length is 1000 tokens. However, you requested 1612 tokens "
+            "(612 in the messages, 1000 in the completion). Please reduce the length of the messages.",
+            "code": "context_length_exceeded",
+        }
+    }
+    replies = [answer(json.dumps(refusal).encode(), status="400 Bad"), answer(completion("Short."))]
+    switch.script = lambda seen: [replies.pop(0)]
+    reply = ask(front, messages=[user("Long answers, please. " * 150)], max_tokens=1_000)
+    assert reply.status_code == 200
+    sent = [json.loads(seen.body) for seen in raw.seen[-2:]]
+    assert sent[0]["max_tokens"] == 1_000
+    assert 0 < sent[1]["max_tokens"] <= 388
+    assert sent[0]["messages"] == sent[1]["messages"]
+
+
+def test_an_overflow_that_nothing_helps_against_passes_as_upstream_said_it(
+    front: Front, raw: Raw, switch: Switch
+) -> None:
+    body = b'{"error":{"message":"too long","code":"context_length_exceeded"}}'
+    switch.script = lambda seen: [answer(body, status="400 Bad")]
+    before = len(raw.seen)
+    reply = ask(front, messages=[user("Nothing helps.")])
+    assert (reply.status_code, reply.content) == (400, body)
+    sent = [seen.body for seen in raw.seen[before:]]
+    assert len(sent) == len(set(sent)) <= 4
+
+
+@pytest.mark.parametrize(
+    ("path", "event", "fields"),
+    [
+        ("chat/completions", {"error": {"message": "too long", "code": "context_length_exceeded"}}, {}),
+        (
+            "responses",
+            {
+                "type": "response.failed",
+                "response": {"error": {"code": "context_length_exceeded", "message": "too long"}},
+            },
+            {"input": []},
+        ),
+        (
+            "messages",
+            {"type": "error", "error": {"type": "invalid_request_error", "message": "prompt is too long"}},
+            {},
+        ),
+    ],
+)
+def test_an_overflow_that_a_stream_tells_of_is_recovered_too(
+    front: Front, raw: Raw, switch: Switch, path: str, event: Json, fields: Json
+) -> None:
+    created = b'event: response.created\ndata: {"type":"response.created","response":{}}\n\n'
+    told = created * (path == "responses") + f"data: {json.dumps(event)}\n\n".encode()
+    fine = b'data: {"type":"message_start"}\n\n'
+    replies = [[stream_head(), told], [stream_head(), fine]]
+    switch.script = lambda seen: replies.pop(0)
+    turns = [
+        one for n in range(9) for one in (user(f"{path} {n} " * 60), {"role": "assistant", "content": "So."})
+    ]
+    body = {"messages": turns[:-1], "max_tokens": 9} if not fields else {"input": turns[:-1]}
+    before = len(raw.seen)
+    with httpx.Client(trust_env=False, verify=False, timeout=DEADLINE) as http:
+        reply = http.post(f"{front.openai}/{path}", json={"model": "gpt-4.1", "stream": True, **body})
+    assert (reply.status_code, reply.content) == (200, fine)
+    sent = [seen.body for seen in raw.seen[before:]]
+    assert len(sent) == len(set(sent)) == 2
+
+
+def test_what_cannot_fit_is_refused_with_the_providers_code_and_our_numbers(tmp_path: Path) -> None:
+    with Front(
+        tmp_path, openai="http://127.0.0.1:9/v1", anthropic="http://127.0.0.1:9", window=2_000
+    ) as front:
+        with (
+            openai.OpenAI(base_url=front.openai, api_key=KEY, max_retries=0) as client,
+            pytest.raises(openai.BadRequestError, match="maximum context length is 2000 tokens") as caught,
+        ):
+            client.chat.completions.create(model="gpt-4.1", messages=[user("word " * 4_000)])  # type: ignore[list-item]
+        assert caught.value.code == "context_length_exceeded"
+        with (
+            anthropic.Anthropic(base_url=front.url, api_key=KEY, max_retries=0) as claude,
+            pytest.raises(anthropic.BadRequestError, match="prompt is too long"),
+        ):
+            claude.messages.create(model="claude-x", max_tokens=9, messages=[user("word " * 4_000)])  # type: ignore[list-item]
+
+
+# ── dead, silent ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_dead_upstream_is_told_in_the_providers_shape_and_without_the_key(tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        dead = f"http://127.0.0.1:{free.getsockname()[1]}"
+    with Front(tmp_path, openai=f"{dead}/v1", anthropic=dead) as front:
+        chat = ask(front)
+        claude = ask(front, path="/v1/messages", max_tokens=5)
+        told = [one.status for one in front.told if type(one).__name__ == "Exchanged"]
+    assert chat.status_code == claude.status_code == 502
+    assert told == [502, 502]
+    assert chat.json()["error"]["code"] == "upstream_unreachable"
+    assert claude.json()["error"]["type"] == "api_error"
+    assert KEY not in chat.text + claude.text
+
+
+def test_an_upstream_that_hangs_up_without_a_word_is_told_as_dead(front: Front, switch: Switch) -> None:
+    switch.script = lambda seen: [b""]
+    assert ask(front, messages=[user("Hang up.")]).status_code == 502
+
+
+def test_a_silent_upstream_is_given_up(front: Front, switch: Switch) -> None:
+    never = threading.Event()
+    switch.script = lambda seen: [never]
+    reply = ask(front, messages=[user("Say something.")])
+    never.set()
+    assert reply.status_code == 504
+    assert reply.json()["error"]["code"] == "upstream_silent"
+
+
+def test_a_stream_that_falls_silent_ends_with_an_error_in_its_own_shape(front: Front, switch: Switch) -> None:
+    never = threading.Event()
+    first = b'data: {"choices":[{"index":0,"delta":{"content":"one"}}]}\n\n'
+    switch.script = lambda seen: [stream_head(), first, never]
+    asked: Any = [user("Say more.")]
+    with openai.OpenAI(base_url=front.openai, api_key=KEY, max_retries=0) as client:
+        stream = client.chat.completions.create(model="gpt-4.1", messages=asked, stream=True)
+        with pytest.raises(openai.APIError, match=r"server\.silence"):
+            list(stream)
+    never.set()
+
+
+# ── lying ────────────────────────────────────────────────────────────────────────────────────────────────
+
+LIES = {
+    "garbage": (b"\x00\xff<html>", "application/json"),
+    "another object": (b'{"choices": "none", "usage": -1}', "application/json"),
+    "deep": (b"[" * 5_000, "application/json"),
+    "nothing": (b"", "application/json"),
+    "a broken stream": (b"data: {\x00\n\ndata: [DONE]\n\ndata: {}\n\n", "text/event-stream"),
+    "a stream of lies": (
+        b'data: {"choices":[{"delta":7,"finish_reason":[]}],"usage":"many"}\n\ndata: [DONE]\n\n',
+        "text/event-stream",
+    ),
+    "no stream": (completion("whole"), "text/event-stream"),
+    "packed": (gzip.compress(completion("packed")), "application/json"),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_whatever_upstream_sends_passes_and_breaks_nothing(front: Front, switch: Switch, lie: str) -> None:
+    body, kind = LIES[lie]
+    switch.script = lambda seen: [answer(body, kind=kind)]
+    reply = ask(front, messages=[user(f"Lie: {lie}.")], stream="stream" in kind)
+    assert (reply.status_code, reply.content) == (200, body)
+    session = reply.headers["x-foveal-session"]
+    assert said(front, session) == []
+    switch.script = lambda seen: [answer(completion("The truth."))]
+    again = ask(
+        front, messages=[user(f"Lie: {lie}."), {"role": "assistant", "content": "?"}, user("Really?")]
+    )
+    assert again.headers["x-foveal-session"] == session
+    assert said(front, session) == ["?", "The truth."]
+
+
+def test_numbers_that_cannot_be_true_teach_nothing(front: Front, switch: Switch) -> None:
+    tokens = []
+    for number, prompt in enumerate((900_000_000, -5, "many", 1e300, 9)):
+        usage = {"prompt_tokens": prompt, "completion_tokens": prompt}
+        switch.script = lambda seen, usage=usage: [answer(completion("So.", usage))]
+        messages = [
+            m for n in range(number) for m in (user(f"Count {n}."), {"role": "assistant", "content": "So."})
+        ]
+        reply = ask(front, messages=[*messages, user(f"Count {number}.")])
+        tokens.append(int(reply.headers["x-foveal-tokens"]))
+    events = front.events(reply.headers["x-foveal-session"])
+    assert [event.fact.prompt for event in events if isinstance(event.fact, Used)] == [9]
+    assert not any(isinstance(event.fact, Overflowed) for event in events)
+    assert tokens == sorted(tokens)
+    assert tokens[-1] < 100
+
+
+def test_an_answer_that_is_shorter_than_it_said_is_told_as_broken(front: Front, switch: Switch) -> None:
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 999\r\n\r\n"
+    switch.script = lambda seen: [head + b'{"choices"']
+    reply = ask(front, messages=[user("Short.")])
+    assert reply.status_code == 502
+    assert reply.json()["error"]["code"] == "broken_off"
+
+
+def test_a_stream_that_breaks_off_breaks_off_for_the_client_too(front: Front, switch: Switch) -> None:
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+    switch.script = lambda seen: [head + b"a\r\ndata: {}\n\n\r\n"]
+    with pytest.raises(httpx.RemoteProtocolError):
+        ask(front, messages=[user("Break off.")], stream=True)
+    switch.script = lambda seen: [head + b"5\r\ndata:\r\n"]
+    assert ask(front, messages=[user("Break off.")], stream=True).status_code == 502
+    switch.script = lambda seen: [answer(completion("Whole."))]
+    assert ask(front, messages=[user("Break off.")]).status_code == 200
+
+
+def test_an_answer_that_is_too_large_to_keep_passes_whole(
+    front: Front, switch: Switch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("foveal.server.proxy.upstream_reply.LARGEST", 100_000)
+    huge = completion("large " * 50_000)
+    switch.script = lambda seen: [answer(huge)]
+    reply = ask(front, messages=[user("Huge.")])
+    assert reply.content == huge
+    events = b"".join(
+        b'data: {"choices":[{"index":0,"delta":{"content":"%d"}}]}\n\n' % n for n in range(5_000)
+    )
+    switch.script = lambda seen: [stream_head(), events]
+    assert ask(front, messages=[user("Huge stream.")], stream=True).content == events
+    assert said(front, reply.headers["x-foveal-session"]) == []
+
+
+# ── clients that hang up ─────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_client_that_hangs_up_does_not_lose_the_answer(front: Front, switch: Switch) -> None:
+    gate = threading.Event()
+    chunks = [
+        {"choices": [{"index": 0, "delta": {"content": word}, "finish_reason": stop}]}
+        for word, stop in (("one ", None), ("two ", None), ("three", "stop"))
+    ]
+    events = [f"data: {json.dumps(chunk)}\n\n".encode() for chunk in chunks]
+    switch.script = lambda seen: [stream_head(), events[0], gate, *events[1:], b"data: [DONE]\n\n"]
+    body = {"model": "gpt-4.1", "messages": [user("I will not wait.")], "stream": True}
+    with (
+        httpx.Client(trust_env=False, verify=False, timeout=DEADLINE) as http,
+        http.stream("POST", f"{front.openai}/chat/completions", json=body) as reply,
+    ):
+        session = reply.headers["x-foveal-session"]
+        next(reply.iter_raw())
+    gate.set()  # the client is gone
+    until(lambda: said(front, session) == ["one two three"])
+
+
+def test_a_client_that_hangs_up_before_the_answer_begins_does_not_lose_it(
+    front: Front, switch: Switch
+) -> None:
+    gate, asked = threading.Event(), threading.Event()
+
+    def script(seen: Seen) -> Iterator[Piece]:
+        asked.set()
+        yield gate
+        yield answer(completion("Too late for you."))
+
+    switch.script = script
+    body = json.dumps({"model": "gpt-4.1", "messages": [user("Bye.")]}).encode()
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: {len(body)}\r\n"
+    head += "x-foveal-session: hung-up\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", front.port)) as line:
+        line.sendall(head.encode() + body)
+        assert asked.wait(DEADLINE)
+    gate.set()
+    until(lambda: said(front, "hung-up") == ["Too late for you."])

@@ -1,0 +1,588 @@
+"""Who may come in, and with how much: over real connections, byte for byte where clients would be too polite."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from foveal.apps.http import guard, listener
+from foveal.apps.http.http_errors import HttpError, face_of, http_error_of, last_words, written
+from foveal.apps.http.http_headers import (
+    SECURITY,
+    answered,
+    host_of,
+    is_cross_site,
+    is_loopback,
+    is_ours,
+    secret_of,
+)
+from foveal.apps.http.request_body import deeper_than, more_values_than
+from foveal.errors import (
+    BadSetting,
+    Busy,
+    Conflict,
+    ContextOverflow,
+    FovealError,
+    MalformedMessage,
+    NotCompacted,
+    ProviderError,
+    SessionExists,
+    StoreError,
+    StoreUnusable,
+    UnknownHandle,
+    UnknownSession,
+)
+from foveal.server.auth_tokens import AuthTokens, RateLimiter
+from support.serve_process import CANARY, DEADLINE, Answers, ask, raw, until
+from support.upstream import Front
+
+SCRIPTED: Final = {"FOVEAL_PROVIDER": "support.serve_process:scripted"}
+FACES: Final = ("/v1/chat/completions", "/v1/messages", "/api/sessions")
+
+
+@pytest.fixture(scope="module")
+def front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
+    """A server on loopback that has no token."""
+    folder = tmp_path_factory.mktemp("open")
+    settings: dict[str, Any] = {
+        "server__max_body": 200_000,
+        "server__hosts": ["chat.example"],
+        "server__models": ["*"],
+    }
+    with Front(folder, environment=SCRIPTED, tokenizer="estimate", **settings) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def closed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
+    """A server that has tokens, with two requests a minute for each."""
+    folder = tmp_path_factory.mktemp("closed")
+    with Front(folder, environment=SCRIPTED, tokenizer="estimate", server__rate=2) as made:
+        made.token("nobody")
+        until(lambda: ask(made.url, "/api/sessions").status == 401)
+        yield made
+
+
+def request(path: str, *headers: str, method: str = "GET", body: bytes = b"") -> bytes:
+    """A request as bytes, after which the connection is closed."""
+    lines = [f"{method} {path} HTTP/1.1", *headers, "Connection: close", "", ""]
+    return "\r\n".join(lines).encode("latin-1") + body
+
+
+def status(answer: bytes) -> int:
+    return int(answer.split(b" ", 2)[1])
+
+
+def message(answer: Answers | bytes, path: str) -> str:
+    """What is said, where a client of this path looks for it."""
+    body = json.loads(answer.partition(b"\r\n\r\n")[2]) if isinstance(answer, bytes) else answer.json
+    if path == "/v1/messages":
+        assert body["type"] == "error"
+        assert set(body["error"]) == {"type", "message"}
+        return str(body["error"]["message"])
+    if path.startswith("/v1"):
+        assert set(body["error"]) == {"message", "type", "param", "code"}
+        return str(body["error"]["message"])
+    assert {"type", "title", "status", "detail"} <= set(body)
+    return str(body["detail"])
+
+
+# ── where a request comes from ───────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "localhost",
+        "LOCALHOST:80",
+        "127.0.0.1:8790",
+        "127.9.9.9",
+        "[::1]:8790",
+        "me.localhost",
+        "Chat.Example",
+    ],
+)
+def test_a_server_answers_to_the_names_of_this_machine_and_to_its_own(front: Front, host: str) -> None:
+    assert status(raw(front.url, request("/api/sessions", f"Host: {host}"))) == 200
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        ["Host: evil.example"],
+        ["Host: localhost.evil.example"],
+        ["Host: 127.0.0.1.evil.example"],
+        ["Host: 10.0.0.1"],
+        ["Host: "],
+        ["Host: localhost", "Host: evil.example"],
+        ["Host: localhost:80:80"],
+        ["Host: \xff"],
+    ],
+)
+@pytest.mark.parametrize("path", ["/healthz", *FACES])
+def test_a_request_for_another_host_is_misdirected(front: Front, path: str, headers: list[str]) -> None:
+    answer = raw(front.url, request(path, *headers))
+    assert status(answer) == 421
+    assert "not called by that name" in message(answer, path)
+
+
+def test_a_request_without_a_host_is_misdirected(front: Front) -> None:
+    assert status(raw(front.url, request("/api/sessions"))) in (400, 421)
+    assert status(raw(front.url, b"GET /api/sessions HTTP/1.0\r\n\r\n")) == 421
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Origin": "http://evil.example"},
+        {"Origin": "null"},
+        {"Origin": "http://127.0.0.1:1"},
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Sec-Fetch-Site": "same-site"},
+    ],
+)
+@pytest.mark.parametrize("path", FACES)
+def test_a_page_of_another_site_is_refused(front: Front, path: str, headers: dict[str, str]) -> None:
+    for method in ("OPTIONS", "POST", "GET"):
+        answer = ask(front.url, path, method=method, headers=headers)
+        assert answer.status == 403
+        assert "another site" in message(answer, path)
+        assert "access-control-allow-origin" not in answer.headers
+
+
+def test_a_page_of_this_server_itself_is_not(front: Front) -> None:
+    own = {"Origin": front.url, "Sec-Fetch-Site": "same-origin"}
+    assert ask(front.url, "/api/sessions", headers=own).status == 200
+    assert ask(front.url, "/api/sessions", headers={"Sec-Fetch-Site": "none"}).status == 200
+
+
+def test_headers_are_read_without_a_server() -> None:
+    assert [is_loopback(host) for host in ("::1", "127.1.2.3", "localhost.", "0.0.0.0", "", "1")] == [
+        *(True, True, True),
+        *(False, False, False),
+    ]
+    assert host_of([(b"host", b"[::1]:80")]) == "[::1]"
+    assert not is_ours("", ["*"])
+    assert is_ours("anything", ["*"])
+    far = ["192.168.1.5", "[2001:db8::1]", "10.0.0.1.evil.example", "1", ""]
+    assert [is_ours(host, [], addresses=True) for host in far] == [True, True, False, False, False]
+    assert not any(is_ours(host, []) for host in far)
+    assert is_cross_site([(b"host", b"a"), (b"origin", b"http://a"), (b"origin", b"http://b")])
+    assert secret_of([(b"authorization", b"bearer  fv_a "), (b"x-api-key", b"fv_b")]) == "fv_a"
+    assert secret_of([(b"authorization", b"Bearer sk-ours"), (b"x-api-key", b"fv_b")]) == "fv_b"
+    assert secret_of([(b"x-foveal-token", b"fv_c"), (b"authorization", b"Bearer fv_a")]) == "fv_c"
+    assert secret_of([(b"authorization", b"Basic fv_a")]) == ""
+
+
+def test_what_an_upstream_says_in_headers_is_left_to_it_and_made_safe() -> None:
+    theirs = [
+        (b"X-Request-Id", b"theirs"),
+        (b"Cache-Control", b"no-cache"),
+        (b"Referrer-Policy", b"unsafe-url"),
+    ]
+    assert answered(theirs, id="ours") == [
+        (b"x-request-id", b"theirs"),
+        (b"cache-control", b"no-cache"),
+        *SECURITY,
+        (b"x-foveal-request-id", b"ours"),
+    ]
+
+
+# ── how much ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("path", FACES)
+def test_a_body_that_says_it_is_too_large_is_not_waited_for(front: Front, path: str) -> None:
+    told = request(
+        path, "Host: localhost", "Content-Length: 200001", "Content-Type: application/json", method="POST"
+    )
+    answer = raw(front.url, told)
+    assert status(answer) == 413
+    assert "200,000 bytes" in message(answer, path)
+
+
+@pytest.mark.parametrize("path", FACES)
+def test_a_body_that_does_not_say_its_size_is_counted(front: Front, path: str) -> None:
+    headers = ("Host: localhost", "Transfer-Encoding: chunked", "Content-Type: application/json")
+    chunk = b"4e20\r\n" + b" " * 20_000 + b"\r\n"
+    answer = raw(front.url, request(path, *headers, method="POST", body=chunk * 11 + b"0\r\n\r\n"))
+    assert status(answer) == 413
+    assert "200,000 bytes" in message(answer, path)
+
+
+def test_an_answer_that_says_no_does_not_spoil_the_connection(front: Front) -> None:
+    """What is left of the body is passed over, and the next request is answered."""
+    large = (
+        b"POST /api/sessions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 300000\r\n\r\n" + b"x" * 300_000
+    )
+    come = raw(front.url, large + request("/healthz", "Host: localhost"))
+    assert come.startswith(b"HTTP/1.1 413 ")
+    assert b"HTTP/1.1 200 " in come
+
+
+def test_too_many_headers_are_refused(front: Front) -> None:
+    many = [f"X-{number}: y" for number in range(300)]
+    assert status(raw(front.url, request("/healthz", "Host: localhost", *many))) == 431
+    assert status(raw(front.url, request("/healthz", "Host: localhost", f"X: {'y' * 66_000}"))) == 431
+
+
+@pytest.mark.parametrize("start", [b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX: ", b"GET /"])
+def test_headers_that_never_end_are_cut_off(front: Front, start: bytes) -> None:
+    host, port = "127.0.0.1", front.port
+    with socket.create_connection((host, port), timeout=DEADLINE) as connection:
+        connection.sendall(start)
+        with pytest.raises(OSError):  # noqa: PT012 (which of the two finds out is the system's business)
+            for _ in range(1_000):
+                connection.sendall(b"a" * 16_384)
+            raise AssertionError("16 MB were taken")
+
+
+def test_headers_that_do_not_come_in_time_are_not_waited_for(
+    front: Front, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listener, "PATIENCE", 0.05)
+    assert status(raw(front.url, b"GET /healthz HTTP/1.1\r\nHost: loc")) == 408
+    assert status(raw(front.url, b"")) == 408
+
+
+POST: Final = b"POST /api/sessions HTTP/1.1\r\nHost: localhost\r\n"
+
+
+@pytest.mark.parametrize(
+    ("sent", "code"),
+    [
+        (POST + b"Content-Length: 1000\r\n\r\n", 408),
+        (POST + b"Content-Length: 1000\r\n\r\n{", 408),
+        (POST + b"Transfer-Encoding: chunked\r\n\r\n1\r\n{\r\n", 408),
+        (POST + b"Content-Length: 300000\r\n\r\n{", 413),  # which is answered at once
+        (POST.replace(b"localhost", b"evil") + b"Transfer-Encoding: chunked\r\n\r\n1\r\n{\r\n", 421),
+    ],
+)
+def test_a_body_that_does_not_come_is_not_waited_for(
+    front: Front, monkeypatch: pytest.MonkeyPatch, sent: bytes, code: int
+) -> None:
+    monkeypatch.setattr(listener, "TRICKLE", 0.05)
+    come = raw(front.url, sent)  # which ends when the server has hung up
+    assert (status(come), come.count(b"HTTP/1.1 ")) == (code, 1)
+
+
+def test_a_body_that_comes_slowly_enough_is_waited_for(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[Any] = []
+    look = listener.BoundedProtocol._look
+
+    def seen(connection: listener.BoundedProtocol) -> None:
+        look(connection)
+        looked.append(connection)
+
+    monkeypatch.setattr(listener, "TRICKLE", 0.02)
+    monkeypatch.setattr(listener, "SLOWEST", 0)
+    monkeypatch.setattr(listener.BoundedProtocol, "_look", seen)
+    with socket.create_connection(("127.0.0.1", front.port), timeout=DEADLINE) as connection:
+        connection.sendall(POST + b"Content-Type: application/json\r\nContent-Length: 2\r\n\r\n{")
+        until(lambda: len(looked) >= 3)
+        connection.sendall(b"}")
+        assert status(connection.recv(1 << 16)) == 201
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n",
+        b"GET\r\n\r\n",
+        b"GET /\xff HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"POST /api/sessions HTTP/1.1\r\nHost: localhost\r\nContent-Length: -1\r\n\r\n",
+        b"POST /api/sessions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\n",
+        b"POST /a HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n",
+        b"POST /a HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+    ],
+)
+def test_what_is_no_request_is_refused_without_a_word_too_many(front: Front, sent: bytes) -> None:
+    come = raw(front.url, sent)
+    assert status(come) == 400
+    for name, value in SECURITY:
+        assert name + b": " + value in come
+    assert b"uvicorn" not in come.lower()
+
+
+# ── what JSON may be ─────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (b"[" * 100_000, "nested"),
+        (b'{"id": ' * 150 + b"1" + b"}" * 150, "nested"),
+        (b'{"id": "a\\\\", "title": ' + b"[" * 150 + b"]" * 150 + b"}", "nested"),
+        (b" ", "empty"),
+        (b"\x00", "JSON"),
+        (b"\xff\xfe", "JSON"),
+        (b'{"id": "\xff"}', "UTF-8"),
+        (b'{"id": "\\ud800"}', "JSON"),
+        (b'{"id": "a\x00b"}', "JSON"),
+        (b'{"id": NaN}', "JSON"),
+        (b'{"id": 1e999}', ""),
+        (b'{"id": ' + b"9" * 5_000 + b"}", ""),
+        (b'{"id": "a"} {', "JSON"),
+        (b'"' + b'\\"' * 80_000, "JSON"),
+    ],
+)
+def test_what_is_no_json_or_nested_too_deeply_is_refused(front: Front, body: bytes, said: str) -> None:
+    answer = ask(front.url, "/api/sessions", body=body)
+    assert answer.status == 400, answer.body
+    assert said in message(answer, "/api/sessions")
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages"])
+def test_a_deep_body_is_refused_in_the_language_of_its_path(front: Front, path: str) -> None:
+    answer = ask(front.url, path, body=b'{"messages": ' + b"[" * 5_000)
+    assert answer.status == 400
+    assert "nested" in message(answer, path)
+
+
+def test_brackets_in_texts_are_no_nesting_and_the_last_of_two_equal_keys_counts(front: Front) -> None:
+    body = json.dumps({"system": '[{"\\' * 1_000}).encode()[:-1] + b', "id": "first", "id": "second"}'
+    answer = ask(front.url, "/api/sessions", body=body)
+    assert answer.status == 201, answer.body
+    assert answer.json["id"] == "second"
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text('"\\[]{},: a', max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text('"\\[{', max_size=3), inner, max_size=4)
+    ),
+    max_leaves=30,
+)
+
+
+def depth_of(value: Any) -> int:
+    if isinstance(value, list | dict):
+        inner = value.values() if isinstance(value, dict) else value
+        return 1 + max(map(depth_of, inner), default=0)
+    return 0
+
+
+@given(JSON)
+def test_the_depth_that_is_found_is_that_of_the_value(value: Any) -> None:
+    text, depth = json.dumps(value).encode(), depth_of(value)
+    assert not deeper_than(text, depth)
+    assert depth == 0 or deeper_than(text, depth - 1)
+
+
+def test_values_are_counted_without_those_in_texts() -> None:
+    text = json.dumps([[1, 2], {"a": "," * 100}, ["[", "{"]]).encode()
+    assert not more_values_than(text, 8)
+    assert more_values_than(text, 7)
+
+
+def test_a_body_with_too_many_values_is_not_decoded(tmp_path: Path) -> None:
+    with Front(tmp_path, environment=SCRIPTED) as front:
+        answer = ask(front.url, "/api/sessions", body=b"[" + b"0," * 1_000_001 + b"0]")
+    assert answer.status == 413
+    assert "1,000,000 values" in message(answer, "/api/sessions")
+
+
+def test_a_compressed_body_is_refused(front: Front) -> None:
+    answer = ask(front.url, "/v1/messages", body=b"\x1f\x8b", headers={"Content-Encoding": "gzip"})
+    assert answer.status == 415
+
+
+# ── what every answer carries ────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    "path", ["/healthz", "/openapi.json", "/metrics", "/api/sessions", "/nowhere", "/v1/nowhere"]
+)
+def test_every_answer_has_the_headers_that_keep_it_safe(front: Front, path: str) -> None:
+    answer = ask(front.url, path)
+    assert {name.decode(): value.decode() for name, value in SECURITY}.items() <= answer.headers.items()
+    assert answer.headers["cache-control"] == "no-store"
+    assert "server" not in answer.headers
+    assert len(answer.headers["x-request-id"]) == 32
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"), [("abc-1.2_3", True), ("a" * 65, False), ("a b", False), ("<b>", False)]
+)
+def test_the_name_of_a_request_is_kept_if_it_is_a_sane_one(front: Front, given: str, kept: bool) -> None:
+    answer = ask(front.url, "/healthz", headers={"X-Request-Id": given})
+    assert (answer.headers["x-request-id"] == given) is kept
+
+
+@pytest.mark.parametrize(
+    ("path", "method", "code"),
+    [
+        ("/nowhere", "GET", 404),
+        ("/v1/nowhere", "GET", 404),
+        ("/v1/messages/nowhere", "GET", 404),
+        ("/healthz", "POST", 405),
+        ("/v1/messages", "GET", 405),
+        ("/v1/chat/completions", "DELETE", 405),
+        ("/api/sessions/", "GET", 404),
+    ],
+)
+def test_a_wrong_path_or_method_is_told_in_the_language_of_the_path(
+    front: Front, path: str, method: str, code: int
+) -> None:
+    answer = ask(front.url, path, method=method)
+    assert answer.status == code
+    assert message(answer, "/v1/messages" if path.startswith("/v1/messages") else path)
+    assert ("allow" in answer.headers) is (code == 405)
+
+
+def test_what_nobody_expected_is_answered_without_its_words(front: Front) -> None:
+    answer = ask(front.url, "/api/sessions", body={"model": "broken/model"})
+    assert answer.status == 500
+    assert CANARY not in answer.body.decode()
+    assert answer.headers["x-request-id"] in message(answer, "/api/sessions")
+
+
+# ── tokens ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("path", [*FACES, "/metrics", "/nowhere"])
+def test_where_there_are_tokens_every_request_needs_one(closed: Front, path: str) -> None:
+    told = {
+        "": "this needs a token: Authorization: Bearer fv_… (`foveal token create` makes one)",
+        "Bearer fv_wrong": "this token is not known here, or was revoked",
+        "Bearer sk-provider": "then the token goes into X-Foveal-Token",
+    }
+    for key, expected in told.items():
+        answer = ask(closed.url, path, headers={"Authorization": key} if key else {})
+        assert answer.status == 401
+        assert message(answer, path).endswith(expected)
+        assert answer.headers["www-authenticate"] == "Bearer"
+
+
+def test_health_and_the_document_are_for_everybody(closed: Front) -> None:
+    assert ask(closed.url, "/healthz").status == 200
+    assert ask(closed.url, "/openapi.json").status == 200
+
+
+@pytest.mark.parametrize("header", ["Authorization", "X-Foveal-Token", "X-Api-Key"])
+def test_a_token_can_be_sent_in_three_ways(closed: Front, header: str) -> None:
+    secret = closed.token("three")
+    value = f"Bearer {secret}" if header == "Authorization" else secret
+    assert ask(closed.url, "/api/sessions", headers={header: value}).status == 200
+
+
+def test_sessions_of_one_tenant_are_invisible_to_another(closed: Front) -> None:
+    mine, theirs, same = closed.token("mine"), closed.token("theirs"), closed.token("mine")
+    assert ask(closed.url, "/api/sessions", body={"id": "secret-plan"}, token=mine).status == 201
+    assert ask(closed.url, "/api/sessions/secret-plan", token=theirs).status == 404
+    assert ask(closed.url, "/api/sessions", token=theirs).json["sessions"] == []
+    assert ask(closed.url, "/api/sessions/secret-plan", token=same).status == 200
+    named = {"X-Foveal-Tenant": "mine", "Tenant": "mine"}
+    other = closed.token("other")
+    assert ask(closed.url, "/api/sessions/secret-plan", token=other, headers=named).status == 404
+
+
+def test_a_revoked_token_is_good_no_longer_and_the_server_stays_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Front(tmp_path, environment=SCRIPTED) as front:
+        assert ask(front.url, "/api/sessions").status == 200
+        tokens = AuthTokens(front.service.ground.database)
+        id, secret = front.do(tokens.create("new", now=1.0))
+        assert ask(front.url, "/api/sessions", body={"id": "mine"}, token=secret).status == 201
+        assert front.sessions("new") == ["mine"]  # at once
+        assert ask(front.url, "/api/sessions").status == 401
+        assert ask(front.url, "/api/sessions", token=secret).status == 200
+        assert front.do(tokens.revoke(id, now=2.0))
+        monkeypatch.setattr(guard, "MOMENT", 0.0)
+        assert ask(front.url, "/api/sessions", token=secret).status == 401
+        assert ask(front.url, "/api/sessions").status == 401
+
+
+@pytest.mark.parametrize("path", FACES)
+def test_a_token_that_asks_too_often_is_told_when_to_come_back(closed: Front, path: str) -> None:
+    often, other = closed.token("often"), closed.token("often")
+    until(lambda: ask(closed.url, "/api/sessions", token=often).status == 429)
+    answer = ask(closed.url, path, token=often)
+    assert answer.status == 429
+    assert 1 <= int(answer.headers["retry-after"]) <= 30
+    assert "too many requests" in message(answer, path)
+    assert ask(closed.url, "/api/sessions", token=other).status == 200
+
+
+def test_a_bucket_is_refilled_evenly_and_a_clock_that_goes_back_gives_nothing() -> None:
+    rate = RateLimiter(60)
+    assert [rate.wait("a", now=0.0) for _ in range(60)] == [0.0] * 60
+    assert rate.wait("a", now=0.0) == pytest.approx(1.0)
+    assert rate.wait("a", now=0.5) == pytest.approx(0.5)
+    assert rate.wait("a", now=-100.0) == pytest.approx(0.5)
+    assert rate.wait("b", now=-100.0) == 0.0
+    assert rate.wait("a", now=1e9) == 0.0
+    assert RateLimiter(0).wait("a", now=0.0) == 0.0
+
+
+def test_a_rate_remembers_a_bounded_number_of_names_and_those_who_used_most() -> None:
+    rate = RateLimiter(2)
+    assert [rate.wait("greedy", now=0.0) for _ in range(3)][:2] == [0.0, 0.0]
+    for number in range(10_050):
+        rate.wait(str(number), now=0.0)
+    assert rate.wait("greedy", now=0.0) > 0.0
+
+
+# ── how no is said ───────────────────────────────────────────────────────────────────────────────────────
+
+OVERFLOW = ContextOverflow("too large", needed=9, available=8, window=7, reserve=6, margin=5, floor=4)
+
+
+@pytest.mark.parametrize(
+    ("problem", "status"),
+    [
+        (OVERFLOW, 413),
+        (UnknownSession("s"), 404),
+        (UnknownHandle("e9"), 404),
+        (SessionExists("s"), 409),
+        (Conflict("s", given=1, next_seq=2), 409),
+        (Busy("later"), 409),
+        (NotCompacted("nothing"), 409),
+        (MalformedMessage(0, "role", "missing"), 400),
+        (BadSetting("window", -1, "more"), 400),
+        (ProviderError("no key", sort="key"), 502),
+        (ProviderError("slow down", sort="rate"), 503),
+        (ProviderError("nobody there", sort="connection"), 504),
+        (StoreUnusable("full"), 503),
+        (StoreError("closed"), 503),
+        (FovealError("something else"), 500),
+    ],
+)
+def test_every_error_of_ours_has_a_status(problem: FovealError, status: int) -> None:
+    refusal = http_error_of(problem)
+    assert refusal.status == status
+    assert written(refusal, "problem")["type"].startswith("urn:foveal:")
+
+
+def test_numbers_of_an_overflow_are_told() -> None:
+    told = written(http_error_of(OVERFLOW), "problem")
+    assert told == {
+        "type": "urn:foveal:context_length_exceeded",
+        "title": "Too large",
+        "status": 413,
+        "detail": "too large",
+        "needed": 9,
+        "available": 8,
+        "window": 7,
+        "reserve": 6,
+        "margin": 5,
+        "floor": 4,
+    }
+    assert written(http_error_of(OVERFLOW), "openai")["error"]["code"] == "context_length_exceeded"
+
+
+def test_the_last_words_of_a_stream_are_an_event_of_its_own_dialect() -> None:
+    refusal = HttpError(503, "the server is \ud800 stopping")
+    assert last_words(refusal, face_of("/v1/messages")).startswith(b'\n\nevent: error\ndata: {"type":"error"')
+    assert last_words(refusal, face_of("/v1/responses")).startswith(
+        b'\n\ndata: {"error":{"message":"the server is ?'
+    )
+    assert last_words(refusal, face_of("/v1x")).startswith(b'\n\nevent: error\ndata: {"type":"about:blank"')

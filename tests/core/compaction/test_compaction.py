@@ -1,0 +1,1294 @@
+"""Compaction: what a log with summaries means, which ranges are chosen, and what a request holds afterwards.
+
+What the fold makes of overlapping summaries is compared with a reference that looks at every event by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise, takewhile
+from random import Random
+from typing import Any, Final
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from foveal import Context, ContextOverflow, NotCompacted
+from foveal.core.compaction.health import measures
+from foveal.core.compaction.plan import (
+    LASTING,
+    LEAST,
+    OPEN,
+    NoPlan,
+    Plan,
+    RangeTerms,
+    due,
+    plan,
+    settled,
+    turns_since,
+)
+from foveal.core.compaction.summariser import SummaryRequest
+from foveal.core.engine.engine import Engine
+from foveal.core.engine.settings import engine_settings
+from foveal.core.log.events import (
+    AnyFact,
+    Call,
+    Clipped,
+    Compacted,
+    CompactionFailed,
+    Dropped,
+    Event,
+    Expanded,
+    Instructed,
+    Masked,
+    ModelSaid,
+    Noted,
+    Pinned,
+    Reverted,
+    Rewound,
+    Text,
+    Thinking,
+    ToolReturned,
+    UserSaid,
+    raw,
+    text_of,
+)
+from foveal.core.policies import Moment, ladder, policy
+from foveal.core.tokens.message_tokens import MessageTokens
+from foveal.core.view.fold import advance, effective, fold
+from foveal.core.view.steps import Step
+from foveal.core.view.view import View, hidden_by
+from foveal.errors import UnknownHandle
+from support.histories import (
+    CHECKS,
+    DIALECTS,
+    ESTIMATE,
+    TOOLS,
+    Heard,
+    Json,
+    Spoken,
+    Told,
+    answered,
+    asked,
+    context,
+    described,
+    flat,
+    log_of,
+    of,
+    plain_model,
+    recount,
+    rendered,
+    reread,
+    stories,
+    strings,
+    user,
+    wire_bytes,
+)
+
+some = settings(max_examples=100)
+few = settings(max_examples=40)
+SUMMARISING: Final = ("handoff", "sliding-summary", "recent-summary", "confirm", "economy")
+presets = st.sampled_from(SUMMARISING)
+windows = st.sampled_from((1_500, 3_000, 8_000))
+QUIET_KINDS: Final = ("pin", "pin_event", "note", "use", "snapshot", "aside", "open")
+"""Facts to strew in that hide nothing."""
+GOOD: Final = """<summary>
+## Goal
+Do what was asked.
+## Decisions
+- none
+## State
+Half of it is done.
+## Next
+The other half.
+## Dead ends
+-
+</summary>"""
+
+
+def write(request: SummaryRequest) -> str:
+    """A summariser as it should be."""
+    return GOOD
+
+
+def numbered(facts: Sequence[AnyFact]) -> list[Event]:
+    return [Event(seq, fact) for seq, fact in enumerate(facts)]
+
+
+def folded(log: Sequence[Event]) -> View:
+    return fold(log, MessageTokens(ESTIMATE))
+
+
+def said(view: View) -> list[str]:
+    """The texts of the steps in view."""
+    return [text_of(step.said.as_shown().content) for step in view.steps]
+
+
+def kept_seqs(view: View) -> set[int]:
+    return {shown.seq for step in view.steps if step.kind != "summary" for shown in step.shown()}
+
+
+# ── what a log with many summaries means ─────────────────────────────────────────────────────────────────
+
+
+def overlapping(seed: int, messages: int, summaries: int) -> list[Event]:
+    """Messages, some of them with results, and summaries of any earlier ranges, overlapping as they may."""
+    dice = Random(seed)
+    facts: list[AnyFact] = []
+    left = [dice.randrange(messages + 1) for _ in range(summaries)]
+    before: list[tuple[int, int]] = []
+    for number in range(messages + 1):
+        for _ in range(left.count(number)):
+            if facts:
+                facts.append(_some_summary(dice, len(facts), before))
+        if dice.random() < 0.5:
+            facts.append(UserSaid(content=f"request {number}"))
+        else:
+            calls = tuple(
+                Call(id=f"c{number}.{n}", name="t", arguments="{}") for n in range(dice.randint(0, 2))
+            )
+            facts.append(ModelSaid(content=(Text(text=f"answer {number}"), *calls)))
+            facts += [ToolReturned(call_id=call.id, content=f"result {call.id}") for call in calls]
+    return numbered(facts)
+
+
+def _some_summary(dice: Random, there: int, before: list[tuple[int, int]]) -> Compacted:
+    first = dice.randrange(there)
+    last = dice.randrange(first, there)
+    if before and dice.random() < 0.3:  # the same range again
+        first, last = dice.choice(before)
+    before.append((first, last))
+    keep = tuple(seq for seq in range(first, last + 1) if dice.random() < 0.15)
+    return Compacted(first=first, last=last, summary=f"summary at {there}", keep=keep)
+
+
+logs_with_summaries = st.builds(overlapping, st.integers(0, 2**32), st.integers(1, 12), st.integers(0, 5))
+
+
+def newest_cover(log: Sequence[Event], seq: int, *, at: int = -1) -> Event | None:
+    """The reference: of the summaries recorded after an event, the newest whose range has it and that does not
+    keep it."""
+    for event in reversed(log):
+        fact = event.fact
+        if not isinstance(fact, Compacted) or event.seq <= max(seq, at):
+            continue
+        if fact.first <= seq <= fact.last and seq not in fact.keep:
+            return event
+    return None
+
+
+def meant(log: Sequence[Event]) -> tuple[list[int], set[int]]:
+    """The reference: the messages that are shown, and the summaries that are."""
+    messages, summaries = [], set()
+    for event in log:
+        if isinstance(event.fact, UserSaid | ModelSaid) and newest_cover(log, event.seq) is None:
+            messages.append(event.seq)
+        if isinstance(event.fact, Compacted) and _stands(log, event):
+            summaries.add(event.seq)
+    return messages, summaries
+
+
+def _stands(log: Sequence[Event], event: Event) -> bool:
+    """One event of its range has no newer cover."""
+    assert isinstance(event.fact, Compacted)
+    mine = [
+        seq
+        for seq in range(event.fact.first, event.fact.last + 1)
+        if seq not in event.fact.keep and newest_cover(log, seq, at=event.seq) is None
+    ]
+    said_there = [seq for seq in mine if isinstance(log[seq].fact, UserSaid | ModelSaid | Compacted)]
+    return bool(said_there)
+
+
+def results_or_summaries_only(log: Sequence[Event]) -> bool:
+    """A summary whose range holds no utterance that it hides: what it stands for is nothing that was shown."""
+    for event in log:
+        if isinstance(event.fact, Compacted):
+            spans = hidden_by(event.fact)
+            inside = [e for e in log if any(a <= e.seq <= b for a, b in spans)]
+            if not any(isinstance(e.fact, UserSaid | ModelSaid) for e in inside):
+                return True
+    return False
+
+
+@settings(max_examples=400)
+@given(logs_with_summaries)
+def test_overlapping_nested_identical_and_repeated_summaries_resolve_to_the_newest_that_covers(
+    log: list[Event],
+) -> None:
+    view = folded(log)
+    messages, _ = meant(log)
+    assert [step.seq for step in view.steps if step.kind != "summary"] == messages
+    for event in log:
+        if isinstance(event.fact, UserSaid | ModelSaid):
+            cover, owner = view.cover_of(event.seq), newest_cover(log, event.seq)
+            hidden = event.seq not in messages
+            assert hidden == (owner is not None)
+            if owner is not None:
+                assert cover is not None
+                assert cover.owner == owner.seq
+
+
+@settings(max_examples=400)
+@given(logs_with_summaries)
+def test_a_summary_is_shown_as_long_as_one_event_of_its_range_has_no_newer_cover(log: list[Event]) -> None:
+    if results_or_summaries_only(log):
+        return
+    view = folded(log)
+    shown = {step.said.seq for step in view.summaries}
+    _, wanted = meant(log)
+    assert wanted <= shown
+    for step in view.summaries:
+        alone = [seq for low, high in step.covers for seq in range(low, high + 1)]
+        assert alone
+        assert all(newest_cover(log, seq, at=step.said.seq) is None for seq in alone)
+    for event in log:
+        if isinstance(event.fact, UserSaid | ModelSaid):
+            owner = newest_cover(log, event.seq)
+            assert owner is None or owner.seq in shown, "what is hidden is told by a summary that is shown"
+
+
+@settings(max_examples=300)
+@given(logs_with_summaries, st.randoms(use_true_random=False))
+def test_taking_back_any_of_them_in_any_order_equals_the_log_without_it(
+    log: list[Event], dice: Random
+) -> None:
+    summaries = [event.seq for event in log if isinstance(event.fact, Compacted)]
+    gone = dice.sample(summaries, dice.randint(0, len(summaries)))
+    undone = [*log, *(Event(len(log) + n, Reverted(target=seq)) for n, seq in enumerate(gone))]
+    without = [Event(e.seq, Noted(text="")) if e.seq in gone else e for e in log]
+    assert described(folded(undone)) == described(folded(without))
+    view = folded(log)
+    for at in range(len(log), len(undone)):
+        view = advance(view, undone[at], undone[: at + 1])
+    assert described(view) == described(folded(without))
+
+
+@settings(max_examples=200)
+@given(logs_with_summaries)
+def test_a_view_moved_on_through_summaries_is_the_view_folded_at_once(log: list[Event]) -> None:
+    view = View(MessageTokens(ESTIMATE))
+    for at, event in enumerate(log):
+        view = advance(view, event, log[: at + 1])
+        assert view.units == sum(step.count(view.meter) for step in view.steps)
+    assert described(view) == described(folded(reread(log)))
+
+
+def test_a_summary_of_the_end_of_another_stands_behind_it() -> None:
+    facts: list[AnyFact] = [UserSaid(content=f"m{n}") for n in range(6)]
+    older, newer = Compacted(first=0, last=4, summary="older"), Compacted(first=2, last=4, summary="newer")
+    assert said(folded(numbered([*facts, older, newer]))) == ["older", "newer", "m5"]
+
+
+def test_a_summary_of_nothing_that_was_said_is_not_shown() -> None:
+    log = numbered([Instructed(content="rule"), Pinned(text="no"), Compacted(first=0, last=1, summary="S")])
+    assert said(folded(log)) == ["rule", "Pinned rule: no"]
+    assert said(folded(numbered([Compacted(first=0, last=0, summary="S")]))) == []
+
+
+def test_a_summary_recorded_late_leaves_what_came_after_its_range() -> None:
+    facts: list[AnyFact] = [UserSaid(content=f"m{n}") for n in range(6)]
+    log = numbered([*facts, Compacted(first=1, last=2, summary="S"), UserSaid(content="m7")])
+    assert said(folded(log)) == ["m0", "S", "m3", "m4", "m5", "m7"]
+    ahead = numbered([*facts[:3], Compacted(first=1, last=99, summary="S"), UserSaid(content="later")])
+    assert said(folded(ahead)) == ["m0", "S", "later"]
+
+
+def test_kept_and_pinned_steps_stand_before_the_summary_of_their_range() -> None:
+    facts: list[AnyFact] = [UserSaid(content=f"m{n}") for n in range(5)]
+    made = Compacted(first=0, last=4, summary="S", keep=(1,))
+    assert said(folded(numbered([*facts, Pinned(target=2), made]))) == ["m1", "m2", "S"]
+
+
+def test_taking_back_a_summary_that_is_not_there_or_twice_changes_nothing() -> None:
+    facts: list[AnyFact] = [UserSaid(content=f"m{n}") for n in range(4)]
+    log = [*facts, Compacted(first=0, last=1, summary="S")]
+    once = said(folded(numbered([*log, Reverted(target=4)])))
+    assert once == ["m0", "m1", "m2", "m3"]
+    assert said(folded(numbered([*log, Reverted(target=4), Reverted(target=4)]))) == once
+    assert said(folded(numbered([*log, Reverted(target=99)]))) == ["S", "m2", "m3"]
+
+
+def test_an_outer_summary_taken_back_shows_the_inner_one_again() -> None:
+    facts: list[AnyFact] = [UserSaid(content=f"m{n}") for n in range(6)]
+    inner, outer = Compacted(first=1, last=2, summary="inner"), Compacted(first=0, last=4, summary="outer")
+    log = numbered([*facts, inner, outer])
+    assert said(folded(log)) == ["outer", "m5"]
+    assert said(folded([*log, Event(8, Reverted(target=7))])) == ["m0", "inner", "m3", "m4", "m5"]
+    assert said(folded([*log, Event(8, Reverted(target=6))])) == ["outer", "m5"]
+
+
+# ── which range is chosen ────────────────────────────────────────────────────────────────────────────────
+
+
+def engine_of(
+    log: Sequence[Event], window: int = 4_000, preset: Any = "recent-summary", **how: Any
+) -> Engine:
+    made = engine_settings(
+        plain_model(window), policy=preset, tokenizer=ESTIMATE, reserve=window // 10, **how
+    )
+    return Engine(*made, log=log)
+
+
+def planned(engine: Engine, reason: str = "tokens") -> Plan:
+    made = engine.plan(reason=reason)
+    assert isinstance(made, Plan), made
+    return made
+
+
+def stays(made: Plan, seq: int) -> bool:
+    return not made.first <= seq <= made.last or seq in made.keep
+
+
+def talked(turns: int, *, steps: int = 1, size: int = 20, start: int = 0) -> list[AnyFact]:
+    """Turns of a request, calls with their results, and an answer."""
+    facts: list[AnyFact] = []
+    for turn in range(start, start + turns):
+        facts.append(UserSaid(content=f"request {turn}: look at file_{turn}.py"))
+        facts += looped(steps, size=size, name=f"t{turn}")
+        facts.append(ModelSaid(content=f"file_{turn}.py is fine"))
+    return facts
+
+
+def looped(steps: int, *, size: int = 20, name: str = "c", thinking: tuple[int, ...] = ()) -> list[AnyFact]:
+    """A loop of calls; the steps in `thinking` think first."""
+    facts: list[AnyFact] = []
+    for step in range(steps):
+        call = Call(id=f"{name}.{step}", name="read", arguments=f'{{"path": "src/{name}_{step}.py"}}')
+        thought = (Thinking(native=raw({"type": "thinking"}), text="Hm."),) if step in thinking else ()
+        facts.append(ModelSaid(content=(*thought, call)))
+        body = "\n".join(f"line {n} of src/{name}_{step}.py" for n in range(size))
+        facts.append(ToolReturned(call_id=call.id, content=body))
+    return facts
+
+
+TERMS: Final = (
+    RangeTerms(rule="test"),
+    RangeTerms(rule="test", tail=0.0, keep_task=False, retain_user_tokens=20_000),
+    RangeTerms(rule="test", keep_messages=10, max_summaries=1),
+    RangeTerms(rule="test", tail=0.5, keep_task=False),
+)
+
+
+def thinks(step: Step) -> bool:
+    content = step.said.fact.content
+    return not isinstance(content, str) and any(isinstance(part, Thinking) for part in content)
+
+
+@settings(max_examples=300)
+@given(
+    st.builds(
+        log_of,
+        st.integers(0, 2**32),
+        st.sampled_from(DIALECTS),
+        st.integers(1, 5),
+        st.integers(0, 6),
+        st.sampled_from((QUIET_KINDS, (*QUIET_KINDS[2:], "pin", "compact"))),
+    ),
+    st.sampled_from(TERMS),
+    st.sampled_from(("tokens", "turns", "hand")),
+    windows,
+)
+def test_a_plan_never_takes_what_must_stay_and_cuts_only_where_it_is_safe(
+    drawn: tuple[Any, list[Event]], terms: RangeTerms, reason: str, window: int
+) -> None:
+    dialect, log = drawn
+    engine = engine_of(log, window)
+    budget = engine.budget()
+    view = folded(log)
+    before, units = list(view.steps), view.units
+    made = plan(view, budget, terms, reason=reason)
+    if isinstance(made, NoPlan):
+        assert made.floor <= units
+        return
+    assert made.first <= made.last < len(log)
+    assert list(made.keep) == sorted(set(made.keep))
+    assert 0 < made.room <= budget.hard
+    assert made.before > LEAST
+    fact = Compacted(first=made.first, last=made.last, keep=made.keep, summary="S")
+    latest = view.latest_user
+    opened = [step.seq for step in reversed(before) if step.open][:OPEN]
+    stay = [step.seq for step in before if step.kind in ("instructed", "pinned") or step.pinned]
+    pairs = {step.seq: [shown.seq for shown in step.shown()] for step in before}
+
+    after = folded([*log, Event(len(log), fact)])
+    left = {step.seq: step for step in after.steps if step.kind != "summary"}
+    for seq in [*stay, *opened, *([latest.seq] if latest is not None else []), before[-1].seq]:
+        if seq == before[-1].seq and before[-1].kind == "summary":
+            continue
+        assert seq in left, "what must stay was taken"
+    for seq, step in left.items():
+        assert [shown.seq for shown in step.shown()] == pairs[seq], "results stay with their calls"
+    hidden = [s for s in before if s.kind in ("user", "model") and s.seq not in left]
+    gone = {s.said.seq for s in view.summaries} | {s.said.seq for s in before if s.kind == "summary"}
+    gone -= {step.said.seq for step in after.summaries}
+    merged = sum(s.count(after.meter) for s in before if s.kind == "summary" and s.said.seq in gone)
+    assert made.before == sum(step.count(after.meter) for step in hidden) + merged
+    summary = next(step for step in after.summaries if step.said.seq == len(log))
+    assert after.units == units - made.before + after.units_of(summary)
+    assert CHECKS[dialect](rendered([*log, Event(len(log), fact)], dialect)) == []
+    for at, step in enumerate(before):
+        if (
+            step.seq in left
+            and step.seq not in made.keep
+            and not step.pinned
+            and step.slots
+            and not thinks(step)
+        ):
+            loop = list(takewhile(lambda s: s.kind == "model" and bool(s.slots), reversed(before[:at])))
+            if any(map(thinks, loop)):
+                assert any(s.seq in left for s in loop if thinks(s)), (
+                    "a loop that began with thinking was cut"
+                )
+
+
+def test_a_summary_over_a_pinned_step_goes_when_a_wider_one_is_made() -> None:
+    facts = talked(8)
+    old = Compacted(first=0, last=7, summary="old")
+    engine = engine_of(
+        numbered([*facts, Pinned(target=0), old]), 4_000, policy("recent-summary", max_summaries=1)
+    )
+    engine.append(engine.ledger(planned(engine)))
+    assert len(engine.view.summaries) == 1
+
+
+def test_a_pinned_summary_survives_the_merging_of_the_others() -> None:
+    facts = [
+        *talked(4),
+        Compacted(first=4, last=7, summary="keep me"),
+        Pinned(target=16),
+        *talked(8, start=4),
+    ]
+    engine = engine_of(numbered(facts), 4_000, policy("recent-summary", max_summaries=1))
+    engine.append(engine.ledger(planned(engine)))
+    assert "keep me" in said(engine.view)
+
+
+def test_nothing_and_one_message_and_what_is_all_tail_are_not_compacted() -> None:
+    for facts in ([], [UserSaid(content="hi")], [UserSaid(content="x " * 900)], looped(1, size=300)):
+        assert isinstance(engine_of(numbered(facts)).plan(reason="hand"), NoPlan)
+
+
+def test_what_would_save_less_than_a_frame_is_not_worth_a_summary() -> None:
+    facts: list[AnyFact] = [
+        UserSaid(content="a"),
+        ModelSaid(content="b"),
+        UserSaid(content="c"),
+        ModelSaid(content="d"),
+    ]
+    refused = engine_of(numbered(facts)).plan(reason="hand")
+    assert isinstance(refused, NoPlan)
+    assert "worth a summary" in refused.told(1.0)
+
+
+def test_what_an_empty_summary_would_remove_must_exceed_the_last_summary() -> None:
+    facts = talked(6)
+    long = "\n".join(f"point {n} of the record" for n in range(400))
+    made = Compacted(first=0, last=5, summary=long, keep=(0,))
+    log = numbered([*facts, made, *talked(3, start=6)])
+    engine = engine_of(log, 20_000)
+    view = engine.view
+    removable = view.units - view.units_of(view.summaries[0])
+    assert removable < view.units_of(view.summaries[0])
+    assert isinstance(engine.plan(reason="hand"), NoPlan)
+    assert isinstance(engine_of(numbered([*facts, *talked(3, start=6)]), 20_000).plan(reason="hand"), Plan)
+
+
+def test_when_what_must_stay_is_larger_than_the_room_it_is_said_with_the_number() -> None:
+    log = numbered([*talked(4), UserSaid(content="word " * 5_000), ModelSaid(content="yes")])
+    engine = engine_of(log, 4_000)
+    refused = engine.plan(reason="hand")
+    assert isinstance(refused, NoPlan)
+    assert refused.floor > engine.budget().hard
+    assert f"{refused.floor:,} tokens" in refused.told(1.0)
+    assert f"{engine.budget().hard:,}" in refused.told(1.0)
+    assert f"{2 * refused.floor:,} tokens" in refused.told(2.0)
+
+
+def test_one_request_with_one_long_loop_of_calls_is_compacted_behind_the_request() -> None:
+    facts = [Instructed(content="rule"), UserSaid(content="the task"), *looped(40)]
+    engine = engine_of(numbered(facts), 6_000)
+    made = planned(engine)
+    assert made.first == 2
+    assert 1 not in range(made.first, made.last + 1)
+    engine.append(engine.ledger(made))
+    assert said(engine.view)[:2] == ["rule", "the task"]
+    assert engine.view.units <= engine.budget().act
+
+
+def test_a_loop_that_began_with_thinking_is_not_cut_before_a_step_without_its_own() -> None:
+    for thinking in ((0,), (0, 25), (0, 38), tuple(range(40))):
+        log = numbered([UserSaid(content="the task"), *looped(40, thinking=thinking)])
+        made = engine_of(log, 6_000).plan(reason="tokens")
+        if thinking == (0,):
+            assert isinstance(made, NoPlan), "the whole loop hangs on its first thought"
+            continue
+        assert isinstance(made, Plan)
+        after = made.last + 1
+        fact = log[after].fact
+        assert isinstance(fact, ModelSaid)
+        assert any(isinstance(part, Thinking) for part in fact.content)
+
+
+def test_an_open_call_stays_with_the_results_it_has_and_gets_the_one_that_comes_late() -> None:
+    calls = tuple(Call(id=f"job{n}", name="run", arguments="{}") for n in range(3))
+    facts = [
+        UserSaid(content="the task"),
+        ModelSaid(content=calls),
+        ToolReturned(call_id="job0", content="zero"),
+        ToolReturned(call_id="job2", content="two"),
+        *talked(6),
+    ]
+    engine = engine_of(numbered(facts), 4_000)
+    made = planned(engine)
+    assert all(stays(made, seq) for seq in (1, 2, 3))
+    engine.append(engine.ledger(made))
+    engine.append(ToolReturned(call_id="job1", content="one, at last"))
+    step = next(step for step in engine.view.steps if step.seq == 1)
+    assert [text_of(fact.content) for fact in step.facts()][1:] == ["zero", "one, at last", "two"]
+    for dialect in DIALECTS:
+        assert CHECKS[dialect](rendered(engine.log, dialect)) == []
+
+
+def test_an_unresolved_call_at_the_start_blocks_only_itself_and_a_resolved_one_nothing() -> None:
+    opened = ModelSaid(content=(Call(id="job", name="run", arguments="{}"),))
+    waiting = planned(engine_of(numbered([UserSaid(content="t"), opened, *talked(8)]), 4_000))
+    assert stays(waiting, 1)
+    assert waiting.last > 12
+    resolved = ToolReturned(call_id="job", content="done")
+    done = planned(engine_of(numbered([UserSaid(content="t"), opened, resolved, *talked(8)]), 4_000))
+    assert not stays(done, 1)
+    assert not stays(done, 2)
+    outside = planned(engine_of(numbered([UserSaid(content="t"), opened, *talked(8), resolved]), 4_000))
+    assert not stays(outside, 1)
+
+
+def test_only_the_newest_open_calls_are_kept_and_the_late_result_of_an_older_one_is_in_the_log() -> None:
+    opened = [ModelSaid(content=(Call(id=f"job{n}", name="run", arguments="{}"),)) for n in range(OPEN + 1)]
+    engine = engine_of(numbered([UserSaid(content="t"), *opened, *talked(8)]), 4_000)
+    made = planned(engine)
+    assert [seq for seq in range(1, OPEN + 2) if stays(made, seq)] == list(range(2, OPEN + 2))
+    engine.append(engine.ledger(made))
+    units = engine.view.units
+    late = engine.append(ToolReturned(call_id="job0", content="given up"))
+    assert engine.view.units == units
+    assert engine.view.orphans == []
+    assert [fact for event in engine.log if event.seq == late.seq for fact in [event.fact]]
+
+
+def test_reused_ids_of_calls_stay_with_their_own_results() -> None:
+    facts: list[AnyFact] = [UserSaid(content="t")]
+    for n in range(12):
+        facts.append(ModelSaid(content=(Call(id="same", name="read", arguments=f'{{"n": {n}}}'),)))
+        facts.append(ToolReturned(call_id="same", content=f"result {n} " * 40))
+    engine = engine_of(numbered(facts), 2_000)
+    engine.append(engine.ledger(planned(engine)))
+    for step in engine.view.steps:
+        if step.slots:
+            assert [shown.seq for shown in step.shown()] == [step.seq, step.seq + 1]
+
+
+def test_the_tail_is_given_up_when_it_is_larger_than_its_share() -> None:
+    small = RangeTerms(rule="test", tail=0.25)
+    log = numbered([UserSaid(content="t"), *looped(6, size=60)])
+    engine = engine_of(log, 3_000)
+    made = plan(engine.view, engine.budget(), small, reason="tokens")
+    assert isinstance(made, Plan)
+    assert made.last == len(log) - 3, "all but the newest step"
+
+
+def test_a_plan_leaves_the_request_well_below_its_trigger_if_any_cut_does() -> None:
+    engine = engine_of(numbered([UserSaid(content="t"), *looped(40)]), 6_000)
+    made = planned(engine)
+    assert engine.view.units - made.before + made.room <= engine.budget().act * LASTING
+
+
+def test_a_frozen_summary_is_not_read_into_the_next_one_until_there_are_too_many() -> None:
+    engine = engine_of([], 4_000, {"preset": "recent-summary", "max_summaries": 3})
+    ends: list[tuple[int, int]] = []
+    for turn in range(40):
+        for fact in talked(1, start=turn):
+            engine.append(fact)
+        count = len(engine.view.summaries)
+        engine.settle(Moment())
+        newest = [event for event in engine.log if isinstance(event.fact, Compacted)][-1:]
+        for event in newest:
+            assert isinstance(event.fact, Compacted)
+            if (event.fact.first, event.fact.last) not in ends:
+                merges = count >= 3
+                assert merges == any(event.fact.first <= low for low, _ in ends[-1:])
+                ends.append((event.fact.first, event.fact.last))
+        assert len(engine.view.summaries) <= 3
+    assert len(ends) > 6
+
+
+def test_counts_of_a_plan_are_of_the_log_and_leave_out_what_stays() -> None:
+    log = numbered(talked(6))
+    engine = engine_of(log, 4_000)
+    made = settled(planned(engine), effective(log))
+    inside = [e for e in log if made.first <= e.seq <= made.last and e.seq not in made.keep]
+    assert (made.turns, made.events) == (len(of(inside, UserSaid)), len(inside))
+
+
+# ── when: tokens, turns, once for one trigger ────────────────────────────────────────────────────────────
+
+
+def compactions(log: Sequence[Event]) -> list[Event]:
+    return of(log, Compacted)
+
+
+def test_exactly_at_the_threshold_nothing_is_summarised_and_one_above_it_is() -> None:
+    engine = engine_of(numbered(talked(3)), 4_000)
+    budget, terms = engine.budget(), ladder.terms(engine.policy)
+    at = replace(budget, act=engine.view.units)
+    assert due(engine.view, at, terms) == ""
+    assert due(engine.view, replace(at, act=engine.view.units - 1), terms) == "tokens"
+
+
+def test_five_turns_after_the_last_summary_the_sixth_request_brings_the_next_with_two_turns_read_again() -> (
+    None
+):
+    ctx = context(60_000, "sliding-summary")
+    messages: list[Json] = []
+    when: list[int] = []
+    for turn in range(1, 18):
+        messages.append(user(f"request {turn}"))
+        before = len(compactions(ctx.log))
+        ctx.fit(messages)
+        if len(compactions(ctx.log)) > before:
+            when.append(turn)
+        messages += [asked(f"c{turn}"), answered(f"c{turn}", f"result {turn}: " + "words and words " * 40)]
+        ctx.fit(messages)
+        assert len(compactions(ctx.log)) - before == (when[-1:] == [turn]), "only a new turn is a trigger"
+        messages.append({"role": "assistant", "content": f"answer {turn}"})
+    assert when == [6, 11, 16]
+    requests = {
+        int(text_of(e.fact.content).split()[1]): e.seq for e in ctx.log if isinstance(e.fact, UserSaid)
+    }
+    first, second, third = (event.fact for event in compactions(ctx.log))
+    assert isinstance(first, Compacted)
+    assert isinstance(second, Compacted)
+    assert isinstance(third, Compacted)
+    assert (first.reason, second.reason) == ("turns", "turns")
+    assert (first.first, first.last) == (requests[1] + 1, requests[6] - 1)
+    assert (second.first, second.last) == (requests[4], requests[11] - 1)
+    assert (third.first, third.last) == (requests[9], requests[16] - 1)
+    assert [measures(fact).turns for fact in (first, second, third)] == [4, 7, 7]
+    view = fold(ctx.log, MessageTokens(ESTIMATE))
+    assert [step.covers for step in view.summaries] == [
+        ((first.first, requests[4] - 1),),
+        ((second.first, requests[9] - 1),),
+        ((third.first, third.last),),
+    ]
+
+
+def test_turns_are_counted_from_the_end_of_the_last_summary() -> None:
+    facts = talked(3)
+    assert turns_since(folded(numbered(facts[:1]))) == 0
+    assert turns_since(folded(numbered(facts))) == 2
+    made = Compacted(first=0, last=7, summary="S")
+    assert turns_since(folded(numbered([*facts, made]))) == 0
+    assert turns_since(folded(numbered([*facts, made, *talked(2, start=3)]))) == 2
+
+
+def test_five_turns_that_are_not_worth_a_summary_wait_until_there_is_more() -> None:
+    ctx = context(60_000, "sliding-summary")
+    messages: list[Json] = []
+    for turn in range(1, 9):
+        messages += [user(f"{turn}?"), {"role": "assistant", "content": f"{turn}."}]
+    ctx.fit(messages)
+    assert compactions(ctx.log) == []
+    messages += [user("more"), {"role": "assistant", "content": "word " * 300}, user("and now?")]
+    ctx.fit(messages)
+    assert len(compactions(ctx.log)) == 1
+
+
+def loop(ctx: Context, story: Told, **beside: Any) -> Iterator[tuple[int, list[Json] | None]]:
+    for taken in story.calls:
+        try:
+            yield taken, ctx.fit(story.messages[:taken], tools=TOOLS[story.dialect], **beside)
+        except ContextOverflow:
+            yield taken, None
+
+
+long_stories = stories(turns=8, steps=6, longest=60)
+
+
+@few
+@given(long_stories, presets, windows)
+def test_one_trigger_never_brings_two_summaries(story: Told, preset: str, window: int) -> None:
+    ctx = context(window, preset)
+    known = 0
+    for taken, request in loop(ctx, story):
+        new = of(ctx.log[known:], Compacted, CompactionFailed)
+        assert len(new) <= 1
+        known = len(ctx.log)
+        if request is not None:
+            assert ctx.fit(story.messages[:taken], tools=TOOLS[story.dialect]) == request
+            assert len(ctx.log) == known
+
+
+@pytest.mark.parametrize("preset", ["handoff", "recent-summary"])
+def test_a_summary_is_not_followed_by_another_at_the_next_call(preset: str) -> None:
+    ctx = context(8_000, preset)
+    messages = [user("the task, please")]
+    at: list[int] = []
+    for n in range(120):
+        messages += [
+            asked(f"c{n}"),
+            answered(f"c{n}", "\n".join(f"{n}.{k} of path_{n}/f_{k}.py" for k in range(12))),
+        ]
+        before = len(compactions(ctx.log))
+        ctx.fit(messages)
+        at += [n] * (len(compactions(ctx.log)) - before)
+    assert len(at) >= 2
+    assert all(b - a >= 5 for a, b in pairwise(at))
+
+
+# ── what a request holds afterwards ──────────────────────────────────────────────────────────────────────
+
+
+@settings(max_examples=120)
+@given(long_stories, presets, windows, st.booleans())
+def test_after_a_compaction_every_request_is_legal_within_its_limit_and_has_what_must_stay(
+    story: Told, preset: str, window: int, asking: bool
+) -> None:
+    ctx = context(window, preset, summarise=write if asking else None)
+    ctx.pin("never delete the archive")
+    for taken, request in loop(ctx, story):
+        if request is None:
+            continue
+        report = ctx.report()
+        assert CHECKS[story.dialect](request) == []
+        assert report.used <= report.limit
+        assert recount(request) <= report.used + 16
+        words = set(strings(request))
+        assert any("never delete the archive" in word for word in words)
+        so_far = [beat for beat, end in zip(story.tale, story.ends, strict=True) if end <= taken]
+        for beat in so_far:
+            if isinstance(beat, Heard) and beat.who == "system" and beat.text.strip():
+                assert beat.text in words
+        latest = next((b for b in reversed(so_far) if isinstance(b, Heard) and b.who == "user"), None)
+        if latest is not None and latest.text.strip():
+            assert latest.text in words
+        if so_far and isinstance(so_far[-1], Spoken):
+            for call_id, _, _ in so_far[-1].calls:
+                assert call_id in words
+
+
+def moved(events: Sequence[Event]) -> bool:
+    """Something among these events may change what was shown before."""
+    movers = (Masked, Dropped, Compacted, Reverted, Rewound, Expanded)
+    return any(
+        isinstance(e.fact, movers) or (isinstance(e.fact, Clipped) and e.fact.rule == "squeeze")
+        for e in events
+    )
+
+
+@few
+@given(long_stories, presets, windows)
+def test_the_prefix_moves_only_where_a_reduction_is_recorded(story: Told, preset: str, window: int) -> None:
+    ctx = context(window, preset, summarise=write)
+    before: tuple[int, list[Json], int] | None = None
+    for taken, request in loop(ctx, story):
+        if request is None:
+            before = None
+            continue
+        if before is not None:
+            late = any(before[0] <= at < taken for at in story.late)
+            if not late and not moved(ctx.log[before[2] :]):
+                old = flat(before[1])
+                assert flat(request)[: len(old)] == old
+        before = (taken, request, len(ctx.log))
+
+
+@few
+@given(long_stories, presets, windows, st.booleans())
+def test_replayed_is_live_after_one_two_and_more_compactions(
+    story: Told, preset: str, window: int, asking: bool
+) -> None:
+    ctx = context(window, preset, summarise=write if asking else None)
+    for _, request in loop(ctx, story):
+        if request is not None:
+            again = reread(ctx.log)
+            assert wire_bytes(rendered(again, story.dialect)) == wire_bytes(request)
+
+
+@few
+@given(long_stories, presets, windows)
+def test_the_whole_text_of_everything_that_was_summarised_can_be_had_back(
+    story: Told, preset: str, window: int
+) -> None:
+    ctx = context(window, preset)
+    for _ in loop(ctx, story):
+        pass
+    said_there = [beat.text for beat in story.tale if isinstance(beat, Heard)]
+    kept = [
+        text_of(event.fact.content)
+        for event in ctx.log
+        if isinstance(event.fact, UserSaid) or (isinstance(event.fact, Instructed) and not event.fact.aside)
+    ]
+    assert kept == said_there
+    for line in ctx.report().events:
+        if line.level == "summarised":
+            assert line.by in [event.handle for event in compactions(ctx.log)]
+            assert ctx.original(line.handle) is not None
+
+
+def grown(ctx: Context, turns: int, *, start: int = 0, messages: list[Json] | None = None) -> list[Json]:
+    """A conversation of turns that go on until so many are through."""
+    messages = [] if messages is None else messages
+    for turn in range(start, start + turns):
+        messages.append(user(f"request {turn}: look at file_{turn}.py"))
+        ctx.fit(messages)
+        body = "\n".join(f"line {n} of file_{turn}.py" for n in range(30))
+        messages += [asked(f"c{turn}"), answered(f"c{turn}", body)]
+        ctx.fit(messages)
+        messages.append({"role": "assistant", "content": f"file_{turn}.py is fine"})
+    return messages
+
+
+def test_handoff_keeps_the_newest_requests_up_to_20_000_tokens_beside_the_summary() -> None:
+    ctx = context(128_000, "handoff")
+    messages: list[Json] = [{"role": "system", "content": "rule"}]
+    for n in range(40):
+        messages += [
+            user(f"request {n} " + "about this and that " * 500),
+            {"role": "assistant", "content": "ok"},
+        ]
+    messages.append(user("the latest"))
+    request = ctx.fit(messages)
+    (made,) = compactions(ctx.log)
+    texts = [message["content"] for message in request]
+    assert texts[0] == "rule"
+    assert texts[-1] == "the latest"
+    retained = [message for message in request[1:-1] if "[foveal: record" not in message["content"]]
+    assert 15_000 < recount(retained) <= 20_000
+    assert retained == [message for message in messages if message in retained], "verbatim, in their order"
+    assert retained[-1] == messages[-3], "the newest are kept"
+    assert isinstance(made.fact, Compacted)
+    assert made.fact.rule == "handoff"
+
+
+def test_in_a_small_window_retained_requests_take_a_third_at_the_most() -> None:
+    ctx = context(8_000, "handoff")
+    messages: list[Json] = []
+    for n in range(60):
+        messages += [
+            user(f"request {n} " + "about this and that " * 20),
+            {"role": "assistant", "content": "ok"},
+        ]
+        ctx.fit(messages)
+    assert compactions(ctx.log)
+    report = ctx.report()
+    assert report.used <= report.limit
+
+
+def test_recent_summary_keeps_the_last_ten_messages_verbatim() -> None:
+    ctx = context(8_000, "recent-summary")
+    messages: list[Json] = [user("the task")]
+    while not compactions(ctx.log):
+        n = len(messages)
+        messages += [asked(f"c{n}"), answered(f"c{n}", f"result {n} " * 60)]
+        request = ctx.fit(messages)
+    assert request[-10:] == messages[-10:]
+
+
+def test_never_more_than_max_summaries_stand_side_by_side() -> None:
+    for most in (1, 2, 4):
+        ctx = context(6_000, {"preset": "recent-summary", "max_summaries": most}, summarise=write)
+        messages: list[Json] = []
+        counts = set()
+        for turn in range(90):
+            messages = grown(ctx, 1, start=turn, messages=messages)
+            counts.add(len(fold(ctx.log, MessageTokens(ESTIMATE)).summaries))
+        assert max(counts) == most
+        assert ctx.report().used <= ctx.report().limit
+
+
+def test_a_later_summary_is_built_from_the_chunks_of_earlier_ones_and_never_from_their_text() -> None:
+    seen: list[str] = []
+
+    def writer(request: SummaryRequest) -> str:
+        seen.append("\n".join(strings(request.messages)))
+        return GOOD.replace("Half of it", f"Round {'and again ' * len(seen)}of it")
+
+    ctx = context(6_000, {"preset": "recent-summary", "max_summaries": 2}, summarise=writer)
+    messages: list[Json] = []
+    for turn in range(60):
+        messages = grown(ctx, 1, start=turn, messages=messages)
+    made = [event.fact for event in compactions(ctx.log)]
+    merges = [f for n, f in enumerate(made) if isinstance(f, Compacted) and len(f.chunks) > 1 and n > 1]
+    assert merges
+    chunks = [chunk for fact in made if isinstance(fact, Compacted) for chunk in fact.chunks]
+    for fact in merges:
+        assert isinstance(fact, Compacted)
+        assert set(fact.chunks[:2]) <= set(chunks[: chunks.index(fact.chunks[-1])])
+    for words in seen:
+        assert "[foveal: record of" not in words, "a summary was read into the next one"
+        assert "[foveal: end of the record" not in words
+
+
+def test_what_is_kept_has_its_other_fields_as_before() -> None:
+    ctx = context(4_000, "recent-summary")
+    first = {"role": "user", "name": "zoë", "content": [{"type": "text", "text": "the task"}]}
+    messages: list[Json] = [first]
+    messages = grown(ctx, 12, messages=messages)
+    latest = {"role": "user", "name": "zoë", "content": "and now?"}
+    request = ctx.fit([*messages, latest])
+    assert compactions(ctx.log)
+    assert first in request
+    assert request[-1] == latest
+
+
+def test_the_report_names_the_summaries_in_view_with_their_measures() -> None:
+    ctx = context(6_000, "recent-summary", summarise=write)
+    grown(ctx, 20)
+    report = ctx.report()
+    made = {event.handle: event.fact for event in compactions(ctx.log)}
+    assert report.summaries
+    for told in report.summaries:
+        fact = made[told.handle]
+        assert isinstance(fact, Compacted)
+        assert told.measures == measures(fact)
+        assert (told.by, told.reason) == (fact.by, "tokens")
+        assert 0 < told.measures.after < told.measures.before
+        assert told.measures.turns > 0
+        assert told.measures.events > 0
+        assert told.measures.asked == 1
+        assert told.handle in str(report)
+
+
+# ── taking back, going back, bringing back ───────────────────────────────────────────────────────────────
+
+
+def test_a_summary_is_taken_back_with_later_turns_present_and_the_originals_are_shown() -> None:
+    ctx = context(60_000, "recent-summary")
+    messages = grown(ctx, 6)
+    whole = ctx.fit(messages)
+    made = ctx.compact()
+    assert "[foveal: record of" in str(ctx.fit(messages))
+    messages = grown(ctx, 1, start=6, messages=messages)
+    assert ctx.undo(made) == made
+    request = ctx.fit(messages)
+    assert request == messages
+    assert request[: len(whole)] == whole
+
+
+def test_two_summaries_are_taken_back_in_either_order() -> None:
+    for order in ((0, 1), (1, 0)):
+        ctx = context(60_000, "recent-summary")
+        messages = grown(ctx, 6)
+        made = [ctx.compact()]
+        messages = grown(ctx, 6, start=6, messages=messages)
+        made.append(ctx.compact())
+        assert ctx.fit(messages) != messages
+        for which in order:
+            ctx.undo(made[which])
+        assert ctx.fit(messages) == messages
+
+
+def test_a_range_is_expanded_until_the_user_speaks_and_then_is_as_before() -> None:
+    ctx = context(20_000, "recent-summary")
+    messages = grown(ctx, 8)
+    made = ctx.compact()
+    before = ctx.fit(messages)
+    assert before != messages
+    ctx.expand(made)
+    shown = ctx.fit(messages)
+    assert [message for message in shown if "[foveal: record" not in str(message)] == messages
+    assert wire_bytes(rendered(reread(ctx.log), "openai_chat")) == wire_bytes(shown)
+    messages += [asked("more"), answered("more", "still the same turn")]
+    assert ctx.fit(messages)[: len(shown)] == shown
+    messages.append(user("and now?"))
+    after = ctx.fit(messages)
+    assert after[: len(before)] == before
+    assert wire_bytes(rendered(reread(ctx.log), "openai_chat")) == wire_bytes(after)
+
+
+def test_one_event_of_a_summary_is_expanded_with_the_results_of_its_step() -> None:
+    ctx = context(20_000, "recent-summary")
+    messages = grown(ctx, 8)
+    ctx.compact()
+    result = next(e for e in ctx.log if isinstance(e.fact, ToolReturned) and e.fact.call_id == "c2")
+    ctx.expand(result.handle)
+    request = ctx.fit(messages)
+    assert [m for m in request if m.get("tool_call_id") == "c2"] == [
+        m for m in messages if m.get("tool_call_id") == "c2"
+    ]
+    assert not any(m.get("tool_call_id") == "c1" for m in request)
+    assert CHECKS["openai_chat"](request) == []
+
+
+def test_what_cannot_be_expanded_is_refused_and_nothing_is_recorded() -> None:
+    ctx = context(4_000, "recent-summary")
+    messages = grown(ctx, 40)
+    request = ctx.fit(messages)
+    before = ctx.log
+    merged = max(compactions(ctx.log), key=lambda e: e.fact.last - e.fact.first)  # type: ignore[union-attr]
+    with pytest.raises(UnknownHandle, match="nothing to expand"):
+        ctx.expand(ctx.log[0].handle)
+    with pytest.raises(UnknownHandle, match="no event has the handle"):
+        ctx.expand("e99999")
+    with pytest.raises(ContextOverflow, match="cannot be shown whole"):
+        ctx.expand(merged.handle)
+    assert ctx.log == before
+    assert ctx.fit(messages) == request
+
+
+def test_a_compaction_while_a_range_is_expanded_leaves_both_as_they_were_meant() -> None:
+    ctx = context(20_000, "recent-summary")
+    messages = grown(ctx, 8)
+    first = ctx.compact()
+    messages = grown(ctx, 8, start=8, messages=messages)
+    ctx.expand(first)
+    second = ctx.compact()
+    request = ctx.fit(messages)
+    assert wire_bytes(rendered(reread(ctx.log), "openai_chat")) == wire_bytes(request)
+    assert messages[2] in request, "what was brought back is still there"
+    messages.append(user("and now?"))
+    request = ctx.fit(messages)
+    shown = {step.said.seq for step in fold(ctx.log, MessageTokens(ESTIMATE)).summaries}
+    assert {f"e{seq}" for seq in shown} == {first, second}
+    assert messages[2] not in request
+    assert CHECKS["openai_chat"](request) == []
+
+
+def test_going_back_past_a_compaction_shows_the_originals() -> None:
+    ctx = context(60_000, "recent-summary")
+    messages = grown(ctx, 6)
+    ctx.compact()
+    ctx.fit(messages)
+    edited = [*messages[:8], user("something else instead")]
+    assert ctx.fit(edited) == edited
+
+
+def test_what_was_rewound_never_enters_a_summary() -> None:
+    seen: list[str] = []
+
+    def writer(request: SummaryRequest) -> str:
+        seen.append(str(request.messages))
+        return GOOD
+
+    for summarise in (None, writer):
+        ctx = context(60_000, "recent-summary", summarise=summarise)
+        messages = grown(ctx, 3)
+        ctx.fit(
+            [*messages, user("my password is hunter2"), {"role": "assistant", "content": "I see hunter2"}]
+        )
+        messages = grown(ctx, 6, start=3, messages=messages)
+        ctx.compact()
+        assert "hunter2" not in str(ctx.fit(messages))
+    assert seen
+    assert "hunter2" not in "".join(seen)
+
+
+def test_a_summary_of_what_was_edited_since_is_not_shown() -> None:
+    ctx = context(6_000, "recent-summary")
+    messages = grown(ctx, 16)
+    messages.append(user("the colour shall be mauve_17"))
+    messages = grown(ctx, 16, start=16, messages=messages)
+    place = next(n for n, m in enumerate(messages) if "mauve_17" in str(m))
+    said_so = next(e for e in ctx.log if isinstance(e.fact, UserSaid) and "mauve_17" in str(e.fact.content))
+    assert ctx.why(said_so.handle).level == "summarised"
+    assert "mauve_17" in str(ctx.fit(messages)), "it stands in the ledger"
+    request = ctx.fit([*messages[:place], user("the colour shall be teal_18")])
+    assert "mauve_17" not in str(request)
+    assert "teal_18" in str(request)
+    assert "file_30.py" not in str(request), "nor does anything that came after it"
+
+
+@few
+@given(long_stories, presets, windows, st.integers(0, 2**16))
+def test_taking_back_summaries_of_a_real_conversation_equals_the_log_without_them(
+    story: Told, preset: str, window: int, seed: int
+) -> None:
+    ctx = context(window, preset)
+    for _ in loop(ctx, story):
+        pass
+    made = compactions(ctx.log)
+    dice = Random(seed)
+    gone = dice.sample(made, dice.randint(0, len(made)))
+    log = list(ctx.log)
+    undone = [*log, *(Event(len(log) + n, Reverted(target=e.seq)) for n, e in enumerate(gone))]
+    without = [Event(e.seq, Noted(text="")) if e in gone else e for e in log]
+    assert described(folded(undone)) == described(folded(without))
+    assert CHECKS[story.dialect](rendered(undone, story.dialect)) == []
+
+
+# ── by hand ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_by_hand_there_is_a_summary_below_every_threshold_under_every_policy() -> None:
+    for preset in (*SUMMARISING, "recent", "rolling", {"preset": "handoff", "mode": "off"}):
+        ctx = context(100_000, preset)
+        messages = grown(ctx, 5)
+        made = ctx.compact()
+        fact = ctx.log[int(made[1:])].fact
+        assert isinstance(fact, Compacted)
+        assert fact.reason == "hand"
+        assert recount(ctx.fit(messages)) < recount(messages)
+
+
+def test_by_hand_with_nothing_to_summarise_it_is_said_and_nothing_is_recorded() -> None:
+    ctx = context(8_000, "handoff")
+    for messages in ([], [user("hi")]):
+        ctx.fit(messages)
+        log = ctx.log
+        with pytest.raises(NotCompacted, match="nothing was summarised"):
+            ctx.compact()
+        assert ctx.log == log
+
+
+def test_by_hand_with_a_floor_above_the_window_the_number_is_said() -> None:
+    ctx = context(4_000, "recent-summary")
+    messages = grown(ctx, 3)
+    with pytest.raises(ContextOverflow):
+        ctx.fit([*messages, user("word " * 5_000)])
+    with pytest.raises(NotCompacted, match="what must stay takes") as problem:
+        ctx.compact()
+    assert problem.value.floor > 4_000
+
+
+def test_by_hand_twice_in_a_row_the_second_has_nothing_left() -> None:
+    ctx = context(100_000, "handoff")
+    grown(ctx, 5)
+    ctx.compact()
+    with pytest.raises(NotCompacted):
+        ctx.compact()
+
+
+def test_what_the_user_wants_kept_reaches_the_model_once_outside_of_the_transcript() -> None:
+    seen: list[SummaryRequest] = []
+
+    def writer(request: SummaryRequest) -> str:
+        seen.append(request)
+        return GOOD
+
+    ctx = context(100_000, "handoff", summarise=writer)
+    grown(ctx, 5)
+    ctx.compact("the port number 8731")
+    assert (
+        sum(text.count("the port number 8731") for request in seen for text in strings(request.messages)) == 1
+    )
+
+
+# ── a summariser that is of no use ───────────────────────────────────────────────────────────────────────
+
+
+def inflated(request: SummaryRequest) -> str:
+    return GOOD.replace("Half of it", "words and words " * 20_000)
+
+
+def broken(request: SummaryRequest) -> str:
+    raise ConnectionError("nobody there")
+
+
+USELESS: Final[dict[str, Any]] = {
+    "nothing": lambda request: "",
+    "blanks": lambda request: "  \n\t ",
+    "garbage": lambda request: "\x00\ufffd{]}<<" * 50,
+    "only thoughts": lambda request: "<think>hm</think>",
+    "cut off": lambda request: GOOD.removesuffix("</summary>"),
+    "an inflated one": inflated,
+    "no rules": lambda request: GOOD,
+    "headings only": lambda request: (
+        "<summary>\n## Goal\n## Decisions\n## State\n## Next\n## Dead ends\n</summary>"
+    ),
+    "lies": lambda request: GOOD.replace("Half of it", "All of lib/invented_module.py"),
+    "an error": broken,
+    "a number": lambda request: 17,
+    "None": lambda request: None,
+}
+
+
+FAILURES: Final = (
+    'Traceback (most recent call last):\n  File "a.py", line 3, in <module>\nValueError: E_BROKEN_7731',
+    "error: E_BROKEN_7731 cannot link libmirror",
+)
+
+
+def with_open_error(seed: int) -> tuple[list[Json], list[int]]:
+    """A conversation in which one command has failed and was not run again."""
+    dice = Random(seed)
+    messages: list[Json] = [{"role": "system", "content": "You are careful."}]
+    calls: list[int] = []
+    turns = dice.randint(6, 14)
+    failing = dice.randrange(turns)
+    for turn in range(turns):
+        messages.append(user(f"request {turn}: mind rule_{turn}"))
+        for step in range(dice.randint(1, 4)):
+            calls.append(len(messages))
+            name = f"c{turn}.{step}"
+            messages.append(asked(name, command=f"cat src/part_{turn}_{step}.py"))
+            lines = (f"{n}: part_{turn}_{step} line" for n in range(dice.randint(1, 40)))
+            messages.append(answered(name, "\n".join(lines)))
+        if turn == failing:
+            calls.append(len(messages))
+            messages.append(asked("bad", command="make release"))
+            text = "building…\n" * dice.randint(0, 20)
+            messages.append(answered("bad", text + dice.choice(FAILURES)))
+        if dice.random() < 0.8:
+            calls.append(len(messages))
+            messages.append({"role": "assistant", "content": f"turn {turn} is done"})
+    messages.append(user("and what is left to do?"))
+    calls.append(len(messages))
+    return messages, calls
+
+
+@settings(max_examples=60)
+@given(
+    st.integers(0, 2**32),
+    st.sampled_from(sorted(USELESS)),
+    st.sampled_from(("handoff", "sliding-summary", "recent-summary", "economy")),
+    st.sampled_from((3_000, 4_000, 6_000)),
+)
+def test_with_a_useless_summariser_rules_the_latest_request_and_open_errors_are_in_the_next_request(
+    seed: int, useless: str, preset: str, window: int
+) -> None:
+    messages, calls = with_open_error(seed)
+    ctx = context(window, preset, summarise=USELESS[useless])
+    ctx.pin("never delete the archive")
+    for taken in calls:
+        words = "\n".join(strings(ctx.fit(messages[:taken])))
+        assert "You are careful." in words
+        assert "never delete the archive" in words
+        latest = next(m["content"] for m in reversed(messages[:taken]) if m["role"] == "user")
+        assert latest in words
+        if any("E_BROKEN_7731" in str(m) for m in messages[:taken]):
+            telling = "make release" if preset == "economy" else "E_BROKEN_7731"
+            assert telling in words
+        assert "lib/invented_module.py" not in words
+
+
+def test_an_error_that_ends_with_an_exit_code_is_told_with_its_message() -> None:
+    ctx = context(20_000, "handoff")
+    messages = [user("make a release"), asked("bad", command="make release")]
+    messages.append(answered("bad", "building…\nE_BROKEN_7731: cannot link libmirror\nexit code: 2"))
+    messages = grown(ctx, 6, messages=messages)
+    ctx.compact()
+    assert "  > E_BROKEN_7731: cannot link libmirror" in "\n".join(strings(ctx.fit(messages)))
+
+
+@pytest.mark.parametrize("useless", sorted(USELESS))
+def test_whatever_a_summariser_gives_there_is_an_outcome_and_it_is_smaller(useless: str) -> None:
+    ctx = context(20_000, "recent-summary", summarise=USELESS[useless])
+    messages = grown(ctx, 8)
+    before = recount(ctx.fit(messages))
+    name = ctx.compact()
+    made = ctx.log[int(name[1:])].fact
+    assert isinstance(made, Compacted)
+    assert made.by == "ledger" or useless in ("no rules", "lies", "headings only")
+    assert measures(made).asked >= 1
+    assert recount(ctx.fit(messages)) < before
+
+
+def test_a_draft_of_headings_alone_is_not_taken() -> None:
+    ctx = context(20_000, "recent-summary", summarise=USELESS["headings only"])
+    grown(ctx, 8)
+    name = ctx.compact()
+    made = ctx.log[int(name[1:])].fact
+    assert isinstance(made, Compacted)
+    assert made.by == "ledger"

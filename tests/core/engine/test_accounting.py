@@ -1,0 +1,254 @@
+"""Accounting: acceptance cases 31 to 38, for usage, report and engine; pictures are counted in test_media."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import foveal
+from foveal.core.engine.engine import Engine
+from foveal.core.log.events import Used
+from foveal.core.models.budget import Caps
+from foveal.core.policies import policy
+from foveal.core.wire.usage import used
+from support.histories import ESTIMATE, context, of, plain_model, reread, session, user
+
+CHAT = {
+    "prompt_tokens": 1_000,
+    "completion_tokens": 200,
+    "total_tokens": 1_200,
+    "prompt_tokens_details": {"cached_tokens": 600},
+    "completion_tokens_details": {"reasoning_tokens": 150},
+}
+RESPONSES = {
+    "input_tokens": 1_000,
+    "input_tokens_details": {"cached_tokens": 600},
+    "output_tokens": 200,
+    "output_tokens_details": {"reasoning_tokens": 150},
+    "total_tokens": 1_200,
+}
+ANTHROPIC = {
+    "input_tokens": 300,
+    "cache_read_input_tokens": 600,
+    "cache_creation_input_tokens": 100,
+    "output_tokens": 200,
+}
+
+
+@pytest.mark.parametrize("report", [CHAT, RESPONSES])
+def test_openai_counts_cached_tokens_inside_the_prompt(report: dict[str, Any]) -> None:
+    fact = used(report)
+    assert fact == Used(input=400, cache_read=600, output=200, reasoning=150)
+    assert fact is not None
+    assert fact.prompt == 1_000
+
+
+def test_anthropic_counts_cached_tokens_beside_the_input() -> None:
+    fact = used(ANTHROPIC)
+    assert fact == Used(input=300, cache_read=600, cache_write=100, output=200)
+    assert fact is not None
+    assert fact.prompt == 1_000
+
+
+def test_cache_writes_inside_the_prompt_are_not_counted_twice() -> None:
+    report = {
+        "prompt_tokens": 1_000,
+        "prompt_tokens_details": {"cached_tokens": 600, "cache_write_tokens": 300},
+    }
+    assert used(report) == Used(input=100, cache_read=600, cache_write=300)
+
+
+def test_more_cached_tokens_than_prompt_tokens_are_cut_to_the_prompt() -> None:
+    assert used({"prompt_tokens": 10, "prompt_tokens_details": {"cached_tokens": 99}}) == Used(
+        input=0, cache_read=10
+    )
+
+
+def test_reasoning_is_a_part_of_the_output_and_not_added_to_it() -> None:
+    model = foveal.model("test", window=10_000, input_price=1.0, output_price=10.0)
+    ctx = foveal.Context(model, tokenizer=ESTIMATE)
+    ctx.fit([user("hi")])
+    ctx.observe({"prompt_tokens": 0, **CHAT, "prompt_tokens_details": None})
+    assert ctx.report().spent == pytest.approx((1_000 * 1.0 + 200 * 10.0) / 1e6)
+
+
+@pytest.mark.parametrize("shape", ["dict", "object", "reply", "nested", "pydantic"])
+def test_usage_is_read_from_dicts_objects_and_whole_replies(shape: str) -> None:
+    given: Any = CHAT
+    if shape in ("object", "nested"):
+        details = SimpleNamespace(cached_tokens=600) if shape == "nested" else {"cached_tokens": 600}
+        given = SimpleNamespace(
+            **CHAT
+            | {"prompt_tokens_details": details, "completion_tokens_details": {"reasoning_tokens": 150}}
+        )
+    if shape == "reply":
+        given = {"id": "r", "usage": CHAT}
+    if shape == "pydantic":
+        from openai.types import CompletionUsage
+
+        given = CompletionUsage.model_validate(CHAT)
+    assert used(given) == Used(input=400, cache_read=600, output=200, reasoning=150)
+
+
+@pytest.mark.parametrize("bad", [-5, None, "many", float("nan"), float("inf"), True, 10**30, [], {}])
+def test_negative_and_malformed_values_are_ignored(bad: Any) -> None:
+    assert used({"prompt_tokens": bad}) is None
+    fact = used(
+        {"prompt_tokens": 100, "prompt_tokens_details": {"cached_tokens": bad}, "completion_tokens": bad}
+    )
+    assert fact == Used(input=100)
+
+
+@pytest.mark.parametrize("nothing", [None, {}, {"usage": None}, SimpleNamespace(), {"prompt_tokens": 0}])
+def test_a_reply_that_was_aborted_says_nothing_and_changes_nothing(nothing: Any) -> None:
+    ctx = context()
+    ctx.fit([user("hi")])
+    before = ctx.report()
+    ctx.observe(nothing)
+    assert ctx.report() == before
+    assert of(ctx.log, Used) == []
+
+
+def test_the_report_speaks_of_the_last_call_and_not_of_the_sum_of_all() -> None:
+    ctx = context(20_000)
+    ctx.fit([user("hi")])
+    for cached in (0, 50, 75):
+        ctx.observe({"prompt_tokens": 100, "prompt_tokens_details": {"cached_tokens": cached}})
+    report = ctx.report()
+    assert report.cached_share == 0.75
+    assert report.used < 200
+
+
+def test_a_cumulative_figure_is_not_taken_for_the_size_of_one_request() -> None:
+    ctx = context(100_000)
+    history = session(10)
+    ctx.fit(history)
+    ctx.observe({"prompt_tokens": ctx.report().used})
+    before = ctx.report().used
+    ctx.fit(history)
+    ctx.observe({"prompt_tokens": 90_000})
+    assert ctx.report().used == before
+
+
+def test_usage_from_before_a_reduction_does_not_count_for_what_is_left() -> None:
+    ctx = context(6_000)
+    history = session(10)
+    ctx.fit(history)
+    ctx.observe({"prompt_tokens": ctx.report().used})
+    full = ctx.report().used
+    ctx.fit([*history, *session(30)[22:]])
+    assert ctx.report().used <= ctx.report().limit
+    assert ctx.report().totals["placeholders"] + ctx.report().totals["summaries"] > 0
+    assert full > 0
+
+
+def test_items_after_the_last_call_are_added_to_what_was_reported() -> None:
+    ctx = context(50_000)
+    history = session(5)
+    ctx.fit(history)
+    ctx.observe({"prompt_tokens": 1_600})
+    assert ctx.report().used == 1_600
+    ctx.append(user("word " * 400))
+    grown = ctx.report().used
+    assert 1_600 + 300 < grown < 1_600 + 800
+
+
+def test_nothing_new_adds_nothing() -> None:
+    ctx = context(50_000)
+    ctx.fit(session(5))
+    ctx.observe({"prompt_tokens": 1_600})
+    ctx.fit(session(5))
+    assert ctx.report().used == 1_600
+
+
+def test_the_estimate_is_of_what_is_sent_and_tools_count_only_when_offered() -> None:
+    ctx = context()
+    ctx.fit([user("hi")])
+    without = ctx.report()
+    assert without.totals["tools"] == 0
+    tools = [{"type": "function", "function": {"name": "f", "description": "word " * 100}}]
+    ctx.fit([user("hi")], tools=tools)
+    with_tools = ctx.report()
+    assert with_tools.totals["tools"] > 80
+    assert with_tools.used == without.used + with_tools.totals["tools"]
+    ctx.fit([user("hi")])
+    assert ctx.report().used <= without.used + 2
+
+
+def test_what_the_provider_counts_beyond_our_units_is_called_overhead() -> None:
+    ctx = context(50_000)
+    ctx.fit(session(5))
+    own = ctx.report().used
+    ctx.observe({"prompt_tokens": own + 900})
+    report = ctx.report()
+    assert report.used == own + 900
+    assert 800 <= report.totals["overhead"] <= 1_000
+    assert sum(report.totals.values()) == report.window
+
+
+def test_a_number_is_marked_estimated_until_a_report_was_believed() -> None:
+    ctx = context()
+    assert not ctx.report().measured
+    ctx.fit([user("hi")])
+    assert "(estimated)" in str(ctx.report())
+    ctx.observe({"prompt_tokens": 12})
+    assert ctx.report().measured
+    assert "(measured)" in str(ctx.report())
+
+
+def test_a_report_before_any_request_teaches_nothing() -> None:
+    ctx = context()
+    ctx.observe({"prompt_tokens": 5_000})
+    assert not ctx.report().measured
+
+
+def test_money_is_spent_by_kind_and_saved_against_sending_everything() -> None:
+    model = foveal.model(
+        "test", window=6_000, input_price=10.0, cached_price=1.0, write_price=10.0, output_price=30.0
+    )
+    ctx = foveal.Context(model, tokenizer=ESTIMATE, clock=lambda: 0.0)
+    ctx.fit([user("hi")])
+    ctx.observe(
+        {"prompt_tokens": 1_000, "completion_tokens": 10, "prompt_tokens_details": {"cached_tokens": 400}}
+    )
+    assert ctx.report().spent == pytest.approx((600 * 10 + 400 * 1 + 10 * 30) / 1e6)
+
+
+def test_money_is_unknown_where_prices_are() -> None:
+    ctx = context()
+    ctx.fit([user("hi")])
+    ctx.observe({"prompt_tokens": 1_000})
+    assert (ctx.report().spent, ctx.report().saved) == (None, None)
+
+
+def test_a_resumed_conversation_counts_as_it_had_learned_to() -> None:
+    ctx = context(50_000)
+    history = session(3)
+    for more in (4, 6, 9):
+        ctx.fit(history)
+        ctx.observe({"prompt_tokens": int(ctx.report().used * 1.3)})
+        history = session(more)
+    live = ctx._engine
+    again = Engine(plain_model(50_000), policy("economy"), Caps(reserve=5_000), ESTIMATE, log=reread(ctx.log))
+    assert again.calibration == live.calibration
+    assert again.budget() == live.budget()
+
+
+def test_no_text_is_counted_twice() -> None:
+    seen: dict[str, int] = {}
+
+    class Counting(type(ESTIMATE)):  # type: ignore[misc]
+        def count(self, text: str) -> int:
+            seen[text] = seen.get(text, 0) + 1
+            return super().count(text)
+
+    ctx = context(50_000, "off", tokenizer=Counting())
+    history = session(20)
+    for cut in range(2, len(history) + 1, 2):
+        ctx.fit(history[:cut])
+        ctx.report()
+    long = {text: times for text, times in seen.items() if len(text) > 200}
+    assert long
+    assert set(long.values()) == {1}

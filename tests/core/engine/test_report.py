@@ -1,0 +1,142 @@
+"""The report: parts that add up, marks, breaks, text and JSON."""
+
+from __future__ import annotations
+
+import json
+
+import msgspec
+import pytest
+
+import foveal
+from foveal import Report
+from foveal.core.engine.engine import Engine
+from foveal.core.engine.report import CATEGORIES, report, text, usage_line
+from foveal.core.log.events import Event, Used, UserSaid
+from foveal.core.models.budget import Caps
+from foveal.core.policies import policy
+from support.histories import ESTIMATE, answered, asked, context, of, plain_model, result, session, user
+from support.report_checks import adds_up
+
+
+def busy() -> foveal.Context:
+    ctx = context(6_000, {"preset": "economy", "keep_last": 2})
+    history = session(0)
+    ctx.pin("keep calm")
+    for number in range(40):
+        history += [asked(f"c{number}"), answered(f"c{number}", result(number, 300))]
+        ctx.fit(history, tools=[{"type": "function", "function": {"name": "bash"}}])
+    return ctx
+
+
+def test_every_category_is_there_and_all_together_are_the_window() -> None:
+    found = busy().report()
+    assert tuple(found.totals) == CATEGORIES
+    adds_up(found)
+    for name in ("system", "tools", "pinned", "user", "assistant", "results", "placeholders"):
+        assert found.totals[name] > 0, name
+
+
+def test_an_empty_context_is_all_free_but_for_reserve_and_margin() -> None:
+    found = context(10_000).report()
+    assert found.used == 0
+    assert {name for name, tokens in found.totals.items() if tokens} == {"reserve", "margin", "free"}
+    assert found.totals["reserve"] == 1_000
+    assert found.totals["margin"] >= 1_000
+    assert found.totals["free"] == found.limit
+
+
+def test_the_card_can_be_read_and_the_json_can_be_parsed() -> None:
+    found = busy().report()
+    card = str(found)
+    assert card == text(found)
+    assert card.splitlines()[0] == usage_line(found)
+    assert f"ctx {found.used:,}/6,000" in card
+    assert msgspec.json.decode(found.json(), type=Report) == found
+    assert json.loads(found.json())["totals"] == found.totals
+
+
+def test_looking_at_the_report_changes_nothing() -> None:
+    ctx = context(6_000)
+    request = ctx.fit(session(40))
+    before = ctx.log
+    for _ in range(3):
+        str(ctx.report())
+    assert ctx.log == before
+    assert ctx.fit() == request
+    assert "ctx " not in json.dumps(request)
+
+
+def test_each_break_of_the_prefix_names_the_event_that_caused_it() -> None:
+    ctx = busy()
+    breaks = ctx.report().breaks
+    assert breaks
+    for one in breaks:
+        assert one.cause
+        assert ctx.why(one.cause).kind == one.why in ("masked", "dropped", "clipped")
+        assert one.tokens > 0
+    assert len({one.call for one in breaks}) == len(breaks)
+
+
+def test_a_conversation_that_only_grows_has_no_breaks() -> None:
+    ctx = context(50_000)
+    for size in range(1, 12):
+        ctx.fit(session(size))
+    assert ctx.report().breaks == ()
+    assert ctx.report().calls == 11
+
+
+def test_the_turns_that_are_left_shrink_as_the_window_fills() -> None:
+    ctx = context(6_000)
+    left = []
+    for turn in range(8):
+        ctx.append(user(f"{turn} " + "word " * 100), {"role": "assistant", "content": "word " * 100})
+        ctx.fit()
+        left.append(ctx.report().turns_left)
+    assert None not in left
+    assert left == sorted(left, reverse=True)  # type: ignore[type-var]
+    assert context().report().turns_left is None
+
+
+def test_the_counter_and_its_ratio_are_named() -> None:
+    assert context().report().counted_by == "estimate × 1.000"
+    exact = foveal.Context("gpt-4.1").report().counted_by
+    assert exact.startswith("o200k_base")
+
+
+def test_system_text_and_instruction_files_are_counted_apart() -> None:
+    from foveal.core.log.events import Instructed
+
+    engine = Engine(plain_model(8_000), policy("economy"), Caps(), ESTIMATE)
+    engine.append(Instructed(content="You are careful."))
+    engine.append(Instructed(content="Use tabs.", source="AGENTS.md"))
+    totals = report(engine, calls=0, breaks=()).totals
+    assert totals["system"] > 0
+    assert totals["instructions"] > 0
+
+
+def test_usage_without_a_prompt_in_a_log_does_not_break_the_report() -> None:
+    log = [Event(0, UserSaid(content="hi")), Event(1, Used(input=0))]
+    engine = Engine(plain_model(8_000), policy("economy"), Caps(), ESTIMATE, log=log)
+    assert report(engine, calls=0, breaks=()).cached_share in (None, 0.0)
+
+
+def test_repairs_are_in_the_card() -> None:
+    ctx = context()
+    ctx.fit([user("go"), asked("a"), answered("x", "orphan"), user("?")])
+    card = str(ctx.report())
+    assert "call a (bash) has no result; a synthetic result is shown" in card
+    assert "a result that no call waits for; kept out of the request" in card
+
+
+def test_each_events_tokens_are_of_what_is_shown_of_it() -> None:
+    ctx = busy()
+    lines = {line.handle: line for line in ctx.report().events}
+    for event in of(ctx.log, UserSaid):
+        if lines[event.handle].level == "full":
+            assert lines[event.handle].tokens == 4 + ESTIMATE.count(ctx.original(event.handle))
+    assert all(line.tokens == 0 for line in lines.values() if line.level in ("dropped", "-"))
+
+
+@pytest.mark.parametrize("window", [1, 10, 700, 8_000, 1_000_000])
+def test_the_report_of_any_window_adds_up_before_anything_was_said(window: int) -> None:
+    adds_up(context(window).report())

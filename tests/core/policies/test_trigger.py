@@ -1,0 +1,412 @@
+"""When something is reduced: acceptance cases 39 to 48, as far as they exist without compaction."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import foveal
+from foveal import PRESETS, BadSetting, ContextOverflow, Policy, policy
+from foveal.core.engine.engine import Engine
+from foveal.core.log.events import Clipped, Dropped, Masked
+from foveal.core.models.budget import Caps, plan, thresholds
+from foveal.core.policies import Moment
+from foveal.core.reduction.truncation import TOKENS_8K
+from foveal.core.tokens.calibration import Calibration
+from support.histories import (
+    ESTIMATE,
+    Clock,
+    answered,
+    asked,
+    context,
+    of,
+    plain_model,
+    recount,
+    reread,
+    result,
+    session,
+    user,
+)
+
+WINDOWS = (1, 2, 10, 100, 1_000, 10_000, 32_000, 60_000, 128_000, 200_000, 1_000_000, 2_000_000)
+SHARES = (0.0, 0.01, 0.5, 0.8, 0.999, 1.0, float("nan"), -1.0, 7.0, float("inf"))
+
+
+@pytest.mark.parametrize("hard", [-5, 0, *WINDOWS])
+@pytest.mark.parametrize("warn", SHARES)
+@pytest.mark.parametrize("act", SHARES)
+def test_warn_is_at_most_act_and_act_is_below_hard_for_every_room_and_share(
+    hard: int, warn: float, act: float
+) -> None:
+    low, middle, high = thresholds(hard, warn=warn, act=act)
+    assert 0 <= low <= middle < high
+    assert high == max(1, hard)
+
+
+@pytest.mark.parametrize("window", WINDOWS)
+@pytest.mark.parametrize("name", PRESETS)
+def test_the_marks_of_the_report_are_in_order_for_every_window_and_preset(window: int, name: str) -> None:
+    report = context(window, name).report()
+    assert report.warn <= report.act < report.limit
+
+
+@given(st.integers(1, 2_000_000), st.integers(0, 3_000_000), st.floats(0, 0.9), st.integers(0, 3_000_000))
+def test_a_plan_never_gives_out_more_than_the_window_holds(
+    window: int, reserve: int, margin: float, most: int
+) -> None:
+    caps = Caps(reserve=reserve, margin=margin, max_input_tokens=most or None)
+    budget = plan(plain_model(window), caps, Calibration(), warn=0.8, act=1.0)
+    assert budget.available <= max(0, window - budget.reserve)
+    assert budget.hard <= max(1, budget.available)
+    if most:
+        assert budget.available <= most
+
+
+def test_the_state_tells_ok_warn_and_over_at_the_marks() -> None:
+    ctx = context(2_000, "off")
+    seen: list[str] = []
+    try:
+        for _ in range(1_000):
+            ctx.append(user("word " * 5))
+            ctx.fit()
+            report = ctx.report()
+            assert (report.state == "ok") == (report.used <= report.warn)
+            seen.append(report.state)
+    except ContextOverflow:
+        seen.append(ctx.report().state)
+    assert list(dict.fromkeys(seen)) == ["ok", "warn", "act", "over"] or list(dict.fromkeys(seen)) == [
+        "ok",
+        "warn",
+        "over",
+    ]
+
+
+def test_a_message_that_is_still_to_be_answered_can_push_it_over() -> None:
+    ctx = context(4_000)
+    ctx.fit(session(6))
+    assert of(ctx.log, Masked, Dropped) == []
+    ctx.fit([*session(6), user("word " * 1_500)])
+    assert of(ctx.log, Masked, Dropped) != []
+
+
+def test_system_text_and_tools_alone_can_push_it_over_and_the_error_says_so() -> None:
+    tools = [
+        {"type": "function", "function": {"name": f"f{n}", "description": "word " * 50}} for n in range(60)
+    ]
+    ctx = context(3_000)
+    with pytest.raises(ContextOverflow, match="system text and tools alone take") as problem:
+        ctx.fit([user("hi")], tools=tools)
+    assert problem.value.needed > problem.value.window > problem.value.available
+    assert f"{problem.value.available:,} are available" in str(problem.value)
+
+
+def test_an_input_limit_below_the_window_holds() -> None:
+    model = foveal.model("test", window=30_000, max_input=8_000)
+    ctx = foveal.Context(model, tokenizer=ESTIMATE, reserve=1_000, clock=Clock())
+    assert ctx.report().limit <= 8_000
+    assert recount(ctx.fit(session(40))) <= 8_000
+
+
+@pytest.mark.parametrize("how", ["model", "cap"])
+def test_an_input_limit_far_below_the_window_still_leaves_most_of_itself(how: str) -> None:
+    if how == "model":
+        ctx = foveal.Context(foveal.model("test", window=100_000, max_input=4_000), tokenizer=ESTIMATE)
+    else:
+        ctx = context(100_000, max_input_tokens=4_000)
+    assert 2_500 < ctx.report().limit <= 4_000
+    assert ctx.fit([user("hi")]) == [user("hi")]
+
+
+def test_the_reserve_counts_against_the_window_and_not_against_a_smaller_input_limit() -> None:
+    model = foveal.model("test", window=100_000, max_input=50_000)
+    small = foveal.Context(model, tokenizer=ESTIMATE, reserve=10_000).report().limit
+    large = foveal.Context(model, tokenizer=ESTIMATE, reserve=45_000).report().limit
+    assert small == large
+    assert foveal.Context(model, tokenizer=ESTIMATE, reserve=80_000).report().limit < small
+
+
+def test_a_cap_above_the_window_is_clamped_to_it() -> None:
+    capped = context(8_000, max_input_tokens=1_000_000, max_history_tokens=1_000_000)
+    assert capped.report().limit == context(8_000).report().limit
+
+
+def test_a_reserve_above_the_window_leaves_no_room_and_says_so() -> None:
+    ctx = context(4_000, reserve=9_000)
+    with pytest.raises(ContextOverflow) as problem:
+        ctx.fit([user("hi")])
+    assert (problem.value.window, problem.value.reserve, problem.value.available) == (4_000, 4_000, 0)
+
+
+def test_a_model_that_nobody_knows_holds_128_000_tokens_and_the_report_says_that_this_is_a_guess() -> None:
+    report = foveal.Context("nobody/has-heard-of-it", tokenizer=ESTIMATE).report()
+    assert report.window == 128_000
+    assert report.window_source
+    assert report.window_source not in ("yours", "")
+    assert report.window_source in str(report)
+    known = foveal.Context("gpt-4.1", tokenizer=ESTIMATE).report()
+    assert known.window_source != report.window_source
+
+
+def test_with_the_policy_off_nothing_is_reduced_and_what_does_not_fit_is_an_error() -> None:
+    ctx = context(6_000, "off")
+    history = session(12)
+    assert ctx.fit(history) == history
+    with pytest.raises(ContextOverflow, match='policy "off" reduces nothing'):
+        ctx.fit(session(60))
+    assert of(ctx.log, Masked, Dropped, Clipped) == []
+
+
+def test_an_overflow_carries_its_numbers_and_what_cannot_be_cut() -> None:
+    ctx = context(4_000)
+    with pytest.raises(ContextOverflow) as caught:
+        ctx.fit([*session(5), user("word " * 9_000)])
+    problem = caught.value
+    assert problem.window == 4_000
+    assert problem.reserve == 400
+    assert problem.margin == 400
+    assert problem.needed >= problem.floor > problem.available > 0
+    assert f"{problem.needed:,}" in str(problem)
+    assert "the latest message alone takes" in str(problem)
+
+
+def test_what_an_overflow_calls_available_is_less_than_what_it_calls_needed() -> None:
+    for words in range(4_000, 8_000, 40):
+        ctx = context(8_000, "off", reserve=1_000)
+        try:
+            ctx.fit([user("word " * words)])
+        except ContextOverflow as caught:
+            problem = caught
+            break
+    assert problem.needed > problem.available
+    assert f"{problem.available:,} are available" in str(problem)
+
+
+def test_after_an_overflow_a_shorter_history_fits_again() -> None:
+    ctx = context(4_000)
+    history = session(5)
+    with pytest.raises(ContextOverflow):
+        ctx.fit([*history, user("word " * 9_000)])
+    request = ctx.fit([*history, user("short")])
+    assert request[-1] == user("short")
+    assert recount(request) <= ctx.report().limit
+
+
+def test_a_smaller_model_reduces_before_the_next_call() -> None:
+    engine = Engine(plain_model(100_000), policy("economy"), Caps(), ESTIMATE)
+    ctx = context(100_000)
+    ctx.fit(session(60))
+    for event in ctx.log:
+        engine.append(event.fact)
+    engine.settle(Moment(calls=1))
+    assert of(engine.log, Masked, Dropped) == []
+    engine.model = plain_model(8_000)
+    budget = engine.settle(Moment(calls=1))
+    assert engine.view.units <= budget.hard < 8_000
+    assert of(engine.log, Masked, Dropped) != []
+
+
+def test_a_conversation_resumed_with_a_smaller_model_is_reduced_before_the_next_call() -> None:
+    ctx = context(100_000)
+    ctx.fit(session(60))
+    engine = Engine(plain_model(8_000), policy("economy"), Caps(), ESTIMATE, log=reread(ctx.log))
+    budget = engine.settle(Moment(calls=1))
+    assert engine.view.units <= budget.hard < 8_000
+
+
+def test_the_strictest_of_several_limits_wins() -> None:
+    limits = [
+        context(50_000, **caps).report().limit
+        for caps in ({}, {"max_input_tokens": 20_000}, {"max_history_tokens": 6_000})
+    ]
+    together = context(50_000, max_input_tokens=20_000, max_history_tokens=6_000).report().limit
+    assert limits[0] > limits[1] > limits[2] == together
+
+
+def test_a_cut_is_not_made_again_at_the_next_call() -> None:
+    ctx = context(9_000)
+    history = session(0)
+    cuts: list[int] = []
+    for number in range(60):
+        history += [asked(f"c{number}"), answered(f"c{number}", result(number))]
+        known = len(ctx.log)
+        ctx.fit(history)
+        if of(ctx.log[known:], Masked, Dropped):
+            cuts.append(number)
+    assert len(cuts) >= 2
+    assert all(later - earlier >= 4 for earlier, later in pairwise(cuts)), cuts
+
+
+def test_a_cold_cache_is_an_occasion_to_cut_and_a_warm_one_is_not() -> None:
+    policy_ = {"preset": "economy", "early": 0.5, "patience": 0.0}
+    for seconds, expected in ((10, 0), (100_000, 1)):
+        clock = Clock()
+        ctx = context(6_000, policy_, clock=clock)
+        ctx.fit(session(8))
+        clock.now += seconds
+        ctx.fit(session(9))
+        assert len(of(ctx.log, Masked)) == expected
+        assert all(event.fact.reason == "cold-cache" for event in of(ctx.log, Masked))  # type: ignore[union-attr]
+
+
+def test_changed_tools_are_an_occasion_to_cut_because_the_prefix_is_lost_anyway() -> None:
+    ctx = context(6_000, {"preset": "economy", "early": 0.5, "patience": 0.0})
+    ctx.fit(session(8), tools=[{"type": "function", "function": {"name": "a"}}])
+    ctx.fit(session(9), tools=[{"type": "function", "function": {"name": "b"}}])
+    assert [event.fact.reason for event in of(ctx.log, Masked)] == ["broken-prefix"]  # type: ignore[union-attr]
+
+
+def test_a_changed_system_text_is_an_occasion_even_when_tools_are_first_offered_with_it() -> None:
+    ctx = context(6_000, {"preset": "economy", "early": 0.5, "patience": 0.0}, dialect="openai_chat")
+    ctx.fit(session(8), system="one")
+    ctx.fit(session(9), system="two", tools=[{"type": "function", "function": {"name": "a"}}])
+    assert [event.fact.reason for event in of(ctx.log, Masked)] == ["broken-prefix"]  # type: ignore[union-attr]
+
+
+def test_a_clock_that_goes_backwards_is_no_cold_cache() -> None:
+    clock = Clock()
+    ctx = context(6_000, {"preset": "economy", "early": 0.5, "patience": 0.0}, clock=clock)
+    ctx.fit(session(8))
+    clock.now -= 1_000_000
+    ctx.fit(session(9))
+    assert of(ctx.log, Masked) == []
+
+
+def test_rolling_has_the_values_that_its_description_names() -> None:
+    rolling = PRESETS["rolling"]
+    assert (rolling.keep_first, rolling.keep_last, rolling.max_history_tokens) == (2, 5, 20_000)
+    assert rolling.clip == TOKENS_8K
+    assert (TOKENS_8K.strategy, TOKENS_8K.tokens) == ("head", 8_000)
+
+
+def test_rolling_keeps_the_history_below_its_cap_and_clips_from_the_head() -> None:
+    ctx = context(200_000, "rolling")
+    history = session(0)
+    for number in range(12):
+        history += [asked(f"c{number}"), answered(f"c{number}", result(number, 9_000))]
+        assert recount(ctx.fit(history)[1:]) <= 20_000
+    assert of(ctx.log, Dropped) != []
+    assert {event.fact.strategy for event in of(ctx.log, Clipped)} == {"head"}  # type: ignore[union-attr]
+
+
+def test_economy_is_the_default_of_eight_presets() -> None:
+    assert policy().name == "economy"
+    assert list(PRESETS) == [
+        "economy", "handoff", "sliding-summary", "recent-summary", "confirm", "rolling", "recent", "off",
+    ]  # fmt: skip
+    assert context().report().policy == "economy"
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_the_values_of_a_preset_can_stand_in_a_toml_file(name: str) -> None:
+    values = PRESETS[name].values()
+    assert policy(values) == PRESETS[name]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("warn", 1.5),
+        ("warn", -0.1),
+        ("act", "high"),
+        ("act", float("nan")),
+        ("target", 2),
+        ("keep_first", -1),
+        ("keep_last", 1.5),
+        ("keep_last", True),
+        ("mask_every", 0),
+        ("max_history_tokens", -1),
+        ("mask_arguments", "all"),
+        ("skeleton_tokens", -3),
+        ("skeleton_share", 1.1),
+        ("patience", -1),
+        ("early", 3.0),
+        ("clip", {"tokens": -1}),
+        ("clip", {"strategy": "middle"}),
+        ("clip_tools", {"bash": {"lines": 1.5}}),
+        ("exempt_tools", "bash"),
+        ("mask", "yes"),
+        ("nonsense", 1),
+    ],
+)
+def test_a_setting_outside_its_range_is_refused_by_name_with_what_is_allowed(field: str, value: Any) -> None:
+    with pytest.raises(BadSetting) as problem:
+        policy({"preset": "economy", field: value})
+    assert problem.value.field == field
+    assert field in str(problem.value)
+    assert problem.value.allowed
+
+
+@pytest.mark.parametrize(
+    "pair", [{"warn": 0.9, "act": 0.5, "target": 0.1}, {"act": 0.4, "warn": 0.1, "target": 0.9}]
+)
+def test_settings_that_contradict_each_other_are_refused_together(pair: dict[str, float]) -> None:
+    with pytest.raises(BadSetting, match="at most act"):
+        policy("economy", **pair)
+
+
+def test_a_policy_that_does_not_exist_is_refused_with_those_that_do() -> None:
+    with pytest.raises(BadSetting, match=r"economy, handoff, .*rolling, recent, off"):
+        policy("thrifty")
+
+
+@pytest.mark.parametrize("wrong", [5, None, 1.5, ["economy"], b"economy"])
+def test_a_policy_that_is_no_policy_at_all_is_refused_in_the_same_words(wrong: Any) -> None:
+    with pytest.raises(BadSetting, match=r"economy, handoff, .*rolling, recent, off"):
+        policy(wrong)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("window", 0),
+        ("window", -1),
+        ("window", "big"),
+        ("window", 1.5),
+        ("reserve", -1),
+        ("reserve", 10.5),
+        ("max_input_tokens", 0),
+        ("max_history_tokens", -1),
+        ("max_images", -1),
+        ("max_media_bytes", "lots"),
+    ],
+)
+@pytest.mark.parametrize("model", ["gpt-4.1", foveal.model("gpt-4.1")], ids=["named", "given"])
+def test_a_context_refuses_a_bad_value_by_name(model: Any, field: str, value: Any) -> None:
+    with pytest.raises(BadSetting) as problem:
+        foveal.Context(model, **{field: value})
+    assert problem.value.field == field
+
+
+def test_a_policy_of_ones_own_builds_on_a_preset_and_leaves_it_alone() -> None:
+    before = PRESETS["rolling"]
+    mine = policy("rolling", name="mine", keep_last=9)
+    assert isinstance(mine, Policy)
+    assert (mine.name, mine.keep_last, mine.keep_first) == ("mine", 9, 2)
+    assert PRESETS["rolling"] is before
+    assert before.keep_last == 5
+
+
+def test_one_context_changes_nothing_in_another() -> None:
+    settings = {"preset": "rolling", "clip_tools": {"bash": {"tokens": 10}}}
+    one, two = context(50_000, settings), context(50_000, "rolling")
+    one.fit(session(3, words=900))
+    two.fit(session(3, words=900))
+    assert of(one.log, Clipped) != []
+    assert of(two.log, Clipped) == []
+
+
+def test_the_task_is_kept_by_economy_when_everything_else_has_to_go() -> None:
+    ctx = context(3_000)
+    history = session(0)
+    for number in range(40):
+        history += [
+            {"role": "assistant", "content": result(number)},
+            user(f"and {number}? " + result(number, 60)),
+        ]
+        request = ctx.fit(history)
+        assert user("Find the bug in the parser, please.") in request
+        assert request[-1] == history[-1]

@@ -1,0 +1,531 @@
+"""Secrets stay out of the log; everything else goes in as it is. The secrets here are made up as the tests run."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import string
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import Raw
+
+from foveal.core.log.events import (
+    AnyFact,
+    Call,
+    Clipped,
+    Compacted,
+    CompactionFailed,
+    Equipped,
+    Instructed,
+    Mark,
+    Marked,
+    Mask,
+    Masked,
+    Media,
+    ModelSaid,
+    Noted,
+    Opaque,
+    Opened,
+    Overflowed,
+    Pinned,
+    SnapshotTaken,
+    Text,
+    Thinking,
+    ToolReturned,
+    Unknown,
+    UserSaid,
+    raw,
+    unraw,
+)
+from foveal.core.redaction.redact import facts, found, scrub, scrub_json
+from foveal.sessions.event_writer import SessionOptions
+from foveal.sessions.session import Session
+from foveal.stores import open_store
+from support.histories import ESTIMATE, plain_model
+from support.legality import check_chat
+from support.made_secrets import made
+
+ALNUM = string.ascii_letters + string.digits
+URL_SAFE = ALNUM + "_-"
+
+
+def encoded(value: Any) -> str:
+    return base64.urlsafe_b64encode(json.dumps(value).encode()).decode().rstrip("=")
+
+
+HEX = "0123456789abcdef"
+PEM_BODY = "\n".join(made(64, ALNUM + "+/", seed=line) for line in range(12))
+PEM = f"-----BEGIN RSA PRIVATE KEY-----\n{PEM_BODY}\n-----END RSA PRIVATE KEY-----"
+JWT = f"{encoded({'alg': 'HS256', 'typ': 'JWT'})}.{encoded({'sub': '1234', 'name': 'Ada'})}.{made(43, URL_SAFE)}"
+SECRETS = {
+    "OpenAI key": "sk-" + made(48),
+    "OpenAI key (project)": "sk-proj-" + made(120, URL_SAFE),
+    "OpenAI key (plain)": "sk-" + string.ascii_lowercase + "1234567890",
+    "Anthropic key": "sk-ant-api03-" + made(95, URL_SAFE),
+    "OpenRouter key": "sk-or-v1-" + made(64, HEX),
+    "Google key": "AI" + "za" + made(35, URL_SAFE),
+    "AWS key id": "AK" + "IA" + made(16, "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"),
+    "AWS key id (temporary)": "AS" + "IA" + made(16, "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"),
+    "GitHub token": "gh" + "p_" + made(36),
+    "GitHub token (app)": "gh" + "s_" + made(36),
+    "GitHub token (fine)": "github" + "_pat_" + made(22) + "_" + made(59),
+    "GitLab token": "gl" + "pat-" + made(20, URL_SAFE),
+    "Slack token": "xox" + f"b-{made(12, string.digits)}-{made(12, string.digits)}-{made(24)}",
+    "Stripe key": "sk" + "_live_" + made(24),
+    "Stripe key (restricted)": "rk" + "_test_" + made(24),
+    "Hugging Face token": "h" + "f_" + made(34, string.ascii_letters),
+    "npm token": "np" + "m_" + made(36),
+    "PyPI token": "py" + "pi-" + made(150, URL_SAFE),
+    "Telegram token": "1234567890:AA" + made(33, URL_SAFE),
+    "Discord token": f"MT{made(24)}.{made(6)}.{made(38, URL_SAFE)}",
+    "JWT": JWT,
+    "Foveal token": "f" + "v_" + made(43, URL_SAFE),
+    "Groq key": "gs" + "k_" + made(52),
+    "xAI key": "xa" + "i-" + made(80),
+    "Google secret": "GOC" + "SPX-" + made(28, URL_SAFE),
+    "Google token": "ya" + "29." + made(120, URL_SAFE),
+    "DigitalOcean token": "do" + "p_v1_" + made(64, HEX),
+    "Docker token": "dckr" + "_pat_" + made(27, URL_SAFE),
+    "webhook secret": "wh" + "sec_" + made(32),
+    "SendGrid key": "S" + f"G.{made(22, URL_SAFE)}.{made(43, URL_SAFE)}",
+    "Vault token": "hv" + "s." + made(90, URL_SAFE),
+    "Slack token (app)": "xa" + f"pp-1-{made(10).upper()}-{made(13, string.digits)}-{made(64, HEX)}",
+    "private key": PEM,
+}
+"""By the words for it; what follows in brackets is for telling them apart here."""
+
+PLACES = {
+    "alone": "{}",
+    "in a sentence": "Use {}, please.",
+    "quoted": "key: '{}'",
+    "after an escaped newline": "first\\n{}\\nlast",
+    "in a query": "https://example.org/x?a=1&k={}&b=2",
+    "after an encoded sign": "next=k%3D{}%26b",
+    "in colours": "\x1b[32m{}\x1b[0m",
+    "in markdown": "`{}`",
+    "beside odd characters": "\ud800\x00{}\x00\udfff",
+    "in an assignment": "export K={}\n",
+}
+
+
+def pieces(secret: str) -> set[str]:
+    """All that may not remain of a secret: five of its characters in a row, where they are not its public part."""
+    body = (
+        secret.removeprefix("sk-ant-api03-")
+        .removeprefix("github_pat_")
+        .replace("-----BEGIN RSA PRIVATE KEY", "")
+    )
+    body = body.replace("-----END RSA PRIVATE KEY-----", "").replace("\n", "")
+    return {body[at : at + 5] for at in range(9, len(body) - 5)}
+
+
+@pytest.mark.parametrize("place", PLACES.values(), ids=PLACES)
+@pytest.mark.parametrize("name", SECRETS)
+def test_a_secret_leaves_words_that_say_what_it_was_and_at_most_four_of_its_characters(
+    name: str, place: str
+) -> None:
+    secret = SECRETS[name]
+    scrubbed = scrub(place.format(secret))
+    kind = name.partition(" (")[0]
+    tail = secret[-4:] if secret[-4:].isalnum() else ""
+    assert scrubbed == place.format(f"[foveal: redacted {kind} …{tail}]")
+    assert not [piece for piece in pieces(secret) if piece in scrubbed]
+    assert scrub(scrubbed) is scrubbed
+
+
+PASSWORD = "c0rrect-h0rse!"
+NAMED = {
+    "env": ("OPENAI_API_KEY={}", made(32, HEX)),
+    "python": ("api_key = '{}'", made(40)),
+    "json": ('{{"apiKey": "{}"}}', made(32)),
+    "escaped json": ('{{\\"api_key\\": \\"{}\\"}}', made(32)),
+    "yaml": ("client_secret: {}\n", made(32)),
+    "header": ("X-Api-Key: {}", made(32, HEX)),
+    "query": ("/x?access_token={}&y", made(32)),
+    "encoded query": ("next=%2Fx%3Fapi_key%3D{}%26y", made(32)),
+    "option": ("curl --api-key {} x", made(32)),
+    "capitals": ("Secret_Token := {}", made(32)),
+    "aws": ("aws_secret_access_key = {}", made(40, ALNUM + "/+")),
+    "aws json": ('"SecretAccessKey": "{}"', made(40, ALNUM + "/+")),
+    "azure": ("AccountName=a;AccountKey={};End", made(86, ALNUM + "/+") + "=="),
+    "bearer": ("authorization: bearer {}", made(30)),
+    "BEARER": ("AUTHORIZATION: BEARER {}", made(30)),
+    "bearer in code": ('headers.set("Authorization", "Bearer {}")', made(30)),
+    "bearer in a url": ("x%3DBearer%20{}", made(30)),
+    "basic": ("Authorization: Basic {}", base64.b64encode(b"ada:lovelace1815").decode()),
+    "token scheme": ("Authorization: Token {}", made(20)),
+    "login": ("git clone https://ada:{}@example.org/x.git", PASSWORD),
+    "login with an at sign": ("postgres://ada:{}@db:5432/x", "p@ss#w0rd"),
+    "login in an encoded url": ("u=postgres%3A%2F%2Fada%3A{}%40db%2Fx", "hunter22"),
+    "redis": ("redis://:{}@cache:6379/0", "hunter22"),
+    "connection string": ("Server=db;User Id=ada;Password={};Timeout=3", "hunter"),
+    "odbc": ("UID=ada;PWD={};", "tiger"),
+    "libpq": ("host=db user=ada password={} dbname=x", "hunter"),
+    "password in json": ('{{"password": "{}"}}', PASSWORD),
+    "password in yaml": ("password: {}\n", PASSWORD),
+    "webhook": ("https://hooks.slack.com/services/{}", f"T{made(8).upper()}/B{made(8).upper()}/{made(24)}"),
+    "discord webhook": ("https://discord.com/api/webhooks/123456789012345678/{}", made(68, URL_SAFE)),
+}
+
+
+@pytest.mark.parametrize(("place", "secret"), NAMED.values(), ids=NAMED)
+def test_what_has_no_shape_of_its_own_is_known_by_its_place(place: str, secret: str) -> None:
+    text = place.format(secret)
+    scrubbed = scrub(text)
+    before, _, after = place.format("\0").partition("\0")
+    assert scrubbed.startswith(f"{before}[foveal: redacted ")
+    assert scrubbed.endswith(f"]{after}")
+    assert not any(secret[at : at + 5] in scrubbed for at in range(len(secret) - 4))
+    assert scrub(scrubbed) is scrubbed
+
+
+HARMLESS = (
+    "commit 3f786850e387550fdab836ed7e6dc881de23001b",
+    "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",
+    "session_id = 123e4567-e89b-12d3-a456-426614174000",
+    "token = 123e4567-e89b-12d3-a456-426614174000",
+    "next_page_token: CAUQAA8fK2x1d3pkcXJ4eXo",
+    "cache_key = d41d8cd98f00b204e9800998ecf8427e",
+    "api_key = os.environ['OPENAI_API_KEY']",
+    "api_key=settings.PROVIDERS_V2.openai_key_name",
+    "password = request.form['password']; token: str = ''",
+    "connect(host=host, user=user, password=password, port=5432)",
+    "postgres://user:password@localhost/x and https://$USER:$TOKEN@host and http://{user}:{pw}@h",
+    "http://localhost:8080/a@b http://[::1]:80/ see x://y:8000,me@example.org",
+    "class='sk-container-id-14 sk-estimator-doc-link' risk-assessment-of-2024-and-2025 task-1234567890abcdef",
+    "hf_hub_download npm_config_registry pypi-attestations fv_some_long_function_name_of_the_solver_2d",
+    "The header Authorization: Bearer <token>, or Bearer authentication-scheme",
+    "it begins with -----BEGIN PRIVATE KEY----- and ends with -----END PRIVATE KEY-----.",
+    "-----BEGIN CERTIFICATE-----\n" + PEM_BODY + "\n-----END CERTIFICATE-----",
+    "-----BEGIN PUBLIC KEY-----\n" + PEM_BODY + "\n-----END PUBLIC KEY-----",
+    "data:image/png;base64," + made(4_000, ALNUM + "+/"),
+    "1.2.3-rc4+build.20240102 10.0.0.1:443 2024-01-02T03:04:05.678901Z 00:1A:2B:3C:4D:5E",
+    "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI" + made(40),
+    "PWD=/home/ada/work PATH=/usr/bin; keys: ['abcdefghijklmnop', 'qrstuvwxyzabcdef']",
+    "\ud800\x00 lone \udfff",
+    "",
+)
+
+
+@pytest.mark.parametrize("text", HARMLESS, ids=range(len(HARMLESS)))
+def test_what_is_no_secret_comes_back_as_the_same_object(text: str) -> None:
+    assert found(text) == []
+    assert scrub(text) is text
+    assert scrub_json(literal := json.dumps({"a": [text]})) is literal
+
+
+PEM_FORMS = {
+    "as it is": (PEM, ""),
+    "with escaped line ends": (json.dumps(PEM)[1:-1], ""),
+    "with line ends escaped twice": (json.dumps(json.dumps(PEM))[3:-3], ""),
+    "in a url": (PEM.replace(" ", "%20").replace("\n", "%0A").replace("+", "%2B").replace("/", "%2F"), ""),
+    "indented": (PEM.replace("\n", "\n    "), ""),
+    "quoted in a mail": ("> " + PEM.replace("\n", "\n> "), "> "),
+    "in lower case": (PEM.replace("BEGIN RSA PRIVATE KEY", "begin rsa private key"), ""),
+    "with Windows line ends": (PEM.replace("\n", "\r\n"), ""),
+    "cut off": (PEM[:700], ""),
+    "cut off in the last line": (PEM[:487].rpartition("\n")[0] + "\nAb3xY", ""),
+    "without its beginning": (PEM[100:], ""),
+    "encoded once more": (base64.b64encode(PEM.encode()).decode(), ""),
+    "of another sort": (PEM.replace("RSA ", "OPENSSH "), ""),
+    "without a sort": (PEM.replace("RSA ", ""), ""),
+    "of PGP": (PEM.replace("RSA PRIVATE KEY", "PGP PRIVATE KEY BLOCK"), ""),
+    "encrypted": (
+        PEM.replace("KEY-----\n", "KEY-----\nProc-Type: 4,ENCRYPTED\nDEK-Info: AES-128-CBC,AB\n\n", 1),
+        "",
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "before"), PEM_FORMS.values(), ids=PEM_FORMS)
+def test_a_private_key_is_found_whole_quoted_or_cut_off(text: str, before: str) -> None:
+    assert scrub(f"see\n{text}\nthat") == f"see\n{before}[foveal: redacted private key …]\nthat"
+
+
+def test_two_private_keys_are_two() -> None:
+    assert (
+        scrub(f"{PEM}\nand\n{PEM}")
+        == "[foveal: redacted private key …]\nand\n[foveal: redacted private key …]"
+    )
+
+
+def test_words_after_a_cut_off_private_key_stay() -> None:
+    cut = PEM[:500].rpartition("\n")[0]
+    assert (
+        scrub(f"{cut}\nNow the program goes on.")
+        == "[foveal: redacted private key …]\nNow the program goes on."
+    )
+
+
+# ── JSON ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+KEY = SECRETS["OpenAI key"]
+SHOWN = f"[foveal: redacted OpenAI key …{KEY[-4:]}]"
+
+
+def test_arguments_stay_json_and_only_the_secret_in_them_changes() -> None:
+    given = {
+        "command": f'curl -H "Authorization: Bearer {KEY}" \\\n\t"x" 😀',
+        "n": 1.50,
+        "deep": [{"k": KEY}],
+    }
+    arguments = json.dumps(given, indent=1)
+    call = Call(id=KEY, name="run", arguments=arguments)
+    scrubbed = facts(ModelSaid(content=(call,)))
+    assert isinstance(scrubbed, ModelSaid)
+    (part,) = scrubbed.content
+    assert isinstance(part, Call)
+    assert (part.id, part.name) == (KEY, "run")
+    expected = {**given, "command": str(given["command"]).replace(KEY, SHOWN), "deep": [{"k": SHOWN}]}
+    assert json.loads(part.arguments) == expected
+    assert '"n": 1.5' in part.arguments
+
+
+def test_a_string_in_json_knows_the_key_it_stands_under() -> None:
+    value = made(32)
+    text = json.dumps(
+        {"db": {"client_secret": value, "password": "hunter2-Ab", "key": value, "note": "password"}}
+    )
+    assert json.loads(scrub_json(text)) == {
+        "db": {
+            "client_secret": f"[foveal: redacted secret key …{value[-4:]}]",
+            "password": "[foveal: redacted password …]",
+            "key": value,
+            "note": "password",
+        }
+    }
+
+
+def test_a_secret_that_json_escapes_hide_is_found() -> None:
+    hidden = '{"a": "https:\\/\\/ada:hunter22@example.org", "b": "' + KEY.replace("-", "\\u002d") + '"}'
+    assert json.loads(scrub_json(hidden)) == {
+        "a": "https://ada:[foveal: redacted password …]@example.org",
+        "b": SHOWN,
+    }
+
+
+def test_a_private_key_that_is_a_list_of_lines_is_found() -> None:
+    lines = [*PEM.splitlines(keepends=True)]
+    text = json.dumps({"cells": [{"source": ["before\n", *lines, "after"], "id": 1}, "end"]}, indent=1)
+    gone = "[foveal: redacted private key …]"
+    assert json.loads(scrub_json(text)) == {
+        "cells": [{"source": ["before\n", *[gone] * len(lines), "after"], "id": 1}, "end"]
+    }
+    assert scrub_json(scrub_json(text)) == scrub_json(text)
+
+
+def test_arguments_that_are_no_json_are_scrubbed_as_text() -> None:
+    call = Call(id="a", name="run", arguments=f'{{"command": "echo {KEY}')
+    assert facts(ModelSaid(content=(call,))) == ModelSaid(
+        content=(msgspec.structs.replace(call, arguments=f'{{"command": "echo {SHOWN}'),)
+    )
+
+
+def test_json_that_no_parser_can_read_is_scrubbed_at_any_depth() -> None:
+    deep = Raw(b'{"a":' * 20_000 + json.dumps(KEY).encode() + b"}" * 20_000)
+    fact = facts(SnapshotTaken(data=deep))
+    assert isinstance(fact, SnapshotTaken)
+    assert bytes(fact.data) == bytes(deep).replace(KEY.encode(), SHOWN.encode())
+
+
+def test_lone_surrogates_and_nuls_beside_a_secret_survive() -> None:
+    text = f"\ud800 \x00 {KEY} \udfff"
+    assert scrub(text) == f"\ud800 \x00 {SHOWN} \udfff"
+    fact = facts(SnapshotTaken(data=raw({"a": text})))
+    assert isinstance(fact, SnapshotTaken)
+    assert unraw(fact.data) == {"a": f"\ud800 \x00 {SHOWN} \udfff"}
+
+
+def test_bytes_that_are_no_text_stay_beside_a_secret() -> None:
+    odd = b'{"a": "\xff\xfe", "b": "%s"}'
+    fact = facts(SnapshotTaken(data=Raw(odd % KEY.encode())))
+    assert isinstance(fact, SnapshotTaken)
+    assert bytes(fact.data) == odd % SHOWN.encode()
+
+
+# ── facts ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def every_fact(word: str) -> list[AnyFact]:
+    """Facts of all kinds with this word in every text of theirs that is not a reference."""
+    data = raw({word: [word, {"x": word}]})
+    parts = (
+        Text(text=word, extra=data),
+        Thinking(native=data, text=word),
+        Call(id="i", name="n", arguments=json.dumps({"a": word}, ensure_ascii=False), extra=data),
+        Media(native=data),
+        Opaque(native=data),
+    )
+    return [
+        Opened(model=word, settings=data),
+        Equipped(tools=data),
+        Instructed(content=word, source=word, extra=data),
+        UserSaid(content=word, extra=data),
+        UserSaid(content=parts),
+        ModelSaid(content=parts, extra=data),
+        ToolReturned(call_id="i", name="n", content=word),
+        ToolReturned(call_id="i", content=parts, extra=data),
+        Pinned(text=word),
+        Noted(text=word, topic=word),
+        SnapshotTaken(data=data, label=word),
+        Marked(target=1, marks=(Mark(part=-1, extra=data),)),
+        Clipped(target=1, pieces=((0, 4), word)),
+        Masked(masks=(Mask(target=1, text=word),)),
+        Compacted(first=1, last=2, summary=word, chunks=(word, "b"), by=word, metrics=data),
+        CompactionFailed(first=1, last=2, problem=word, metrics=data),
+        Overflowed(model="m", problem=word),
+        Unknown(kind="later", raw=raw({"kind": "later", "a": word})),
+    ]
+
+
+def test_every_text_of_every_fact_is_scrubbed() -> None:
+    assert [facts(fact) for fact in every_fact(KEY)] == every_fact(SHOWN)
+
+
+def test_a_fact_without_secrets_is_the_same_object() -> None:
+    harmless = every_fact("api_key, password: none") + every_fact(SHOWN)
+    assert all(facts(fact) is fact for fact in harmless)
+
+
+def test_references_between_calls_and_results_are_never_touched() -> None:
+    fact = ToolReturned(call_id=KEY, name=KEY, content="done")
+    assert facts(fact) is fact
+
+
+def test_a_session_that_redacts_fits_clips_and_reopens_what_is_stored(tmp_path: Path) -> None:
+    """What is shown of a result are spans of its text, so they must be those of the text that was stored."""
+    small: Any = {"model": plain_model(6_000), "tokenizer": ESTIMATE, "terms": SessionOptions(redact=facts)}
+    lines = [f"line {number} of the log, with nothing in it" for number in range(400)]
+    result = "\n".join([*lines[:5], f"key {KEY} ends", *lines[5:390], f"ERROR: {PEM}", *lines[390:]])
+
+    async def main() -> None:
+        async with open_store(tmp_path / "a.db", durability="normal") as store:
+            session, sent = await Session.open(store, "a", **small), ""
+            for number in range(6):
+                call = Call(id=f"c{number}", name="run", arguments=json.dumps({"key": KEY, "number": number}))
+                await session.append(UserSaid(content=f"number {number}"), ModelSaid(content=(call,)))
+                await session.append(ToolReturned(call_id=f"c{number}", name="run", content=result))
+                await session.append(ModelSaid(content=f"It says {KEY}."))
+                fitted = await session.fit()
+                assert check_chat(fitted.to_openai()) == []
+                sent += repr(fitted.to_openai())
+            again = await Session.open(store, "a", **small)
+            assert (await again.fit()).facts == fitted.facts
+            stored = repr(await session.events())
+        assert f"key {SHOWN} ends\\n" in sent
+        assert KEY not in sent + stored
+        assert PEM[60:100] not in sent + stored
+
+    asyncio.run(main())
+
+
+# ── whatever comes ───────────────────────────────────────────────────────────────────────────────────────
+
+FRAGMENTS = [
+    *SECRETS.values(),
+    *(place.format(secret) for place, secret in NAMED.values()),
+    *HARMLESS[:18],
+    PEM[:300],
+    PEM[200:],
+    *[
+        "sk-",
+        "eyJ",
+        "://",
+        ":",
+        "=",
+        "@",
+        "%",
+        "%3A",
+        "%3D",
+        "%40",
+        "%2F%2F",
+        "api_key=",
+        "password=",
+        "Bearer",
+        "Authorization:",
+        "-----BEGIN",
+        "PRIVATE",
+        "KEY-----",
+    ],
+    *[
+        "\\n",
+        "\\",
+        '"',
+        "'",
+        "[",
+        "]",
+        " ",
+        "\n",
+        ";",
+        "…",
+        "[foveal: redacted password …]",
+        "1234567",
+        "AA",
+        "x",
+        "_",
+        "-",
+    ],
+]
+
+
+@given(st.lists(st.sampled_from(FRAGMENTS) | st.text(max_size=6), max_size=8).map("".join))
+def test_what_was_scrubbed_once_stays_as_it_is(text: str) -> None:
+    once = scrub(text)
+    assert scrub(once) is once
+    assert scrub(text) == once
+
+
+@given(
+    st.recursive(
+        st.sampled_from(FRAGMENTS) | st.text(max_size=6),
+        lambda inner: (
+            st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(FRAGMENTS), inner, max_size=3)
+        ),
+        max_leaves=6,
+    )
+)
+def test_scrubbed_json_is_json_of_the_same_form(value: Any) -> None:
+    text = json.dumps(value)
+    once = scrub_json(text)
+    assert scrub_json(once) is once
+    assert shape(once) == shape(text)
+
+
+def shape(text: str) -> str:
+    """A JSON text with nothing but "" in it; fields that have the same name are still as many."""
+    return repr(_emptied(json.loads(text, object_pairs_hook=tuple)))
+
+
+def _emptied(value: Any) -> Any:
+    return type(value)(map(_emptied, value)) if isinstance(value, list | tuple) else ""
+
+
+MEGABYTE = 1_000_000
+HOSTILE = (
+    "sk-", "-eyJ", "eyJaaaaaaaa.", "://a:", "://a:b", ":", "=", "api_key: ", "token:a", "a_", "--a-",
+    ".aaaaaa", "A",
+    "xoxb-", "github_pat_", "hf_", "1:", "-----BEGIN PRIVATE KEY-----", "-----END PRIVATE KEY-----", "-----BEGIN ",
+    "LS0tLS1CRUdJTi", "bearer+", "Authorization,a+", "password=", "pwd=a ", "%3A%2F%2Fa%3A",
+    "\\", '"', '{"a":', "hooks/", "\n",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("unit", HOSTILE)
+def test_a_megabyte_of_bait_is_read_in_linear_time(unit: str) -> None:
+    """A quadratic search would take hours over this."""
+    bait = f"{PEM[:40]}{unit * (MEGABYTE // len(unit))}("
+    assert len(scrub(bait)) <= 3 * len(bait)
+    inner = unit * (MEGABYTE // 10 // len(unit))
+    assert len(scrub_json(f'["{inner}", "{KEY}"]')) <= MEGABYTE
+
+
+def test_ten_megabytes_are_read_as_one_text() -> None:
+    text = "the quick brown fox: jumps = over_the lazy-dog. " * 210_000
+    assert scrub(text) is text
+    assert scrub(text + KEY) == text + SHOWN

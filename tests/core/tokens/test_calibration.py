@@ -1,0 +1,242 @@
+"""What the provider will report: learned from what it reported, and never poisoned by a stray figure."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from foveal.core.tokens.calibration import Calibration
+from foveal.core.tokens.counter import Counter, counter
+from foveal.errors import BadSetting
+from support.paths import RECORDED
+
+DATA = RECORDED
+
+
+def conversation(
+    *, ratio: float, overhead: int, calls: int = 20, start: int = 500
+) -> Iterator[tuple[int, int]]:
+    """Units and reported tokens of calls whose history grows."""
+    chance = random.Random(3)
+    units = start
+    for _ in range(calls):
+        yield units, overhead + round(ratio * units)
+        units += chance.randint(100, 3000)
+
+
+def after(calls: Iterator[tuple[int, int]], start: Calibration | None = None) -> Calibration:
+    calibration = start or Calibration()
+    for units, reported in calls:
+        calibration = calibration.observe(units, reported)
+    return calibration
+
+
+def test_before_any_report_tokens_are_units_and_the_bound_is_wide() -> None:
+    fresh = Calibration()
+    assert (fresh.ratio, fresh.measured, fresh.overhead, fresh.tokens(1000)) == (1.0, False, 0, 1000)
+    assert fresh.upper(1000) > 1300
+    assert Calibration(ratio=1.25).tokens(1000) == 1250
+
+
+@pytest.mark.parametrize("ratio", [0.8, 1.0, 1.1, 1.35, 1.9])
+@pytest.mark.parametrize("overhead", [0, 300, 15_000])
+def test_ratio_and_overhead_are_learned(ratio: float, overhead: int) -> None:
+    learned = after(conversation(ratio=ratio, overhead=overhead))
+    assert learned.measured
+    assert learned.ratio == pytest.approx(ratio, rel=0.03)
+    assert learned.tokens(50_000) == pytest.approx(overhead + ratio * 50_000, rel=0.03)
+    assert abs(learned.overhead - overhead) < 0.05 * learned.at_tokens
+
+
+def test_the_prediction_is_anchored_at_the_newest_report() -> None:
+    learned = Calibration().observe(1000, 17_000)
+    assert (learned.tokens(1000), learned.tokens(1200), learned.overhead) == (17_000, 17_200, 16_000)
+
+
+def test_a_first_report_below_the_ratio_lowers_the_ratio_since_no_overhead_is_negative() -> None:
+    learned = Calibration(ratio=1.2).observe(10_000, 9000)
+    assert (learned.ratio, learned.overhead) == (0.9, 0)
+
+
+def test_the_ratio_is_clamped() -> None:
+    assert after(conversation(ratio=6, overhead=0, calls=40)).ratio <= 2.0
+    assert after(conversation(ratio=0.1, overhead=5000, calls=40)).ratio >= 0.5
+    for ratio in (0.4, 2.1, math.nan):
+        with pytest.raises(BadSetting, match=r"from 0\.5 to 2\.0"):
+            Calibration(ratio=ratio)
+
+
+def test_only_the_first_change_may_move_the_ratio_by_more_than_a_tenth() -> None:
+    first = Calibration().observe(1000, 1000)
+    hot = first.observe(11_000, 16_000)
+    assert hot.ratio > 1.4
+    later = hot.observe(111_000, 100_000)
+    assert later.ratio == pytest.approx(hot.ratio * 0.9)
+
+
+@given(st.integers(1, 200_000), st.sampled_from([0, -5, math.nan, math.inf, -math.inf, 0.2, 1e12]))
+def test_absurd_reports_are_ignored(units: int, reported: float) -> None:
+    """Acceptance 35."""
+    learned = after(conversation(ratio=1.2, overhead=400))
+    assert learned.observe(units, reported) == learned
+    assert Calibration().observe(units, reported) == Calibration()
+
+
+@pytest.mark.parametrize("units", [0, -1])
+def test_a_report_for_no_units_is_ignored(units: int) -> None:
+    assert Calibration().observe(units, 500) == Calibration()
+
+
+def test_the_report_of_another_model_is_ignored() -> None:
+    """Acceptance 36."""
+    mine = after(conversation(ratio=1.1, overhead=0), Calibration(model="deepseek-chat"))
+    assert mine.observe(5000, 9999, model="claude-sonnet-4-5") == mine
+    assert mine.observe(5000, 5600, model="deepseek-chat").at_tokens == 5600
+
+
+def test_a_count_from_before_a_compaction_does_not_poison() -> None:
+    """Acceptance 36: 150,000 tokens were reported for what are now 8,000 units."""
+    learned = after(conversation(ratio=1.1, overhead=2000, calls=40))
+    stale = learned.observe(8000, 150_000)
+    assert stale.tokens(8000) == learned.tokens(8000)
+    assert stale.observe(8000, 10_800).tokens(9000) == pytest.approx(2000 + 1.1 * 9000, rel=0.02)
+
+
+def test_a_cumulative_figure_does_not_poison() -> None:
+    """Acceptance 34: the sum over all requests so far, reported once."""
+    learned = after(conversation(ratio=1.1, overhead=2000))
+    assert learned.observe(30_000, 400_000).tokens(31_000) == learned.tokens(31_000)
+
+
+def test_three_surprises_in_a_row_are_believed_and_the_ratio_is_kept() -> None:
+    learned = after(conversation(ratio=1.1, overhead=0))
+    moved = after(iter([(20_000, 82_000), (20_500, 82_550), (21_000, 83_100)]), learned)
+    assert (moved.at_tokens, moved.ratio, moved.strikes) == (83_100, learned.ratio, 0)
+
+
+def test_smaller_requests_after_a_reduction_are_predicted_and_learned_from() -> None:
+    learned = after(conversation(ratio=1.25, overhead=3000, calls=40))
+    expected = 3000 + 1.25 * 6000
+    assert learned.tokens(6000) == pytest.approx(expected, rel=0.05)
+    assert learned.upper(6000) >= expected
+    again = learned.observe(6000, round(expected))
+    assert again.ratio == pytest.approx(1.25, rel=0.02)
+    assert again.tokens(7000) == pytest.approx(expected + 1250, rel=0.005)
+
+
+def test_the_upper_bound_narrows_with_reports_and_widens_with_errors() -> None:
+    def width(calibration: Calibration) -> float:
+        return calibration.upper(40_000) / calibration.tokens(40_000) - 1
+
+    steady = after(conversation(ratio=1.1, overhead=0))
+    shaken = after(iter([(31_000, 38_000), (32_000, 36_000), (33_000, 44_000)]), steady)
+    assert width(steady) < 0.05 < width(Calibration())
+    assert width(shaken) > 2 * width(steady)
+
+
+def test_a_new_conversation_keeps_the_ratio_and_forgets_the_anchor() -> None:
+    learned = after(conversation(ratio=1.25, overhead=9000), Calibration(model="m"))
+    again = learned.restart()
+    assert (again.measured, again.ratio, again.model) == (False, learned.ratio, "m")
+    assert again.tokens(100) == pytest.approx(learned.tokens(100), abs=1)
+    assert again.observe(300, 2300).ratio == learned.ratio
+    assert learned.restart(model="m") == again
+    assert learned.restart(model="other") == Calibration(model="other")
+
+
+calibrations = st.builds(
+    lambda ratio, overhead, calls, rest: after(
+        iter(rest), after(conversation(ratio=ratio, overhead=overhead, calls=calls))
+    ),
+    st.floats(0.3, 3),
+    st.integers(0, 30_000),
+    st.integers(0, 12),
+    st.lists(st.tuples(st.integers(-10, 200_000), st.integers(-10, 400_000)), max_size=6),
+)
+
+
+@given(calibrations, st.integers(0, 300_000))
+def test_units_is_the_inverse_of_tokens(calibration: Calibration, units: int) -> None:
+    tokens = calibration.tokens(units)
+    back = calibration.units(tokens)
+    assert back >= units
+    assert back == 0 or calibration.tokens(back) <= tokens < calibration.tokens(back + 1)
+
+
+@given(calibrations, st.integers(0, 300_000))
+def test_safe_units_keep_the_upper_bound_within_the_limit(calibration: Calibration, limit: int) -> None:
+    safe = calibration.safe_units(limit)
+    assert safe <= calibration.units(limit)
+    assert safe == 0 or calibration.upper(safe) <= limit < calibration.upper(safe + 1)
+
+
+@given(calibrations, st.integers(0, 300_000), st.integers(0, 5000))
+def test_more_units_never_mean_fewer_tokens(calibration: Calibration, units: int, more: int) -> None:
+    assert 0 <= calibration.tokens(units) <= calibration.tokens(units + more)
+    assert calibration.tokens(units) <= calibration.upper(units) <= calibration.upper(units + more)
+    assert 0.5 <= calibration.ratio <= 2.0
+
+
+@given(calibrations)
+def test_a_calibration_can_be_stored(calibration: Calibration) -> None:
+    stored = msgspec.json.encode(calibration)
+    assert msgspec.json.decode(stored, type=Calibration) == calibration
+
+
+def units_of(message: dict[str, Any], count: Counter) -> int:
+    content = message.get("content") or ""
+    texts = [content if isinstance(content, str) else json.dumps(content)]
+    calls = [call["function"] for call in message.get("tool_calls") or []]
+    texts += [text for call in calls for text in (call["name"], call["arguments"])]
+    return (
+        4 + 6 * len(calls) + sum(count.count_all([t if isinstance(t, str) else json.dumps(t) for t in texts]))
+    )
+
+
+def predictions(name: str, count: Counter) -> Iterator[tuple[int, int, int]]:
+    """Expected, upper and reported tokens of every call after the first five of its conversation."""
+    with gzip.open(DATA / f"{name}.jsonl.gz") as lines:
+        for recorded in map(json.loads, lines):
+            before = [0]
+            for message in recorded["messages"]:
+                before.append(before[-1] + units_of(message, count))
+            calibration = Calibration()
+            for index, (position, reported, *_) in enumerate(recorded["meta"].get("usage") or []):
+                units = before[position]
+                if index >= 5:
+                    yield calibration.tokens(units), calibration.upper(units), reported
+                calibration = calibration.observe(units, reported)
+
+
+def quantile(values: list[float], share: float) -> float:
+    return sorted(values)[int(share * len(values))]
+
+
+@pytest.mark.data
+@pytest.mark.skipif(not DATA.exists(), reason="the recorded conversations are not beside the checkout")
+@pytest.mark.parametrize("vocabulary", ["o200k_base", "estimate"])
+def test_recorded_prompt_sizes_are_predicted_within_2_percent_median_and_5_percent_p90(
+    vocabulary: str,
+) -> None:
+    if vocabulary != "estimate":
+        pytest.importorskip("toktok")
+    pooled: list[float] = []
+    for name in ("tau2", "miniswe", "pi", "claude_code"):
+        found = list(predictions(name, counter(vocabulary)))
+        errors = [abs(expected - reported) / reported for expected, _, reported in found]
+        covered = sum(upper >= reported for _, upper, reported in found) / len(found)
+        assert len(errors) > 100
+        assert quantile(errors, 0.5) < 0.02, name
+        assert quantile(errors, 0.9) < 0.05, name
+        assert covered > 0.97, name
+        pooled += errors
+    assert (quantile(pooled, 0.5) < 0.02, quantile(pooled, 0.9) < 0.05) == (True, True)

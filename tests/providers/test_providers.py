@@ -1,0 +1,706 @@
+"""The adapters with the real client libraries, over real HTTP, against a provider that refuses the illegal."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import traceback
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+import foveal
+from foveal import Session, UserSaid
+from foveal.core.log.events import (
+    Call,
+    Dialect,
+    ModelSaid,
+    Overflowed,
+    Thinking,
+    ToolReturned,
+    Used,
+    calls_of,
+)
+from foveal.core.view.request import Fitted
+from foveal.errors import ProviderError
+from foveal.ports import Provider, Reply, ReplyPiece
+from foveal.providers import base, cache_breakpoints, selection
+from foveal.providers.anthropic import Anthropic
+from foveal.providers.base import BaseProvider
+from foveal.providers.endpoint import Endpoint
+from foveal.providers.local.local_model import LocalModel
+from foveal.providers.openai_chat import ChatReply, OpenAIChat
+from foveal.providers.openai_responses import OpenAIResponses
+from foveal.stores import MemoryStore
+from support.provider_stand_in import Answer, StandIn, Trouble, looping
+
+SECRET = "sk-standin-4f9a8c71e2"
+WINDOW = 6_000
+DIALECTS: tuple[Dialect, ...] = ("openai_chat", "openai_responses", "anthropic")
+KINDS: dict[str, tuple[Callable[..., Provider], str, str]] = {
+    "openai_chat": (OpenAIChat, "openai/gpt-4.1", "OPENAI_API_KEY"),
+    "openai_responses": (OpenAIResponses, "openai/gpt-5.1", "OPENAI_API_KEY"),
+    "anthropic": (Anthropic, "anthropic/claude-sonnet-4-6", "ANTHROPIC_API_KEY"),
+}
+TOOLS = [
+    {
+        "name": "search",
+        "description": "Search the sources.",
+        "parameters": {
+            "type": "object",
+            "properties": {"query": {"type": "string"}},
+            "required": ["query"],
+        },
+    }
+]
+
+every_dialect = pytest.mark.parametrize("dialect", DIALECTS)
+
+
+def adapter(dialect: str, url: str, *, key: str = SECRET, window: int = WINDOW, **more: Any) -> Provider:
+    """The adapter of a dialect for a server at this address (as Anthropic's library wants it)."""
+    kind, name, variable = KINDS[dialect]
+    url = url if dialect == "anthropic" else f"{url}/v1"
+    return kind(
+        Endpoint("The Stand-in", url=url, key=key, variable=variable),
+        foveal.model(name, window=window),
+        **more,
+    )
+
+
+def run(work: Coroutine[Any, Any, Any]) -> Any:
+    return asyncio.run(work)
+
+
+async def talk(provider: Provider, request: Fitted, max_tokens: int = 300) -> tuple[list[ReplyPiece], Reply]:
+    """All that comes in answer to a request: pieces, and last of all one reply."""
+    came = [item async for item in provider.send(request, max_tokens=max_tokens)]
+    assert isinstance(came[-1], Reply)
+    pieces = [item for item in came[:-1] if isinstance(item, ReplyPiece)]
+    assert len(pieces) == len(came) - 1
+    return pieces, came[-1]
+
+
+async def take(session: Session, provider: Provider, reply: Reply) -> list[Call]:
+    """Store a reply as the agent does; the calls that are to be answered."""
+    messages = reply.message if isinstance(reply.message, list) else [reply.message]
+    events = await session.take(*messages, dialect=provider.dialect)
+    await session.observe(reply.usage)
+    said = [event.fact for event in events if isinstance(event.fact, ModelSaid)]
+    return [call for fact in said for _, call in calls_of(fact.content)]
+
+
+async def fitted(*words: str, model: str = "gpt-4.1", tools: bool = False) -> Fitted:
+    async with MemoryStore() as store:
+        session = await Session.open(store, "one", model=model)
+        await session.equip(TOOLS if tools else [])
+        await session.append(*(UserSaid(content=text) for text in words))
+        return await session.fit()
+
+
+async def fails(provider: Provider) -> ProviderError:
+    """The error with which a provider answers a harmless request."""
+    try:
+        with pytest.raises(ProviderError) as caught:
+            await talk(provider, await fitted("Hello?"))
+        return caught.value
+    finally:
+        await provider.close()
+
+
+# ── answers ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def script(number: int) -> Answer:
+    return Answer(
+        text="I look it up.", calls=(("search", {"query": "a"}), ("search", {"query": "b"})), thought="Hm."
+    )
+
+
+@every_dialect
+def test_pieces_come_first_and_the_whole_reply_last(dialect: Dialect) -> None:
+    async def work() -> None:
+        with StandIn(script=script) as standin:
+            provider = adapter(dialect, standin.anthropic, key="none")
+            pieces, reply = await talk(provider, await fitted("Find a and b.", tools=True))
+            await provider.close()
+        assert "".join(piece.text for piece in pieces if piece.sort == "text") == "I look it up."
+        assert [piece.text for piece in pieces if piece.sort == "call"] == ["search", "search"]
+        thoughts = [piece.text for piece in pieces if piece.sort == "thinking"]
+        assert thoughts == ([] if dialect == "openai_chat" else ["Hm."])
+        assert reply.stop == {"openai_chat": "tool_calls", "openai_responses": "completed"}.get(
+            dialect, "tool_use"
+        )
+        async with MemoryStore() as store:
+            session = await Session.open(store, "one", model=provider.model)
+            await session.append(UserSaid(content="Find a and b."))
+            await session.fit()
+            calls = await take(session, provider, reply)
+            assert [(call.name, json.loads(call.arguments)) for call in calls] == [
+                ("search", {"query": "a"}),
+                ("search", {"query": "b"}),
+            ]
+            used = [event.fact for event in await session.events() if isinstance(event.fact, Used)]
+            assert [fact.prompt for fact in used] == [standin.requests[0].prompt]
+            assert used[0].output > 0
+
+    run(work())
+
+
+@every_dialect
+def test_a_long_session_is_never_refused_and_mostly_cached(dialect: Dialect) -> None:
+    """Ten turns of five requests in a small window: reasoning goes back unchanged, or the stand-in would object."""
+
+    async def work() -> None:
+        with StandIn(window=WINDOW, script=looping(steps=4)) as standin:
+            provider = adapter(dialect, standin.anthropic)
+            async with MemoryStore() as store:
+                session = await Session.open(store, "long", model=provider.model)
+                await session.append(foveal.Instructed(content="Never delete anything."))
+                await session.equip(TOOLS)
+                for turn in range(10):
+                    await session.append(UserSaid(content=f"Task {turn}: find the number {turn}."))
+                    while calls := await step(session, provider):
+                        await session.append(*(result(call) for call in calls))
+                await session.close()
+            await provider.close()
+        assert standin.faults == []
+        assert len(standin.requests) == 50
+        cached = sum(request.cached for request in standin.requests)
+        assert cached > 0.5 * sum(request.prompt for request in standin.requests)
+
+    run(work())
+
+
+async def step(session: Session, provider: Provider) -> list[Call]:
+    _, reply = await talk(provider, await session.fit(), min(700, await session.max_tokens()))
+    return await take(session, provider, reply)
+
+
+def result(call: Call) -> ToolReturned:
+    lines = "\n".join(
+        f"{call.arguments}: src/module_{line}.py:{line}: value = {line * 7}" for line in range(8)
+    )
+    return ToolReturned(call_id=call.id, name=call.name, content=lines)
+
+
+def test_thinking_of_anthropic_is_kept_with_its_signature() -> None:
+    async def work() -> None:
+        with StandIn(script=script) as standin:
+            provider = adapter("anthropic", standin.anthropic)
+            _, reply = await talk(provider, await fitted("Find it.", tools=True))
+            await provider.close()
+        thought = reply.message["content"][0]
+        assert (thought["type"], thought["thinking"]) == ("thinking", "Hm.")
+        assert len(thought["signature"]) == 64
+
+    run(work())
+
+
+@every_dialect
+def test_tools_are_offered_in_the_form_of_the_dialect(dialect: Dialect) -> None:
+    async def work() -> None:
+        with StandIn() as standin:
+            provider = adapter(dialect, standin.anthropic)
+            await talk(provider, await fitted("Find it.", tools=True))
+            await provider.close()
+        schema = TOOLS[0]["parameters"]
+        about = {"name": "search", "description": "Search the sources."}
+        sent = standin.requests[0].body["tools"]
+        sent[-1].pop("cache_control", None)
+        assert (
+            sent
+            == {
+                "openai_chat": [{"type": "function", "function": {**about, "parameters": schema}}],
+                "openai_responses": [{"type": "function", **about, "parameters": schema, "strict": False}],
+                "anthropic": [{**about, "input_schema": schema}],
+            }[dialect]
+        )
+
+    run(work())
+
+
+@every_dialect
+def test_arguments_that_are_no_json_stay_what_the_model_wrote_and_the_session_goes_on(
+    dialect: Dialect,
+) -> None:
+    broken = '{"query": "unfinished'
+
+    def answers(number: int) -> Answer:
+        return Answer(calls=(("search", broken),)) if number == 1 else Answer(text="Sorry.")
+
+    async def work() -> None:
+        with StandIn(script=answers) as standin:
+            provider = adapter(dialect, standin.anthropic)
+            async with MemoryStore() as store:
+                session = await Session.open(store, "one", model=provider.model)
+                await session.equip(TOOLS)
+                await session.append(UserSaid(content="Find it."))
+                calls = await step(session, provider)
+                assert [call.arguments for call in calls] == [broken]
+                await session.append(
+                    ToolReturned(call_id=calls[0].id, content="That is not JSON.", error=True)
+                )
+                assert await step(session, provider) == []
+            await provider.close()
+        assert standin.faults == []
+
+    run(work())
+
+
+# ── the prompt cache of Anthropic ────────────────────────────────────────────────────────────────────────
+
+
+def where(body: Any) -> list[str]:
+    """The places of the marks in a request."""
+    found = ["tools" for tool in body.get("tools", []) if "cache_control" in tool]
+    system = body.get("system")
+    found += ["system" for block in system or [] if isinstance(block, dict) and "cache_control" in block]
+    for at, message in enumerate(body["messages"]):
+        if isinstance(message["content"], list):
+            found += [str(at) for block in message["content"] if "cache_control" in block]
+    return found
+
+
+def test_marks_stand_at_the_end_of_what_is_stable_and_at_the_newest_message() -> None:
+    async def work() -> None:
+        with StandIn(script=looping(steps=3)) as standin:
+            provider = adapter("anthropic", standin.anthropic, window=100_000)
+            async with MemoryStore() as store:
+                session = await Session.open(store, "one", model=provider.model)
+                await session.append(foveal.Instructed(content="Rules."), UserSaid(content="Go."))
+                await session.equip(TOOLS)
+                while calls := await step(session, provider):
+                    await session.append(*(result(call) for call in calls))
+            await provider.close()
+        assert [where(request.body) for request in standin.requests] == [
+            ["system", "0"],
+            ["system", "0", "2"],
+            ["system", "2", "4"],
+            ["system", "4", "6"],
+        ]
+
+    run(work())
+
+
+def test_there_are_never_more_than_four_marks_and_none_on_thinking() -> None:
+    mark = {"cache_control": {"type": "ephemeral"}}
+    own = [{"type": "text", "text": str(place), **mark} for place in range(3)]
+    thought = {"type": "thinking", "thinking": "Hm.", "signature": "x"}
+    messages = [{"role": "user", "content": own}, {"role": "assistant", "content": [thought]}]
+    body = cache_breakpoints.marked(
+        {"messages": messages, "system": "Rules.", "tools": [{"name": "a"}]}, messages
+    )
+    assert where(body) == ["system", "0", "0", "0"]
+    bare = [{"role": "user", "content": "Go."}, {"role": "assistant", "content": [thought]}]
+    assert where(cache_breakpoints.marked({"messages": bare}, [])) == ["0"]
+    assert where(cache_breakpoints.marked({"messages": bare[:1], "tools": [{"name": "a"}]}, [])) == [
+        "tools",
+        "0",
+    ]
+    assert bare[0] == {"role": "user", "content": "Go."}
+
+
+# ── what goes wrong ──────────────────────────────────────────────────────────────────────────────────────
+
+
+@every_dialect
+def test_an_overflow_is_raised_as_it_is_and_the_session_learns_the_limit_and_goes_on(
+    dialect: Dialect,
+) -> None:
+    async def work() -> None:
+        with StandIn(window=3_000, script=lambda number: Answer(text="Done.")) as standin:
+            provider = adapter(dialect, standin.anthropic, window=20_000)
+            async with MemoryStore() as store:
+                session = await Session.open(store, "one", model=provider.model)
+                for turn in range(30):
+                    await session.append(
+                        UserSaid(content=f"Task {turn}: " + "word " * 120),
+                        ModelSaid(content=f"Answer {turn}."),
+                    )
+                await session.append(UserSaid(content="Go on."))
+                refused = 0
+                while (error := await refusal(session, provider)) is not None:
+                    assert type(error).__name__ == "BadRequestError"
+                    assert await session.overflowed(error)
+                    refused += 1
+                facts = [event.fact for event in await session.events()]
+            await provider.close()
+        assert refused > 0
+        assert next(fact.limit for fact in facts if isinstance(fact, Overflowed)) == 3_000
+
+    run(work())
+
+
+async def refusal(session: Session, provider: Provider) -> Exception | None:
+    """Ask once; the error of a provider's library, None when there is an answer."""
+    try:
+        _, reply = await talk(provider, await session.fit(), 200)
+    except Exception as error:  # noqa: BLE001
+        return error
+    await take(session, provider, reply)
+    return None
+
+
+@every_dialect
+def test_a_wrong_key_is_told_with_its_variable_and_never_shown(dialect: Dialect) -> None:
+    with StandIn(key="another") as standin:
+        provider = adapter(dialect, standin.anthropic)
+        assert SECRET not in repr(provider)
+        error = run(fails(provider))
+        assert standin.attempts == 1
+    assert error.sort == "key"
+    assert f"does not accept the key in {KINDS[dialect][2]} (401)" in str(error)
+    told = "".join(traceback.format_exception(error)) + repr(error) + repr(vars(error))
+    assert SECRET not in told
+    assert SECRET[:10] not in told
+
+
+@every_dialect
+@pytest.mark.parametrize("status", [429, 500, 503, 529])
+def test_what_may_pass_is_tried_again(dialect: Dialect, status: int) -> None:
+    failing = Trouble(
+        status=status, headers=(("retry-after-ms", "10"),), body='{"error": {"message": "busy"}}'
+    )
+
+    async def work() -> None:
+        with StandIn(trouble=lambda number: failing if number <= 2 else None) as standin:
+            provider = adapter(dialect, standin.anthropic)
+            _, reply = await talk(provider, await fitted("Hello?"))
+            await provider.close()
+        assert reply.message
+        assert (standin.attempts, len(standin.requests)) == (3, 1)
+
+    run(work())
+
+
+@every_dialect
+def test_too_many_requests_are_told_with_the_wait_and_not_waited_for(dialect: Dialect) -> None:
+    body = json.dumps({"error": {"type": "rate_limit_error", "message": f"Slow down, {SECRET}!"}})
+    busy = Trouble(status=429, headers=(("retry-after", "3600"),), body=body)
+    with StandIn(trouble=lambda number: busy) as standin:
+        error = run(fails(adapter(dialect, standin.anthropic)))
+        assert standin.attempts == 1
+    assert (error.sort, "wait 3,600 s and try again" in str(error)) == ("rate", True)
+    assert SECRET not in str(error)
+
+
+@every_dialect
+def test_a_server_that_stays_broken_is_told_after_four_tries(dialect: Dialect) -> None:
+    broken = Trouble(
+        status=503, headers=(("retry-after-ms", "5"),), body='{"error": {"message": "no capacity"}}'
+    )
+    with StandIn(trouble=lambda number: broken) as standin:
+        error = run(fails(adapter(dialect, standin.anthropic)))
+        assert standin.attempts == 4
+    assert (error.sort, "503: no capacity" in str(error)) == ("server", True)
+
+
+@every_dialect
+def test_a_connection_that_breaks_in_mid_stream_is_told_with_what_had_come(dialect: Dialect) -> None:
+    drop = {"openai_chat": 2, "openai_responses": 3, "anthropic": 4}[dialect]
+    said = Answer(text="The first half and the second.")
+    with StandIn(script=lambda number: said, trouble=lambda number: Trouble(drop=drop)) as standin:
+        error = run(fails(adapter(dialect, standin.anthropic)))
+    assert error.sort == "interrupted"
+    assert error.partial == "The first half "
+    assert "broke off after 15 characters" in str(error)
+
+
+@every_dialect
+def test_a_stream_that_ends_too_early_is_no_answer(dialect: Dialect) -> None:
+    """A proxy that ends the body properly, though the model had not finished."""
+    with StandIn() as standin:
+        empty = Trouble(body=": nothing\n\n", kind="text/event-stream")
+        standin.trouble = lambda number: empty
+        error = run(fails(adapter(dialect, standin.anthropic)))
+    assert (error.sort, error.partial) == ("interrupted", "")
+
+
+@every_dialect
+@pytest.mark.parametrize(
+    "body",
+    [
+        Trouble(body="<html>Welcome to the router</html>", kind="text/html"),
+        Trouble(body='event: message_start\ndata: {"broken\n\n', kind="text/event-stream"),
+        Trouble(body='{"hello": "world"}'),
+    ],
+    ids=["html", "broken json", "other json"],
+)
+def test_what_is_not_an_answer_is_told_with_the_address(dialect: Dialect, body: Trouble) -> None:
+    with StandIn(trouble=lambda number: body) as standin:
+        error = run(fails(adapter(dialect, standin.anthropic)))
+        address = standin.anthropic
+    assert error.sort == "server"
+    assert "is not an answer" in str(error)
+    assert f"is {address}" in str(error)
+
+
+@every_dialect
+def test_a_slow_answer_is_waited_for_and_a_silent_one_is_not(dialect: Dialect) -> None:
+    with StandIn(trouble=lambda number: Trouble(delay=0.1)) as standin:
+        provider = adapter(dialect, standin.anthropic, silence=2.0)
+
+        async def work() -> Reply:
+            _, reply = await talk(provider, await fitted("Hello?"))
+            await provider.close()
+            return reply
+
+        assert run(work()).message
+        standin.trouble = lambda number: Trouble(delay=1.0)
+        error = run(fails(adapter(dialect, standin.anthropic, silence=0.3)))
+    assert error.sort in ("connection", "interrupted")
+
+
+@every_dialect
+def test_a_server_that_is_not_there_is_told_with_its_address(dialect: Dialect, monkeypatch: Any) -> None:
+    monkeypatch.setattr("foveal.providers.base.TRIES", 0)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{free.getsockname()[1]}"
+    error = run(fails(adapter(dialect, url.replace("//", "//user:hunter2@"))))
+    assert error.sort == "connection"
+    assert f"cannot be reached at {url}" in str(error)
+    assert "is its server running?" in str(error)
+    assert "hunter2" not in str(error)
+
+
+@every_dialect
+@pytest.mark.parametrize(
+    ("status", "sort", "words"),
+    [
+        (403, "key", "may not use it"),
+        (404, "refused", "has no model"),
+        (422, "refused", "refused the request (422): no such field"),
+    ],
+)
+def test_other_refusals_say_what_they_are(dialect: Dialect, status: int, sort: str, words: str) -> None:
+    trouble = Trouble(status=status, body='{"error": {"message": "no such field"}}')
+    with StandIn(trouble=lambda number: trouble) as standin:
+        error = run(fails(adapter(dialect, standin.anthropic)))
+        assert standin.attempts == 1
+    assert (error.sort, words in str(error)) == (sort, True)
+
+
+def test_an_account_without_credit_is_not_told_to_wait() -> None:
+    body = json.dumps({"error": {"message": "You exceeded your quota.", "code": "insufficient_quota"}})
+    trouble = Trouble(status=429, headers=(("retry-after-ms", "5"),), body=body)
+    with StandIn(trouble=lambda number: trouble) as standin:
+        error = run(fails(adapter("openai_chat", standin.anthropic)))
+    assert "has no credit left" in str(error)
+
+
+def test_errors_in_mid_stream_are_what_they_would_have_been_as_a_status() -> None:
+    overloaded = (
+        'event: error\ndata: {"type": "error", "error": {"type": "overloaded_error", "message": "Busy"}}\n\n'
+    )
+    failed = {"type": "response.failed", "sequence_number": 1}
+    failed |= {"response": {"error": {"code": "rate_limit_exceeded", "message": "Slow down"}}}
+    for dialect, body, sort in (
+        ("anthropic", overloaded, "server"),
+        ("openai_responses", f"event: response.failed\ndata: {json.dumps(failed)}\n\n", "rate"),
+        ("openai_chat", 'data: {"error": {"type": "server_error", "message": "Oops"}}\n\n', "server"),
+    ):
+        with StandIn() as standin:
+            trouble = Trouble(body=body, kind="text/event-stream")
+            standin.trouble = lambda number, trouble=trouble: trouble  # type: ignore[misc]
+            assert run(fails(adapter(dialect, standin.anthropic))).sort == sort
+
+
+def test_an_overflow_that_a_stream_tells_is_recognised() -> None:
+    error = {
+        "code": "context_length_exceeded",
+        "message": "Your input exceeds the context window of this model.",
+    }
+    event = {"type": "response.failed", "sequence_number": 1, "response": {"error": error}}
+    body = f"event: response.failed\ndata: {json.dumps(event)}\n\n"
+
+    async def work() -> None:
+        with StandIn(trouble=lambda number: Trouble(body=body, kind="text/event-stream")) as standin:
+            provider = adapter("openai_responses", standin.anthropic)
+            async with MemoryStore() as store:
+                session = await Session.open(store, "one", model=provider.model)
+                await session.append(UserSaid(content="Go."))
+                with pytest.raises(Exception, match="exceeds the context window") as caught:
+                    await talk(provider, await session.fit())
+                assert await session.overflowed(caught.value)
+            await provider.close()
+
+    run(work())
+
+
+def test_a_key_that_no_header_can_carry_is_refused_before_any_library_quotes_it() -> None:
+    for key in ("sk-ключ-1234567", "sk-line\nbreak-123"):
+        with pytest.raises(ProviderError, match="the key in OPENAI_API_KEY has characters") as caught:
+            Endpoint("OpenAI", url="https://api.openai.com/v1", key=key, variable="OPENAI_API_KEY")
+        assert key not in str(caught.value)
+
+
+# ── what servers do differently ──────────────────────────────────────────────────────────────────────────
+
+
+def chunk(**delta: Any) -> dict[str, Any]:
+    return {"choices": [{"index": 0, "delta": delta}]}
+
+
+def test_calls_without_numbers_or_ids_and_with_parsed_arguments_are_put_together() -> None:
+    answer = ChatReply()
+    answer.add(chunk(tool_calls=[{"id": "a", "function": {"name": "one", "arguments": {"x": 1}}}]))
+    answer.add(chunk(tool_calls=[{"id": "b", "function": {"name": "two", "arguments": ""}}]))
+    answer.add({"choices": [{"delta": {}, "finish_reason": "tool_calls"}], "usage": {"prompt_tokens": 3}})
+    calls = answer.message()["tool_calls"]
+    assert [(call["id"], call["function"]["name"], call["function"]["arguments"]) for call in calls] == [
+        ("a", "one", '{"x": 1}'),
+        ("b", "two", "{}"),
+    ]
+    assert answer.complete
+
+
+def test_what_must_be_sent_back_is_kept_and_reasoning_only_beside_calls() -> None:
+    signature = {"google": {"thought_signature": "abc"}}
+    call = {"index": 0, "id": "a", "function": {"name": "one", "arguments": "{}"}, "extra_content": signature}
+    thinking, calling = ChatReply(), ChatReply()
+    for answer in (thinking, calling):
+        assert answer.add(chunk(reasoning_content="Let me ")) == [ReplyPiece(text="Let me ", sort="thinking")]
+        answer.add(chunk(reasoning_content="see."))
+    thinking.add(chunk(content="Yes."))
+    calling.add(chunk(tool_calls=[call]))
+    assert thinking.message() == {"role": "assistant", "content": "Yes."}
+    message = calling.message()
+    assert (message["reasoning_content"], message["content"]) == ("Let me see.", None)
+    assert message["tool_calls"][0]["extra_content"] == signature
+
+
+def test_tools_in_any_form_are_understood_and_those_of_the_provider_passed_on() -> None:
+    neutral = base.for_chat(TOOLS)
+    assert base.for_chat(base.for_chat(TOOLS)) == neutral
+    assert base.for_chat(base.for_anthropic(TOOLS)) == neutral
+    assert base.for_anthropic(base.for_responses(TOOLS)) == base.for_anthropic(TOOLS)
+    own = {"type": "web_search_20250305", "name": "web_search"}
+    assert base.for_anthropic([own]) == [own]
+    assert base.names([*TOOLS, own]) == {"search"}
+
+
+# ── which model ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("name", "environment", "expected", "url"),
+    [
+        ("anthropic/claude-sonnet-4-6", {"ANTHROPIC_API_KEY": "k"}, Anthropic, "https://api.anthropic.com"),
+        ("claude-opus-4-6", {"ANTHROPIC_API_KEY": "k"}, Anthropic, "https://api.anthropic.com"),
+        ("openai/gpt-4.1", {"OPENAI_API_KEY": "k"}, OpenAIChat, "https://api.openai.com/v1"),
+        ("gpt-4.1", {"OPENAI_API_KEY": "k"}, OpenAIChat, "https://api.openai.com/v1"),
+        ("openai/x", {"OPENAI_BASE_URL": "http://10.0.0.7/v1"}, OpenAIChat, "http://10.0.0.7/v1"),
+        ("some-model", {"OPENAI_BASE_URL": "http://10.0.0.7/v1"}, OpenAIChat, "http://10.0.0.7/v1"),
+        ("responses/gpt-5.1", {"OPENAI_API_KEY": "k"}, OpenAIResponses, "https://api.openai.com/v1"),
+        (
+            "gemini/gemini-2.5-pro",
+            {"GOOGLE_API_KEY": "k"},
+            OpenAIChat,
+            "https://generativelanguage.googleapis.com",
+        ),
+        (
+            "openrouter/deepseek/deepseek-chat",
+            {"OPENROUTER_API_KEY": "k"},
+            OpenAIChat,
+            "https://openrouter.ai/api/v1",
+        ),
+        ("ollama/qwen3", {}, OpenAIChat, "http://127.0.0.1:11434/v1"),
+        ("ollama/qwen3", {"OLLAMA_HOST": "10.0.0.7:11434"}, OpenAIChat, "http://10.0.0.7:11434/v1"),
+        ("vllm/Qwen3-8B@http://10.0.0.7:8000/v1", {}, OpenAIChat, "http://10.0.0.7:8000/v1"),
+        ("llamacpp/any", {"LLAMACPP_BASE_URL": "http://h:1/v1"}, OpenAIChat, "http://h:1/v1"),
+    ],
+)
+def test_a_model_is_found_by_its_name(
+    name: str, environment: dict[str, str], expected: type, url: str
+) -> None:
+    found = selection.provider(name, environment=environment, window=9_000)
+    assert type(found) is expected
+    assert isinstance(found, BaseProvider)
+    assert found.place.url.startswith(url)
+    assert found.model.window == 9_000
+    assert found.served == name.partition("@")[0].partition("/")[2] or "/" not in name
+
+
+def test_without_a_name_the_first_key_decides_and_without_a_key_the_local_model() -> None:
+    keys = {"OPENROUTER_API_KEY": "k", "GEMINI_API_KEY": "k", "OPENAI_API_KEY": "k", "ANTHROPIC_API_KEY": "k"}
+    found = []
+    while keys:
+        found.append(selection.provider(None, environment=keys).name.partition("/")[0])
+        keys.popitem()
+    assert found == ["anthropic", "openai", "gemini", "openrouter"]
+    local = selection.provider(None, environment={"HOME": "/nowhere", "OPENAI_API_KEY": " "})
+    assert (local.name, local.model.window) == ("local/qwen2.5-coder-0.5b", 4_096)
+    assert local.model.input_price == 0.0
+    larger = selection.provider("local/qwen2.5-coder-1.5b", environment={"HOME": "/nowhere"}, window=8_192)
+    assert isinstance(larger, LocalModel)
+    assert (larger.name, larger.model.window, larger.fetched) == ("local/qwen2.5-coder-1.5b", 8_192, False)
+
+
+def test_a_server_of_your_own_is_as_good_as_a_key_and_ollama_is_not_trusted_with_more_than_its_default() -> (
+    None
+):
+    own = selection.provider(None, environment={"OPENAI_BASE_URL": "http://h:1/v1", "OPENAI_MODEL": "qwen"})
+    assert own.name == "openai/qwen"
+    assert selection.provider("ollama/qwen3", environment={}).model.window == 4_096
+    larger = {"OLLAMA_CONTEXT_LENGTH": "32768"}
+    assert selection.provider("ollama/qwen3", environment=larger).model.window == 32_768
+    assert selection.provider("ollama/qwen3", environment=larger, window=8_000).model.window == 8_000
+
+
+def test_openrouter_cuts_nothing_and_is_told_to_remember_for_claude() -> None:
+    sent = []
+    for name in ("openrouter/deepseek/deepseek-chat", "openrouter/anthropic/claude-sonnet-4.6"):
+        provider = selection.provider(name, environment={"OPENROUTER_API_KEY": "k"})
+        assert isinstance(provider, OpenAIChat)
+        sent.append(provider.options["extra_body"])
+    plugins = [{"id": "context-compression", "enabled": False}]
+    assert sent == [{"plugins": plugins}, {"plugins": plugins, "cache_control": {"type": "ephemeral"}}]
+
+
+@pytest.mark.parametrize(
+    ("name", "environment", "sort", "words"),
+    [
+        ("anthropic/claude-sonnet-4-6", {}, "key", "Anthropic needs a key: set ANTHROPIC_API_KEY"),
+        ("gemini/gemini-2.5-pro", {}, "key", "set GEMINI_API_KEY or GOOGLE_API_KEY"),
+        ("openai/gpt-4.1", {"OPENAI_API_KEY": ""}, "key", "set OPENAI_API_KEY"),
+        (
+            "watsonx/granite",
+            {},
+            "refused",
+            "no provider is known for 'watsonx/granite'; possible are anthropic/MODEL",
+        ),
+        ("openai/", {"OPENAI_API_KEY": "k"}, "refused", "names no model"),
+        ("local/gpt-7", {}, "refused", "possible are"),
+        ("local//nowhere/at/all.gguf", {}, "refused", "cannot be read (No such file or directory)"),
+        (None, {"FOVEAL_GGUF": __file__}, "refused", "is not a GGUF file"),
+        (None, {"OPENAI_BASE_URL": "http://h/v1"}, "refused", "name one, or set OPENAI_MODEL"),
+    ],
+)
+def test_what_cannot_be_is_told_with_what_can(
+    name: Any, environment: dict[str, str], sort: str, words: str
+) -> None:
+    with pytest.raises(ProviderError) as caught:
+        selection.provider(name, environment=environment)
+    assert (caught.value.sort, words in str(caught.value)) == (sort, True), str(caught.value)
+
+
+def test_thoughts_are_facts_of_their_own() -> None:
+    """What the session keeps of a reply that thinks."""
+
+    async def work() -> None:
+        with StandIn(script=script) as standin:
+            provider = adapter("anthropic", standin.anthropic)
+            async with MemoryStore() as store:
+                session = await Session.open(store, "one", model=provider.model)
+                await session.equip(TOOLS)
+                await session.append(UserSaid(content="Find it."))
+                await step(session, provider)
+                said = [event.fact for event in await session.events() if isinstance(event.fact, ModelSaid)]
+            await provider.close()
+        assert isinstance(said[0].content[0], Thinking)
+
+    run(work())

@@ -1,0 +1,523 @@
+"""Durable sessions: what was appended is there, the view after reopening is the view before, memory stays small."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from foveal.core.engine.engine import Engine
+from foveal.core.log.codec import decode, encode
+from foveal.core.log.events import (
+    AnyFact,
+    Call,
+    Compacted,
+    Dropped,
+    Event,
+    Instructed,
+    Masked,
+    ModelSaid,
+    Opened,
+    Pinned,
+    Rewound,
+    SnapshotTaken,
+    Text,
+    ToolReturned,
+    UserSaid,
+)
+from foveal.core.view.fold import effective
+from foveal.errors import BadSetting, Conflict, ContextOverflow, StoreError, UnknownHandle, UnknownSession
+from foveal.ports import Store
+from foveal.sessions.event_writer import SessionOptions
+from foveal.sessions.session import Session, events_in_memory
+from foveal.stores import open_store
+from foveal.stores.memory import MemoryStore
+from support.legality import check_anthropic, check_chat, check_responses
+
+MODEL = "gpt-4.1"
+SMALL: dict[str, Any] = {"model": MODEL, "window": 6_000, "reserve": 500, "tokenizer": "estimate"}
+
+
+def run(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    @wraps(test)
+    def wrapped(*args: Any, **kwargs: Any) -> None:
+        asyncio.run(test(*args, **kwargs))
+
+    return wrapped
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def stores(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Any]:
+    if request.param == "sqlite":
+        return lambda: open_store(tmp_path / "chats.db", durability="normal")
+    kept = MemoryStore()
+
+    class Kept:
+        async def __aenter__(self) -> MemoryStore:
+            return kept
+
+        async def __aexit__(self, *_: object) -> None: ...
+
+    return Kept
+
+
+async def talk(session: Session, turns: int, *, start: int = 0, size: int = 300) -> None:
+    """So many turns: a request, a call with a long result, an answer; fitted before each utterance."""
+    for i in range(start, start + turns):
+        await session.append(UserSaid(content=f"request {i}: look at file_{i}.py please"))
+        await session.fit()
+        call = Call(id=f"c{i}", name="read", arguments=f'{{"path": "file_{i}.py"}}')
+        await session.append(ModelSaid(content=(Text(text="I read it."), call)))
+        body = "\n".join(f"line {n} of file_{i}.py says value_{i}_{n}" for n in range(size // 10))
+        await session.append(ToolReturned(call_id=f"c{i}", content=body))
+        await session.fit()
+        await session.append(ModelSaid(content=f"file_{i}.py is fine."))
+
+
+async def whole(session: Session) -> Engine:
+    """The engine that a fold of the whole stored log gives."""
+    return Engine(*session._keeper.setup, log=await session.events())
+
+
+def shown(engine: Engine) -> list[Any]:
+    return [fact for step in engine.view.steps for fact in step.facts()]
+
+
+@run
+async def test_the_view_after_reopening_equals_the_view_before(stores: Callable[[], Any]) -> None:
+    async with stores() as store:
+        session = await Session.open(store, "demo", **SMALL)
+        await session.append(Instructed(content="Be brief."))
+        await session.pin("Never touch main.py")
+        await talk(session, 30)
+        before = (await session.fit()).facts
+    async with stores() as store:
+        again = await Session.open(store, "demo", **SMALL)
+        assert (await again.fit()).facts == before
+        assert shown(await whole(again)) == list(before)
+
+
+@run
+async def test_every_dialect_gets_a_legal_request_with_the_rules_in_it(stores: Callable[[], Any]) -> None:
+    async with stores() as store:
+        session = await Session.open(store, "demo", **SMALL)
+        await session.append(Instructed(content="Be brief."))
+        await session.pin("Never touch main.py")
+        await talk(session, 25)
+        await session.append(UserSaid(content="and now?"))
+        fitted = await session.fit()
+        assert check_chat(fitted.to_openai()) == []
+        assert check_responses(fitted.to_responses()) == []
+        assert check_anthropic(fitted.to_anthropic()) == []
+        assert "Be brief." in fitted.system
+        for messages in (fitted.to_openai(), fitted.to_responses(), (fitted.system, fitted.to_anthropic())):
+            assert "Never touch main.py" in str(messages)
+            assert "and now?" in str(messages)
+        assert fitted.tokens <= fitted.limit
+
+
+@run
+async def test_only_what_the_view_needs_is_in_memory(stores: Callable[[], Any]) -> None:
+    async with stores() as store:
+        session = await Session.open(store, "demo", **SMALL)
+        limit = events_in_memory(session._keeper.setup.model)
+        for i in range(600):
+            await session.append(UserSaid(content=f"m{i}"), ModelSaid(content=f"answer {i}"))
+            await session.fit()
+            assert session._keeper.engine is not None
+            assert len(session._keeper.engine.log) <= limit
+        assert len(await session.events()) > 1_200
+        assert shown(await whole(session)) == list((await session.fit()).facts)
+
+
+@pytest.mark.parametrize(
+    ("window", "events"), [(1_000, 100), (32_000, 320), (128_000, 1_280), (1_000_000, 2_000)]
+)
+def test_the_number_of_events_in_memory_follows_the_window(window: int, events: int) -> None:
+    from foveal.core.models.model import model
+
+    assert events_in_memory(model("x", window=window)) == events
+
+
+@run
+async def test_opening_reads_from_the_newest_point_that_the_view_needs(tmp_path: Path) -> None:
+    class Watched:
+        """A store that remembers from where it was read."""
+
+        def __init__(self, store: Store) -> None:
+            self.store = store
+            self.firsts: list[int] = []
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.store, name)
+
+        async def read(self, session: str, *, first: int = 0, last: int | None = None) -> list[Event]:
+            self.firsts.append(first)
+            return await self.store.read(session, first=first, last=last)
+
+    async with open_store(tmp_path / "chats.db", durability="normal") as store:
+        session = await Session.open(store, "demo", **SMALL)
+        await talk(session, 60)
+        last = session.last
+        watched = Watched(store)
+        again = await Session.open(watched, "demo", **SMALL)
+        await again.fit()
+        assert min(watched.firsts) > last - 100
+
+
+@run
+async def test_a_single_mask_is_undone_with_later_turns_present(stores: Callable[[], Any]) -> None:
+    async with stores() as store:
+        session = await Session.open(store, "demo", **SMALL)
+        await talk(session, 12)
+        masked = next(e for e in await session.events() if isinstance(e.fact, Masked))
+        target = masked.fact.masks[0].target
+        await talk(session, 1, start=12)
+        undone = await session.undo(masked.handle)
+        assert undone.seq == masked.seq
+        found = (await session._keeper.caught_up()).view.find(target)
+        assert found is None or found[1].level == "full"
+        assert shown(await whole(session)) == shown(await session._keeper.caught_up())
+
+
+@run
+async def test_a_compaction_is_undone_and_its_messages_are_back(stores: Callable[[], Any]) -> None:
+    async with stores() as store:
+        session = await Session.open(store, "demo", model=MODEL, window=100_000, tokenizer="estimate")
+        await talk(session, 4)
+        before = (await session.fit()).facts
+        (made,) = await session.append(Compacted(first=1, last=6, summary="They read some files."))
+        assert "They read some files." in str((await session.fit()).to_openai())
+        await session.append(UserSaid(content="later"))
+        await session.undo(made.handle)
+        assert (await session.fit()).facts == (*before, UserSaid(content="later"))
+
+
+@run
+async def test_undo_without_a_name_takes_back_the_newest_reduction(stores: Callable[[], Any]) -> None:
+    async with stores() as store:
+        session = await Session.open(store, "demo", **SMALL)
+        await session.append(UserSaid(content="hi"))
+        with pytest.raises(UnknownHandle, match="nothing"):
+            await session.undo()
+        await talk(session, 12)
+        newest = [e for e in effective(await session.events()) if isinstance(e.fact, Masked | Dropped)][-1]
+        assert (await session.undo()).seq == newest.seq
+
+
+@run
+async def test_rewinding_shows_the_session_as_it_was_and_keeps_the_log(stores: Callable[[], Any]) -> None:
+    async with stores() as store:
+        session = await Session.open(store, "demo", **SMALL)
+        await talk(session, 2)
+        at, then = session.last, (await session.fit()).facts
+        await talk(session, 10, start=2)
+        count = len(await session.events())
+        await session.rewind(at)
+        assert (await session.fit()).facts == then
+        assert isinstance((await session.events())[count].fact, Rewound)
+        with pytest.raises(UnknownHandle, match="there is no event 99999"):
+            await session.rewind(99_999)
+
+
+@run
+async def test_a_fork_goes_its_own_way_and_knows_where_it_came_from(stores: Callable[[], Any]) -> None:
+    async with stores() as store:
+        session = await Session.open(store, "demo", **SMALL)
+        await talk(session, 3)
+        at = session.last
+        await talk(session, 3, start=3)
+        fork = await session.fork("other", at=at)
+        await fork.append(UserSaid(content="elsewhere"))
+        facts = [event.fact for event in await fork.events()]
+        assert facts[: at + 1] == [event.fact for event in await session.events(last=at)]
+        assert facts[at + 1] == Opened(model=MODEL, policy="economy", origin=f"demo@{at}")
+        assert "elsewhere" not in str(await session.events())
+        assert "elsewhere" in str((await fork.fit()).to_openai())
+
+
+@run
+async def test_a_deleted_session_has_no_text_but_a_gapless_log(stores: Callable[[], Any]) -> None:
+    async with stores() as store:
+        session = await Session.open(store, "demo", **SMALL)
+        await talk(session, 3)
+        count = len(await session.events())
+        await session.delete()
+        events = await session.events()
+        assert [event.seq for event in events] == list(range(count))
+        assert "request" not in str(events)
+
+
+@run
+async def test_a_session_continues_from_another_with_its_rules_and_summary(stores: Callable[[], Any]) -> None:
+    async with stores() as store:
+        old = await Session.open(store, "old", **SMALL)
+        await old.pin("Answer in French")
+        await talk(old, 3)
+        await old.append(Compacted(first=2, last=8, summary="We had read three files."))
+        new = await Session.continue_from(store, "old", "new", **SMALL)
+        await new.append(UserSaid(content="go on"))
+        text = str((await new.fit()).to_openai())
+        assert "Answer in French" in text
+        assert "We had read three files." in text
+        assert "go on" in text
+        assert (await new.events())[0].fact == Opened(model=MODEL, policy="economy", origin="old")
+        with pytest.raises(UnknownSession):
+            await Session.continue_from(store, "nowhere", "x", **SMALL)
+
+
+@run
+async def test_a_session_that_was_never_summarised_hands_over_its_requests(stores: Callable[[], Any]) -> None:
+    async with stores() as store:
+        await talk(await Session.open(store, "old", **SMALL), 3)
+        new = await Session.continue_from(store, "old", "new", **SMALL)
+        assert "request 2: look at file_2.py" in str((await new.fit()).to_openai())
+
+
+@run
+async def test_two_sessions_on_one_log_both_get_their_messages_in(stores: Callable[[], Any]) -> None:
+    async with stores() as store:
+        one = await Session.open(store, "demo", **SMALL)
+        two = await Session.open(store, "demo", **SMALL)
+
+        async def say(session: Session, name: str) -> None:
+            for i in range(40):
+                await session.append(UserSaid(content=f"{name} {i}"))
+
+        await asyncio.gather(say(one, "one"), say(two, "two"))
+        said = [event.fact.content for event in await one.events() if isinstance(event.fact, UserSaid)]
+        assert sorted(map(str, said)) == sorted(f"{name} {i}" for name in ("one", "two") for i in range(40))
+        assert [text for text in said if str(text).startswith("one")] == [f"one {i}" for i in range(40)]
+        assert (await one.fit()).facts == (await two.fit()).facts
+
+
+@run
+async def test_a_failed_append_leaves_no_trace_in_memory(stores: Callable[[], Any]) -> None:
+    class Failing:
+        def __init__(self, store: Store) -> None:
+            self.store, self.fail = store, False
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.store, name)
+
+        async def append(self, session: str, events: Any) -> None:
+            if self.fail:
+                raise OSError("disk full")
+            await self.store.append(session, events)
+
+    async with stores() as inner:
+        store = Failing(inner)
+        session = await Session.open(store, "demo", **SMALL)
+        await session.append(UserSaid(content="first"))
+        store.fail = True
+        with pytest.raises(OSError, match="disk full"):
+            await session.append(UserSaid(content="lost"))
+        store.fail = False
+        await session.append(UserSaid(content="second"))
+        assert (await session.fit()).facts == (UserSaid(content="first"), UserSaid(content="second"))
+
+
+@run
+async def test_a_cancelled_append_is_either_there_or_not_and_the_session_goes_on(
+    stores: Callable[[], Any],
+) -> None:
+    async with stores() as store:
+        session = await Session.open(store, "demo", **SMALL)
+        for i in range(20):
+            task = asyncio.create_task(session.append(UserSaid(content=f"maybe {i}")))
+            await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        await session.append(UserSaid(content="surely"))
+        events = await session.events()
+        assert [event.seq for event in events] == list(range(len(events)))
+        assert shown(await whole(session)) == list((await session.fit()).facts)
+
+
+@run
+async def test_usage_is_added_up_and_survives_reopening(stores: Callable[[], Any]) -> None:
+    async with stores() as store:
+        session = await Session.open(store, "demo", **SMALL)
+        await talk(session, 40)
+        for _ in range(3):
+            await session.append(UserSaid(content="x"))
+            await session.fit()
+            await session.observe({"prompt_tokens": 900, "completion_tokens": 50})
+        used = await session.usage()
+        assert (used.calls, used.input, used.output) == (3, 2_700, 150)
+    async with stores() as store:
+        assert await (await Session.open(store, "demo", **SMALL)).usage() == used
+
+
+@run
+async def test_what_cannot_fit_is_an_error_with_numbers_and_nothing_is_lost(
+    stores: Callable[[], Any],
+) -> None:
+    async with stores() as store:
+        session = await Session.open(store, "demo", **SMALL)
+        await session.append(UserSaid(content="word " * 9_000))
+        with pytest.raises(ContextOverflow, match="the latest message alone takes"):
+            await session.fit()
+        assert len(await session.events()) == 2
+
+
+@run
+async def test_every_original_is_found_again_and_why_says_what_hid_it(stores: Callable[[], Any]) -> None:
+    async with stores() as store:
+        session = await Session.open(store, "demo", **SMALL)
+        await talk(session, 30)
+        first = next(e for e in await session.events() if isinstance(e.fact, ToolReturned))
+        assert await session.original(first.handle) == first.fact.content
+        assert (await session.why(first.handle)).level in ("dropped", "summarised")
+        assert any(hit.seq == first.seq for hit in await session.search("value_0_7"))
+        with pytest.raises(UnknownHandle):
+            await session.original("e99999")
+
+
+@run
+async def test_a_snapshot_is_never_sent_and_survives_every_reduction(stores: Callable[[], Any]) -> None:
+    async with stores() as store:
+        session = await Session.open(store, "demo", **SMALL)
+        handle = await session.snapshot({"commit": "abc123"}, label="git")
+        await talk(session, 30)
+        assert "abc123" not in str((await session.fit()).to_openai())
+        kept = (await session.pick([int(handle[1:])]))[0].fact
+        assert isinstance(kept, SnapshotTaken)
+        assert bytes(kept.data) == b'{"commit":"abc123"}'
+
+
+@run
+async def test_a_change_of_model_is_recorded_and_reduces_before_the_next_call(
+    stores: Callable[[], Any],
+) -> None:
+    async with stores() as store:
+        session = await Session.open(store, "demo", model=MODEL, window=100_000, tokenizer="estimate")
+        await talk(session, 20)
+        large = await session.fit()
+        smaller = await Session.open(store, "demo", **{**SMALL, "model": "gpt-4o"})
+        fitted = await smaller.fit()
+        assert fitted.tokens <= fitted.limit < large.tokens
+        models = [e.fact.model for e in await smaller.events() if isinstance(e.fact, Opened)]
+        assert models == [MODEL, "gpt-4o"]
+
+
+@run
+async def test_sessions_are_listed_with_their_newest_activity_first(stores: Callable[[], Any]) -> None:
+    async with stores() as store:
+        clock = iter(range(1_000, 2_000))
+        for name in ("a", "b"):
+            await Session.open(store, name, **SMALL, clock=lambda: float(next(clock)))
+        session = await Session.open(store, "a", **SMALL, clock=lambda: float(next(clock)))
+        await session.append(UserSaid(content="again"))
+        await session.rename("The first")
+        listed = await store.sessions()
+        assert [(info.id, info.title, info.events) for info in listed] == [
+            ("a", "The first", 2),
+            ("b", "", 1),
+        ]
+        assert listed[0].bytes > 0
+
+
+@run
+async def test_a_pin_can_be_undone(stores: Callable[[], Any]) -> None:
+    async with stores() as store:
+        session = await Session.open(store, "demo", **SMALL)
+        handle = await session.pin("rule one")
+        await session.append(UserSaid(content="hi"))
+        await session.undo(handle)
+        assert "rule one" not in str((await session.fit()).to_openai())
+        pinned = [event for event in await session.events() if isinstance(event.fact, Pinned)]
+        assert len(pinned) == 1
+
+
+@run
+async def test_messages_of_a_provider_and_its_tools_go_in_as_they_are(stores: Callable[[], Any]) -> None:
+    async with stores() as store:
+        session = await Session.open(store, "demo", **SMALL)
+        call = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+        said = [
+            {"role": "user", "content": "hi"},
+            {"role": "assistant", "content": None, "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": "c1", "content": "ok"},
+        ]
+        await session.take(*said)
+        tools = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
+        await session.equip(tools)
+        await session.equip(tools)
+        fitted = await session.fit()
+        assert fitted.to_openai()[0] == said[0]
+        assert check_chat(fitted.to_openai()) == []
+        assert fitted.tools == tools
+        assert len(await session.events()) == 5
+        with pytest.raises(BadSetting, match="take"):
+            await session.append({"role": "user", "content": "hi"})  # type: ignore[arg-type]
+
+
+@run
+async def test_a_session_that_exists_is_not_continued_into(stores: Callable[[], Any]) -> None:
+    async with stores() as store:
+        for name in ("old", "new"):
+            await talk(await Session.open(store, name, **SMALL), 1)
+        with pytest.raises(Conflict):
+            await Session.continue_from(store, "old", "new", **SMALL)
+
+
+@run
+async def test_a_writer_that_always_loses_is_told_so_and_sends_nothing_unfitted(
+    stores: Callable[[], Any],
+) -> None:
+    class Losing:
+        def __init__(self, store: Store) -> None:
+            self.store, self.lose = store, False
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.store, name)
+
+        async def append(self, session: str, events: Any) -> None:
+            if self.lose:
+                raise Conflict(session, given=events[0].seq, next_seq=events[0].seq + 1)
+            await self.store.append(session, events)
+
+    async with stores() as inner:
+        store = Losing(inner)
+        session = await Session.open(store, "demo", **SMALL)
+        await session.append(*(UserSaid(content="word " * 400) for _ in range(20)))
+        store.lose = True
+        for attempt in (session.fit(), session.rewind(2), session.append(UserSaid(content="x"))):
+            with pytest.raises(StoreError, match="conflicts in a row"):
+                await attempt
+
+
+# ── terms ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@run
+async def test_nothing_is_stored_that_did_not_go_through_the_redaction_and_tools_are_compared_after_it(
+    tmp_path: Path,
+) -> None:
+    def redact(fact: AnyFact) -> AnyFact:
+        return decode(encode(Event(0, fact)).replace(b"hunter2", b"[gone]")).fact
+
+    stored: list[Event] = []
+    terms = SessionOptions(redact=redact, watch=stored.extend)
+    async with open_store(tmp_path / "a.db") as store:
+        session = await Session.open(store, "a", model="gpt-4.1", terms=terms)
+        await session.append(UserSaid(content="the password is hunter2"))
+        await session.take({"role": "assistant", "content": "hunter2, I see"})
+        await session.pin("never say hunter2")
+        tools = [{"name": "login", "description": "with hunter2", "parameters": {}}]
+        await session.equip(tools)
+        last = session.last
+        await session.equip(tools)
+        assert session.last == last
+        fork = await session.fork("b")
+        await fork.append(UserSaid(content="hunter2 again"))
+        await session.rewind(2)
+        for id in ("a", "b"):
+            assert "hunter2" not in str(await store.read(id))
+        assert len(stored) == (await store.info("a")).events + 2
+        assert "hunter2" not in str((await session.fit()).to_openai())

@@ -1,0 +1,590 @@
+"""A session under everything that can happen to it, one thing after the other, against a plain list of facts.
+
+After every step the log is gapless and what the list says, and four views are the same: that of the session, that
+of one that was opened just now, the fold of the stored log, and the fold of the list.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import tempfile
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from foveal.core.log.events import (
+    REDUCTIONS,
+    AnyFact,
+    Call,
+    Clipped,
+    Compacted,
+    Dropped,
+    Event,
+    Instructed,
+    Mask,
+    Masked,
+    ModelSaid,
+    Opened,
+    Pinned,
+    Reverted,
+    Rewound,
+    Text,
+    ToolReturned,
+    UserSaid,
+    handle,
+)
+from foveal.core.tokens.counter import counter
+from foveal.core.tokens.message_tokens import MessageTokens
+from foveal.core.view.fold import effective, fold
+from foveal.core.view.view import View
+from foveal.errors import Conflict, ContextOverflow, StoreError, UnknownHandle
+from foveal.ports import Checkpoint, Store
+from foveal.sessions.session import Session
+from foveal.stores import SqliteStore
+from foveal.stores.memory import MemoryStore
+
+T = TypeVar("T")
+SMALL: Final[dict[str, Any]] = {
+    "model": "gpt-4.1",
+    "window": 3_000,
+    "reserve": 300,
+    "tokenizer": "estimate",
+    "policy": {"preset": "economy", "clip": {"tokens": 400}},
+}
+SESSIONS: Final = 3
+"""So many sessions at the most, forks included."""
+
+
+class Clock:
+    """Time that passes by one second with every look at it."""
+
+    def __init__(self) -> None:
+        self.now = 1_000.0
+
+    def __call__(self) -> float:
+        self.now += 1
+        return self.now
+
+
+def seen(view: View) -> tuple[Any, ...]:
+    """All of a view that a model sees, or that a later reduction depends on."""
+    return (
+        [(s.seq, s.kind, s.pinned, s.messages, s.covers, list(s.facts())) for s in view.steps],
+        {source: (shown.seq, shown.fact) for source, shown in view.asides.items()},
+        view.units,
+        view.tools,
+        (view.results, view.turns, view.dropped_messages, sorted(view.spared)),
+        sorted(step.seq for step in view.permanent),
+        [(seq, slot.ordinal) for seq, slot in sorted(view.live.items())],
+    )
+
+
+def folded(log: list[Event]) -> View:
+    return fold(log, MessageTokens(counter("estimate")))
+
+
+def words(start: str, size: int) -> str:
+    return "\n".join(f"line {n} of {start} says value_{start}_{n}" for n in range(size))
+
+
+class SessionMachine(RuleBasedStateMachine):
+    """Rules do one thing each; `facts` is the model, in which nothing is ever forgotten.
+
+    Ids of calls are used once here; what happens when they are not is a case of its own below."""
+
+    names = Bundle("names")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = Path(tempfile.mkdtemp(prefix="foveal-machine-"))
+        self.loop = asyncio.new_event_loop()
+        self.clock = Clock()
+        self.crashes = 0
+        self.number = 0
+        self.retired: list[SqliteStore] = []
+        self.facts: dict[str, list[AnyFact]] = {}
+        self.live: dict[str, Session] = {}
+        self.others: dict[str, Session] = {}
+        self.titles: dict[str, str] = {}
+        self.touched = ""
+        self.store = self._opened()
+
+    def teardown(self) -> None:
+        for store in (*self.retired, self.store):
+            self.run(store.close())
+        self.loop.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        return self.loop.run_until_complete(work)
+
+    # ── helpers ──────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def path(self) -> Path:
+        return self.folder / f"{self.crashes}.db"
+
+    def _opened(self) -> SqliteStore:
+        return SqliteStore(self.path, durability="normal", clock=self.clock)
+
+    def session(self, name: str) -> Session:
+        self.touched = name
+        if name not in self.live:
+            self.live[name] = self.open_again(name)
+        return self.live[name]
+
+    def open_again(self, name: str) -> Session:
+        return self.run(Session.open(self.store, name, clock=self.clock, **SMALL))
+
+    def log(self, name: str) -> list[Event]:
+        return [Event(seq, fact) for seq, fact in enumerate(self.facts[name])]
+
+    def view(self, name: str) -> View:
+        return folded(self.log(name))
+
+    def fresh(self) -> int:
+        self.number += 1
+        return self.number
+
+    def happened(self, name: str, *given: AnyFact, also: tuple[type, ...] = (Clipped,)) -> None:
+        """These facts were recorded, in this order, and between them none but `also`."""
+        known = self.facts[name]
+        stored = [event.fact for event in self.run(self.store.read(name))]
+        assert stored[: len(known)] == known
+        waiting = list(given)
+        for fact in stored[len(known) :]:
+            if waiting and fact == waiting[0]:
+                waiting.pop(0)
+            else:
+                assert isinstance(fact, also), fact
+        assert waiting == []
+        self.facts[name] = stored
+
+    def append(self, name: str, *facts: AnyFact) -> None:
+        session = self.session(name)
+        before = len(self.facts[name])
+        events = self.run(session.append(*facts))
+        assert [event.fact for event in events] == list(facts)
+        self.happened(name, *facts)
+        assert all(self.facts[name][event.seq] == event.fact and event.seq >= before for event in events)
+
+    def seq(self, name: str, share: float) -> int:
+        return int(share * len(self.facts[name]))
+
+    # ── talking ──────────────────────────────────────────────────────────────────────────────────────
+
+    @initialize(target=names)
+    def begin(self) -> str:
+        self.facts["first"] = [Opened(model="gpt-4.1", policy="economy")]
+        self.session("first")
+        for size in (3, 12, 12):
+            self.user_speaks("first", 2)
+            self.model_calls_tools("first", 2, 2, size)
+        return "first"
+
+    @rule(name=names, size=st.integers(1, 6))
+    def user_speaks(self, name: str, size: int) -> None:
+        self.append(name, UserSaid(content=words(f"request_{self.fresh()}", size)))
+
+    @rule(name=names, aside=st.booleans())
+    def somebody_instructs(self, name: str, aside: bool) -> None:
+        self.append(name, Instructed(content=f"Rule {self.fresh()}.", aside=aside, source="AGENTS.md"))
+
+    @rule(name=names, share=st.floats(0, 0.999))
+    def an_instruction_is_edited(self, name: str, share: float) -> None:
+        steps = [step for step in self.view(name).steps if step.kind == "instructed"]
+        if steps:
+            step = steps[int(share * len(steps))]
+            self.append(name, Instructed(content=f"New rule {self.fresh()}.", replaces=step.said.seq))
+
+    @rule(
+        name=names, calls=st.integers(1, 3), answered=st.integers(0, 3), size=st.sampled_from((0, 3, 12, 60))
+    )
+    def model_calls_tools(self, name: str, calls: int, answered: int, size: int) -> None:
+        ids = [f"c{self.fresh()}" for _ in range(calls)]
+        parts = tuple(Call(id=id, name="read", arguments=f'{{"path": "{id}.py"}}') for id in ids)
+        said = ModelSaid(content=(Text(text="I look."), *parts))
+        results = [ToolReturned(call_id=id, content=words(id, size)) for id in reversed(ids[:answered])]
+        self.append(name, said, *results)
+
+    @rule(name=names)
+    def model_answers(self, name: str) -> None:
+        self.append(name, ModelSaid(content=f"Answer {self.fresh()}."))
+
+    @rule(name=names, share=st.floats(0, 0.999), size=st.sampled_from((2, 20)))
+    def a_result_comes_late(self, name: str, share: float, size: int) -> None:
+        waiting = [c.id for e in self.log(name) for c in _calls(e.fact)]
+        if waiting:
+            id = waiting[int(share * len(waiting))]
+            self.append(name, ToolReturned(call_id=id, content=words(f"late_{id}", size)))
+
+    @rule(name=names)
+    def a_result_comes_from_nowhere(self, name: str) -> None:
+        self.append(name, ToolReturned(call_id="nobody", content="who asked?"))
+
+    @rule(name=names)
+    def a_request_is_fitted(self, name: str) -> None:
+        session = self.session(name)
+        try:
+            shown = self.run(session.fit()).facts
+        except ContextOverflow:
+            shown = None
+        self.happened(name, also=REDUCTIONS)
+        if shown is not None:
+            assert list(shown) == [fact for step in self.view(name).steps for fact in step.facts()]
+
+    # ── steering ─────────────────────────────────────────────────────────────────────────────────────
+
+    @rule(name=names)
+    def a_rule_is_pinned(self, name: str) -> None:
+        text = f"Never touch file {self.fresh()}"
+        assert self.run(self.session(name).pin(text)) == handle(len(self.facts[name]))
+        self.happened(name, Pinned(text=text))
+
+    @rule(name=names, share=st.floats(0, 0.999))
+    def a_step_is_pinned(self, name: str, share: float) -> None:
+        shown = sorted(self.view(name).seqs)
+        if shown:
+            target = shown[int(share * len(shown))]
+            self.run(self.session(name).pin(event=target))
+            self.happened(name, Pinned(target=target))
+
+    @rule(name=names, share=st.floats(0, 0.999))
+    def a_hidden_step_cannot_be_pinned(self, name: str, share: float) -> None:
+        target = self.seq(name, share)
+        if target not in self.view(name).seqs:
+            with pytest.raises(UnknownHandle):
+                self.run(self.session(name).pin(event=target))
+            self.happened(name)
+
+    @rule(name=names, share=st.floats(0, 0.999), several=st.booleans())
+    def results_are_masked(self, name: str, share: float, several: bool) -> None:
+        results = [e.seq for e in self.log(name) if isinstance(e.fact, ToolReturned)]
+        if results:
+            at = int(share * len(results))
+            chosen = results[at:] if several else results[at : at + 1]
+            masks = tuple(Mask(target=seq, text=f"[masked {handle(seq)}]") for seq in chosen)
+            self.append(name, Masked(masks=masks, reason="asked", rule="test"))
+
+    @rule(name=names, first=st.floats(0, 0.999), last=st.floats(0, 0.999))
+    def a_range_is_compacted(self, name: str, first: float, last: float) -> None:
+        low, high = sorted((self.seq(name, first), self.seq(name, last)))
+        self.append(name, Compacted(first=low, last=high, summary=f"Summary {self.fresh()}.", by="test"))
+
+    @rule(name=names, first=st.floats(0, 0.999), last=st.floats(0, 0.999))
+    def a_range_is_dropped(self, name: str, first: float, last: float) -> None:
+        low, high = sorted((self.seq(name, first), self.seq(name, last)))
+        self.append(name, Dropped(ranges=((low, high),), reason="asked", rule="test"))
+
+    @rule(name=names)
+    def the_newest_reduction_is_undone(self, name: str) -> None:
+        found = [e for e in effective(self.log(name)) if isinstance(e.fact, REDUCTIONS)]
+        session = self.session(name)
+        if found:
+            assert self.run(session.undo()).seq == found[-1].seq
+            self.happened(name, Reverted(target=found[-1].seq))
+        else:
+            with pytest.raises(UnknownHandle):
+                self.run(session.undo())
+
+    @rule(name=names, share=st.floats(0, 0.999))
+    def any_reduction_or_pin_is_undone(self, name: str, share: float) -> None:
+        counting = effective(self.log(name))
+        found = [e for e in counting if isinstance(e.fact, (*REDUCTIONS, Pinned))]
+        if found:
+            target = found[int(share * len(found))]
+            self.run(self.session(name).undo(target.handle))
+            self.happened(name, Reverted(target=target.seq))
+
+    @rule(name=names, share=st.floats(0, 0.999), recent=st.booleans())
+    def the_session_is_rewound(self, name: str, share: float, recent: bool) -> None:
+        end = len(self.facts[name])
+        to = max(0, end - 1 - int(share * 6)) if recent else self.seq(name, share)
+        self.run(self.session(name).rewind(to))
+        self.happened(name, Rewound(to=to))
+
+    @precondition(lambda self: len(self.facts) < SESSIONS)
+    @rule(target=names, name=names, share=st.floats(0, 0.999))
+    def the_session_is_forked(self, name: str, share: float) -> str:
+        at = self.seq(name, share)
+        new = f"fork {len(self.facts)}"
+        self.live[new] = self.run(self.session(name).fork(new, at=at))
+        opened = [fact for fact in self.facts[name] if isinstance(fact, Opened)][-1]
+        self.facts[new] = self.facts[name][: at + 1]
+        self.happened(new, Opened(model=opened.model, policy=opened.policy, origin=f"{name}@{at}"))
+        self.touched = new
+        return new
+
+    @rule(name=names)
+    def the_session_is_renamed(self, name: str) -> None:
+        self.titles[name] = f"title {self.fresh()}"
+        self.run(self.session(name).rename(self.titles[name]))
+
+    # ── misfortune ───────────────────────────────────────────────────────────────────────────────────
+
+    @rule()
+    def the_power_fails(self) -> None:
+        """What a killed process leaves are the files as they are at this moment; nothing is closed."""
+        old = self.path
+        self.crashes += 1
+        for end in ("", "-wal"):
+            if Path(f"{old}{end}").exists():
+                shutil.copyfile(f"{old}{end}", f"{self.path}{end}")
+        self.retired.append(self.store)
+        self.store = self._opened()
+        self.live.clear()
+        self.others.clear()
+
+    @rule()
+    def the_store_is_closed_and_opened(self) -> None:
+        self.run(self.store.close())
+        self.store = self._opened()
+        self.live.clear()
+        self.others.clear()
+
+    @rule(name=names)
+    def only_the_session_is_opened_again(self, name: str) -> None:
+        self.live.pop(name, None)
+        self.session(name)
+
+    @rule(name=names, does=st.sampled_from(("speaks", "fits", "compacts", "undoes", "rewinds", "pins")))
+    def somebody_else_is_first(self, name: str, does: str) -> None:
+        """Another session on the same log, as another process has one; ours does not know."""
+        self.session(name)
+        if name not in self.others:
+            self.others[name] = self.open_again(name)
+        other = self.others[name]
+        end = len(self.facts[name])
+        match does:
+            case "speaks":
+                self._does(name, other.append, UserSaid(content=f"me too {self.fresh()}"))
+            case "compacts":
+                fact = Compacted(first=end // 3, last=2 * end // 3, summary=f"Theirs {self.fresh()}.")
+                self._does(name, other.append, fact)
+            case "pins":
+                text = f"Their rule {self.fresh()}"
+                self.run(other.pin(text))
+                self.happened(name, Pinned(text=text))
+            case "rewinds":
+                self.run(other.rewind(max(0, end - 3)))
+                self.happened(name, Rewound(to=max(0, end - 3)))
+            case "undoes":
+                found = [e for e in effective(self.log(name)) if isinstance(e.fact, REDUCTIONS)]
+                if found:
+                    self.run(other.undo())
+                    self.happened(name, Reverted(target=found[-1].seq))
+            case _:
+                with suppress(ContextOverflow):
+                    self.run(other.fit())
+                self.happened(name, also=REDUCTIONS)
+
+    def _does(self, name: str, append: Callable[..., Coroutine[Any, Any, Any]], fact: AnyFact) -> None:
+        self.run(append(fact))
+        self.happened(name, fact)
+
+    @rule(name=names)
+    def both_speak_at_once(self, name: str) -> None:
+        ours = self.session(name)
+        if name not in self.others:
+            self.others[name] = self.open_again(name)
+        facts = [UserSaid(content=f"at once {self.fresh()}") for _ in range(4)]
+
+        async def act() -> None:
+            theirs = self.others[name]
+            await asyncio.gather(*(s.append(f) for s, f in zip((ours, theirs) * 2, facts, strict=True)))
+
+        self.run(act())
+        stored = [event.fact for event in self.run(self.store.read(name))]
+        assert sorted(map(str, stored[len(self.facts[name]) :])) == sorted(map(str, facts))
+        self.facts[name] = stored
+
+    # ── what always holds ────────────────────────────────────────────────────────────────────────────
+
+    @invariant()
+    def every_view_is_the_fold_of_the_log(self) -> None:
+        name = self.touched
+        if not name:
+            return
+        events = self.run(self.store.read(name))
+        assert [event.seq for event in events] == list(range(len(self.facts[name])))
+        assert [event.fact for event in events] == self.facts[name]
+        expected = seen(self.view(name))
+        assert seen(folded(events)) == expected
+        if name in self.live:
+            assert seen(self.run(self.live[name]._keeper.caught_up()).view) == expected
+        again = self.open_again(name)
+        assert seen(self.run(again._keeper.ready()).view) == expected
+        assert again.last == len(events) - 1
+
+    @invariant()
+    def the_list_of_sessions_tells_what_there_is(self) -> None:
+        if self.touched:
+            listed = {info.id: (info.events, info.title) for info in self.run(self.store.sessions())}
+            assert listed == {
+                name: (len(facts), self.titles.get(name, "")) for name, facts in self.facts.items()
+            }
+
+
+def _calls(fact: AnyFact) -> list[Call]:
+    if not isinstance(fact, ModelSaid) or isinstance(fact.content, str):
+        return []
+    return [part for part in fact.content if isinstance(part, Call)]
+
+
+TestSessionMachine = SessionMachine.TestCase
+TestSessionMachine.settings = settings(max_examples=60, stateful_step_count=25)
+
+
+# ── single cases that the machine leaves out ─────────────────────────────────────────────────────────────
+
+
+class Unkind:
+    """A store that does what it is told, except for what has been broken."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.no_checkpoints = False
+        self.always_late = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.store, name)
+
+    async def keep_checkpoint(self, session: str, checkpoint: Checkpoint) -> None:
+        if self.no_checkpoints:
+            raise StoreError("the disk is full")
+        await self.store.keep_checkpoint(session, checkpoint)
+
+    async def append(self, session: str, events: Sequence[Event]) -> None:
+        if self.always_late:
+            raise Conflict(session, given=events[0].seq, next_seq=events[0].seq + 1)
+        await self.store.append(session, events)
+
+
+def calls(id: str) -> ModelSaid:
+    return ModelSaid(content=(Call(id=id, name="read", arguments="{}"),))
+
+
+async def shown_by(session: Session) -> list[Any]:
+    return [fact for step in (await session._keeper.caught_up()).view.steps for fact in step.facts()]
+
+
+async def check(store: Store, session: Session) -> None:
+    """The session, one that is opened now, and the fold of the log show the same."""
+    expected = [fact for step in folded(await store.read(session.id)).steps for fact in step.facts()]
+    again = await Session.open(store, session.id, **SMALL)
+    assert await shown_by(again) == expected
+    assert await shown_by(session) == expected
+
+
+def test_a_result_for_a_hidden_call_stays_hidden_after_reopening_when_ids_are_used_again() -> None:
+    async def act() -> None:
+        store = MemoryStore()
+        session = await Session.open(store, "demo", **SMALL)
+        await session.append(UserSaid(content="a"), calls("call_0"), UserSaid(content="b"), calls("call_0"))
+        await session.append(UserSaid(content="c"), Dropped(ranges=((4, 4),)))
+        again = await Session.open(store, "demo", **SMALL)
+        await again.append(ToolReturned(call_id="call_0", content="for the second call"))
+        await check(store, again)
+
+    asyncio.run(act())
+
+
+@pytest.mark.parametrize("fact", [Reverted(target=4), Rewound(to=3)])
+def test_a_revert_or_rewind_that_is_appended_as_a_fact_is_folded_over_the_whole_log(fact: AnyFact) -> None:
+    async def act() -> None:
+        store = MemoryStore()
+        session = await Session.open(store, "demo", **SMALL)
+        await session.append(UserSaid(content="1"), UserSaid(content="2"), ModelSaid(content="3"))
+        await session.append(Compacted(first=1, last=2, summary="In short."))
+        await session.append(fact)
+        await check(store, session)
+
+    asyncio.run(act())
+
+
+def test_a_checkpoint_that_cannot_be_kept_does_not_make_an_append_fail() -> None:
+    async def act() -> None:
+        store = Unkind(MemoryStore())
+        session = await Session.open(store, "demo", **SMALL)
+        await session.append(UserSaid(content="1"))
+        store.no_checkpoints = True
+        await session.append(Compacted(first=1, last=1, summary="In short."))
+        await check(store, session)
+
+    asyncio.run(act())
+
+
+def test_of_facts_of_which_one_is_refused_none_is_shown() -> None:
+    async def act() -> None:
+        store = MemoryStore()
+        session = await Session.open(store, "demo", **SMALL)
+        await session.append(calls("c"), ToolReturned(call_id="c", content=(Text(text="r"),)))
+        with suppress(Exception):
+            await session.append(UserSaid(content="half"), Clipped(target=2, part=9, pieces=()))
+        await check(store, session)
+
+    asyncio.run(act())
+
+
+@pytest.mark.parametrize(
+    "fact", [Masked(masks=(Mask(target=2, part=9, text="x"),)), Clipped(target=2, part=9, pieces=())]
+)
+def test_a_reduction_of_a_part_that_does_not_exist_changes_nothing(fact: AnyFact) -> None:
+    async def act() -> None:
+        store = MemoryStore()
+        session = await Session.open(store, "demo", **SMALL)
+        await session.append(calls("c"), ToolReturned(call_id="c", content=(Text(text="r"),)))
+        before = await shown_by(session)
+        await session.append(fact)
+        assert await shown_by(session) == before
+        await check(store, session)
+
+    asyncio.run(act())
+
+
+def test_what_another_process_has_erased_is_not_shown_any_more() -> None:
+    async def act() -> None:
+        store = MemoryStore()
+        one, two = [await Session.open(store, "demo", **SMALL) for _ in range(2)]
+        await one.append(UserSaid(content="a secret"))
+        await two.fit()
+        await one.delete()
+        assert "a secret" not in str((await two.fit()).facts)
+        await two.append(UserSaid(content="more"))
+        await check(store, two)
+
+    asyncio.run(act())
+
+
+def test_an_append_that_is_always_late_is_an_error() -> None:
+    async def act() -> None:
+        store = Unkind(MemoryStore())
+        session = await Session.open(store, "demo", **SMALL)
+        store.always_late = True
+        with pytest.raises(StoreError, match="conflicts in a row"):
+            await session.append(UserSaid(content="1"))
+
+    asyncio.run(act())
+
+
+@pytest.mark.parametrize(
+    "act_on", [Session.undo, lambda session: session.rewind(1), Session.fit], ids=["undo", "rewind", "fit"]
+)
+def test_what_is_always_late_is_an_error_and_not_silently_left_out(act_on: Any) -> None:
+    async def act() -> None:
+        store = Unkind(MemoryStore())
+        session = await Session.open(store, "demo", **SMALL)
+        await session.append(*(UserSaid(content=words(f"request_{n}", 20)) for n in range(30)))
+        await session.append(Compacted(first=1, last=1, summary="In short."))
+        store.always_late = True
+        with pytest.raises(StoreError, match="conflicts in a row"):
+            await act_on(session)
+
+    asyncio.run(act())

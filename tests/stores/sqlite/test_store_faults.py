@@ -1,0 +1,442 @@
+"""The store in a file when the world is unkind: real processes, real files, real errors.
+
+FOVEAL_SOAK=1 kills ten times as often and tears at more places.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Final
+
+import apsw
+import pytest
+
+from foveal.core.log.events import Erased, Event, Noted
+from foveal.errors import StoreError, StoreUnusable
+from foveal.stores import SqliteStore, open_store
+from support.paths import SUPPORT
+from support.store_worker import SESSION, batch, event
+
+SOAK: Final = bool(os.environ.get("FOVEAL_SOAK"))
+ROUNDS: Final = 500 if SOAK else 50
+WORKER: Final = SUPPORT / "store_worker.py"
+LONGEST: Final = 60.0
+"""Seconds that any child may live."""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "chats.db"
+
+
+@contextmanager
+def worker(*args: object) -> Iterator[subprocess.Popen[bytes]]:
+    """A child, which is gone afterwards."""
+    command = [sys.executable, str(WORKER), *map(str, args)]
+    child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    try:
+        yield child
+    finally:
+        child.kill()
+        child.communicate()
+
+
+def told(*args: object) -> str:
+    """What a child says that ends by itself."""
+    with worker(*args) as child:
+        out, err = child.communicate(timeout=LONGEST)
+    assert child.returncode == 0, err.decode()
+    return out.decode().strip()
+
+
+def read(path: Path, session: str = SESSION, *, first: int = 0) -> list[Event]:
+    async def act() -> list[Event]:
+        async with open_store(path) as store:
+            return await store.read(session, first=first)
+
+    return asyncio.run(act())
+
+
+def write(path: Path, first: int, last: int) -> None:
+    async def act() -> None:
+        async with open_store(path, durability="normal") as store:
+            await store.append(SESSION, [event(seq) for seq in range(first, last + 1)])
+
+    asyncio.run(act())
+
+
+def expected(first: int, last: int) -> list[Event]:
+    return [event(seq) for seq in range(first, last + 1)]
+
+
+# ── kill -9 ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(("durability", "seed"), [("full", 1), ("full", 2), ("normal", 3), ("normal", 4)])
+def test_what_was_acknowledged_survives_kill_9_at_any_moment(path: Path, durability: str, seed: int) -> None:
+    pick = random.Random(seed)
+    ends = {0}
+    acknowledged = checked = -1
+    with worker("nursery", path, durability) as nursery:
+        for nr in range(ROUNDS):
+            seconds = pick.choice((0.004, 0.02, 0.08)) * pick.random()
+            acknowledged = max(acknowledged, _one_life(nursery, seconds, opened=nr % 3 < 2))
+            if acknowledged < 0:
+                continue
+            found = read(path, first=max(checked, 0))
+            assert found == expected(max(checked, 0), found[-1].seq)
+            assert found[-1].seq >= acknowledged
+            assert found[-1].seq + 1 in _boundaries(ends, found[-1].seq + 1), "half of a batch is there"
+            checked = found[-1].seq
+    assert checked > ROUNDS / 2
+    assert read(path) == expected(0, checked)
+    assert _is_sound(path)
+
+
+def _one_life(nursery: subprocess.Popen[bytes], seconds: float, *, opened: bool) -> int:
+    """Kill a child some time after it began, or after it had opened the file; what it acknowledged last."""
+    assert nursery.stdin is not None
+    assert nursery.stdout is not None
+    nursery.stdin.write(b"go\n")
+    nursery.stdin.flush()
+    word, pid = nursery.stdout.readline().split()
+    assert word == b"child"
+    if opened:
+        assert nursery.stdout.readline() == b"open\n"
+    time.sleep(seconds)
+    os.kill(int(pid), signal.SIGKILL)
+    return _last_number(nursery.stdout)
+
+
+def _last_number(lines: IO[bytes]) -> int:
+    last = -1
+    for line in lines:
+        if line == b"ended\n":
+            return last
+        if line != b"open\n":
+            last = int(line)
+    raise AssertionError("the nursery is gone")
+
+
+def _boundaries(ends: set[int], upto: int) -> set[int]:
+    """Where batches end that begin with 0."""
+    newest = max(ends)
+    while newest < upto:
+        newest += len(batch(newest))
+        ends.add(newest)
+    return ends
+
+
+def _is_sound(path: Path) -> bool:
+    connection = apsw.Connection(str(path))
+    try:
+        return bool(connection.pragma("integrity_check") == "ok")
+    finally:
+        connection.close()
+
+
+@pytest.mark.parametrize("seed", range(20 if SOAK else 4))
+def test_an_erasure_that_is_killed_is_done_or_not_done_and_can_be_repeated(path: Path, seed: int) -> None:
+    write(path, 0, 400)
+    with worker("erase", path) as child:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"ready\n"
+        child.stdin.write(b"go\n")
+        child.stdin.flush()
+        time.sleep(0.05 * random.Random(seed).random())
+        child.kill()
+        child.wait()
+    found = read(path)
+    assert [e.seq for e in found] == list(range(401))
+    assert found == expected(0, 400) or all(isinstance(e.fact, Erased) for e in found)
+
+    async def again() -> None:
+        async with open_store(path) as store:
+            await store.erase(SESSION)
+
+    asyncio.run(again())
+    assert all(isinstance(e.fact, Erased) for e in read(path))
+    assert _is_sound(path)
+
+
+# ── several processes ────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_of_eight_processes_exactly_one_wins_each_seq(path: Path) -> None:
+    count = 100 if SOAK else 25
+    commands = [
+        [sys.executable, str(WORKER), "compete", str(path), f"process {nr}", str(count)] for nr in range(8)
+    ]
+    children = [
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) for command in commands
+    ]
+    try:
+        answers = [child.communicate(timeout=LONGEST) for child in children]
+    finally:
+        for child in children:
+            child.kill()
+            child.wait()
+    assert [err for _, err in answers if err] == []
+    found = read(path)
+    assert [e.seq for e in found] == list(range(8 * count))
+    for nr, (out, _) in enumerate(answers):
+        assert {found[int(seq)].fact for seq in out.split()} == {Noted(text=f"process {nr}")}
+        assert len(out.split()) == count
+
+
+def test_a_locked_file_is_a_clear_error_and_free_again_later(path: Path) -> None:
+    write(path, 0, 3)
+
+    async def act(holder: subprocess.Popen[bytes]) -> None:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"held\n"
+        async with SqliteStore(path, timeout=0.2) as store:
+            assert await store.read(SESSION) == expected(0, 3)
+            start = time.monotonic()
+            for first in (4, 5):
+                with pytest.raises(StoreUnusable, match="locked by another process"):
+                    await store.append(SESSION, expected(4, first))
+            assert time.monotonic() - start < LONGEST
+            holder.communicate(timeout=LONGEST)
+            await store.append(SESSION, expected(4, 4))
+
+    with worker("hold", path) as holder:
+        asyncio.run(act(holder))
+    assert read(path) == expected(0, 4)
+
+
+# ── torn files ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _with_a_log(path: Path) -> tuple[bytes, bytes]:
+    """The bytes of a database with events 0–29, and of a log beside it with events 30–59."""
+    write(path, 0, 29)
+
+    async def act() -> tuple[bytes, bytes]:
+        async with open_store(path) as store:
+            for seq in range(30, 60):
+                await store.append(SESSION, [event(seq)])
+            return path.read_bytes(), Path(f"{path}-wal").read_bytes()
+
+    return asyncio.run(act())
+
+
+def _places(size: int) -> list[int]:
+    """Where to tear: around the beginnings of frames, and anywhere."""
+    frames = [32 + nr * 4120 + off for nr in range(0, size // 4120, 7) for off in (-1, 0, 1, 24)]
+    anywhere = random.Random(11).sample(range(size), 300 if SOAK else 40)
+    return sorted({place for place in [0, 1, 31, 32, size - 1, *frames, *anywhere] if 0 <= place < size})
+
+
+def test_a_log_torn_at_any_byte_loses_nothing_that_was_copied_and_keeps_a_gapless_beginning(
+    tmp_path: Path,
+) -> None:
+    database, log = _with_a_log(tmp_path / "whole.db")
+    torn = tmp_path / "torn.db"
+    lengths: list[int] = []
+    for place in _places(len(log)):
+        torn.write_bytes(database)
+        Path(f"{torn}-wal").write_bytes(log[:place])
+        Path(f"{torn}-shm").unlink(missing_ok=True)
+        found = read(torn)
+        assert found == expected(0, len(found) - 1)
+        assert len(found) >= 30
+        write(torn, len(found), len(found) + 2)
+        assert read(torn) == expected(0, len(found) + 2)
+        lengths.append(len(found))
+    assert lengths == sorted(lengths)
+    assert lengths[0] == 30
+    assert lengths[-1] >= 58
+
+
+def test_a_log_with_other_bytes_in_it_never_hides_or_changes_what_was_before(tmp_path: Path) -> None:
+    database, log = _with_a_log(tmp_path / "whole.db")
+    torn = tmp_path / "torn.db"
+    for place in _places(len(log))[:: 1 if SOAK else 3]:
+        torn.write_bytes(database)
+        Path(f"{torn}-wal").write_bytes(log[:place] + bytes([log[place] ^ 0xFF]) + log[place + 1 :])
+        Path(f"{torn}-shm").unlink(missing_ok=True)
+        found = read(torn)
+        assert found == expected(0, len(found) - 1)
+        assert len(found) >= 30
+
+
+def test_a_damaged_database_is_a_clear_error_or_still_right(tmp_path: Path) -> None:
+    write(tmp_path / "whole.db", 0, 200)
+    database = (tmp_path / "whole.db").read_bytes()
+    pick = random.Random(3)
+    errors = 0
+    for _ in range(200 if SOAK else 40):
+        broken = bytearray(database)
+        start = pick.randrange(len(broken))
+        broken[start : start + 64] = pick.randbytes(len(broken[start : start + 64]))
+        damaged = tmp_path / "damaged.db"
+        damaged.write_bytes(broken)
+        try:
+            found = read(damaged)
+        except StoreError:
+            errors += 1
+        else:
+            assert [e.seq for e in found] == list(range(len(found)))
+    assert errors > 0
+
+
+@pytest.mark.parametrize("size", [1, 100, 4096, 5000])
+def test_a_database_cut_short_is_a_clear_error(path: Path, size: int) -> None:
+    write(path, 0, 200)
+    path.write_bytes(path.read_bytes()[:size])
+    with pytest.raises(StoreUnusable, match=r"chats\.db (is|could)"):
+        read(path)
+
+
+# ── files that are not for us ────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_file_that_is_not_a_database_is_refused_and_not_touched(path: Path) -> None:
+    path.write_bytes(b"Dear diary, today I was not a database. " * 200)
+    before = path.read_bytes()
+    with pytest.raises(StoreUnusable, match=r"not a store.*choose another path"):
+        read(path)
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("application", [0, 0x0F055112])
+def test_the_sqlite_file_of_another_program_is_refused_and_not_touched(path: Path, application: int) -> None:
+    connection = apsw.Connection(str(path))
+    connection.execute("CREATE TABLE recipes(name)")
+    connection.pragma("application_id", application)
+    connection.pragma("user_version", 99)
+    connection.close()
+    before = path.read_bytes()
+    with pytest.raises(StoreUnusable, match="another program"):
+        read(path)
+    assert path.read_bytes() == before
+
+
+def test_a_folder_that_does_not_exist_is_named(tmp_path: Path) -> None:
+    with pytest.raises(StoreUnusable, match=r"there is no folder .*missing; make it"):
+        read(tmp_path / "missing" / "chats.db")
+    with pytest.raises(StoreUnusable, match="is a folder"):
+        read(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+# ── full disks and missing rights ────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("size", [100_000, 300_000, 1_000_000])
+def test_a_full_disk_is_a_clear_error_and_loses_nothing(path: Path, size: int) -> None:
+    write(path, 0, 5)
+    acknowledged, error, words = told("limited", path, size).split(" ", 2)
+    assert error == "StoreUnusable"
+    assert "full" in words
+    assert int(acknowledged) >= 5
+    found = read(path)
+    assert found == expected(0, len(found) - 1)
+    assert len(found) > int(acknowledged)
+    write(path, len(found), len(found) + 5)
+    assert read(path) == expected(0, len(found) + 5)
+
+
+def test_a_full_disk_of_its_own_is_a_clear_error_and_loses_nothing(tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=700k", "tmpfs", str(disk)]
+    if shutil.which("mount") is None or subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("this user may not mount a small disk")
+    try:
+        path = disk / "chats.db"
+        write(path, 0, 5)
+        acknowledged, error, words = told("limited", path, 1 << 30).split(" ", 2)
+        assert (error, "full" in words) == ("StoreUnusable", True)
+        copy = tmp_path / "copy.db"
+        for file in disk.iterdir():
+            shutil.copy(file, tmp_path / file.name.replace("chats", "copy"))
+        found = read(copy)
+        assert found == expected(0, len(found) - 1)
+        assert len(found) > int(acknowledged) >= 5
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
+@pytest.fixture
+def rights() -> Iterator[Path]:
+    """A store that everybody may use, in a folder that everybody may enter."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "chats.db"
+        write(path, 0, 3)
+        path.chmod(0o666)
+        path.parent.chmod(0o777)
+        yield path
+        path.parent.chmod(0o700)
+
+
+def test_another_user_with_rights_may_use_the_file(rights: Path) -> None:
+    assert told("somebody", rights) == "2999 fine"
+
+
+def test_a_read_only_file_is_a_clear_error(rights: Path) -> None:
+    rights.chmod(0o444)
+    assert _refused(rights, "cannot be written")
+
+
+def test_a_read_only_folder_is_a_clear_error(rights: Path) -> None:
+    rights.parent.chmod(0o555)
+    assert _refused(rights, "cannot be opened", "cannot be written", "could not be used")
+    new = rights.with_name("new.db")
+    words = told("somebody", new)
+    assert "StoreUnusable" in words
+    assert "cannot be made (Permission denied)" in words
+    assert not new.exists()
+
+
+def test_an_unreadable_file_is_a_clear_error(rights: Path) -> None:
+    rights.chmod(0o000)
+    assert _refused(rights, "cannot be read (Permission denied)")
+
+
+def _refused(path: Path, *words: str) -> bool:
+    """Whether somebody without rights is told so, in one of these ways, and nothing is lost."""
+    said = told("somebody", path)
+    assert "StoreUnusable" in said
+    assert any(word in said for word in words), said
+    path.chmod(0o600)
+    path.parent.chmod(0o700)
+    return read(path) == expected(0, 3)
+
+
+def test_a_clock_that_goes_backwards_loses_nothing(path: Path) -> None:
+    async def act() -> None:
+        times = iter([1e9, 5e8, 0.0, -1.0, 2e9])
+        async with SqliteStore(path, clock=lambda: next(times)) as store:
+            for seq in range(4):
+                await store.append("a", [Event(seq, Noted(text=str(seq)))])
+            assert [e.seq for e in await store.read("a")] == [0, 1, 2, 3]
+            assert (await store.info("a")).created == 1e9
+
+    asyncio.run(act())
+
+
+def test_a_store_that_cannot_be_opened_can_be_tried_again(path: Path) -> None:
+    async def act() -> None:
+        store = open_store(path)
+        path.write_bytes(b"no database at all" * 400)
+        with pytest.raises(StoreError):
+            await store.sessions()
+        path.unlink()
+        assert await store.sessions() == []
+        await store.close()
+
+    asyncio.run(act())

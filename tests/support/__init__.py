@@ -1,0 +1,1 @@
+"""Stand-ins, history builders and helpers that several tests share."""

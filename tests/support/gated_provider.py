@@ -1,0 +1,37 @@
+"""What tests of rooms, chats and bots share: a provider that waits to be let go on; tests that are coroutines."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import wraps
+from typing import Any, Final
+
+from foveal.ports import Reply, ReplyPiece
+from foveal.testing import Scripted
+
+DEADLINE: Final = 90.0
+"""Seconds that a test may take on a machine that is busy with others."""
+
+
+def run(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+    @wraps(test)
+    def sync(*args: Any, **kwargs: Any) -> None:
+        asyncio.run(asyncio.wait_for(test(*args, **kwargs), DEADLINE))  # type: ignore[arg-type]
+
+    return sync
+
+
+class Gated(Scripted):
+    """Answers when it is let go on."""
+
+    def __init__(self, *answers: Any, **more: Any) -> None:
+        super().__init__(*answers, **more)
+        self.asked_once = asyncio.Event()
+        self.gate = asyncio.Event()
+
+    async def send(self, request: Any, *, max_tokens: int) -> AsyncIterator[ReplyPiece | Reply]:
+        self.asked_once.set()
+        await self.gate.wait()
+        async for piece in super().send(request, max_tokens=max_tokens):
+            yield piece

@@ -1,0 +1,580 @@
+"""A provider on this machine: speaks OpenAI chat, OpenAI Responses and Anthropic messages over HTTP.
+
+    with StandIn(window=6_000) as provider:
+        client = openai.OpenAI(base_url=provider.openai, api_key="none")
+
+It refuses what a provider refuses, with the provider's own error: histories that are not legal (judged by `legal`),
+requests above the window, and reasoning that came back changed. Otherwise it gives the next answer of its script,
+with the usage that it has counted: in a vocabulary that is `ratio` times o200k, plus `hidden` tokens of its own;
+the prefix that it shares with the request before is cached. What is asked for as a stream is sent as one. With
+`trouble` it fails as providers do: an error's status, a connection that breaks off, an answer that is none.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from hashlib import sha256
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import islice
+from threading import Lock, Thread
+from time import sleep
+from typing import Any
+
+from foveal.core.tokens.counter import counter
+from support.legality import check_anthropic, check_chat, check_responses
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the model says next: calls, or the last word of its turn."""
+
+    text: str = ""
+    calls: tuple[tuple[str, Json | str], ...] = ()
+    """Name and arguments; a text is sent as it is, however wrong."""
+    thought: str = ""
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """What goes wrong with one request."""
+
+    status: int = 0
+    """An error in place of an answer."""
+    headers: tuple[tuple[str, str], ...] = ()
+    body: str = ""
+    """Sent as it is in place of the answer, with this type."""
+    kind: str = "application/json"
+    drop: int | None = None
+    """The connection breaks off after so many events."""
+    delay: float = 0.0
+    """Seconds before each event."""
+
+
+Script = Callable[[int], Answer]
+
+
+def looping(tool: str = "search", *, steps: int = 4) -> Script:
+    """Turns of `steps` utterances with one to three calls each, then an answer; for ever."""
+
+    def script(number: int) -> Answer:
+        turn, step = divmod(number - 1, steps + 1)
+        if step == steps:
+            return Answer(text=f"Turn {turn + 1} is done: the answer is {turn * 7 + 3}.")
+        calls = tuple((tool, {"query": f"part {number}.{place}"}) for place in range(1 + number % 3))
+        return Answer(text="Looking further." if step % 2 else "", calls=calls, thought=f"Thought {number}.")
+
+    return script
+
+
+@dataclass
+class Request:
+    """One request that came in, and what was said to it."""
+
+    dialect: str
+    body: Json
+    prompt: int
+    cached: int
+    faults: list[str]
+
+
+@dataclass
+class StandIn:
+    window: int = 128_000
+    script: Script = field(default_factory=looping)
+    ratio: float = 1.12
+    hidden: int = 60
+    requests: list[Request] = field(default_factory=list)
+    key: str = ""
+    """The only key that is accepted; "" accepts all."""
+    trouble: Callable[[int], Trouble | None] = lambda number: None
+    """What goes wrong with the request of this number, the first being 1."""
+    attempts: int = 0
+    """Requests that came in, answered or not."""
+
+    def __enter__(self) -> StandIn:
+        self._lock = Lock()
+        self._before = ""
+        self._answered = 0
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
+        self._server.daemon_threads = True
+        self._thread = Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *problem: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    @property
+    def anthropic(self) -> str:
+        return f"http://127.0.0.1:{self._server.server_address[1]}"
+
+    @property
+    def openai(self) -> str:
+        return f"{self.anthropic}/v1"
+
+    @property
+    def faults(self) -> list[str]:
+        """Everything that was refused, and why."""
+        return [fault for request in self.requests for fault in request.faults]
+
+    def reply(self, path: str, body: Json) -> tuple[int, Json]:
+        """Status and body of the reply to one request."""
+        dialect = _DIALECTS[path]
+        with self._lock:
+            prompt = self.hidden + round(self.ratio * sum(map(counter().count, dialect.texts(body))))
+            text = json.dumps([body.get(name) for name in ("tools", "system", "instructions")])
+            text += json.dumps(body.get("messages") or body.get("input"))
+            text = dialect.prefix(text, body)
+            shared = _alike(self._before, text) / len(text)
+            cached = dialect.cached(int(prompt * shared), body)
+            faults = dialect.check(body)
+            output = (
+                body.get("max_tokens") or body.get("max_completion_tokens") or body.get("max_output_tokens")
+            )
+            error = dialect.error(faults[0], "") if faults else None
+            if prompt + (output or 0) > self.window:
+                faults.append(f"{prompt:,} + {output or 0:,} tokens in a window of {self.window:,}")
+                error = dialect.error(*dialect.too_long(prompt, self.window))
+            self.requests.append(Request(dialect.name, body, prompt, cached, faults))
+            if error is not None:
+                return 400, error
+            self._before = text
+            self._answered += 1
+            return 200, dialect.answer(self._answered, self.script(self._answered), body, prompt, cached)
+
+    def troubled(self, path: str, bearer: str, headers: Any) -> Trouble:
+        """What goes wrong with the next request; nothing, for most."""
+        with self._lock:
+            self.attempts += 1
+            given = bearer.removeprefix("Bearer ") or headers.get("x-api-key") or ""
+            if self.key and given != self.key:
+                message = f"Incorrect API key provided: {given}. You can find yours in your settings."
+                return Trouble(status=401, body=json.dumps(_DIALECTS[path].error(message, "invalid_api_key")))
+            return self.trouble(self.attempts) or Trouble()
+
+    def _handler(self) -> type[BaseHTTPRequestHandler]:
+        standin = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+            wbufsize = -1  # head and body in one packet: two would wait for each other
+
+            def do_POST(self) -> None:
+                body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+                path = self.path.partition("?")[0]
+                trouble = standin.troubled(path, self.headers.get("authorization") or "", self.headers)
+                if trouble.status or trouble.body:
+                    self._send(trouble.status or 200, trouble.body.encode(), trouble.kind, trouble.headers)
+                    return
+                status, reply = standin.reply(path, body)
+                if status == 200 and body.get("stream"):
+                    self._stream(_DIALECTS[path].stream(reply), trouble)
+                else:
+                    self._send(status, json.dumps(reply).encode(), "application/json", ())
+
+            def _send(
+                self, status: int, payload: bytes, kind: str, headers: Iterable[tuple[str, str]]
+            ) -> None:
+                self.send_response(status)
+                self.send_header("content-type", kind)
+                self.send_header("content-length", str(len(payload)))
+                for name, value in headers:
+                    self.send_header(name, value)
+                self.end_headers()
+                self.wfile.write(payload)
+
+            def _stream(self, events: Iterator[str], trouble: Trouble) -> None:
+                self.send_response(200)
+                self.send_header("content-type", "text/event-stream")
+                self.send_header("transfer-encoding", "chunked")
+                self.end_headers()
+                with suppress(ConnectionError):  # who asked has gone
+                    for event in islice(events, trouble.drop):
+                        sleep(trouble.delay)
+                        data = event.encode()
+                        self.wfile.write(b"%x\r\n%b\r\n" % (len(data), data))
+                        self.wfile.flush()
+                    if trouble.drop is None:
+                        self.wfile.write(b"0\r\n\r\n")
+                self.close_connection = self.close_connection or trouble.drop is not None
+
+            def log_message(self, format: str, *arguments: object) -> None:
+                pass
+
+        return Handler
+
+
+# ── what the dialects share ──────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True)
+class Dialect:
+    name: str
+    texts: Callable[[Json], Iterator[str]]
+    check: Callable[[Json], list[str]]
+    cached: Callable[[int, Json], int]
+    error: Callable[[str, str], Json]
+    too_long: Callable[[int, int], tuple[str, str]]
+    answer: Callable[[int, Answer, Json, int, int], Json]
+    stream: Callable[[Json], Iterator[str]]
+    prefix: Callable[[str, Json], str] = lambda text, body: text
+    """What is compared with the request before."""
+
+
+_NOT_COUNTED = (
+    "id",
+    "type",
+    "role",
+    "tool_call_id",
+    "call_id",
+    "tool_use_id",
+    "signature",
+    "encrypted_content",
+    "status",
+)
+
+
+def _words(value: Any) -> Iterator[str]:
+    """Every text inside a JSON value that a model would read, and a little for each object."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list):
+        for item in value:
+            yield from _words(item)
+    elif isinstance(value, dict):
+        yield "{}"
+        for name, item in value.items():
+            if name not in _NOT_COUNTED:
+                yield from _words(item)
+
+
+def _texts(body: Json) -> Iterator[str]:
+    if body.get("tools"):
+        yield json.dumps(body["tools"])
+    for name in ("system", "instructions", "messages", "input"):
+        yield from _words(body.get(name) or [])
+
+
+def _alike(one: str, other: str) -> int:
+    """Characters from the start that two texts share."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((place for place, (a, b) in pairs if a != b), min(len(one), len(other)))
+
+
+def _seal(text: str) -> str:
+    """What a provider puts beside a thought to know it again."""
+    return sha256(text.encode()).hexdigest()
+
+
+def _written(arguments: Json | str) -> str:
+    return arguments if isinstance(arguments, str) else json.dumps(arguments)
+
+
+def _halves(text: str) -> tuple[str, str]:
+    return text[: len(text) // 2], text[len(text) // 2 :]
+
+
+def _event(data: Json, name: str = "") -> str:
+    return (f"event: {name}\n" if name else "") + f"data: {json.dumps(data)}\n\n"
+
+
+def _output(answer: Answer) -> int:
+    return counter().count(answer.text + answer.thought) + 20 * len(answer.calls) + 4
+
+
+# ── OpenAI ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _openai_cached(shared: int, body: Json) -> int:
+    return shared // 128 * 128 if shared >= 1024 else 0
+
+
+def _openai_error(message: str, code: str) -> Json:
+    kind = "invalid_request_error"
+    return {"error": {"message": message, "type": kind, "param": "messages", "code": code or None}}
+
+
+def _openai_too_long(prompt: int, window: int) -> tuple[str, str]:
+    message = (
+        f"This model's maximum context length is {window} tokens. However, your messages resulted in {prompt} "
+        "tokens. Please reduce the length of the messages."
+    )
+    return message, "context_length_exceeded"
+
+
+def _chat(number: int, answer: Answer, body: Json, prompt: int, cached: int) -> Json:
+    calls = [
+        {
+            "id": f"call_{number}_{place}",
+            "type": "function",
+            "function": {"name": name, "arguments": _written(arguments)},
+        }
+        for place, (name, arguments) in enumerate(answer.calls)
+    ]
+    message: Json = {"role": "assistant", "content": answer.text or None, "refusal": None, "annotations": []}
+    if calls:
+        message["tool_calls"] = calls
+    output = _output(answer)
+    reason = "tool_calls" if calls else "stop"
+    return {
+        "id": f"chatcmpl-{number}",
+        "object": "chat.completion",
+        "created": 1_760_000_000 + number,
+        "model": body["model"],
+        "choices": [{"index": 0, "message": message, "logprobs": None, "finish_reason": reason}],
+        "usage": {
+            "prompt_tokens": prompt,
+            "completion_tokens": output,
+            "total_tokens": prompt + output,
+            "prompt_tokens_details": {"cached_tokens": cached, "audio_tokens": 0},
+            "completion_tokens_details": {"reasoning_tokens": 0},
+        },
+    }
+
+
+def _responses(number: int, answer: Answer, body: Json, prompt: int, cached: int) -> Json:
+    items: list[Json] = []
+    if answer.thought:
+        thought = {"type": "summary_text", "text": answer.thought}
+        sealed = _seal(answer.thought)
+        items.append(
+            {"id": f"rs_{number}", "type": "reasoning", "summary": [thought], "encrypted_content": sealed}
+        )
+    if answer.text:
+        said = {"type": "output_text", "text": answer.text, "annotations": [], "logprobs": []}
+        frame = {"id": f"msg_{number}", "type": "message", "role": "assistant", "status": "completed"}
+        items.append({**frame, "content": [said]})
+    for place, (name, arguments) in enumerate(answer.calls):
+        frame = {"id": f"fc_{number}_{place}", "type": "function_call", "status": "completed"}
+        called = {"call_id": f"call_{number}_{place}", "name": name, "arguments": _written(arguments)}
+        items.append({**frame, **called})
+    output = _output(answer)
+    return {
+        "id": f"resp_{number}",
+        "object": "response",
+        "created_at": 1_760_000_000 + number,
+        "status": "completed",
+        "model": body["model"],
+        "output": items,
+        "parallel_tool_calls": True,
+        "tool_choice": "auto",
+        "tools": body.get("tools", []),
+        "usage": {
+            "input_tokens": prompt,
+            "input_tokens_details": {"cached_tokens": cached},
+            "output_tokens": output,
+            "output_tokens_details": {"reasoning_tokens": counter().count(answer.thought)},
+            "total_tokens": prompt + output,
+        },
+    }
+
+
+def _chat_stream(reply: Json) -> Iterator[str]:
+    frame = {name: reply[name] for name in ("id", "created", "model")} | {"object": "chat.completion.chunk"}
+    choice = reply["choices"][0]
+    message = choice["message"]
+
+    def chunk(delta: Json, reason: str | None = None) -> str:
+        return _event(
+            {**frame, "choices": [{"index": 0, "delta": delta, "finish_reason": reason}], "usage": None}
+        )
+
+    yield chunk({"role": "assistant", "content": ""})
+    for half in _halves(message["content"] or ""):
+        yield chunk({"content": half})
+    for place, call in enumerate(message.get("tool_calls") or []):
+        first, second = _halves(call["function"]["arguments"])
+        opening = {"name": call["function"]["name"], "arguments": first}
+        yield chunk({"tool_calls": [{**call, "index": place, "function": opening}]})
+        yield chunk({"tool_calls": [{"index": place, "function": {"arguments": second}}]})
+    yield chunk({}, choice["finish_reason"])
+    yield _event({**frame, "choices": [], "usage": reply["usage"]})
+    yield "data: [DONE]\n\n"
+
+
+def _responses_stream(reply: Json) -> Iterator[str]:
+    number = 0
+
+    def event(kind: str, **fields: Any) -> str:
+        nonlocal number
+        number += 1
+        return _event({"type": kind, "sequence_number": number, **fields}, kind)
+
+    yield event("response.created", response={**reply, "status": "in_progress", "output": [], "usage": None})
+    for place, item in enumerate(reply["output"]):
+        where = {"output_index": place, "item_id": item["id"]}
+        yield event("response.output_item.added", output_index=place, item=item)
+        for half in _halves(item["content"][0]["text"] if item["type"] == "message" else ""):
+            yield event("response.output_text.delta", **where, content_index=0, delta=half, logprobs=[])
+        if item["type"] == "reasoning":
+            thought = item["summary"][0]["text"]
+            yield event("response.reasoning_summary_text.delta", **where, summary_index=0, delta=thought)
+        yield event("response.output_item.done", output_index=place, item=item)
+    yield event("response.completed", response=reply)
+
+
+def _check_responses(body: Json) -> list[str]:
+    items = body["input"]
+    if isinstance(items, str):
+        return []
+    changed = [
+        f"[{index}] reasoning that was changed"
+        for index, item in enumerate(items)
+        if item.get("type") == "reasoning" and item["encrypted_content"] != _seal(item["summary"][0]["text"])
+    ]
+    return check_responses(items) + changed
+
+
+# ── Anthropic ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _anthropic_cached(shared: int, body: Json) -> int:
+    marked = "cache_control" in json.dumps(body)
+    return shared if marked and shared >= 1024 else 0
+
+
+def _unmarked(value: Any) -> Any:
+    """A request as the cache compares it: marks do not count, and a text is a list of one block."""
+    if isinstance(value, list):
+        return [_unmarked(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    kept = {name: _unmarked(item) for name, item in value.items() if name != "cache_control"}
+    if "role" in kept and isinstance(kept["content"], str):
+        kept["content"] = [{"type": "text", "text": kept["content"]}]
+    return kept
+
+
+def _anthropic_prefix(text: str, body: Json) -> str:
+    return json.dumps(_unmarked([body.get(name) for name in ("tools", "system", "messages")]))
+
+
+def _anthropic_error(message: str, code: str) -> Json:
+    return {
+        "type": "error",
+        "error": {"type": "invalid_request_error", "message": message},
+        "request_id": "req_1",
+    }
+
+
+def _anthropic_too_long(prompt: int, window: int) -> tuple[str, str]:
+    return f"prompt is too long: {prompt} tokens > {window} maximum", ""
+
+
+def _anthropic(number: int, answer: Answer, body: Json, prompt: int, cached: int) -> Json:
+    blocks: list[Json] = []
+    if answer.thought:
+        blocks.append({"type": "thinking", "thinking": answer.thought, "signature": _seal(answer.thought)})
+    if answer.text:
+        blocks.append({"type": "text", "text": answer.text})
+    for place, (name, arguments) in enumerate(answer.calls):
+        given = arguments if isinstance(arguments, dict) else {"_written": arguments}
+        blocks.append({"type": "tool_use", "id": f"toolu_{number}_{place}", "name": name, "input": given})
+    written = prompt - cached if "cache_control" in json.dumps(body) else 0
+    return {
+        "id": f"msg_{number}",
+        "type": "message",
+        "role": "assistant",
+        "model": body["model"],
+        "content": blocks,
+        "stop_reason": "tool_use" if answer.calls else "end_turn",
+        "stop_sequence": None,
+        "usage": {
+            "input_tokens": prompt - cached - written,
+            "cache_read_input_tokens": cached,
+            "cache_creation_input_tokens": written,
+            "output_tokens": _output(answer),
+        },
+    }
+
+
+_EMPTY: dict[str, Json] = {
+    "text": {"text": ""},
+    "thinking": {"thinking": "", "signature": ""},
+    "tool_use": {"input": {}},
+}
+
+
+def _deltas(block: Json) -> Iterator[Json]:
+    if block["type"] == "text":
+        yield from ({"type": "text_delta", "text": half} for half in _halves(block["text"]))
+    elif block["type"] == "thinking":
+        yield {"type": "thinking_delta", "thinking": block["thinking"]}
+        yield {"type": "signature_delta", "signature": block["signature"]}
+    else:
+        written = block["input"].get("_written", json.dumps(block["input"]))
+        yield from ({"type": "input_json_delta", "partial_json": half} for half in _halves(written))
+
+
+def _anthropic_stream(reply: Json) -> Iterator[str]:
+    def event(kind: str, **fields: Any) -> str:
+        return _event({"type": kind, **fields}, kind)
+
+    opening = {**reply, "content": [], "stop_reason": None, "usage": {**reply["usage"], "output_tokens": 1}}
+    yield event("message_start", message=opening)
+    yield event("ping")
+    for place, block in enumerate(reply["content"]):
+        yield event("content_block_start", index=place, content_block={**block, **_EMPTY[block["type"]]})
+        for delta in _deltas(block):
+            yield event("content_block_delta", index=place, delta=delta)
+        yield event("content_block_stop", index=place)
+    stopped = {"stop_reason": reply["stop_reason"], "stop_sequence": None}
+    yield event("message_delta", delta=stopped, usage={"output_tokens": reply["usage"]["output_tokens"]})
+    yield event("message_stop")
+
+
+def _check_anthropic(body: Json) -> list[str]:
+    changed = [
+        f"[{index}] thinking that was changed"
+        for index, message in enumerate(body["messages"])
+        if isinstance(message["content"], list)
+        for block in message["content"]
+        if block["type"] == "thinking" and block["signature"] != _seal(block["thinking"])
+    ]
+    return check_anthropic(body["messages"]) + changed
+
+
+def _check_chat(body: Json) -> list[str]:
+    return check_chat(body["messages"])
+
+
+_DIALECTS = {
+    "/v1/chat/completions": Dialect(
+        "openai_chat",
+        _texts,
+        _check_chat,
+        _openai_cached,
+        _openai_error,
+        _openai_too_long,
+        _chat,
+        _chat_stream,
+    ),
+    "/v1/responses": Dialect(
+        "openai_responses",
+        _texts,
+        _check_responses,
+        _openai_cached,
+        _openai_error,
+        _openai_too_long,
+        _responses,
+        _responses_stream,
+    ),
+    "/v1/messages": Dialect(
+        "anthropic",
+        _texts,
+        _check_anthropic,
+        _anthropic_cached,
+        _anthropic_error,
+        _anthropic_too_long,
+        _anthropic,
+        _anthropic_stream,
+        _anthropic_prefix,
+    ),
+}

@@ -1,0 +1,257 @@
+"""`foveal serve` as a process of its own, for tests: on a free port, in a folder of its own, ended by its pid.
+
+    with serving(provider="support.serve_process:scripted") as server:
+        httpx.get(f"{server.url}/healthz")
+
+`FOVEAL_PROVIDER=module:function` puts a provider into the process; modules of this folder can be imported there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from foveal.ports import ReplyPiece
+from foveal.testing import Scripted
+
+HERE: Final = Path(__file__).parents[1]
+DEADLINE: Final = 60.0
+"""Seconds that anything may take on a machine that is busy with other things."""
+CANARY: Final = "canary-7f3a"
+"""Words that may be seen nowhere but by those whom they are for."""
+_PASSED_ON: Final = re.compile(r"PATH|LANG|LC_\w+|TMPDIR|SYSTEMROOT|VIRTUAL_ENV|COVERAGE_\w+")
+
+
+class Answers:
+    """What a request was answered."""
+
+    def __init__(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
+        self.status = status
+        self.headers = headers
+        """Names in small letters."""
+        self.body = body
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+def ask(
+    url: str,
+    path: str,
+    *,
+    method: str = "",
+    body: Any = None,
+    headers: Mapping[str, str] | None = None,
+    token: str = "",
+) -> Answers:
+    """One request over a connection of its own; a body that is not bytes is sent as JSON."""
+    place = urlsplit(url)
+    connection = http.client.HTTPConnection(place.hostname or "", place.port, timeout=DEADLINE)
+    sent = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
+    own = {"Authorization": f"Bearer {token}"} if token else {}
+    kind = {"Content-Type": "application/json"} if sent is not None else {}
+    method = method or ("GET" if sent is None else "POST")
+    try:
+        connection.request(method, path, sent, {**kind, **own, **(headers or {})})
+        answer = connection.getresponse()
+        named = {name.lower(): value for name, value in answer.getheaders()}
+        return Answers(answer.status, named, answer.read())
+    finally:
+        connection.close()
+
+
+def raw(url: str, sent: bytes) -> bytes:
+    """What comes back for these bytes, until the server hangs up."""
+    place = urlsplit(url)
+    with socket.create_connection((place.hostname or "", place.port or 0), timeout=DEADLINE) as connection:
+        come = b""
+        with suppress(ConnectionError):  # a server that hangs up does not read what is still on its way
+            connection.sendall(sent)
+            while data := connection.recv(1 << 16):
+                come += data
+    return come
+
+
+class Server:
+    """A server that runs."""
+
+    def __init__(self, arguments: list[str], environment: Mapping[str, str], folder: Path) -> None:
+        self.folder = folder
+        self.url = ""
+        self._lines: list[str] = []
+        self._news = threading.Condition()
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "foveal.apps", "serve", "--port=0", f"--folder={folder}", *arguments],
+            env=dict(environment), cwd=folder.parent, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE, encoding="utf-8", errors="replace",
+        )  # fmt: skip
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def output(self) -> str:
+        """What it has said so far on standard error."""
+        with self._news:
+            return "".join(self._lines)
+
+    @property
+    def logged(self) -> list[dict[str, Any]]:
+        """The lines of its log."""
+        return [json.loads(line) for line in self.output.splitlines() if line.startswith("{")]
+
+    def wait_for(self, event: str, *, seconds: float = DEADLINE, **fields: Any) -> dict[str, Any]:
+        """The first line of the log about something, once it is there."""
+
+        def found() -> dict[str, Any] | None:
+            wanted = {"event": event, **fields}
+            return next((line for line in self.logged if wanted.items() <= line.items()), None)
+
+        with self._news:
+            self._news.wait_for(lambda: found() or self._process.poll() is not None, timeout=seconds)
+        line = found()
+        assert line is not None, f"no {event} {fields} in:\n{self.output}"
+        return line
+
+    def ask(self, path: str, **how: Any) -> Answers:
+        """One request."""
+        return ask(self.url, path, **how)
+
+    def kill(self) -> None:
+        """As `kill -9` does."""
+        self._signal(signal.SIGKILL)
+        self.wait()
+
+    def stop(self) -> int:
+        """As a service manager does; the exit code."""
+        self._signal(signal.SIGTERM)
+        return self.wait()
+
+    def interrupt(self) -> None:
+        """A signal, without waiting for what follows."""
+        self._signal(signal.SIGTERM)
+
+    def wait(self) -> int:
+        code = self._process.wait(timeout=DEADLINE)
+        self._reader.join(timeout=DEADLINE)
+        return code
+
+    def close(self) -> None:
+        """End it in any case, and leave nothing open."""
+        if self._process.poll() is None:
+            self._process.kill()
+        self.wait()
+        assert self._process.stderr is not None
+        self._process.stderr.close()
+
+    def _signal(self, sent: signal.Signals) -> None:
+        if self._process.poll() is None:
+            self._process.send_signal(sent)
+
+    def _read(self) -> None:
+        assert self._process.stderr is not None
+        for line in self._process.stderr:
+            with self._news:
+                self._lines.append(line)
+                self._news.notify_all()
+        with self._news:
+            self._news.notify_all()
+
+
+def environment_of(home: Path, **more: str) -> dict[str, str]:
+    """An environment without anything of this machine's user: no keys, no configuration."""
+    kept = {name: value for name, value in os.environ.items() if _PASSED_ON.fullmatch(name)}
+    return {
+        **kept,
+        "HOME": str(home),
+        "PYTHONPATH": os.pathsep.join([str(HERE), str(home)]),
+        "PYTHONUTF8": "1",
+        "NO_PROXY": "*",
+        **more,
+    }
+
+
+@contextmanager
+def serving(
+    *,
+    folder: Path | None = None,
+    window: int = 0,
+    settings: Mapping[str, Any] | None = None,
+    environment: Mapping[str, str] | None = None,
+    provider: str = "support.serve_process:scripted",
+) -> Iterator[Server]:
+    """A server that answers requests; `folder` is its own (a new one if not given), `settings` are keys of the
+    configuration, `provider` is "" for the one that the environment names. Tokens are estimated, which saves a
+    second of every start."""
+    with tempfile.TemporaryDirectory(prefix="foveal-") as place:
+        home = Path(place)
+        given = {"FOVEAL_PROVIDER": provider} if provider else {}
+        arguments = [f"--window={window}"] if window else []
+        for name, value in {"tokenizer": "estimate", **(settings or {})}.items():
+            text = str(value).lower() if isinstance(value, bool) else value
+            text = ",".join(map(str, value)) if isinstance(value, list | tuple) else text
+            arguments += ["--set", f"{name}={text}"]
+        server = Server(
+            arguments, environment_of(home, **given, **(environment or {})), folder or home / "server"
+        )
+        try:
+            server.url = server.wait_for("listening")["url"]
+            yield server
+        finally:
+            server.close()
+
+
+def until(condition: Callable[[], Any], *, seconds: float = DEADLINE) -> Any:
+    """What a condition says, once it says something."""
+    end = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < end, "it did not come about"
+        time.sleep(0.02)
+    return found
+
+
+class Echo(Scripted):
+    """Answers with the words that the user said last. When they begin with `hold`, it says a word and then waits
+    until the file that the environment calls GATE is there."""
+
+    def __init__(self, *, window: int, name: str, gate: str) -> None:
+        super().__init__(window=window, name=name)
+        self._gate = Path(gate) if gate else None
+
+    async def send(self, request: Any, *, max_tokens: int) -> Any:
+        said = [message["content"] for message in request.to_openai() if message["role"] == "user"][-1]
+        if said.startswith("hold") and self._gate is not None:
+            yield ReplyPiece(text="Well … ")
+            while not self._gate.exists():
+                await asyncio.sleep(0.02)
+        self._answers = [f"You said: {said}"]
+        async for piece in super().send(request, max_tokens=max_tokens):
+            yield piece
+
+
+def scripted(
+    name: str | None, *, environment: Mapping[str, str], window: int | None, progress: Any
+) -> Scripted:
+    """A provider for `FOVEAL_PROVIDER=support.serve_process:scripted`."""
+    if name == "broken/model":
+        raise RuntimeError(f"{CANARY}: nobody expected this")
+    return Echo(window=window or 0, name=name or "scripted/model", gate=environment.get("GATE", ""))

@@ -1,0 +1,102 @@
+"""A process with a service of its own, to be killed at a chosen moment or to speak beside another one."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+from foveal.config import load
+from foveal.core.log.events import UserSaid, text_of
+from foveal.ports import Reply, ReplyPiece
+from foveal.server import Service
+from foveal.server.inbox import Inbox
+from foveal.sessions.session import Session
+from foveal.testing import Scripted
+
+DYING = ("stored", "taken", "heard", "asked", "called", "returned", "answered")
+"""Where a process can be killed: after the message was laid down, after it was taken up, …"""
+
+
+def script() -> Scripted:
+    """An answer with a call, then the last word."""
+    return Scripted([("recall_search", {"query": "work"})], "It is done.", "It is done.", "It is done.")
+
+
+class Echo(Scripted):
+    """Says again what was said last."""
+
+    async def send(self, request: Any, *, max_tokens: int) -> AsyncIterator[ReplyPiece | Reply]:
+        last = next(fact for fact in reversed(request.facts) if isinstance(fact, UserSaid))
+        self._answers = [f"echo of {text_of(last.content)}"]
+        async for piece in super().send(request, max_tokens=max_tokens):
+            yield piece
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def kill_at(point: str, service: Service, provider: Scripted) -> None:
+    """Arrange for the end, by wrapping what is called at that moment."""
+    if point == "stored":
+        take = Inbox.take
+
+        async def taking(self: Inbox, *given: Any, **more: Any) -> Any:
+            die()
+            return await take(self, *given, **more)
+
+        Inbox.take = taking  # type: ignore[method-assign]
+    elif point == "answered":
+
+        async def done(self: Inbox, id: int, **more: Any) -> None:
+            die()
+
+        Inbox.done = done  # type: ignore[method-assign]
+    elif point == "asked":
+
+        async def send(request: Any, *, max_tokens: int) -> AsyncIterator[ReplyPiece | Reply]:
+            die()
+            yield ReplyPiece(text="")
+
+        provider.send = send  # type: ignore[method-assign]
+    else:
+        append, count = Session.append, {"taken": 0, "heard": 1, "called": 2, "returned": 2}[point]
+        seen = 0
+
+        async def appending(self: Session, *facts: Any) -> Any:
+            nonlocal seen
+            if seen == count and point != "returned":
+                die()
+            done = await append(self, *facts)
+            if seen == count:
+                die()
+            seen += 1
+            return done
+
+        Session.append = appending  # type: ignore[method-assign]
+
+
+async def main(folder: Path, what: str, name: str, count: int) -> None:
+    config = load(folder, environ={}, user_folder=folder / "nobody")
+    async with Service.open(config, folder=folder / "served", environment={}) as service:
+        provider = script() if what == "die" else Echo()
+        service.ground._providers[""] = provider
+        room = await service.tenant("default").ensure("demo")
+        if what == "die":
+            kill_at(name, service, provider)
+            await (await room.say("Do the work.", key="k")).outcome()
+            return
+        for n in range(count):
+            outcome = await (await room.say(f"{name} {n}", key=f"{name}-{n}")).outcome()
+            sys.stdout.write(f"{outcome.text}\n")
+
+
+if __name__ == "__main__":
+    asyncio.run(
+        main(Path(sys.argv[1]), sys.argv[2], sys.argv[3], int(sys.argv[4]) if len(sys.argv) > 4 else 0)
+    )

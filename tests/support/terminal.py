@@ -1,0 +1,137 @@
+"""A real terminal for tests: a process behind a pseudo-terminal, and the screen that a person would see."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import select
+import signal
+import struct
+import sys
+import termios
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import pyte
+
+CTRL_C, CTRL_D, ENTER, ESCAPE, TAB = "\x03", "\x04", "\r", "\x1b", "\t"
+
+
+class Terminal:
+    """`foveal …` in a window of so many columns and rows."""
+
+    def __init__(
+        self,
+        *args: object,
+        env: Mapping[str, str],
+        cwd: Path,
+        columns: int = 80,
+        rows: int = 24,
+        command: Sequence[str] = (sys.executable, "-m", "foveal.apps"),
+    ) -> None:
+        self.screen = pyte.HistoryScreen(columns, rows, history=100_000)
+        self.raw = b""
+        """Everything that was written to the terminal."""
+        self._stream = pyte.ByteStream(self.screen)
+        self._pid, self._file = pty.fork()
+        if self._pid == 0:
+            os.chdir(cwd)
+            os.execvpe(command[0], [*command, *map(str, args)], dict(env))
+        self.resize(columns, rows)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if problem is not None:
+            sys.stderr.write(self.text[-3000:])  # what a person would have seen
+        self.close()
+
+    def close(self) -> None:
+        if self._pid:
+            os.kill(self._pid, signal.SIGKILL)
+            os.waitpid(self._pid, 0)
+            self._pid = 0
+        os.close(self._file)
+
+    # ── what a person does ───────────────────────────────────────────────────────────────────────────
+
+    def type(self, text: str) -> None:
+        data = memoryview(text.encode())
+        while data:
+            _, writable, _ = select.select([], [self._file], [], 0.01)
+            if writable:
+                data = data[os.write(self._file, data[:4096]) :]
+            self._read(0)
+
+    def enter(self, text: str) -> None:
+        self.type(text + ENTER)
+
+    def paste(self, text: str) -> None:
+        self.type(f"\x1b[200~{text}\x1b[201~")
+
+    def resize(self, columns: int, rows: int) -> None:
+        self.screen.resize(rows, columns)
+        fcntl.ioctl(self._file, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+
+    # ── what a person sees ───────────────────────────────────────────────────────────────────────────
+
+    @property
+    def lines(self) -> list[str]:
+        """The screen as it is now."""
+        return [line.rstrip() for line in self.screen.display]
+
+    @property
+    def text(self) -> str:
+        """The screen, and all that has scrolled off it."""
+        above = (
+            "".join(line[x].data for x in range(self.screen.columns)) for line in self.screen.history.top
+        )
+        return "\n".join([*(line.rstrip() for line in above), *self.lines])
+
+    @property
+    def bottom(self) -> str:
+        """The lowest line that is not empty."""
+        return next((line for line in reversed(self.lines) if line), "")
+
+    def see(self, wanted: str | Callable[[Terminal], bool], *, seconds: float = 15.0) -> str:
+        """Wait until a text is to be seen, or something is true; all that is to be seen."""
+        until = time.monotonic() + seconds
+        while not (wanted in self.text if isinstance(wanted, str) else wanted(self)):
+            left = until - time.monotonic()
+            if left < 0 or not self._read(min(left, 0.1)):
+                raise AssertionError(f"never seen: {wanted!r}\n{self.text[-3000:]}")
+        return self.text
+
+    def ended(self, *, seconds: float = 15.0) -> int:
+        """The exit code, once the program has ended."""
+        until = time.monotonic() + seconds
+        while self._read(0.05) and time.monotonic() < until:
+            pass
+        while time.monotonic() < until:
+            pid, status = os.waitpid(self._pid, os.WNOHANG)
+            if pid:
+                self._pid = 0
+                return os.waitstatus_to_exitcode(status)
+            time.sleep(0.02)
+        raise AssertionError(f"it did not end\n{self.text[-3000:]}")
+
+    def _read(self, seconds: float) -> bool:
+        """Take in what the program writes; False when it has ended."""
+        ready, _, _ = select.select([self._file], [], [], seconds)
+        if ready:
+            try:
+                data = os.read(self._file, 65536)
+            except OSError:
+                return False
+            if not data:
+                return False
+            self.raw += data
+            self._stream.feed(data)
+        return True

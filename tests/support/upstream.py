@@ -1,0 +1,199 @@
+"""The drop-in endpoints between a real client and an upstream on this machine, all in one process.
+
+    with StandIn(window=6_000) as provider, Front(folder, openai=provider.openai) as front:
+        client = openai.OpenAI(base_url=front.openai, api_key="sk-of-the-client")
+
+`StandIn` (of `standin`) is the upstream that behaves. `Raw` is one that does not: it sends whatever bytes a script
+says, waits where it says so, and hangs up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socketserver
+import threading
+from collections.abc import Callable, Coroutine, Iterable
+from contextlib import AsyncExitStack, closing, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import monotonic, sleep
+from typing import Any, Self, TypeVar
+
+from foveal import config
+from foveal.apps.http.app import app
+from foveal.apps.http.listener import bound, listening, url_of
+from foveal.apps.http.proxy import Upstreams
+from foveal.core.log.events import Event
+from foveal.server import Service
+from foveal.server.auth_tokens import AuthTokens
+from support.threaded_server import Threaded
+
+T = TypeVar("T")
+DEADLINE = 60.0
+
+
+def until(true: Callable[[], T], *, seconds: float = DEADLINE) -> T:
+    """What a question is answered with, as soon as that is not nothing."""
+    end = monotonic() + seconds
+    while not (answer := true()):
+        assert monotonic() < end, "it did not come to be"
+        sleep(0.01)
+    return answer
+
+
+class Front(Threaded):
+    """The whole server in a thread with an event loop of its own. Tokens are estimated, unless somebody says
+    otherwise: that saves a second."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        openai: str = "",
+        anthropic: str = "",
+        environment: dict[str, str] | None = None,
+        **settings: Any,
+    ) -> None:
+        super().__init__()
+        self.folder = folder
+        self.url = ""
+        flags = {name.replace("__", "."): value for name, value in settings.items()}
+        urls = {"server.openai_url": openai, "server.anthropic_url": anthropic}
+        self._flags = {
+            "server.rate": 0,
+            "tokenizer": "estimate",
+            **flags,
+            **{name: url for name, url in urls.items() if url},
+        }
+        self._environment = environment or {}
+
+    def end(self) -> None:
+        self.loop.call_soon_threadsafe(self._stop.set)
+
+    async def serve(self) -> None:
+        self.folder.mkdir(exist_ok=True, parents=True)
+        loaded = config.load(self.folder, flags=self._flags, environ={}, user_folder=self.folder)
+        async with AsyncExitStack() as stack:
+            place = self.folder / "server"
+            opened = Service.open(loaded, folder=place, environment=self._environment)
+            self.service = await stack.enter_async_context(opened)
+            self.told: list[Any] = []
+            self.service.ground.watchers.append(self.told.append)
+            self.loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+            self.upstreams = Upstreams(self.service)
+            stack.push_async_callback(self.upstreams.close)
+            made = app(self.service, upstreams=self.upstreams, work=None)
+            listener = stack.enter_context(closing(bound("127.0.0.1", 0)))
+            self.url = url_of(listener)
+            async with listening(made, listener):
+                self.ready.set()
+                await self._stop.wait()
+
+    # ── for tests ────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def openai(self) -> str:
+        return f"{self.url}/v1"
+
+    @property
+    def port(self) -> int:
+        return int(self.url.rpartition(":")[2])
+
+    def do(self, act: Coroutine[Any, Any, T]) -> T:
+        """Do something in the server's loop."""
+        return asyncio.run_coroutine_threadsafe(act, self.loop).result(DEADLINE)
+
+    def token(self, tenant: str) -> str:
+        return self.do(AuthTokens(self.service.ground.database).create(tenant, now=0.0))[1]
+
+    def sessions(self, tenant: str = "default") -> list[str]:
+        """The ids of a tenant's sessions, the oldest first."""
+        found = self.do(self.service.tenant(tenant).store.sessions())
+        return [info.id for info in sorted(found, key=lambda info: info.created)]
+
+    def events(self, session: str, tenant: str = "default") -> list[Event]:
+        return self.do(self.service.tenant(tenant).store.read(session))
+
+
+# ── an upstream that does what it is told ────────────────────────────────────────────────────────────────
+
+
+@dataclass
+class Seen:
+    """One request that came to a `Raw` upstream."""
+
+    line: str
+    headers: dict[str, str]
+    body: bytes
+
+
+Piece = bytes | threading.Event
+"""Bytes to send, or something to wait for."""
+Script = Callable[[Seen, int], Iterable[Piece]]
+
+
+@dataclass
+class Raw:
+    """Answers each request with the pieces that its script gives for it (by its number, from 1), and hangs up."""
+
+    script: Script
+    seen: list[Seen] = field(default_factory=list)
+
+    def __enter__(self) -> Self:
+        raw = self
+
+        class Handler(socketserver.StreamRequestHandler):
+            def handle(self) -> None:
+                line = self.rfile.readline().decode().strip()
+                if not line:
+                    return
+                headers: dict[str, str] = {}
+                while text := self.rfile.readline().decode().strip():
+                    name, _, value = text.partition(":")
+                    headers[name.lower()] = value.strip()
+                seen = Seen(line, headers, self.rfile.read(int(headers.get("content-length", "0"))))
+                raw.seen.append(seen)
+                with suppress(OSError):
+                    for piece in raw.script(seen, len(raw.seen)):
+                        if isinstance(piece, bytes):
+                            self.wfile.write(piece)
+                        else:
+                            assert piece.wait(DEADLINE)
+
+        class Server(socketserver.ThreadingTCPServer):
+            daemon_threads = True
+            allow_reuse_address = True
+            request_queue_size = 256
+
+        self._server = Server(("127.0.0.1", 0), Handler)
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True
+        )
+        self._thread.start()
+        return self
+
+    def __exit__(self, *problem: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    @property
+    def anthropic(self) -> str:
+        return f"http://127.0.0.1:{self._server.server_address[1]}"
+
+    @property
+    def openai(self) -> str:
+        return f"{self.anthropic}/v1"
+
+
+def answer(
+    body: bytes, *, status: str = "200 OK", kind: str = "application/json", more: bytes = b""
+) -> bytes:
+    """A whole answer as bytes."""
+    length = f"HTTP/1.1 {status}\r\ncontent-type: {kind}\r\ncontent-length: {len(body)}\r\n".encode()
+    return length + more + b"connection: close\r\n\r\n" + body
+
+
+def stream_head(kind: str = "text/event-stream") -> bytes:
+    """How an answer begins that ends with its connection."""
+    return f"HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\nconnection: close\r\n\r\n".encode()
