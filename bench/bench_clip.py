@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final, get_args
 
 from bench.measure import Row, best_of, progress, shown
-from foveal.core.reduction.truncation import Limits, Strategy, clip
+from foveal.core.reduction import Limits, Strategy, clip
 from foveal.core.tokens.counter import counter
 
 SIZES: Final = {"10 kB": (10_000, 0.0001), "1 MB": (1_000_000, 0.001), "100 MB": (100_000_000, 0.1)}

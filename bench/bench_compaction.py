@@ -14,17 +14,12 @@ from typing import Any, Final
 from bench.bench_ledger import DATA, rows_of
 from bench.measure import Row, best_after, best_of, progress, shown
 from bench.work import AGENT, messages
+from foveal.core.compaction import Ask, CompactionOutcome, Draft, Failure, Plan, Summariser
 from foveal.core.compaction.ledger.ledger import ledger
-from foveal.core.compaction.plan import Plan
-from foveal.core.compaction.protocol import Ask, Draft, Failure
-from foveal.core.compaction.summariser import Summariser
-from foveal.core.compaction.writing import CompactionOutcome
-from foveal.core.engine.engine import Engine
-from foveal.core.engine.settings import engine_settings
-from foveal.core.engine.summary_job import SummaryJob
-from foveal.core.log.events import Event
+from foveal.core.engine import Engine, SummaryJob, engine_settings
+from foveal.core.log import Event
 from foveal.core.tokens.counter import counter
-from foveal.core.view.fold import effective
+from foveal.core.view import effective
 from foveal.core.wire.openai_chat import read
 
 EVENTS: Final = 1_000

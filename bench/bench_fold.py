@@ -15,12 +15,11 @@ from typing import Any, Final, get_args
 from bench.measure import Row, best_after, best_of, progress
 from bench.work import Json, messages
 from foveal.core import wire
-from foveal.core.log.events import AnyFact, Dialect, Dropped, Event
+from foveal.core.log import AnyFact, Dialect, Dropped, Event
+from foveal.core.tokens import MessageTokens
 from foveal.core.tokens.counter import counter
-from foveal.core.tokens.message_tokens import MessageTokens
+from foveal.core.view import Renderer, View
 from foveal.core.view.fold import fold
-from foveal.core.view.request import Renderer
-from foveal.core.view.view import View
 
 LONG: Final = 100_000
 ITEMS: Final = 1_000

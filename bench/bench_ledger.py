@@ -29,11 +29,11 @@ from typing import Any, Final, NamedTuple
 
 from bench.measure import Row, progress
 from foveal.core.compaction.ledger.ledger import ledger
-from foveal.core.log.events import AnyFact, Event, ModelSaid, ToolReturned, calls_of, text_of
-from foveal.core.reduction.placeholder import names
+from foveal.core.log import AnyFact, Event, ModelSaid, ToolReturned, calls_of, text_of
+from foveal.core.reduction import names
 from foveal.core.tokens.counter import counter
 from foveal.core.wire.openai_chat import read
-from foveal.replay.recall_score import Need, argument_texts, needs, stands, vocabulary
+from foveal.replay import Need, argument_texts, needs, stands, vocabulary
 
 DATA: Final = Path(__file__).parents[2] / "shared" / "data"
 AGENTS: Final = ("openhands", "pi", "miniswe", "moatless", "swesmith", "claude_code", "codex", "cline", "roo")

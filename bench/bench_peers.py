@@ -26,8 +26,8 @@ from bench.measure import Row, Turns, best_of, progress, shown, timed
 from bench.peers import MODEL, Trimmer, missing, normalisers, trimmers
 from bench.work import Json, messages
 from foveal import Context
+from foveal.core.tokens import MessageTokens
 from foveal.core.tokens.counter import counter
-from foveal.core.tokens.message_tokens import MessageTokens
 
 SIZES: Final = (500, 5_000)
 BUDGET: Final = 8_000

@@ -24,12 +24,12 @@ from typing import Any, Final, NamedTuple
 import apsw
 
 from bench.measure import Row, best_of, progress
-from foveal.core.log.events import Event, ModelSaid, UserSaid
+from foveal.core.log import Event, ModelSaid, UserSaid
 from foveal.core.tokens.counter import counter
-from foveal.core.wire.event_text import quoted
+from foveal.core.wire import quoted
 from foveal.core.wire.openai_chat import read as openai_chat
-from foveal.recall.recall import InMemoryLibrary, Recall
-from foveal.stores.sqlite.full_text import TextIndex, searchable
+from foveal.recall import InMemoryLibrary, Recall
+from foveal.stores.sqlite import TextIndex, searchable
 
 DATA: Final = Path(__file__).parents[2] / "shared" / "data"
 BUDGETS: Final = (2_000, 4_000, 8_000, 16_000)

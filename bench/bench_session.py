@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.measure import Row, progress
-from foveal.core.log.events import AnyFact, Call, ModelSaid, Text, ToolReturned, UserSaid
-from foveal.sessions.session import Session
+from foveal.core.log import AnyFact, Call, ModelSaid, Text, ToolReturned, UserSaid
+from foveal.sessions import Session
 from foveal.stores import open_store
 
 FEW: Final = 1_000

@@ -23,8 +23,7 @@ import apsw
 
 from bench import work
 from bench.measure import Row, progress
-from foveal.core.log.codec import encode
-from foveal.core.log.events import AnyFact, Event
+from foveal.core.log import AnyFact, Event, encode
 from foveal.core.wire import wire
 from foveal.ports import Checkpoint
 from foveal.stores import Durability, SqliteStore, open_store

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from typing import Any, Final, NamedTuple
 
 from bench.work import Json
-from foveal.core.log.events import Dialect
+from foveal.core.log import Dialect
 from foveal.core.tokens.counter import counter
 
 MODEL: Final = "gpt-4.1"

@@ -22,9 +22,8 @@ from picture import terminal
 
 import foveal
 from foveal import PRESETS
-from foveal.core.engine.engine import Engine
-from foveal.core.engine.report import event_status
-from foveal.core.log.events import (
+from foveal.core.engine import Engine, event_status
+from foveal.core.log import (
     AnyFact,
     Call,
     Compacted,
@@ -40,14 +39,13 @@ from foveal.core.log.events import (
     kind,
     text_of,
 )
-from foveal.core.models.budget import Caps
+from foveal.core.models import Caps
 from foveal.core.models.model import model
 from foveal.core.policies import Moment, Policy, policy
-from foveal.core.reduction import placeholder
-from foveal.core.reduction.truncation import Limits
-from foveal.core.tokens.counter import Estimate
-from foveal.core.view.fold import effective
-from foveal.sessions.session import Session
+from foveal.core.reduction import Limits, placeholder
+from foveal.core.tokens import Estimate
+from foveal.core.view import effective
+from foveal.sessions import Session
 from foveal.stores import MemoryStore
 
 ROOT = Path(__file__).parent.parent

@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 
 import foveal
-from foveal.core.log.events import Call, kind
+from foveal.core.log import Call, kind
 
 MODEL = foveal.model("gpt-4.1", window=4_000)
 

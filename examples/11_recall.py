@@ -3,7 +3,7 @@
 import asyncio
 
 import foveal
-from foveal.recall import recall
+from foveal import recall
 from foveal.stores import MemoryStore
 
 TOOLS = recall.tools("openai_chat")  # offer them together with your own tools

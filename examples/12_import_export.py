@@ -6,7 +6,7 @@ import json
 
 import foveal
 from foveal import transcripts
-from foveal.core.log.events import kind
+from foveal.core.log import kind
 from foveal.stores import MemoryStore
 
 SESSION = [  # a Claude Code session in which the user went back to the first message

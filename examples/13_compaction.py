@@ -1,7 +1,7 @@
 """Compacts a conversation, expands the summary, and undoes it. The log only grows."""
 
 import foveal
-from foveal.core.log.events import kind
+from foveal.core.log import kind
 
 RECORD = """<summary>
 ## Goal

@@ -3,7 +3,7 @@
 import asyncio
 
 import foveal
-from foveal.core.log.events import Call, Compacted, Masked, Overflowed, kind
+from foveal.core.log import Call, Compacted, Masked, Overflowed, kind
 from foveal.stores import MemoryStore
 
 MODEL = foveal.model("gpt-4.1", window=16_000)

@@ -1,11 +1,17 @@
-"""Who may import whom. Read from the source with `ast`, so that it holds for code that no test runs."""
+"""The architecture: which package imports which, what the core may use, and which names occur.
+
+Everything is read from the source with `ast`, so that it holds for code that no test runs.
+"""
 
 from __future__ import annotations
 
 import ast
 import inspect
+import re
 import subprocess
 import sys
+from collections import defaultdict
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Final
@@ -13,33 +19,33 @@ from typing import Final
 import pytest
 
 import foveal
+from support.paths import TESTS
 
-ROOT: Final = Path(foveal.__file__).parent
-SHELL: Final = (
-    "context",
-    "session",
-    "keeper",
-    "coordinator",
-    "by_hand",
-    "fitting",
-    "summarise",
-    "job",
-    "own_model",
-    "testing",
-    "agent",
+SOURCE: Final = Path(foveal.__file__).parent
+
+LAYERS: Final = (
+    "errors",
+    "core.log",
+    "core.wire core.tokens core.redaction",
+    "core.view core.models",
+    "core.reduction",
+    "core.compaction",
+    "core.policies",
+    "core.engine",
+    "ports project",
+    "instructions",
+    "config transcripts stores",
     "recall",
-    "config",
-    "project",
-    "instruction_files",
-    "stores",
-    "models_io",
-    "replay",
-    "service",
-    "tools",
-    "transcripts",
+    "providers tools testing",
+    "context sessions",
+    "agent replay",
+    "server",
+    "server.jobs server.proxy",
+    "apps.cli apps.http apps.gateways",
     "apps",
 )
-"""The code that may wait, read clocks and touch disks. Everything else is core: pure and synchronous."""
+"""The layers from bottom to top. A package imports from itself and from the lines above its own."""
+
 IMPURE: Final = {
     "asyncio", "http", "logging", "multiprocessing", "os", "pathlib", "pickle", "random", "requests", "secrets",
     "shelve", "shutil", "signal", "socket", "sqlite3", "subprocess", "tempfile", "threading", "time", "urllib",
@@ -52,18 +58,18 @@ OPTIONAL: Final = (
 
 
 def name_of(path: Path) -> str:
-    parts = ("foveal", *path.relative_to(ROOT).with_suffix("").parts)
+    parts = ("foveal", *path.relative_to(SOURCE).with_suffix("").parts)
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
 @cache
 def modules() -> dict[str, ast.Module]:
-    return {name_of(path): ast.parse(path.read_text("utf-8")) for path in sorted(ROOT.rglob("*.py"))}
+    return {name_of(path): ast.parse(path.read_text("utf-8")) for path in sorted(SOURCE.rglob("*.py"))}
 
 
 @cache
 def imports(module: str) -> frozenset[str]:
-    """All that a module imports, inside functions too: modules of ours by their full names, others as they are."""
+    """All that a module imports, inside functions too: modules of Foveal by their full names."""
     found: set[str] = set()
     for node in ast.walk(modules()[module]):
         if isinstance(node, ast.Import):
@@ -83,13 +89,44 @@ def ours(module: str) -> set[str]:
     return {name for name in imports(module) if name in modules()}
 
 
-def in_shell(module: str) -> bool:
-    place = module.split(".")[1] if "." in module else ""
-    return not place or place.partition("_")[0] in SHELL or place in SHELL
+@cache
+def place(module: str) -> tuple[int, str]:
+    """The layer of a module and its package in the list; (-1, "") for `foveal` itself and for `foveal.core`, which
+    hold nothing but names."""
+    inside = module.removeprefix("foveal").removeprefix(".")
+    found = [
+        (len(package), layer, package)
+        for layer, line in enumerate(LAYERS)
+        for package in line.split()
+        if inside == package or inside.startswith(f"{package}.")
+    ]
+    return max(found)[1:] if found else (-1, "")
 
 
 def core() -> list[str]:
-    return [name for name in modules() if not in_shell(name)]
+    return [name for name in modules() if name == "foveal.core" or name.startswith("foveal.core.")]
+
+
+@pytest.mark.parametrize("module", modules())
+def test_a_package_imports_only_from_the_layers_above_its_own(module: str) -> None:
+    layer, package = place(module)
+    for other in ours(module):
+        below, source = place(other)
+        assert source == package or below < layer or module == "foveal", f"{module} imports {other}"
+
+
+def test_every_module_is_in_a_layer() -> None:
+    assert [name for name in modules() if place(name)[0] < 0] == ["foveal", "foveal.core"]
+
+
+def test_the_top_folder_holds_only_the_public_face() -> None:
+    assert {path.name for path in SOURCE.glob("*.py")} == {
+        "__init__.py",
+        "context.py",
+        "errors.py",
+        "ports.py",
+        "testing.py",
+    }
 
 
 def test_there_are_no_import_cycles() -> None:
@@ -106,74 +143,23 @@ def test_there_are_no_import_cycles() -> None:
         visit(module, ())
 
 
-def test_the_engine_is_core() -> None:
-    engine = {
-        "budget",
-        "calibration",
-        "clip",
-        "codec",
-        "engine",
-        "errors",
-        "events",
-        "meter",
-        "models",
-        "render",
-        "report",
-    }
-    engine |= {"skeleton", "steps", "tokens", "usage", "view", "wire", "policies"}
-    assert {f"foveal.{name}" for name in engine} <= set(core())
-
-
 @pytest.mark.parametrize("module", core())
-def test_the_core_has_no_clock_no_disk_no_network_and_no_chance(module: str) -> None:
+def test_the_core_uses_no_clock_disk_network_or_randomness(module: str) -> None:
     assert {name.partition(".")[0] for name in imports(module)} & IMPURE == set()
-
-
-@pytest.mark.parametrize("module", core())
-def test_the_core_never_imports_the_shell(module: str) -> None:
-    assert {name for name in ours(module) if in_shell(name)} == set()
-
-
-ROOTS: Final = ("foveal.apps.__main__", "foveal.apps.serve")
-"""The program, and the process that runs server and gateways: they put apps together."""
-
-
-def test_nobody_imports_an_app_and_no_app_imports_another() -> None:
-    for module in modules().keys() - set(ROOTS):
-        own = ".".join(module.split(".")[:3])
-        apps = {name for name in ours(module) if name.startswith("foveal.apps.") and not name.startswith(own)}
-        assert apps == set(), f"{module} imports {apps}"
 
 
 DIALECTS: Final = ("anthropic", "openai_chat", "openai_responses")
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
-def test_a_dialect_knows_no_other(dialect: str) -> None:
-    own = {f"foveal.core.wire.{dialect}", f"foveal.core.wire._{dialect.removeprefix('openai_')}_write"}
-    others = {
-        name
-        for other in DIALECTS
-        for name in (f"foveal.core.wire.{other}", f"foveal.core.wire._{other.removeprefix('openai_')}_write")
-    } - own
-    for module in own & modules().keys():
-        assert not ours(module) & others
-
-
-def test_the_wire_knows_nothing_of_views_budgets_and_policies() -> None:
-    above = {"view", "steps", "budget", "policies", "engine", "report", "render", "meter", "tokens", "models"}
+def test_a_dialect_imports_no_other_dialect(dialect: str) -> None:
+    others = tuple(f"foveal.core.wire.{other}" for other in DIALECTS if other != dialect)
     for module in modules():
-        if module.startswith("foveal.core.wire"):
-            used = {name.split(".")[1] for name in ours(module) if name.count(".")}
-            assert not used & above, module
+        if module.startswith(f"foveal.core.wire.{dialect}."):
+            assert not {name for name in ours(module) if name.startswith(others)}
 
 
-def test_events_are_the_ground_that_everything_stands_on() -> None:
-    assert ours("foveal.errors") == set()
-    assert ours("foveal.core.log.events") <= {"foveal.errors"}
-
-
-def test_no_code_is_ever_built_from_data() -> None:
+def test_no_code_is_built_from_data() -> None:
     forbidden = {"eval", "exec", "compile", "__import__"}
     for module, tree in modules().items():
         for node in ast.walk(tree):
@@ -182,17 +168,139 @@ def test_no_code_is_ever_built_from_data() -> None:
         assert not imports(module) & {"pickle", "marshal", "shelve", "dill"}, module
 
 
-def test_every_module_says_what_it_is_for() -> None:
-    for module, tree in modules().items():
-        assert ast.get_docstring(tree), module
+# ── sizes ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_no_function_is_much_larger_than_it_should_be() -> None:
+def test_no_module_has_more_than_500_lines() -> None:
+    for path in SOURCE.rglob("*.py"):
+        assert path.read_text("utf-8").count("\n") <= 500, path.relative_to(SOURCE)
+
+
+def test_no_function_has_60_lines_or_more() -> None:
     for module, tree in modules().items():
         for node in ast.walk(tree):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 assert node.end_lineno is not None
                 assert node.end_lineno - node.lineno < 60, f"{module}.{node.name}"
+
+
+# ── names ────────────────────────────────────────────────────────────────────────────────────────────────
+
+PARALLEL: Final = {"__init__.py", "__main__.py", "read.py", "write.py"}
+"""File names that parallel packages share."""
+VAGUE: Final = {
+    "MOST",
+    "LONGEST",
+    "OPEN",
+    "PATIENCE",
+    "LARGEST",
+    "LEAST",
+    "KEPT",
+    "SHORTEST",
+    "LONG",
+    "SHORT",
+}
+"""Constants that bound something and do not say what."""
+
+
+def classes() -> Iterator[tuple[str, str]]:
+    for module, tree in modules().items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                yield node.name.lstrip("_"), module
+
+
+def constants() -> Iterator[tuple[str, str]]:
+    for module, tree in modules().items():
+        for node in tree.body:
+            targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+            for target in targets:
+                if isinstance(target, ast.Name) and isinstance(node, ast.Assign | ast.AnnAssign):
+                    yield target.id, module
+
+
+def twice(names: Iterator[tuple[str, str]]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = defaultdict(list)
+    for name, where in names:
+        found[name].append(where)
+    return {name: places for name, places in found.items() if len(places) > 1}
+
+
+def test_no_file_name_occurs_twice() -> None:
+    paths = [path for path in SOURCE.rglob("*.py") if path.name not in PARALLEL]
+    assert twice((path.name, str(path.relative_to(SOURCE))) for path in paths) == {}
+    tests = [path for path in TESTS.rglob("*.py") if path.name not in PARALLEL]
+    assert twice((path.name, str(path.relative_to(TESTS))) for path in tests) == {}
+
+
+def test_no_class_name_occurs_twice() -> None:
+    assert twice(classes()) == {}
+
+
+def test_no_public_constant_occurs_twice() -> None:
+    shared = {"__all__", "T"}
+    public = (
+        (name, module) for name, module in constants() if not name.startswith("_") and name not in shared
+    )
+    assert twice(public) == {}
+
+
+def test_no_constant_has_a_vague_name() -> None:
+    assert [(name, module) for name, module in constants() if name.lstrip("_") in VAGUE] == []
+
+
+def test_a_kind_is_called_kind_and_an_error_s_name_code() -> None:
+    """`sort` is what lists do."""
+    for module, tree in modules().items():
+        for node in ast.walk(tree):
+            named = (
+                node.arg
+                if isinstance(node, ast.arg | ast.keyword)
+                else node.target.id
+                if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
+                else ""
+            )
+            assert named != "sort", f"{module}:{getattr(node, 'lineno', '')}"
+
+
+# ── language ─────────────────────────────────────────────────────────────────────────────────────────────
+
+VAGUE_WORDS: Final = re.compile(
+    r"\b(somebody|nobody|whoever|someone|anybody|everybody|by hand|of ours|his own|whosoever)\b",
+    re.IGNORECASE,
+)
+
+
+def prose(path: Path) -> Iterator[tuple[int, str]]:
+    """Docstrings and comments of a source file, line by line."""
+    text = path.read_text("utf-8")
+    for node in ast.walk(ast.parse(text)):
+        if (
+            isinstance(node, ast.Expr)
+            and isinstance(node.value, ast.Constant)
+            and isinstance(node.value.value, str)
+        ):
+            for number, line in enumerate(node.value.value.split("\n"), node.lineno):
+                yield number, line
+    for number, line in enumerate(text.split("\n"), 1):
+        if line.lstrip().startswith("#"):
+            yield number, line
+
+
+@pytest.mark.parametrize("path", sorted(SOURCE.rglob("*.py")), ids=lambda path: str(path.relative_to(SOURCE)))
+def test_docstrings_and_comments_name_the_component(path: Path) -> None:
+    assert [f"{number}: {line.strip()}" for number, line in prose(path) if VAGUE_WORDS.search(line)] == []
+
+
+def test_every_module_says_what_it_is_in_a_short_sentence() -> None:
+    for module, tree in modules().items():
+        doc = ast.get_docstring(tree)
+        assert doc, module
+        first = re.split(r"(?<=[.:])\s", doc.replace("\n", " "))[0]
+        assert len(first.split()) <= 20, f"{module}: {first}"
+
+
+# ── the public face ──────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_there_are_at_most_thirty_public_names_and_each_is_documented() -> None:
@@ -204,8 +312,9 @@ def test_there_are_at_most_thirty_public_names_and_each_is_documented() -> None:
             assert inspect.getdoc(thing), name
 
 
-def test_every_public_method_of_the_context_is_documented() -> None:
-    for name, member in inspect.getmembers(foveal.Context):
+@pytest.mark.parametrize("face", [foveal.Context, foveal.Session])
+def test_every_public_method_is_documented(face: type) -> None:
+    for name, member in inspect.getmembers(face):
         if not name.startswith("_"):
             assert inspect.getdoc(member), name
 

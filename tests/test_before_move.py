@@ -39,8 +39,7 @@ import pytest
 import foveal
 from foveal import context as context_module
 from foveal.config import load
-from foveal.core.log.codec import decode, encode
-from foveal.core.log.events import (
+from foveal.core.log import (
     Call,
     Clipped,
     Compacted,
@@ -51,13 +50,16 @@ from foveal.core.log.events import (
     Text,
     Thinking,
     Unknown,
+    decode,
+    encode,
     kind,
     parts,
 )
-from foveal.server import Service
-from foveal.server.auth_tokens import AuthTokens, TokenCaller
-from foveal.server.chats import ChatMessage, Chats
-from foveal.server.pairing import Paired, Pairing
+from foveal.server import AuthTokens, ChatMessage, Chats, Paired, Pairing, Service, TokenCaller
+from foveal.server.inbox import Inbox
+from foveal.server.jobs.queue import JobQueue
+from foveal.server.jobs.schedule_store import ScheduleStore
+from foveal.server.proxy.digest_index import DigestIndex
 from support.provider_stand_in import Answer, StandIn
 from support.serve_process import serving
 
@@ -250,7 +252,9 @@ def test_a_new_server_has_the_schema_of_the_old_one(folder: Path, tmp_path: Path
     async def make() -> None:
         config = load(tmp_path, environ={}, user_folder=tmp_path)
         async with Service.open(config, folder=tmp_path / "new", environment={}) as service:
-            assert not await AuthTokens(service.ground.database).list()
+            for owner in (AuthTokens, Pairing, Chats, Inbox, JobQueue, ScheduleStore, DigestIndex):
+                owner(service.ground.database)
+            await service.ground.database.prove()
 
     asyncio.run(make())
     assert schema(tmp_path / "new" / "service.db") == schema(folder / "service.db")

@@ -11,7 +11,7 @@ import openai
 import pytest
 
 from foveal import Context
-from foveal.core.log.events import Used
+from foveal.core.log import Used
 from support.provider_stand_in import Answer, Request, StandIn, looping
 
 WINDOW = 6_000

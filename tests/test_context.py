@@ -13,16 +13,7 @@ from openai.types.chat import ChatCompletionMessage
 
 import foveal
 from foveal import ContextOverflow, MalformedMessage, UnknownHandle
-from foveal.core.log.events import (
-    Clipped,
-    Dropped,
-    Instructed,
-    Masked,
-    Rewound,
-    SnapshotTaken,
-    UserSaid,
-    kind,
-)
+from foveal.core.log import Clipped, Dropped, Instructed, Masked, Rewound, SnapshotTaken, UserSaid, kind
 from support.histories import (
     PIXEL,
     Json,

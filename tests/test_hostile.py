@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from foveal import ContextOverflow, FovealError
-from foveal.core.log.events import Clipped, Masked
+from foveal.core.log import Clipped, Masked
 from support.effort import bounded, seconds
 from support.histories import (
     CHECKS,

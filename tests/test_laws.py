@@ -11,8 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from foveal import Context, ContextOverflow, Report
-from foveal.core.log.codec import encode
-from foveal.core.log.events import (
+from foveal.core.log import (
     Clipped,
     Event,
     Instructed,
@@ -21,12 +20,13 @@ from foveal.core.log.events import (
     Rewound,
     ToolReturned,
     UserSaid,
+    encode,
     handle,
     text_of,
 )
-from foveal.core.tokens.message_tokens import MessageTokens
-from foveal.core.view.fold import advance, effective, fold
-from foveal.core.view.view import View
+from foveal.core.tokens import MessageTokens
+from foveal.core.view import View, advance, effective
+from foveal.core.view.fold import fold
 from support.histories import (
     CHECKS,
     DIALECTS,

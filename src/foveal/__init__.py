@@ -28,7 +28,7 @@ if TYPE_CHECKING:
         UnknownSession,
         UnreadableEvent,
     )
-    from foveal.recall.recall import Recall
+    from foveal.recall import Recall
     from foveal.sessions.session import Session
     from foveal.stores import open_store
 
@@ -54,7 +54,7 @@ _HOMES = {
     "core.log.events": ("Event", "Instructed", "ModelSaid", "ToolReturned", "UserSaid"),
     "core.models.model": ("Model", "model"),
     "core.policies.presets": ("PRESETS", "Policy", "policy"),
-    "recall.recall": ("Recall",),
+    "recall": ("Recall",),
     "core.engine.report": ("Report",),
     "sessions.session": ("Session",),
     "stores": ("open_store",),

@@ -25,7 +25,7 @@ from msgspec import Raw
 
 from foveal.core import wire
 from foveal.core.compaction.plan import NoPlan, Plan
-from foveal.core.compaction.summariser import Summarise, SummaryProgress, chain, prompt_text, write
+from foveal.core.compaction.summariser import Summarise, SummaryProgress, chain, write
 from foveal.core.compaction.writing import CompactionOutcome
 from foveal.core.engine.engine import Engine
 from foveal.core.engine.history_diff import MESSAGES, HistoryChange, MessageHistory
@@ -60,6 +60,7 @@ from foveal.core.view.fold import effective
 from foveal.core.view.request import Renderer
 from foveal.core.view.view import hidden_by
 from foveal.errors import BadSetting, ContextOverflow, MalformedMessage, NotCompacted, UnknownHandle
+from foveal.project.prompt_file import prompt_text
 
 if TYPE_CHECKING:
     from foveal.recall.recall import Recall

@@ -143,9 +143,9 @@ PASSING: Final = ("rate", "connection", "interrupted", "server")
 class ProviderError(FovealError):
     """A provider gave no answer: no key, a wrong one, too many requests, no connection, or one that broke off."""
 
-    def __init__(self, problem: str, *, sort: str = "", partial: str = "") -> None:
+    def __init__(self, problem: str, *, code: str = "", partial: str = "") -> None:
         super().__init__(problem)
-        self.sort = sort
+        self.code = code
         """`key`, `rate`, `connection`, `interrupted`, `refused` or `server`."""
         self.partial = partial
         """What had been said before the connection broke."""

@@ -113,7 +113,7 @@ class ReplyPiece(msgspec.Struct, frozen=True, kw_only=True):
     """A bit of an answer as it comes."""
 
     text: str
-    sort: Literal["text", "thinking", "call"] = "text"
+    kind: Literal["text", "thinking", "call"] = "text"
     """`call`: the name of a tool that is being called."""
 
 

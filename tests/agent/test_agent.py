@@ -12,11 +12,22 @@ import pytest
 
 import foveal
 from foveal import ContextOverflow, ProviderError, Session
-from foveal.agent.agent import DENIED, INTERRUPTED, Agent, HookOccasion, HookVerdict, own_model
-from foveal.agent.agent_events import AgentEvent, HookFailed, RequestRefused, TextStreamed, TurnFinished
-from foveal.core.log.events import Call, Clipped, ModelSaid, Noted, Overflowed, ToolReturned, UserSaid
+from foveal.agent import (
+    INTERRUPTED,
+    Agent,
+    AgentEvent,
+    HookFailed,
+    HookOccasion,
+    HookVerdict,
+    RequestRefused,
+    TextStreamed,
+    TurnFinished,
+    own_model,
+)
+from foveal.agent.agent import DENIED
+from foveal.core.log import Call, Clipped, ModelSaid, Noted, Overflowed, ToolReturned, UserSaid
 from foveal.testing import Scripted
-from foveal.tools.tool import Tool, Toolbox, ToolOutput
+from foveal.tools import Tool, Toolbox, ToolOutput
 from support.legality import check_chat
 
 
@@ -93,7 +104,7 @@ async def test_a_turn_ends_with_the_first_answer_that_calls_no_tool(tmp_path: Pa
 
 @run
 async def test_the_users_words_are_stored_before_the_model_is_asked(tmp_path: Path) -> None:
-    async with Setting(tmp_path, Scripted(ProviderError("no connection", sort="connection"))) as here:
+    async with Setting(tmp_path, Scripted(ProviderError("no connection", code="connection"))) as here:
         with pytest.raises(ProviderError, match="no connection"):
             await here.turn("remember the milk")
         assert [fact.content for fact in await here.facts(UserSaid)] == ["remember the milk"]
@@ -273,7 +284,7 @@ async def test_cancelling_in_the_middle_of_parallel_calls_leaves_a_legal_history
 
 @run
 async def test_a_connection_that_breaks_in_mid_answer_keeps_what_had_come(tmp_path: Path) -> None:
-    broken = ProviderError("the connection broke", sort="interrupted", partial="I was about to")
+    broken = ProviderError("the connection broke", code="interrupted", partial="I was about to")
     async with Setting(tmp_path, Scripted(broken, "better now")) as here:
         with pytest.raises(ProviderError):
             await here.turn()

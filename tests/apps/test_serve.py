@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import pytest
 
-from foveal.agent.agent_events import TextStreamed
+from foveal.agent import TextStreamed
 from foveal.apps.__main__ import main
 from foveal.apps.http import server_health
 from foveal.apps.http.banner import greeting
@@ -25,14 +25,11 @@ from foveal.apps.http.proxy import Upstreams
 from foveal.apps.http.shutdown import ShutdownState, StopSignal, end
 from foveal.apps.serve import fetched
 from foveal.config import load
-from foveal.core.log.events import ModelSaid, UserSaid, text_of
+from foveal.core.log import ModelSaid, UserSaid, text_of
 from foveal.errors import FovealError, ProviderError
 from foveal.providers.local.download import DownloadProgress
-from foveal.server import Service
-from foveal.server.auth_tokens import AuthTokens
-from foveal.server.data_folder import DataFolder
-from foveal.server.jobs.schedule import configured
-from foveal.server.jobs.schedule_store import ScheduleStore
+from foveal.server import AuthTokens, DataFolder, Service
+from foveal.server.jobs import ScheduleStore, configured
 from foveal.stores import open_store
 from foveal.testing import Scripted
 from support.serve_process import DEADLINE, Server, ask, serving, until
@@ -332,7 +329,7 @@ class Absent(Scripted):
         for done in range(101):
             self._progress(DownloadProgress(stage="fetching", done=done * 1_000_000, total=100_000_000))
         if self._broken:
-            raise ProviderError("nobody is there", sort="connection")
+            raise ProviderError("nobody is there", code="connection")
         self._progress(DownloadProgress(stage="ready"))
 
 

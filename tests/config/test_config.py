@@ -18,13 +18,12 @@ from hypothesis import strategies as st
 
 import foveal
 from foveal import Limits
-from foveal.config import BadConfig, Config, ServerSettings, load
-from foveal.config.keys import KEYS, dotted, find
-from foveal.config.sources import line_of, lines
-from foveal.core.engine.settings import engine_settings
+from foveal.config import BadConfig, Config, ServerSettings, dotted, find, line_of, lines, load
+from foveal.config.keys import KEYS
+from foveal.core.engine import engine_settings
 from foveal.core.policies import PRESETS, policy
 from foveal.errors import BadSetting
-from foveal.instructions.rules import MARKERS, InstructionRules
+from foveal.instructions import MARKERS, InstructionRules
 from foveal.project import Trust
 from support.effort import bounded
 from support.paths import ROOT
@@ -134,7 +133,7 @@ def test_a_variable_that_means_nothing_is_told_of_and_no_error(place: Place) -> 
 def test_a_user_who_works_in_his_own_folder_has_one_file_and_not_two(place: Place) -> None:
     (place.user / "foveal.toml").write_text('model = "gpt-4.1"')
     config = load(place.user, environ={}, user_folder=place.user, trust=place.trust)
-    assert config.source("model").sort == "user"
+    assert config.source("model").kind == "user"
     assert config.notes == ()
 
 

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foveal.core.log.events import (
+from foveal.core.log import (
     AnyFact,
     Call,
     Compacted,
@@ -31,12 +31,12 @@ from foveal.core.log.events import (
     kind,
     text_of,
 )
-from foveal.core.tokens.counter import Estimate
+from foveal.core.tokens import Estimate
 from foveal.errors import BadSetting
-from foveal.instructions.instruction_files import InstructionFiles
-from foveal.instructions.rules import (
+from foveal.instructions import (
     WITHDRAWN,
     InstructionFile,
+    InstructionFiles,
     InstructionRules,
     fit,
     folders,
@@ -44,7 +44,7 @@ from foveal.instructions.rules import (
     paths_in,
 )
 from foveal.project import Trust, UnusableFile, find_root, read
-from foveal.sessions.session import Session
+from foveal.sessions import Session
 from foveal.stores import MemoryStore
 from support.legality import check_anthropic, check_chat
 

@@ -13,17 +13,8 @@ import pytest
 
 import foveal
 from foveal import Session, UserSaid
-from foveal.core.log.events import (
-    Call,
-    Dialect,
-    ModelSaid,
-    Overflowed,
-    Thinking,
-    ToolReturned,
-    Used,
-    calls_of,
-)
-from foveal.core.view.request import Fitted
+from foveal.core.log import Call, Dialect, ModelSaid, Overflowed, Thinking, ToolReturned, Used, calls_of
+from foveal.core.view import Fitted
 from foveal.errors import ProviderError
 from foveal.ports import Provider, Reply, ReplyPiece
 from foveal.providers import base, cache_breakpoints, selection
@@ -126,9 +117,9 @@ def test_pieces_come_first_and_the_whole_reply_last(dialect: Dialect) -> None:
             provider = adapter(dialect, standin.anthropic, key="none")
             pieces, reply = await talk(provider, await fitted("Find a and b.", tools=True))
             await provider.close()
-        assert "".join(piece.text for piece in pieces if piece.sort == "text") == "I look it up."
-        assert [piece.text for piece in pieces if piece.sort == "call"] == ["search", "search"]
-        thoughts = [piece.text for piece in pieces if piece.sort == "thinking"]
+        assert "".join(piece.text for piece in pieces if piece.kind == "text") == "I look it up."
+        assert [piece.text for piece in pieces if piece.kind == "call"] == ["search", "search"]
+        thoughts = [piece.text for piece in pieces if piece.kind == "thinking"]
         assert thoughts == ([] if dialect == "openai_chat" else ["Hm."])
         assert reply.stop == {"openai_chat": "tool_calls", "openai_responses": "completed"}.get(
             dialect, "tool_use"
@@ -351,7 +342,7 @@ def test_a_wrong_key_is_told_with_its_variable_and_never_shown(dialect: Dialect)
         assert SECRET not in repr(provider)
         error = run(fails(provider))
         assert standin.attempts == 1
-    assert error.sort == "key"
+    assert error.code == "key"
     assert f"does not accept the key in {KINDS[dialect][2]} (401)" in str(error)
     told = "".join(traceback.format_exception(error)) + repr(error) + repr(vars(error))
     assert SECRET not in told
@@ -383,7 +374,7 @@ def test_too_many_requests_are_told_with_the_wait_and_not_waited_for(dialect: Di
     with StandIn(trouble=lambda number: busy) as standin:
         error = run(fails(adapter(dialect, standin.anthropic)))
         assert standin.attempts == 1
-    assert (error.sort, "wait 3,600 s and try again" in str(error)) == ("rate", True)
+    assert (error.code, "wait 3,600 s and try again" in str(error)) == ("rate", True)
     assert SECRET not in str(error)
 
 
@@ -395,7 +386,7 @@ def test_a_server_that_stays_broken_is_told_after_four_tries(dialect: Dialect) -
     with StandIn(trouble=lambda number: broken) as standin:
         error = run(fails(adapter(dialect, standin.anthropic)))
         assert standin.attempts == 4
-    assert (error.sort, "503: no capacity" in str(error)) == ("server", True)
+    assert (error.code, "503: no capacity" in str(error)) == ("server", True)
 
 
 @every_dialect
@@ -404,7 +395,7 @@ def test_a_connection_that_breaks_in_mid_stream_is_told_with_what_had_come(diale
     said = Answer(text="The first half and the second.")
     with StandIn(script=lambda number: said, trouble=lambda number: Trouble(drop=drop)) as standin:
         error = run(fails(adapter(dialect, standin.anthropic)))
-    assert error.sort == "interrupted"
+    assert error.code == "interrupted"
     assert error.partial == "The first half "
     assert "broke off after 15 characters" in str(error)
 
@@ -416,7 +407,7 @@ def test_a_stream_that_ends_too_early_is_no_answer(dialect: Dialect) -> None:
         empty = Trouble(body=": nothing\n\n", kind="text/event-stream")
         standin.trouble = lambda number: empty
         error = run(fails(adapter(dialect, standin.anthropic)))
-    assert (error.sort, error.partial) == ("interrupted", "")
+    assert (error.code, error.partial) == ("interrupted", "")
 
 
 @every_dialect
@@ -433,7 +424,7 @@ def test_what_is_not_an_answer_is_told_with_the_address(dialect: Dialect, body: 
     with StandIn(trouble=lambda number: body) as standin:
         error = run(fails(adapter(dialect, standin.anthropic)))
         address = standin.anthropic
-    assert error.sort == "server"
+    assert error.code == "server"
     assert "is not an answer" in str(error)
     assert f"is {address}" in str(error)
 
@@ -451,7 +442,7 @@ def test_a_slow_answer_is_waited_for_and_a_silent_one_is_not(dialect: Dialect) -
         assert run(work()).message
         standin.trouble = lambda number: Trouble(delay=1.0)
         error = run(fails(adapter(dialect, standin.anthropic, silence=0.3)))
-    assert error.sort in ("connection", "interrupted")
+    assert error.code in ("connection", "interrupted")
 
 
 @every_dialect
@@ -461,7 +452,7 @@ def test_a_server_that_is_not_there_is_told_with_its_address(dialect: Dialect, m
         free.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{free.getsockname()[1]}"
     error = run(fails(adapter(dialect, url.replace("//", "//user:hunter2@"))))
-    assert error.sort == "connection"
+    assert error.code == "connection"
     assert f"cannot be reached at {url}" in str(error)
     assert "is its server running?" in str(error)
     assert "hunter2" not in str(error)
@@ -469,19 +460,19 @@ def test_a_server_that_is_not_there_is_told_with_its_address(dialect: Dialect, m
 
 @every_dialect
 @pytest.mark.parametrize(
-    ("status", "sort", "words"),
+    ("status", "code", "words"),
     [
         (403, "key", "may not use it"),
         (404, "refused", "has no model"),
         (422, "refused", "refused the request (422): no such field"),
     ],
 )
-def test_other_refusals_say_what_they_are(dialect: Dialect, status: int, sort: str, words: str) -> None:
+def test_other_refusals_say_what_they_are(dialect: Dialect, status: int, code: str, words: str) -> None:
     trouble = Trouble(status=status, body='{"error": {"message": "no such field"}}')
     with StandIn(trouble=lambda number: trouble) as standin:
         error = run(fails(adapter(dialect, standin.anthropic)))
         assert standin.attempts == 1
-    assert (error.sort, words in str(error)) == (sort, True)
+    assert (error.code, words in str(error)) == (code, True)
 
 
 def test_an_account_without_credit_is_not_told_to_wait() -> None:
@@ -498,7 +489,7 @@ def test_errors_in_mid_stream_are_what_they_would_have_been_as_a_status() -> Non
     )
     failed = {"type": "response.failed", "sequence_number": 1}
     failed |= {"response": {"error": {"code": "rate_limit_exceeded", "message": "Slow down"}}}
-    for dialect, body, sort in (
+    for dialect, body, code in (
         ("anthropic", overloaded, "server"),
         ("openai_responses", f"event: response.failed\ndata: {json.dumps(failed)}\n\n", "rate"),
         ("openai_chat", 'data: {"error": {"type": "server_error", "message": "Oops"}}\n\n', "server"),
@@ -506,7 +497,7 @@ def test_errors_in_mid_stream_are_what_they_would_have_been_as_a_status() -> Non
         with StandIn() as standin:
             trouble = Trouble(body=body, kind="text/event-stream")
             standin.trouble = lambda number, trouble=trouble: trouble  # type: ignore[misc]
-            assert run(fails(adapter(dialect, standin.anthropic))).sort == sort
+            assert run(fails(adapter(dialect, standin.anthropic))).code == code
 
 
 def test_an_overflow_that_a_stream_tells_is_recognised() -> None:
@@ -563,7 +554,7 @@ def test_what_must_be_sent_back_is_kept_and_reasoning_only_beside_calls() -> Non
     call = {"index": 0, "id": "a", "function": {"name": "one", "arguments": "{}"}, "extra_content": signature}
     thinking, calling = ChatReply(), ChatReply()
     for answer in (thinking, calling):
-        assert answer.add(chunk(reasoning_content="Let me ")) == [ReplyPiece(text="Let me ", sort="thinking")]
+        assert answer.add(chunk(reasoning_content="Let me ")) == [ReplyPiece(text="Let me ", kind="thinking")]
         answer.add(chunk(reasoning_content="see."))
     thinking.add(chunk(content="Yes."))
     calling.add(chunk(tool_calls=[call]))
@@ -662,7 +653,7 @@ def test_openrouter_cuts_nothing_and_is_told_to_remember_for_claude() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "environment", "sort", "words"),
+    ("name", "environment", "code", "words"),
     [
         ("anthropic/claude-sonnet-4-6", {}, "key", "Anthropic needs a key: set ANTHROPIC_API_KEY"),
         ("gemini/gemini-2.5-pro", {}, "key", "set GEMINI_API_KEY or GOOGLE_API_KEY"),
@@ -681,11 +672,11 @@ def test_openrouter_cuts_nothing_and_is_told_to_remember_for_claude() -> None:
     ],
 )
 def test_what_cannot_be_is_told_with_what_can(
-    name: Any, environment: dict[str, str], sort: str, words: str
+    name: Any, environment: dict[str, str], code: str, words: str
 ) -> None:
     with pytest.raises(ProviderError) as caught:
         selection.provider(name, environment=environment)
-    assert (caught.value.sort, words in str(caught.value)) == (sort, True), str(caught.value)
+    assert (caught.value.code, words in str(caught.value)) == (code, True), str(caught.value)
 
 
 def test_thoughts_are_facts_of_their_own() -> None:

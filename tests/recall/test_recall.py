@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import foveal
-from foveal.core.log.events import (
+from foveal.core.log import (
     AnyFact,
     Call,
     Compacted,
@@ -34,12 +34,11 @@ from foveal.core.log.events import (
     raw,
 )
 from foveal.core.tokens.counter import counter
-from foveal.core.wire.event_text import MARK, quoted
+from foveal.core.wire import quoted
+from foveal.core.wire.event_text import MARK
 from foveal.errors import BadSetting
 from foveal.ports import Hit
-from foveal.recall.excerpts import Wanted, excerpt, finder, wanted_lines
-from foveal.recall.recall import InMemoryLibrary, Recall, tools
-from foveal.recall.search_results import spread
+from foveal.recall import InMemoryLibrary, Recall, Wanted, excerpt, finder, spread, tools, wanted_lines
 from support.effort import bounded
 from support.paths import RECORDED
 

@@ -18,19 +18,31 @@ import pytest
 from foveal import replay
 from foveal.apps.cli import main
 from foveal.context import Context
-from foveal.core.log.events import Call as Asked
-from foveal.core.log.events import Event, Mask, Masked, ModelSaid, Text, ToolReturned, UserSaid, text_of
+from foveal.core.log import Call as Asked
+from foveal.core.log import Event, Mask, Masked, ModelSaid, Text, ToolReturned, UserSaid, text_of
 from foveal.core.policies import policy
 from foveal.core.tokens.counter import counter
 from foveal.errors import BadSetting, FovealError
-from foveal.replay.cache_cost import PLAIN, PromptCache, RelativePrices, common_prefix
-from foveal.replay.html import page
-from foveal.replay.play import ReplaySetting
-from foveal.replay.recall_score import MessageText, RequestReader, facts_of, stands, whole
-from foveal.replay.recorded_calls import conversation
-from foveal.replay.run import tokens
-from foveal.replay.upper_bound import ORACLE, ORACLE_ARGUMENTS
-from foveal.replay.why import answer_text, reduced, why
+from foveal.replay import (
+    ORACLE_ARGUMENTS,
+    MessageText,
+    PromptCache,
+    RelativePrices,
+    ReplaySetting,
+    RequestReader,
+    answer_text,
+    common_prefix,
+    conversation,
+    facts_of,
+    page,
+    reduced,
+    stands,
+    tokens,
+    whole,
+)
+from foveal.replay.cache_cost import PLAIN
+from foveal.replay.upper_bound import ORACLE
+from foveal.replay.why import why
 from foveal.stores import open_store
 from foveal.transcripts import Transcript, UnreadableTranscript, read, write_events
 from support.paths import RECORDED, TRANSCRIPTS

@@ -14,9 +14,8 @@ import apsw
 import pytest
 
 from foveal.errors import StoreError, StoreUnusable
-from foveal.server.database import Database
-from foveal.server.inbox import KEPT, SCHEMA, Inbox
-from foveal.server.locks import SessionLocks
+from foveal.server import Database, Inbox, SessionLocks
+from foveal.server.inbox import KEPT, SCHEMA
 from foveal.stores import open_store
 from support.gated_provider import run
 
@@ -148,7 +147,7 @@ async def test_a_message_that_is_done_leaves_its_key_for_a_week_and_not_its_word
     taken = await desk.take("t", "s", last=9)
     assert taken is not None
     assert (taken.state, taken.since) == ("taken", 4)
-    await desk.done(entry.id, why="answered", problem="", sort="")
+    await desk.done(entry.id, why="answered", problem="", code="")
     assert await desk.take("t", "s", last=9) is None
     same, fresh = await desk.put("t", "s", key="k", now=1_000.0 + KEPT - 1, **given)
     assert (same.id, same.state, same.content, fresh) == (entry.id, "done", None, False)

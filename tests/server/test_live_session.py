@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from foveal.agent.agent_events import ModelAnswered, TextStreamed, TurnFinished, UserMessageHeard
+from foveal.agent import ModelAnswered, TextStreamed, TurnFinished, UserMessageHeard
 from foveal.config import Config, load
-from foveal.core.log.events import Compacted, Erased, Event, Instructed, ModelSaid, Noted, UserSaid, text_of
+from foveal.core.log import Compacted, Erased, Event, Instructed, ModelSaid, Noted, UserSaid, text_of
 from foveal.errors import (
     AnsweredElsewhere,
     BadSetting,
@@ -29,12 +29,20 @@ from foveal.errors import (
     UnknownSession,
 )
 from foveal.ports import Reply, ReplyPiece
-from foveal.server import LiveSession, Service, turns
+from foveal.server import (
+    DROP_IN,
+    EventsStored,
+    LiveSession,
+    LockWaited,
+    Service,
+    ServiceEvent,
+    TurnBegan,
+    TurnEnded,
+    turns,
+)
 from foveal.server import service as rooms
-from foveal.server.runtime import EventsStored, LockWaited, ServiceEvent, TurnBegan, TurnEnded
-from foveal.server.tenants import DROP_IN
 from foveal.server.turns import TOPIC
-from foveal.sessions.session import Session
+from foveal.sessions import Session
 from foveal.testing import Scripted
 from support.gated_provider import Gated, run
 from support.legality import check_chat
@@ -154,11 +162,11 @@ async def test_a_secret_in_a_message_reaches_neither_the_desk_nor_the_log(tmp_pa
 async def test_a_provider_that_fails_ends_the_turn_with_its_reason_and_the_model_can_be_asked_again(
     tmp_path: Path,
 ) -> None:
-    fault = ProviderError("no connection: check it", sort="connection")
+    fault = ProviderError("no connection: check it", code="connection")
     async with opened(tmp_path, fault, "Here I am.") as service:
         room = await service.tenant("default").create("demo")
         outcome = await (await room.say("Hello?")).outcome()
-        assert (outcome.why, outcome.sort, outcome.problem) == (
+        assert (outcome.why, outcome.code, outcome.problem) == (
             "failed",
             "connection",
             "no connection: check it",
@@ -486,8 +494,8 @@ async def test_a_service_that_ends_waits_for_the_turn_and_leaves_the_next_messag
         provider.gate.set()
         await ending
         assert (await first.outcome()).text == "first answer"
-        assert (await second.outcome()).sort == "stopping"
-        assert (await (await room.say("third")).outcome()).sort == "stopping"
+        assert (await second.outcome()).code == "stopping"
+        assert (await (await room.say("third")).outcome()).code == "stopping"
     async with opened(tmp_path, "second answer", "third answer") as service:
         assert await service.recover() == 2
         room = await service.tenant("default").room("demo")
@@ -639,7 +647,7 @@ async def test_nobody_waits_for_ever_when_the_desk_fails_in_a_way_that_nobody_fo
 
         monkeypatch.setattr(service.ground.desk, "take", odd)
         outcome = await (await room.say("Hello.")).outcome()
-        assert (outcome.why, outcome.sort, outcome.kept) == ("failed", "ZeroDivisionError", True)
+        assert (outcome.why, outcome.code, outcome.kept) == ("failed", "ZeroDivisionError", True)
 
 
 @run
@@ -654,7 +662,7 @@ async def test_deleting_a_session_does_not_answer_what_waits_in_it(tmp_path: Pat
         assert [(await turn.outcome()).why for turn in turns] == ["stopped"] * 5
         assert provider.asked == []
         late = await room.say("I did not know.")  # a face that still has the room
-        assert (await late.outcome()).sort == "deleted"
+        assert (await late.outcome()).code == "deleted"
         await room.at_rest()
         assert await service.ground.desk.waiting() == []
         with pytest.raises(UnknownSession):
@@ -703,7 +711,7 @@ async def test_a_room_whose_model_has_no_key_any_more_can_be_read_and_erased_and
         assert spoken(await events(room)) == ["Hello?", "Yes."]
         assert (await room.report()).window == 128_000
         outcome = await (await room.say("And now?")).outcome()
-        assert (outcome.why, outcome.sort) == ("failed", "key")
+        assert (outcome.why, outcome.code) == ("failed", "key")
         assert "OPENAI_API_KEY" in outcome.problem
         await service.tenant("default").delete("demo")
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from foveal.apps.gateways import pair_command
-from foveal.server.database import Database
-from foveal.server.pairing import ALPHABET, GUESSES, LENGTH, LIFE, WINDOW, Paired, Pairing
+from foveal.server import ALPHABET, GUESSES, Database, Paired, Pairing
+from foveal.server.pairing import LENGTH, LIFE, WINDOW
 
 NOW = 1_000_000.0
 

@@ -19,10 +19,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from foveal.core.compaction.health import FAILURES, CompactionHealth, measures
-from foveal.core.compaction.summariser import Summariser, SummaryRequest
-from foveal.core.engine.engine import Engine
-from foveal.core.log.events import (
+from foveal.core.compaction import FAILURES, CompactionHealth, Summariser, SummaryRequest, measures
+from foveal.core.engine import Engine
+from foveal.core.log import (
     REDUCTIONS,
     Call,
     Compacted,
@@ -44,8 +43,7 @@ from foveal.core.log.events import (
 )
 from foveal.errors import ContextOverflow, NotCompacted, UnknownHandle
 from foveal.ports import Store
-from foveal.sessions.background_compaction import CHANGED
-from foveal.sessions.session import Session
+from foveal.sessions import CHANGED, Session
 from foveal.stores import open_store
 from foveal.stores.memory import MemoryStore
 from support.histories import plain_model

@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from foveal.core.engine.engine import Engine
-from foveal.core.log.codec import decode, encode
-from foveal.core.log.events import (
+from foveal.core.engine import Engine
+from foveal.core.log import (
     AnyFact,
     Call,
     Compacted,
@@ -28,12 +27,13 @@ from foveal.core.log.events import (
     Text,
     ToolReturned,
     UserSaid,
+    decode,
+    encode,
 )
-from foveal.core.view.fold import effective
+from foveal.core.view import effective
 from foveal.errors import BadSetting, Conflict, ContextOverflow, StoreError, UnknownHandle, UnknownSession
 from foveal.ports import Store
-from foveal.sessions.event_writer import SessionOptions
-from foveal.sessions.session import Session, events_in_memory
+from foveal.sessions import Session, SessionOptions, events_in_memory
 from foveal.stores import open_store
 from foveal.stores.memory import MemoryStore
 from support.legality import check_anthropic, check_chat, check_responses

@@ -21,8 +21,8 @@ from typing import IO, Any, Final
 
 import pytest
 
-from foveal.core.engine.engine import Engine
-from foveal.core.log.events import (
+from foveal.core.engine import Engine
+from foveal.core.log import (
     REDUCTIONS,
     AnyFact,
     Dropped,
@@ -34,7 +34,7 @@ from foveal.core.log.events import (
     UserSaid,
 )
 from foveal.errors import UnknownSession
-from foveal.sessions.session import Session
+from foveal.sessions import Session
 from foveal.stores import SqliteStore
 from support.legality import check_anthropic, check_chat
 from support.paths import SUPPORT

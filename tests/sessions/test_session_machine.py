@@ -19,7 +19,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from foveal.core.log.events import (
+from foveal.core.log import (
     REDUCTIONS,
     AnyFact,
     Call,
@@ -40,13 +40,13 @@ from foveal.core.log.events import (
     UserSaid,
     handle,
 )
+from foveal.core.tokens import MessageTokens
 from foveal.core.tokens.counter import counter
-from foveal.core.tokens.message_tokens import MessageTokens
-from foveal.core.view.fold import effective, fold
-from foveal.core.view.view import View
+from foveal.core.view import View, effective
+from foveal.core.view.fold import fold
 from foveal.errors import Conflict, ContextOverflow, StoreError, UnknownHandle
 from foveal.ports import Checkpoint, Store
-from foveal.sessions.session import Session
+from foveal.sessions import Session
 from foveal.stores import SqliteStore
 from foveal.stores.memory import MemoryStore
 

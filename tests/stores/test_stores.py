@@ -18,13 +18,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foveal.core.log.codec import encode
-from foveal.core.log.events import Erased, Event, Noted, ToolReturned, UserSaid
+from foveal.core.log import Erased, Event, Noted, ToolReturned, UserSaid, encode
 from foveal.errors import BadSetting, StoreError, StoreUnusable
 from foveal.ports import Checkpoint, Store
 from foveal.stores import MemoryStore, SqliteStore, open_store
 from foveal.stores.compression import LARGE, WORDS, CutText, LinePacker
-from foveal.stores.sqlite.schema import APPLICATION, SPAN, STEPS, VERSION
+from foveal.stores.sqlite import APPLICATION, VERSION
+from foveal.stores.sqlite.schema import SPAN, STEPS
 from support.store_contract import LONG, NOISE, Contract, Maker, StoreMachine, log, said
 
 

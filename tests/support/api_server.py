@@ -22,14 +22,13 @@ import uvicorn
 from foveal import config
 from foveal.apps.http.app import app
 from foveal.apps.http.proxy import Upstreams
-from foveal.core.log.events import Dialect
+from foveal.core.log import Dialect
 from foveal.core.models.model import model
-from foveal.core.view.request import Fitted
+from foveal.core.view import Fitted
 from foveal.errors import ProviderError
 from foveal.ports import Reply, ReplyPiece
-from foveal.server.auth_tokens import AuthTokens
+from foveal.server import AuthTokens, Service
 from foveal.server.jobs import JobWorker
-from foveal.server.service import Service
 from support.threaded_server import Threaded
 
 T = TypeVar("T")
@@ -55,7 +54,7 @@ class Obedient:
         said = _last(request.to_openai())
         order, _, rest = said.partition(" ")
         if order == "fail":
-            raise ProviderError(f"the provider is out of order ({rest})", sort=rest)
+            raise ProviderError(f"the provider is out of order ({rest})", code=rest)
         if order == "hold":
             yield ReplyPiece(text="Well … ")
             while not gate(rest).is_set():

@@ -21,8 +21,7 @@ from hypothesis import strategies as st
 
 import foveal
 from foveal import Context
-from foveal.core.log.codec import decode, encode
-from foveal.core.log.events import (
+from foveal.core.log import (
     AnyFact,
     Call,
     Clipped,
@@ -46,17 +45,16 @@ from foveal.core.log.events import (
     Unknown,
     Used,
     UserSaid,
+    decode,
+    encode,
     handle,
     raw,
 )
-from foveal.core.models.model import Model
-from foveal.core.tokens.counter import Counter, Estimate
-from foveal.core.tokens.message_tokens import PER_MESSAGE, MessageTokens
+from foveal.core.models import Model
+from foveal.core.tokens import PER_MESSAGE, Counter, Estimate, MessageTokens
+from foveal.core.view import Renderer, View
 from foveal.core.view.fold import fold
-from foveal.core.view.request import Renderer
-from foveal.core.view.view import View
-from foveal.core.wire import wire
-from foveal.core.wire.media import measure
+from foveal.core.wire import measure, wire
 from support.legality import check_anthropic, check_chat, check_responses
 
 DIALECTS: Final[tuple[Dialect, ...]] = ("openai_chat", "openai_responses", "anthropic")

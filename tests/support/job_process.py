@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from foveal.config import Config
-from foveal.core.log.events import UserSaid, text_of
-from foveal.core.view.request import Fitted
+from foveal.core.log import UserSaid, text_of
+from foveal.core.view import Fitted
 from foveal.errors import ProviderError
 from foveal.ports import Reply, ReplyPiece
+from foveal.server import Service
 from foveal.server.jobs import JobWorker, WorkerPace
-from foveal.server.service import Service
 from foveal.testing import Scripted
 
 QUICK = WorkerPace(look=0.05, poll=0.05, pauses=(0.05,) * 200)
@@ -42,7 +42,7 @@ class Model(Scripted):
         prompt = [text_of(fact.content) for fact in request.facts if isinstance(fact, UserSaid)][-1]
         failing = self._folder / "failing"
         self._answers = [
-            ProviderError("too many requests", sort="rate")
+            ProviderError("too many requests", code="rate")
             if failing.exists() and failing.read_text() == prompt
             else f"answered by {self._name}"
         ]

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-from foveal.core.log.events import AnyFact, Call, ModelSaid, ToolReturned, calls_of
+from foveal.core.log import AnyFact, Call, ModelSaid, ToolReturned, calls_of
 
 _ID = re.compile(r"^[a-zA-Z0-9_-]+$")
 
@@ -100,30 +100,30 @@ def _chat_content(index: int, content: object, faults: list[str], *, text_only: 
 # ── OpenAI Responses ─────────────────────────────────────────────────────────────────────────────────────
 
 _ANSWERED = ("function", "custom_tool", "local_shell", "shell", "computer", "apply_patch")
-_NOT_THE_MODEL = {*(f"{sort}_call_output" for sort in _ANSWERED), "mcp_approval_response"}
+_NOT_THE_MODEL = {*(f"{call_kind}_call_output" for call_kind in _ANSWERED), "mcp_approval_response"}
 
 
 def check_responses(items: list[dict[str, Any]]) -> list[str]:
-    """Every client-run call has one later output of its own sort; reasoning is followed by what it led to."""
+    """Every client-run call has one later output of its own call_kind; reasoning is followed by what it led to."""
     faults: list[str] = []
     waiting: Counter[tuple[str, str]] = Counter()
     shells = {item.get("id"): item.get("call_id") for item in items if item.get("type") == "local_shell_call"}
     for index, item in enumerate(items):
         kind = item.get("type") or ("message" if "role" in item else "item_reference")
-        sort = kind.removesuffix("_output").removesuffix("_call")
+        call_kind = kind.removesuffix("_output").removesuffix("_call")
         if kind == "message":
             _responses_message(index, item, faults)
         elif kind == "reasoning":
             _responses_reasoning(index, items, faults)
-        elif sort in _ANSWERED and kind.endswith("_output"):
-            key = (sort, item.get("call_id") or shells.get(item.get("id")) or "")
+        elif call_kind in _ANSWERED and kind.endswith("_output"):
+            key = (call_kind, item.get("call_id") or shells.get(item.get("id")) or "")
             _responses_output(index, item, faults)
             if waiting[key] <= 0:
                 faults.append(f"[{index}] output of {key}, which nobody called")
             waiting[key] -= 1
-        elif sort in _ANSWERED:
-            waiting[(sort, item.get("call_id") or "")] += 1
-            _responses_call(index, item, sort, faults)
+        elif call_kind in _ANSWERED:
+            waiting[(call_kind, item.get("call_id") or "")] += 1
+            _responses_call(index, item, call_kind, faults)
     faults += [f"[end] {key} has no output" for key, count in waiting.items() if count > 0]
     return faults + _not_json(items)
 
@@ -150,10 +150,10 @@ def _responses_reasoning(index: int, items: list[dict[str, Any]], faults: list[s
         faults.append(f"[{index}] reasoning without the item that follows it")
 
 
-def _responses_call(index: int, item: dict[str, Any], sort: str, faults: list[str]) -> None:
+def _responses_call(index: int, item: dict[str, Any], call_kind: str, faults: list[str]) -> None:
     if not isinstance(item.get("call_id"), str) or not item["call_id"]:
         faults.append(f"[{index}] a call without call_id")
-    field = {"function": "arguments", "custom_tool": "input"}.get(sort)
+    field = {"function": "arguments", "custom_tool": "input"}.get(call_kind)
     if field and not (isinstance(item.get("name"), str) and isinstance(item.get(field), str)):
         faults.append(f"[{index}] a call without name or {field}")
 

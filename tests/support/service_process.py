@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from foveal.config import load
-from foveal.core.log.events import UserSaid, text_of
+from foveal.core.log import UserSaid, text_of
 from foveal.ports import Reply, ReplyPiece
-from foveal.server import Service
-from foveal.server.inbox import Inbox
-from foveal.sessions.session import Session
+from foveal.server import Inbox, Service
+from foveal.sessions import Session
 from foveal.testing import Scripted
 
 DYING = ("stored", "taken", "heard", "asked", "called", "returned", "answered")

@@ -14,9 +14,9 @@ import os
 import sys
 from typing import Any, Final
 
-from foveal.core.log.events import AnyFact, Call, ModelSaid, Text, ToolReturned, UserSaid
+from foveal.core.log import AnyFact, Call, ModelSaid, Text, ToolReturned, UserSaid
 from foveal.errors import ContextOverflow
-from foveal.sessions.session import Session
+from foveal.sessions import Session
 from foveal.stores import SqliteStore
 
 SESSION: Final = "talked to"

@@ -18,8 +18,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from foveal.core.log.codec import encode
-from foveal.core.log.events import (
+from foveal.core.log import (
     AnyFact,
     Call,
     Clipped,
@@ -38,6 +37,7 @@ from foveal.core.log.events import (
     Unknown,
     Used,
     UserSaid,
+    encode,
     kind,
     raw,
 )

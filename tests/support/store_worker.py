@@ -20,7 +20,7 @@ import time
 
 import apsw
 
-from foveal.core.log.events import Event, Noted, ToolReturned, UserSaid
+from foveal.core.log import Event, Noted, ToolReturned, UserSaid
 from foveal.errors import Conflict, StoreError, UnknownSession
 from foveal.stores import SqliteStore
 

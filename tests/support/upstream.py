@@ -23,9 +23,8 @@ from foveal import config
 from foveal.apps.http.app import app
 from foveal.apps.http.listener import bound, listening, url_of
 from foveal.apps.http.proxy import Upstreams
-from foveal.core.log.events import Event
-from foveal.server import Service
-from foveal.server.auth_tokens import AuthTokens
+from foveal.core.log import Event
+from foveal.server import AuthTokens, Service
 from support.threaded_server import Threaded
 
 T = TypeVar("T")

@@ -17,12 +17,11 @@ from typing import Any, Final, NamedTuple
 import pytest
 
 import foveal
-from foveal.core.log.events import Call, Media, ModelSaid, Text, ToolReturned, UserSaid, text_of
-from foveal.core.policies.presets import Policy
-from foveal.core.reduction.truncation import Limits
+from foveal.core.log import Call, Media, ModelSaid, Text, ToolReturned, UserSaid, text_of
+from foveal.core.policies import Policy
+from foveal.core.reduction import Limits
 from foveal.stores import MemoryStore
-from foveal.tools import Toolbox, ToolOutput
-from foveal.tools.mcp import McpServers, full_name
+from foveal.tools import McpServers, Toolbox, ToolOutput, full_name
 
 SERVER: Final = '''
 """A server with a tool of every sort."""

@@ -21,40 +21,30 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import foveal
-from foveal.core.log.events import (
-    Call,
-    Content,
-    Media,
-    ModelSaid,
-    Text,
-    ToolReturned,
-    UserSaid,
-    parts,
-    text_of,
-)
-from foveal.core.policies.presets import Policy
-from foveal.core.reduction.truncation import UNLIMITED, Limits
+from foveal.core.log import Call, Content, Media, ModelSaid, Text, ToolReturned, UserSaid, parts, text_of
+from foveal.core.policies import Policy
+from foveal.core.reduction import UNLIMITED, Limits
 from foveal.core.wire.anthropic import read as anthropic
 from foveal.core.wire.openai_chat import read as openai_chat
 from foveal.errors import BadSetting
 from foveal.stores import MemoryStore
 from foveal.tools import (
     Approvals,
+    InvalidArguments,
+    OutputSpool,
     Tool,
     Toolbox,
     ToolInterrupted,
     ToolOutput,
     Workspace,
     builtin,
+    clean,
     files,
     run,
     search,
+    suggested,
 )
 from foveal.tools import tool as contract
-from foveal.tools.approvals import suggested
-from foveal.tools.process_group import OutputSpool
-from foveal.tools.shell import clean
-from foveal.tools.tool_arguments import InvalidArguments
 
 PNG: Final = bytes.fromhex(
     "89504e470d0a1a0a0000000d49484452000000010000000108060000001f15c4890000000d49444154789c6360606060000000050001"

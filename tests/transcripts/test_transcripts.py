@@ -12,7 +12,7 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from foveal.core.log.events import (
+from foveal.core.log import (
     Call,
     Compacted,
     Dropped,
@@ -25,7 +25,6 @@ from foveal.core.log.events import (
     ModelSaid,
     Noted,
     Pinned,
-    Raw,
     Reverted,
     Rewound,
     SnapshotTaken,
@@ -38,6 +37,7 @@ from foveal.core.log.events import (
     raw,
     text_of,
 )
+from foveal.core.log.events import Raw
 from foveal.errors import BadSetting
 from foveal.transcripts import (
     FORMATS,

@@ -89,7 +89,7 @@ async def _reply(provider: Provider, request: Fitted, max_tokens: int) -> Reply:
     async for piece in provider.send(request, max_tokens=max_tokens):
         if isinstance(piece, Reply):
             return piece
-    raise ProviderError(f"{provider.name} ended without an answer", sort="interrupted")
+    raise ProviderError(f"{provider.name} ended without an answer", code="interrupted")
 
 
 def _fitted(request: SummaryRequest) -> Fitted:
@@ -268,19 +268,19 @@ class Agent:
                     if isinstance(piece, Reply):
                         reply = piece
                     else:
-                        self._said += piece.text if piece.sort == "text" else ""
+                        self._said += piece.text if piece.kind == "text" else ""
                         yield TextStreamed(piece=piece)
                 break
             except ProviderError:
                 raise
             except Exception as error:  # a provider's own error: too large, or nothing that we know
                 if not await self.session.overflowed(error):
-                    raise ProviderError(f"{self.provider.name}: {error}", sort="refused") from error
+                    raise ProviderError(f"{self.provider.name}: {error}", code="refused") from error
                 self._said = ""
                 async for happening in self._overflowed():
                     yield happening
         if reply is None:
-            raise ProviderError(f"{self.provider.name} ended without an answer", sort="interrupted")
+            raise ProviderError(f"{self.provider.name} ended without an answer", code="interrupted")
         async for happening in self._answered(reply):
             yield happening
 

@@ -12,9 +12,9 @@ allowed. What an untrusted project may not set is passed over, and `notes` says 
 """
 
 from foveal.config.config import Config, ConfigEntry, ServerSettings, without_passwords
-from foveal.config.keys import ScheduleSetting
+from foveal.config.keys import ScheduleSetting, dotted, find
 from foveal.config.load import load
-from foveal.config.sources import BadConfig, ValueSource
+from foveal.config.sources import BadConfig, ValueSource, line_of, lines
 
 __all__ = [
     "BadConfig",
@@ -23,6 +23,10 @@ __all__ = [
     "ScheduleSetting",
     "ServerSettings",
     "ValueSource",
+    "dotted",
+    "find",
+    "line_of",
+    "lines",
     "load",
     "without_passwords",
 ]

@@ -94,7 +94,7 @@ class Config:
                 "agent", name, f"one of {', '.join(self.agents) or 'those in [agents.NAME]: none'}"
             )
         own = {path[2:]: value for path, value in self.values.items() if path[:2] == ("agents", name)}
-        above = {p: v for p, v in self.values.items() if v.source.sort in ("environment", "flag")}
+        above = {p: v for p, v in self.values.items() if v.source.kind in ("environment", "flag")}
         return replace(self, values=MappingProxyType({**self.values, **own, **above}))
 
     # ── what they mean ───────────────────────────────────────────────────────────────────────────────

@@ -42,7 +42,7 @@ def load(
     environ = os.environ if environ is None else environ
     here = Path(os.path.realpath(cwd))
     mine = (user_folder or config_folder(environ)) / FILE
-    user = read_file(mine, sort="user")
+    user = read_file(mine, kind="user")
     variables, strange = read_environment(environ, here)
     given = read_flags(flags or {}, here)
     above = {**(user or {}), **variables, **given}
@@ -50,7 +50,7 @@ def load(
     root = find_root(here, markers)
     trusted = (trust or Trust()).trusted(root)
     theirs = root / FILE
-    project = None if _same(theirs, mine) else read_file(theirs, sort="project")
+    project = None if _same(theirs, mine) else read_file(theirs, kind="project")
     allowed, notes = _allowed(project or {}, root, trusted=bool(trusted))
     notes += [f"{name} is set, and means nothing here" for name in strange]
     config = Config(

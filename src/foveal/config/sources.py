@@ -88,14 +88,14 @@ _SECRET: Final = re.compile(r"key|token|secret|password", re.IGNORECASE)
 class ValueSource(NamedTuple):
     """Where a value was set."""
 
-    sort: Literal["default", "policy", "user", "project", "environment", "flag"]
+    kind: Literal["default", "policy", "user", "project", "environment", "flag"]
     where: str = ""
     """A file, a variable, a flag, or the policy's name."""
     line: int = 0
 
     def __str__(self) -> str:
         where = f"{self.where}:{self.line}" if self.line else self.where
-        return f"policy {where}" if self.sort == "policy" else where or self.sort
+        return f"policy {where}" if self.kind == "policy" else where or self.kind
 
 
 class ConfigValue(NamedTuple):
@@ -127,11 +127,11 @@ def bad_value(
 # ── files ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def read_file(path: pathlib.Path, *, sort: Literal["user", "project"]) -> Values | None:
+def read_file(path: pathlib.Path, *, kind: Literal["user", "project"]) -> Values | None:
     """The values of a file, None when there is no such file."""
-    place = ValueSource(sort, str(path))
+    place = ValueSource(kind, str(path))
     try:
-        found = read(path, most=LARGEST, within=path.parent if sort == "project" else None)
+        found = read(path, most=LARGEST, within=path.parent if kind == "project" else None)
     except UnusableFile as problem:
         raise BadConfig(place, (), f"this file is not usable: {problem}") from None
     if found is None:
@@ -170,7 +170,7 @@ def _checked(key: ConfigKey, path: Path, value: Any, source: ValueSource, folder
         if problem := key.kind.problem(value):
             raise BadConfig(source, path, problem, value=None if key.secret else value)
         raise bad_value(source, path, value, key.kind.allowed, secret=key.secret)
-    if source.sort == "project" and not key.project:
+    if source.kind == "project" and not key.project:
         problem = (
             f"{dotted(path)} cannot be set by a project, only in your own file, the environment or a flag"
         )

@@ -27,10 +27,10 @@ from foveal.core.wire.safe_print import one_line, visible
 from foveal.instructions.rules import (
     PREFERENCES,
     InstructionFile,
+    InstructionKind,
     InstructionRules,
     InstructionSet,
     ShownFile,
-    Sort,
     changes,
     concerns,
     fit,
@@ -184,7 +184,7 @@ class InstructionFiles:
         if not room:
             return []
         names, trusted = self.rules.names, self.trust.trusted(self.root)
-        way = reading.first(self.user_folder, names, sort="user")
+        way = reading.first(self.user_folder, names, kind="user")
         for folder in self._way() if trusted else ():
             way += reading.first(Path(folder), names)
         shown = reading.fitted(way, room)
@@ -196,9 +196,9 @@ class InstructionFiles:
     def _preferences(self, reading: _DiskReader) -> list[ShownFile]:
         if not self.rules.preferences_max_bytes:
             return []
-        files = reading.first(self.user_folder, (PREFERENCES,), sort="preferences")
+        files = reading.first(self.user_folder, (PREFERENCES,), kind="preferences")
         if self.trust.trusted(self.root):
-            files += reading.first(self.root / OWN, (PREFERENCES,), sort="preferences", within=self.root)
+            files += reading.first(self.root / OWN, (PREFERENCES,), kind="preferences", within=self.root)
         return reading.fitted(files, self.rules.preferences_max_bytes)
 
     def _why_gone(self, source: str) -> str:
@@ -224,10 +224,15 @@ class _DiskReader:
         self.notes.append(f"{one_line(str(path), width=1_000)} {what}")
 
     def first(
-        self, folder: Path, names: Sequence[str], *, sort: Sort = "project", within: Path | None = None
+        self,
+        folder: Path,
+        names: Sequence[str],
+        *,
+        kind: InstructionKind = "project",
+        within: Path | None = None,
     ) -> list[InstructionFile]:
         """The first file of a folder that can be used, if there is one."""
-        if sort == "project":
+        if kind == "project":
             within = self._root
             if self._rules.ignores(folder.relative_to(self._root).as_posix()):
                 return []
@@ -244,7 +249,7 @@ class _DiskReader:
                 self.note(path, f"is left out: it is the same file as {self._seen[found.identity]}")
                 return []
             if self._usable(path, found):
-                return [InstructionFile(path.as_posix(), found.text, sort, found.unread)]
+                return [InstructionFile(path.as_posix(), found.text, kind, found.unread)]
         return []
 
     def _usable(self, path: Path, found: FileText) -> bool:

@@ -123,7 +123,7 @@ class InstructionRules(msgspec.Struct, frozen=True, kw_only=True):
         return any(fnmatchcase(tail, rule.strip("/")) for tail in tails for rule in self.ignore)
 
 
-Sort = Literal["user", "project", "preferences"]
+InstructionKind = Literal["user", "project", "preferences"]
 
 
 class InstructionFile(NamedTuple):
@@ -131,7 +131,7 @@ class InstructionFile(NamedTuple):
 
     path: str
     text: str
-    sort: Sort = "project"
+    kind: InstructionKind = "project"
     unread: int = 0
     """Bytes beyond what was read."""
 
@@ -211,7 +211,7 @@ def _named(file: InstructionFile, lines: Sequence[str], room: int) -> ShownFile 
 
 def _heading(file: InstructionFile) -> str:
     path = _line(file.path)
-    match file.sort:
+    match file.kind:
         case "user":
             return f"# Instructions of the user, for every project ({path})\n\n"
         case "preferences":

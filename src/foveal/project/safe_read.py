@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from foveal.errors import FovealError
 
-_SORTS: Final = (
+_FILE_KINDS: Final = (
     (stat.S_ISDIR, "a folder"),
     (stat.S_ISFIFO, "a pipe"),
     (stat.S_ISSOCK, "a socket"),
@@ -87,8 +87,8 @@ def _read(path: Path, most: int, within: Path | None) -> FileText:
 
 def _check_regular(about: os.stat_result) -> None:
     if not stat.S_ISREG(about.st_mode):
-        sort = next((name for test, name in _SORTS if test(about.st_mode)), "no regular file")
-        raise UnusableFile(f"it is {sort}")
+        kind = next((name for test, name in _FILE_KINDS if test(about.st_mode)), "no regular file")
+        raise UnusableFile(f"it is {kind}")
 
 
 class _Opened:

@@ -89,7 +89,7 @@ class AnthropicReply:
         self.began = True
         self._blocks[at] = dict(block)
         if block.get("type") == "tool_use":
-            return [ReplyPiece(text=block.get("name", ""), sort="call")]
+            return [ReplyPiece(text=block.get("name", ""), kind="call")]
         return []
 
     def _delta(self, at: int, delta: JsonObject) -> list[ReplyPiece]:
@@ -101,7 +101,7 @@ class AnthropicReply:
                 return [ReplyPiece(text=delta["text"])]
             case "thinking_delta":
                 block["thinking"] = block.get("thinking", "") + delta["thinking"]
-                return [ReplyPiece(text=delta["thinking"], sort="thinking")] if delta["thinking"] else []
+                return [ReplyPiece(text=delta["thinking"], kind="thinking")] if delta["thinking"] else []
             case "signature_delta":
                 block["signature"] = delta["signature"]
             case "input_json_delta":

@@ -69,7 +69,7 @@ def need(library: str) -> None:
     """Raises when a library is not installed."""
     if importlib.util.find_spec(library) is None:
         raise ProviderError(
-            f"the library `{library}` is not installed: pip install 'foveal[chat]'", sort="refused"
+            f"the library `{library}` is not installed: pip install 'foveal[chat]'", code="refused"
         )
 
 

@@ -56,7 +56,7 @@ class Endpoint:
             raise ProviderError(
                 f"the key in {variable} has characters that no key has (a line break, a quote or a letter with an "
                 "accent, say): copy it again",
-                sort="key",
+                code="key",
             )
 
     def __repr__(self) -> str:

@@ -86,7 +86,7 @@ class ChatReply:
         pieces: list[ReplyPiece] = []
         thought = next((delta[name] for name in _REASONING if delta.get(name)), "")
         if isinstance(thought, str) and thought:
-            pieces.append(ReplyPiece(text=thought, sort="thinking"))
+            pieces.append(ReplyPiece(text=thought, kind="thinking"))
         if isinstance(text := delta.get("content"), str) and text:
             self.text += text
             pieces.append(ReplyPiece(text=text))
@@ -108,7 +108,7 @@ class ChatReply:
         self._calls[number] = held = _merged(held, {k: v for k, v in delta.items() if k != "index"})
         self.began = True
         name = (held.get("function") or {}).get("name")
-        return [ReplyPiece(text=name, sort="call")] if name and not named else []
+        return [ReplyPiece(text=name, kind="call")] if name and not named else []
 
 
 _ONCE: Final = frozenset({"id", "type", "name", "index"})

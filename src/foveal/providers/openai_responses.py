@@ -100,6 +100,6 @@ class ResponsesReply:
         reported = None if usage is None else {"input_tokens_details": {}, **usage, "stop_reason": stop}
         return Reply(message=items, usage=reported, stop=stop)
 
-    def _shown(self, text: Any, sort: Any) -> list[ReplyPiece]:
+    def _shown(self, text: Any, kind: Any) -> list[ReplyPiece]:
         self.began = True
-        return [ReplyPiece(text=text, sort=sort)] if isinstance(text, str) and text else []
+        return [ReplyPiece(text=text, kind=kind)] if isinstance(text, str) and text else []

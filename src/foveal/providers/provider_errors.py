@@ -55,7 +55,7 @@ def explained(
     if kinds & {"APITimeoutError", "TimeoutException", "TimeoutError"}:
         return ProviderError(
             f"{place.provider} did not answer in time ({place.address}): try again, or a smaller model",
-            sort="connection",
+            code="connection",
         )
     if kinds & {"APIConnectionError", "TransportError", "OSError"}:
         return _unreachable(error, place)
@@ -68,7 +68,7 @@ def interrupted(place: Endpoint, said: str, why: str = "") -> ProviderError:
     heard = f"after {len(said):,} characters" if said else "before any text came"
     return ProviderError(
         f"the answer of {place.provider} broke off {heard}{reason}: say “go on”, or send it again",
-        sort="interrupted",
+        code="interrupted",
         partial=said,
     )
 
@@ -84,7 +84,7 @@ def malformed(place: Endpoint, why: str) -> ProviderError:
     """What came is not an answer."""
     return ProviderError(
         f"{place.provider} sent what is not an answer ({why}): is {place.address} the address of its API?",
-        sort="server",
+        code="server",
     )
 
 
@@ -138,11 +138,11 @@ def _refused(error: Exception, status: int, place: Endpoint, model: str, said: s
             return _wrong_key(place)
         case 403:
             told = f"the key in {place.variable} may not use it" if place.variable else _words(error, place)
-            return ProviderError(f"{place.provider} refuses {model} (403): {told}", sort="key", partial=said)
+            return ProviderError(f"{place.provider} refuses {model} (403): {told}", code="key", partial=said)
         case 404:
             return ProviderError(
                 f"{place.provider} has no model {model!r} at {place.address} (404): check its name, or the address",
-                sort="refused",
+                code="refused",
             )
         case 429:
             return _too_often(error, place, said)
@@ -150,13 +150,13 @@ def _refused(error: Exception, status: int, place: Endpoint, model: str, said: s
             return ProviderError(
                 f"{place.provider} has a fault of its own ({status}: {_words(error, place)}); it was tried "
                 f"{TRIES + 1} times: try again later, or another model",
-                sort="server",
+                code="server",
                 partial=said,
             )
         case _:
             return ProviderError(
                 f"{place.provider} refused the request ({status}): {_words(error, place)}",
-                sort="refused",
+                code="refused",
                 partial=said,
             )
 
@@ -164,11 +164,11 @@ def _refused(error: Exception, status: int, place: Endpoint, model: str, said: s
 def _wrong_key(place: Endpoint) -> ProviderError:
     if not place.key:
         wanted = f"set {place.variable}" if place.variable else "it wants a key"
-        return ProviderError(f"{place.provider} was asked without a key (401): {wanted}", sort="key")
+        return ProviderError(f"{place.provider} was asked without a key (401): {wanted}", code="key")
     return ProviderError(
         f"{place.provider} does not accept the key in {place.variable} (401): check it, or unset it and choose "
         "another model",
-        sort="key",
+        code="key",
     )
 
 
@@ -177,12 +177,12 @@ def _too_often(error: Exception, place: Endpoint, said: str) -> ProviderError:
         problem = (
             f"the account at {place.provider} has no credit left (429): add some, or choose another model"
         )
-        return ProviderError(problem, sort="rate", partial=said)
+        return ProviderError(problem, code="rate", partial=said)
     wait = wait_of(getattr(getattr(error, "response", None), "headers", {}))
     when = f"wait {wait:,.0f} s and try again" if wait else "wait a minute and try again"
     return ProviderError(
         f"{place.provider} was asked too often (429: {_words(error, place)}): {when}",
-        sort="rate",
+        code="rate",
         partial=said,
     )
 
@@ -194,5 +194,5 @@ def _unreachable(error: Exception, place: Endpoint) -> ProviderError:
     why = place.key.scrub(one_line(str(cause) or type(cause).__name__, width=200))
     todo = "is its server running?" if place.here else "check the network, the proxy and the address"
     return ProviderError(
-        f"{place.provider} cannot be reached at {place.address} ({why}): {todo}", sort="connection"
+        f"{place.provider} cannot be reached at {place.address} ({why}): {todo}", code="connection"
     )

@@ -129,7 +129,7 @@ def provider(
         return _local(model, environment, window, progress)
     model, _, address = model.partition("@")
     if not model:
-        raise ProviderError(f"{name!r} names no model; {possible()}", sort="refused")
+        raise ProviderError(f"{name!r} names no model; {possible()}", code="refused")
     place = _place(service, address, environment)
     if service == "ollama" and window is None:
         given = environment.get("OLLAMA_CONTEXT_LENGTH", "")
@@ -166,7 +166,7 @@ def split(name: str | None, environment: Mapping[str, str]) -> tuple[str, str]:
             return owner, name.strip()
     if environment.get("OPENAI_BASE_URL"):
         return "openai", name.strip()
-    raise ProviderError(f"no provider is known for {name!r}; {possible()}", sort="refused")
+    raise ProviderError(f"no provider is known for {name!r}; {possible()}", code="refused")
 
 
 def _default(environment: Mapping[str, str]) -> tuple[str, str]:
@@ -176,7 +176,7 @@ def _default(environment: Mapping[str, str]) -> tuple[str, str]:
             if not own and not environment.get("OPENAI_API_KEY", "").strip():
                 raise ProviderError(
                     "OPENAI_BASE_URL is set, but no model is named: name one, or set OPENAI_MODEL",
-                    sort="refused",
+                    code="refused",
                 )
             return service, own or model
         if any(environment.get(variable, "").strip() for variable in SERVICES[service].keys):
@@ -193,7 +193,7 @@ def _place(service: str, address: str, environment: Mapping[str, str]) -> Endpoi
     if known.keys and not variable and not elsewhere:
         wanted = " or ".join(known.keys)
         raise ProviderError(
-            f"{known.title} needs a key: set {wanted}, or use another model; {possible()}", sort="key"
+            f"{known.title} needs a key: set {wanted}, or use another model; {possible()}", code="key"
         )
     url = address or given or known.url
     if "://" not in url:
@@ -241,7 +241,7 @@ def _local(model: str, environment: Mapping[str, str], window: int | None, progr
     if given in download.KNOWN:
         return LocalModel(download.KNOWN[given], cache=cache, window=window, progress=progress)
     if not given.lower().endswith(".gguf") and "/" not in given:
-        raise ProviderError(f"there is no local model {given!r}; {possible()}", sort="refused")
+        raise ProviderError(f"there is no local model {given!r}; {possible()}", code="refused")
     return LocalModel(_gguf(given), cache=cache, window=window, progress=progress)
 
 
@@ -253,10 +253,10 @@ def _gguf(given: str) -> Path:
             magic = file.read(4)
     except OSError as problem:
         raise ProviderError(
-            f"the model {path} cannot be read ({problem.strerror}): check its path", sort="refused"
+            f"the model {path} cannot be read ({problem.strerror}): check its path", code="refused"
         ) from None
     if magic != b"GGUF":
-        raise ProviderError(f"{path} is not a GGUF file", sort="refused")
+        raise ProviderError(f"{path} is not a GGUF file", code="refused")
     return path
 
 

@@ -29,7 +29,7 @@ from foveal.core.wire.event_text import MARK, READ, SEARCH, inline, readable, ti
 from foveal.errors import BadSetting
 from foveal.ports import Hit
 from foveal.recall.excerpts import ALL, Excerpt, Wanted, count, excerpt
-from foveal.recall.recall_tools import handles, tools, values, wanted, whole
+from foveal.recall.recall_tools import handles, values, wanted, whole
 from foveal.recall.search_results import SearchAnswer, spread
 
 if TYPE_CHECKING:

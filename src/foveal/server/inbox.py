@@ -51,7 +51,7 @@ class InboxEntry(NamedTuple):
     """The newest event of the session when it was taken up: what belongs to it comes later."""
     why: str
     problem: str
-    sort: str
+    code: str
 
     @property
     def turn(self) -> str:
@@ -115,11 +115,11 @@ class Inbox:
 
         return await self._database.do(act)
 
-    async def done(self, id: int, *, why: str, problem: str, sort: str) -> None:
+    async def done(self, id: int, *, why: str, problem: str, code: str) -> None:
         def act(db: apsw.Connection) -> None:
             db.execute(
                 "UPDATE inbox SET state = 'done', content = NULL, why = ?, problem = ?, sort = ? WHERE id = ?",
-                (why, problem, sort, id),
+                (why, problem, code, id),
             )
 
         await self._database.do(act)

@@ -43,20 +43,20 @@ class UnavailableProvider:
     dialect: Dialect = "openai_chat"
 
     def __init__(
-        self, name: str, why: str, *, window: int | None, sort: str = "refused", elsewhere: bool = False
+        self, name: str, why: str, *, window: int | None, code: str = "refused", elsewhere: bool = False
     ) -> None:
         """`elsewhere`: not even a message may be left for it."""
         self.name = name or "unknown"
         self.model: Model = model.model(self.name.partition("@")[0], window=window)
         self.why = why
         self.elsewhere = elsewhere
-        self._sort = sort
+        self._code = code
 
     async def send(self, request: Fitted, *, max_tokens: int) -> AsyncIterator[ReplyPiece | Reply]:
         nothing: tuple[ReplyPiece, ...] = ()
         for piece in nothing:
             yield piece
-        raise ProviderError(self.why, sort=self._sort)
+        raise ProviderError(self.why, code=self._code)
 
     async def close(self) -> None:
         """There is nothing to close."""
@@ -201,12 +201,12 @@ class LiveSession:
                 await self._learn()
         except FovealError as problem:
             self._end_all(
-                TurnOutcome(why="failed", problem=str(problem), sort=type(problem).__name__, kept=True)
+                TurnOutcome(why="failed", problem=str(problem), code=type(problem).__name__, kept=True)
             )
         except Exception as problem:  # noqa: BLE001 (nobody may wait for ever, whatever it is)
             LOG.error("a room failed: %s", type(problem).__name__)
             told = f"something unexpected went wrong ({type(problem).__name__}); the message is kept"
-            self._end_all(TurnOutcome(why="failed", problem=told, sort=type(problem).__name__, kept=True))
+            self._end_all(TurnOutcome(why="failed", problem=told, code=type(problem).__name__, kept=True))
         finally:
             self._task = None  # nothing is awaited between the last look at `_called` and this
             if self._ground.closing:
@@ -214,7 +214,7 @@ class LiveSession:
 
     def _put_off(self) -> None:
         """Let those go who wait for turns that the next start will take up."""
-        self._end_all(TurnOutcome(why="stopped", problem=PUT_OFF, sort="stopping", kept=True))
+        self._end_all(TurnOutcome(why="stopped", problem=PUT_OFF, code="stopping", kept=True))
 
     def _end_all(self, outcome: TurnOutcome) -> None:
         """The same end for all turns but the one that runs."""

@@ -168,7 +168,7 @@ class Tenant:
             return self._ground.provider(name or "")
         except ProviderError as problem:
             return UnavailableProvider(
-                name or self._ground.config.model, str(problem), window=window, sort=problem.sort
+                name or self._ground.config.model, str(problem), window=window, code=problem.code
             )
 
     async def _own_model(self, id: str) -> str:
@@ -187,7 +187,7 @@ class Tenant:
         try:
             return [own_model(self._ground.provider(other))] if other else []
         except ProviderError as problem:
-            LOG.error("compaction.model cannot be asked: %s", problem.sort)
+            LOG.error("compaction.model cannot be asked: %s", problem.code)
             return []
 
     def _known(self, id: str) -> LiveSession | None:

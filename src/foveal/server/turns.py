@@ -42,7 +42,7 @@ class TurnOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """The model's last answer."""
     problem: str = ""
     """What went wrong, for people."""
-    sort: str = ""
+    code: str = ""
     """The sort of that: the `sort` of a `ProviderError`, or the name of another error."""
     report: Report | None = None
     kept: bool = False
@@ -169,21 +169,21 @@ class TurnRunner:
 
         def told(outcome: TurnOutcome) -> None:
             seconds = time.monotonic() - began
-            self._ground.tell(TurnEnded(**place, seconds=seconds, why=outcome.why, problem=outcome.sort))
+            self._ground.tell(TurnEnded(**place, seconds=seconds, why=outcome.why, problem=outcome.code))
 
         self._ground.tell(TurnBegan(**place))
         try:
             answer = await self._heard()  # whoever stops the turn stops what comes after this
         except FovealError as problem:
             said = f"the message is kept, and will be answered later: {problem}"
-            outcome = TurnOutcome(why="failed", problem=said, sort=type(problem).__name__, kept=True)
+            outcome = TurnOutcome(why="failed", problem=said, code=type(problem).__name__, kept=True)
             turn.end(outcome)
             told(outcome)
             raise
         outcome = await self._outcome(asyncio.create_task(self._perform(answer)))
         try:
             await self._ground.desk.done(
-                self._entry.id, why=outcome.why, problem=outcome.problem, sort=outcome.sort
+                self._entry.id, why=outcome.why, problem=outcome.problem, code=outcome.code
             )
         finally:  # the log has it: if the desk has not, it will be found there
             turn.end(outcome)
@@ -214,9 +214,9 @@ class TurnRunner:
             return TurnOutcome(why=task.result(), text=text, report=self._report)
         if not isinstance(problem, FovealError):
             told = f"something unexpected went wrong ({type(problem).__name__})"
-            return TurnOutcome(why="failed", text=text, problem=told, sort=type(problem).__name__)
-        sort = problem.sort if isinstance(problem, ProviderError) else ""
-        return TurnOutcome(why="failed", text=text, problem=str(problem), sort=sort or type(problem).__name__)
+            return TurnOutcome(why="failed", text=text, problem=told, code=type(problem).__name__)
+        code = problem.code if isinstance(problem, ProviderError) else ""
+        return TurnOutcome(why="failed", text=text, problem=str(problem), code=code or type(problem).__name__)
 
     async def _heard(self) -> ModelAnswered | None:
         """Put the words into the log, unless a process that died over them did; the answer, if it got so far."""
@@ -280,7 +280,7 @@ def _numbers(report: Report) -> Report:
 
 
 def deleted() -> TurnOutcome:
-    return TurnOutcome(why="stopped", problem="the session was deleted", sort="deleted")
+    return TurnOutcome(why="stopped", problem="the session was deleted", code="deleted")
 
 
 async def elsewhere(session: Session, entry: InboxEntry | None, turn: Turn) -> None:
@@ -301,7 +301,7 @@ async def elsewhere(session: Session, entry: InboxEntry | None, turn: Turn) -> N
             why=entry.why,  # type: ignore[arg-type]
             text=answer.text if answer is not None else "",
             problem=entry.problem,
-            sort=entry.sort,
+            code=entry.code,
             report=report,
         )
     )

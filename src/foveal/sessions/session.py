@@ -21,7 +21,7 @@ from typing import Any, Final, Self, Unpack
 from msgspec.structs import replace
 
 from foveal.core import wire
-from foveal.core.compaction.summariser import Summarise, SummaryProgress, chain, prompt_text
+from foveal.core.compaction.summariser import Summarise, SummaryProgress, chain
 from foveal.core.engine.engine import Engine
 from foveal.core.engine.report import EventStatus, Report, event_status, report
 from foveal.core.engine.settings import EngineSettings, GivenSettings, engine_settings
@@ -54,6 +54,7 @@ from foveal.core.view.fold import effective
 from foveal.core.view.request import Fitted, ReducedCounts
 from foveal.errors import BadSetting, Conflict, ContextOverflow, UnknownHandle
 from foveal.ports import Hit, SessionInfo, Store
+from foveal.project.prompt_file import prompt_text
 from foveal.sessions.background_compaction import BackgroundCompaction
 from foveal.sessions.event_writer import ORDINARY, EventWriter, SessionOptions
 from foveal.sessions.fitter import ManualCompaction, RequestFitter

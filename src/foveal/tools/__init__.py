@@ -19,12 +19,15 @@ from typing import Final
 
 from foveal.core.reduction.truncation import UNLIMITED
 from foveal.core.wire.safe_print import one_line
-from foveal.recall.recall import Library, Recall, tools
-from foveal.tools.approvals import Approvals
+from foveal.recall import Library, Recall, tools
+from foveal.tools.approvals import Approvals, suggested
 from foveal.tools.file_search import search
 from foveal.tools.files import files
-from foveal.tools.shell import run
+from foveal.tools.mcp import McpServers, full_name
+from foveal.tools.process_group import OutputSpool
+from foveal.tools.shell import clean, run
 from foveal.tools.tool import Arguments, Tool, Toolbox, ToolInterrupted, ToolOutput
+from foveal.tools.tool_arguments import InvalidArguments
 from foveal.tools.workspace import Workspace
 
 # ── recalled ──────────────────────────────────────────────────────────────────────────────────────
@@ -68,16 +71,22 @@ def _told(name: str) -> Callable[[Arguments], str]:
 
 __all__ = [
     "Approvals",
+    "InvalidArguments",
+    "McpServers",
+    "OutputSpool",
     "Tool",
     "ToolInterrupted",
     "ToolOutput",
     "Toolbox",
     "Workspace",
     "builtin",
+    "clean",
     "files",
+    "full_name",
     "recalled",
     "run",
     "search",
+    "suggested",
 ]
 
 

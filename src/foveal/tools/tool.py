@@ -32,27 +32,29 @@ from foveal.tools.tool_arguments import InvalidArguments, fitted, parsed
 # Pictures, sounds and files that a tool returned, as parts of its answer.
 
 
-def image(sort: str, data: bytes | str) -> Media:
+def image(media_type: str, data: bytes | str) -> Media:
     """A picture, from its bytes or their Base64."""
-    return _media({"type": "image", "source": _base64(sort, data)})
+    return _media({"type": "image", "source": _base64(media_type, data)})
 
 
-def sound(sort: str, data: str) -> Media:
-    form = {"audio/mpeg": "mp3", "audio/x-wav": "wav"}.get(mime(sort), mime(sort).partition("/")[2])
+def sound(media_type: str, data: str) -> Media:
+    form = {"audio/mpeg": "mp3", "audio/x-wav": "wav"}.get(
+        mime(media_type), mime(media_type).partition("/")[2]
+    )
     return _media({"type": "input_audio", "input_audio": {"data": data, "format": form}})
 
 
-def document(sort: str, data: str, *, name: str) -> Media:
-    """A file of any other sort, from its Base64."""
-    if mime(sort).startswith("image/"):
-        return image(sort, data)
-    kind = mime(sort) or "application/octet-stream"
+def document(media_type: str, data: str, *, name: str) -> Media:
+    """A file of any other media_type, from its Base64."""
+    if mime(media_type).startswith("image/"):
+        return image(media_type, data)
+    kind = mime(media_type) or "application/octet-stream"
     return _media({"type": "file", "file": {"filename": name, "file_data": f"data:{kind};base64,{data}"}})
 
 
-def _base64(sort: str, data: bytes | str) -> dict[str, str]:
+def _base64(media_type: str, data: bytes | str) -> dict[str, str]:
     text = data if isinstance(data, str) else b64encode(data).decode()
-    return {"type": "base64", "media_type": mime(sort), "data": text}
+    return {"type": "base64", "media_type": mime(media_type), "data": text}
 
 
 def _media(native: dict[str, Any]) -> Media:

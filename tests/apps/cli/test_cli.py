@@ -18,7 +18,7 @@ from typing import Any, Final
 import pytest
 
 from foveal.context import Context
-from foveal.core.log.events import (
+from foveal.core.log import (
     AnyFact,
     Call,
     Clipped,
@@ -41,7 +41,7 @@ from foveal.core.log.events import (
     UserSaid,
     raw,
 )
-from foveal.sessions.session import Session
+from foveal.sessions import Session
 from foveal.stores import SqliteStore
 from foveal.transcripts import read
 from support.histories import session as history
@@ -450,7 +450,7 @@ def _lived(store: Path) -> tuple[dict[int, Any], list[Event]]:
 
 
 async def _as_it_is(session: Session) -> Any:
-    from foveal.core.view.request import Fitted
+    from foveal.core.view import Fitted
 
     return Fitted.of((await session._keeper.caught_up()).view)
 

@@ -16,12 +16,11 @@ from msgspec.structs import replace
 from foveal.apps.gateways import texts
 from foveal.apps.gateways.chat_session import Button, ChannelMessage, ChatSessions
 from foveal.config import load
-from foveal.core.compaction.health import CompactionMeasures
-from foveal.core.log.events import Compacted, Event, ModelSaid, UserSaid, text_of
+from foveal.core.compaction import CompactionMeasures
+from foveal.core.log import Compacted, Event, ModelSaid, UserSaid, text_of
 from foveal.errors import ProviderError
-from foveal.server import Service
-from foveal.server.chats import ChatMessage, Chats, chat_of, session_of
-from foveal.server.pairing import GUESSES, WINDOW, Pairing
+from foveal.server import GUESSES, ChatMessage, Chats, Pairing, Service, chat_of, session_of
+from foveal.server.pairing import WINDOW
 from foveal.testing import Scripted
 from support.gated_provider import Gated, run
 
@@ -576,7 +575,7 @@ async def test_a_message_that_is_larger_than_the_window_is_answered_with_numbers
 async def test_a_failure_becomes_a_reply_without_its_secrets_and_can_be_tried_again_once(
     tmp_path: Path,
 ) -> None:
-    provider = Scripted(ProviderError(f"429 for key {SECRET}", sort="rate"), "Now it works.")
+    provider = Scripted(ProviderError(f"429 for key {SECRET}", code="rate"), "Now it works.")
     async with opened(tmp_path, provider) as service:
         talk = talking(service)
         says = await tell(talk, "Hello.")
@@ -597,7 +596,7 @@ async def test_a_failure_becomes_a_reply_without_its_secrets_and_can_be_tried_ag
 @pytest.mark.parametrize(
     "problem",
     [
-        ProviderError(f"refused: {SECRET}", sort="refused"),
+        ProviderError(f"refused: {SECRET}", code="refused"),
         RuntimeError(SECRET),
         ValueError(f"Bearer {SECRET}"),
     ],

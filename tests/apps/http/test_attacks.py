@@ -19,9 +19,7 @@ import pytest
 
 from foveal import config
 from foveal.errors import StoreUnusable
-from foveal.server import Service
-from foveal.server.auth_tokens import AuthTokens
-from foveal.server.data_folder import DataFolder
+from foveal.server import AuthTokens, DataFolder, Service
 from support.made_secrets import made
 from support.provider_stand_in import StandIn
 from support.serve_process import CANARY, Answers, Server, raw, serving, until

@@ -39,7 +39,7 @@ from foveal.errors import (
     UnknownHandle,
     UnknownSession,
 )
-from foveal.server.auth_tokens import AuthTokens, RateLimiter
+from foveal.server import AuthTokens, RateLimiter
 from support.serve_process import CANARY, DEADLINE, Answers, ask, raw, until
 from support.upstream import Front
 
@@ -548,9 +548,9 @@ OVERFLOW = ContextOverflow("too large", needed=9, available=8, window=7, reserve
         (NotCompacted("nothing"), 409),
         (MalformedMessage(0, "role", "missing"), 400),
         (BadSetting("window", -1, "more"), 400),
-        (ProviderError("no key", sort="key"), 502),
-        (ProviderError("slow down", sort="rate"), 503),
-        (ProviderError("nobody there", sort="connection"), 504),
+        (ProviderError("no key", code="key"), 502),
+        (ProviderError("slow down", code="rate"), 503),
+        (ProviderError("nobody there", code="connection"), 504),
         (StoreUnusable("full"), 503),
         (StoreError("closed"), 503),
         (FovealError("something else"), 500),

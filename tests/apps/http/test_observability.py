@@ -26,9 +26,9 @@ from foveal.apps.http.json_logs import NAME, JsonLines, tell
 from foveal.apps.http.prometheus import PrometheusMetrics
 from foveal.apps.http.request_log import RequestLogMiddleware
 from foveal.apps.http.tracing import Tracing
-from foveal.core.log.events import Compacted, Event, Overflowed, Used
+from foveal.core.log import Compacted, Event, Overflowed, Used
 from foveal.errors import ProviderError
-from foveal.server.runtime import EventsStored, Exchanged, LockWaited, TurnEnded
+from foveal.server import EventsStored, Exchanged, LockWaited, TurnEnded
 from foveal.testing import Scripted
 from support.paths import ROOT
 from support.provider_stand_in import Answer, StandIn
@@ -47,7 +47,7 @@ def make(name: str | None, *, environment: Mapping[str, str], window: int | None
     return Scripted(
         call,
         f"The plan is {CANARY}.",
-        ProviderError(f"{CANARY} is not available", sort="rate"),
+        ProviderError(f"{CANARY} is not available", code="rate"),
         name=name or "scripted/model",
     )
 
@@ -208,7 +208,7 @@ def test_figures_count_what_was_done(watched: Watched) -> None:
 def test_figures_follow_what_the_service_tells() -> None:
     meters = PrometheusMetrics()
     used = Used(input=10, cache_read=30, cache_write=10, output=5)
-    refused = Overflowed(model="m", sort="tokens")
+    refused = Overflowed(model="m", limit_kind="tokens")
     summary = Compacted(first=1, last=2, summary=CANARY, by="m", reason="tokens")
     meters.watch(
         EventsStored(**PLACE, events=tuple(Event(n, fact) for n, fact in enumerate((used, refused, summary))))

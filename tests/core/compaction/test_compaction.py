@@ -16,23 +16,20 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from foveal import Context, ContextOverflow, NotCompacted
-from foveal.core.compaction.health import measures
-from foveal.core.compaction.plan import (
+from foveal.core.compaction import (
     LASTING,
-    LEAST,
-    OPEN,
     NoPlan,
     Plan,
     RangeTerms,
+    SummaryRequest,
     due,
-    plan,
+    measures,
     settled,
     turns_since,
 )
-from foveal.core.compaction.summariser import SummaryRequest
-from foveal.core.engine.engine import Engine
-from foveal.core.engine.settings import engine_settings
-from foveal.core.log.events import (
+from foveal.core.compaction.plan import LEAST, OPEN, plan
+from foveal.core.engine import Engine, engine_settings
+from foveal.core.log import (
     AnyFact,
     Call,
     Clipped,
@@ -56,10 +53,9 @@ from foveal.core.log.events import (
     text_of,
 )
 from foveal.core.policies import Moment, ladder, policy
-from foveal.core.tokens.message_tokens import MessageTokens
-from foveal.core.view.fold import advance, effective, fold
-from foveal.core.view.steps import Step
-from foveal.core.view.view import View, hidden_by
+from foveal.core.tokens import MessageTokens
+from foveal.core.view import Step, View, advance, effective, hidden_by
+from foveal.core.view.fold import fold
 from foveal.errors import UnknownHandle
 from support.histories import (
     CHECKS,

@@ -14,23 +14,29 @@ from anthropic.types import Message
 from openai.types.chat import ChatCompletion
 from openai.types.responses import Response
 
-from foveal.core.compaction.health import measures
-from foveal.core.compaction.plan import Plan
-from foveal.core.compaction.protocol import Ask, Draft, Failure, SummaryWriter, draft, failure, piece
-from foveal.core.compaction.summariser import (
+from foveal.core.compaction import (
+    Ask,
+    Draft,
+    Failure,
+    Plan,
     Summariser,
     SummaryProgress,
     SummaryRequest,
+    SummaryWriter,
     awrite,
     chain,
-    prompt_text,
+    dialogue,
+    failure,
+    measures,
+    piece,
     write,
 )
-from foveal.core.compaction.writing import dialogue
-from foveal.core.log.events import Compacted, Dialect, Event, ModelSaid, ToolReturned, UserSaid
+from foveal.core.compaction.protocol import draft
+from foveal.core.log import Compacted, Dialect, Event, ModelSaid, ToolReturned, UserSaid
 from foveal.core.models.model import model
 from foveal.core.tokens.counter import counter
 from foveal.errors import BadSetting
+from foveal.project.prompt_file import prompt_text
 
 GPT = model("gpt-4.1")
 COUNT = counter("estimate")

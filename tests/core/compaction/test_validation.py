@@ -9,10 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foveal.core.compaction import prompt, validation
-from foveal.core.compaction.protocol import Draft
-from foveal.core.compaction.validation import KnownNames, score
-from foveal.core.log.events import Call, Event, ModelSaid, Text, ToolReturned, UserSaid
+from foveal.core.compaction import Draft, KnownNames, prompt, score, validation
+from foveal.core.log import Call, Event, ModelSaid, Text, ToolReturned, UserSaid
 from foveal.core.tokens.counter import counter
 from foveal.core.wire import wire
 from support.effort import bounded

@@ -11,15 +11,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foveal.core.compaction import prompt
-from foveal.core.compaction.chunks import chunks, source
-from foveal.core.compaction.draft import MOST_ASKS
-from foveal.core.compaction.health import measures
-from foveal.core.compaction.plan import Plan
-from foveal.core.compaction.protocol import Ask, Draft, Failure, SummaryWriter
+from foveal.core.compaction import (
+    MOST_ASKS,
+    Ask,
+    CompactionOutcome,
+    Draft,
+    Failure,
+    Plan,
+    SummaryWriter,
+    dialogue,
+    measures,
+    prompt,
+    source,
+)
+from foveal.core.compaction.chunks import chunks
 from foveal.core.compaction.summary_text import END
-from foveal.core.compaction.writing import CompactionOutcome, dialogue
-from foveal.core.log.events import (
+from foveal.core.log import (
     AnyFact,
     Call,
     Compacted,
@@ -35,7 +42,8 @@ from foveal.core.log.events import (
     UserSaid,
     raw,
 )
-from foveal.core.models.model import Model, model
+from foveal.core.models import Model
+from foveal.core.models.model import model
 from foveal.core.tokens.counter import counter
 
 COUNT = counter("estimate")

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 import foveal
-from foveal.core.engine.engine import Engine
-from foveal.core.log.events import Used
-from foveal.core.models.budget import Caps
+from foveal.core.engine import Engine
+from foveal.core.log import Used
+from foveal.core.models import Caps
 from foveal.core.policies import policy
-from foveal.core.wire.usage import used
+from foveal.core.wire import used
 from support.histories import ESTIMATE, context, of, plain_model, reread, session, user
 
 CHAT = {

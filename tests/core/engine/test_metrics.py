@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foveal.core.compaction.health import CompactionMeasures
-from foveal.core.compaction.summariser import SummaryRequest
-from foveal.core.engine.metrics import REASONS, SECONDS, SHARES, Histogram, Metrics
-from foveal.core.log.events import AnyFact, Compacted, CompactionFailed, Event, Overflowed, UserSaid, raw
+from foveal.core.compaction import CompactionMeasures, SummaryRequest
+from foveal.core.engine import REASONS, SECONDS, Histogram, Metrics
+from foveal.core.engine.metrics import SHARES
+from foveal.core.log import AnyFact, Compacted, CompactionFailed, Event, Overflowed, UserSaid, raw
 from support.histories import context, session
 
 _LINE: Final = re.compile(r"([a-z_]+)(?:\{([^}]*)\})? (\S+)")
@@ -24,7 +24,7 @@ COUNTERS: Final = {
     "foveal_compaction_failures_total": {"reason"},
     "foveal_compaction_rejected_total": set(),
     "foveal_compaction_tokens_total": {"kind"},
-    "foveal_overflows_total": {"sort"},
+    "foveal_overflows_total": {"kind"},
 }
 HISTOGRAMS: Final = ("foveal_compaction_seconds", "foveal_compaction_ratio", "foveal_compaction_score")
 
@@ -109,9 +109,9 @@ def test_failures_and_rejected_drafts_and_tokens_are_counted_also_when_nothing_c
 
 
 def test_refusals_are_counted_by_their_sort() -> None:
-    sorts = get_args(get_type_hints(Overflowed)["sort"])
-    samples, _ = counted(*(Overflowed(model="m", sort=sort) for sort in sorts), Overflowed(model="m"))
-    assert {sort: sample(samples, "foveal_overflows_total", sort=sort) for sort in sorts} == {
+    sorts = get_args(get_type_hints(Overflowed)["limit_kind"])
+    samples, _ = counted(*(Overflowed(model="m", limit_kind=sort) for sort in sorts), Overflowed(model="m"))
+    assert {sort: sample(samples, "foveal_overflows_total", kind=sort) for sort in sorts} == {
         sort: 1 + (sort == "tokens") for sort in sorts
     }
 
@@ -170,7 +170,9 @@ outcomes = st.one_of(
         problem=st.text(),
         reason=st.sampled_from(REASONS),
     ),
-    st.builds(Overflowed, model=st.text(), sort=st.sampled_from(("tokens", "bytes", "output", "silent"))),
+    st.builds(
+        Overflowed, model=st.text(), limit_kind=st.sampled_from(("tokens", "bytes", "output", "silent"))
+    ),
     st.builds(UserSaid, content=st.text()),
 )
 
@@ -245,6 +247,6 @@ def test_a_context_that_was_summarised_and_refused_tells_so() -> None:
     ctx.overflowed("prompt is too long: 4100 tokens > 4000 maximum")
     samples, _ = parsed(Metrics(ctx.log).text())
     assert sample(samples, "foveal_compactions_total", reason="tokens", by="model") == 1
-    assert sample(samples, "foveal_overflows_total", sort="tokens") == 1
+    assert sample(samples, "foveal_overflows_total", kind="tokens") == 1
     assert sample(samples, "foveal_compaction_ratio_count") == 1
     assert 0 < sample(samples, "foveal_compaction_ratio_sum") < 1

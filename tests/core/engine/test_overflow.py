@@ -17,11 +17,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from foveal import Context, ContextOverflow
-from foveal.core.compaction.health import REFUSALS, CompactionHealth
-from foveal.core.compaction.summariser import SummaryRequest
-from foveal.core.engine.engine import Engine
-from foveal.core.engine.settings import engine_settings
-from foveal.core.log.events import (
+from foveal.core.compaction import REFUSALS, CompactionHealth, SummaryRequest
+from foveal.core.engine import Engine, engine_settings
+from foveal.core.log import (
     Call,
     Compacted,
     Dropped,
@@ -33,7 +31,7 @@ from foveal.core.log.events import (
     Used,
     UserSaid,
 )
-from foveal.sessions.session import Session
+from foveal.sessions import Session
 from foveal.stores.memory import MemoryStore
 from support.histories import (
     CHECKS,
@@ -377,7 +375,12 @@ def test_each_refusal_is_recorded_with_what_the_provider_said() -> None:
     sent = ctx.report().used
     assert ctx.overflowed(too_long(3_000, 6_000))
     (fact,) = overflows(ctx)
-    assert (fact.model, fact.limit, fact.needed, fact.sort) == ("somebody/unheard-of", 3_000, 6_000, "tokens")
+    assert (fact.model, fact.limit, fact.needed, fact.limit_kind) == (
+        "somebody/unheard-of",
+        3_000,
+        6_000,
+        "tokens",
+    )
     assert fact.sent == sent
     assert "maximum context length is 3000 tokens" in fact.problem
 
@@ -498,7 +501,7 @@ def test_a_prompt_that_was_cut_without_a_word_is_noticed_and_the_next_request_is
     assert before > 8_000
     ctx.observe({"prompt_tokens": 4_096, "completion_tokens": 5})
     (fact,) = overflows(ctx)
-    assert (fact.sort, fact.limit) == ("silent", 4_096)
+    assert (fact.limit_kind, fact.limit) == ("silent", 4_096)
     after = [*messages, {"role": "assistant", "content": "hm"}, user("go on")]
     assert recount(ctx.fit(after)) < 4_096
     assert ctx.report().window == 4_096
@@ -522,7 +525,7 @@ def test_a_reply_that_stopped_because_the_window_was_full_teaches_the_limit(repl
     before = recount(ctx.fit(messages))
     ctx.observe(reply)
     (fact,) = overflows(ctx)
-    assert fact.sort == "silent"
+    assert fact.limit_kind == "silent"
     assert "window was full" in fact.problem
     assert len(of(ctx.log, Used)) == 1
     request = ctx.fit([*messages, {"role": "assistant", "content": "hm"}, user("go on")])
@@ -566,7 +569,7 @@ def test_a_request_with_too_many_bytes_sheds_images_and_not_words() -> None:
             f"picture {n}" for n in range(12)
         ]
     assert all(after < before * 0.7 for before, after in pairwise(sizes))
-    assert {fact.sort for fact in overflows(ctx)} == {"bytes"}
+    assert {fact.limit_kind for fact in overflows(ctx)} == {"bytes"}
     assert of(ctx.log, Compacted, Dropped) == []
 
 

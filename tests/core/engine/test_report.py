@@ -9,10 +9,10 @@ import pytest
 
 import foveal
 from foveal import Report
-from foveal.core.engine.engine import Engine
-from foveal.core.engine.report import CATEGORIES, report, text, usage_line
-from foveal.core.log.events import Event, Used, UserSaid
-from foveal.core.models.budget import Caps
+from foveal.core.engine import CATEGORIES, Engine, text, usage_line
+from foveal.core.engine.report import report
+from foveal.core.log import Event, Used, UserSaid
+from foveal.core.models import Caps
 from foveal.core.policies import policy
 from support.histories import ESTIMATE, answered, asked, context, of, plain_model, result, session, user
 from support.report_checks import adds_up
@@ -104,7 +104,7 @@ def test_the_counter_and_its_ratio_are_named() -> None:
 
 
 def test_system_text_and_instruction_files_are_counted_apart() -> None:
-    from foveal.core.log.events import Instructed
+    from foveal.core.log import Instructed
 
     engine = Engine(plain_model(8_000), policy("economy"), Caps(), ESTIMATE)
     engine.append(Instructed(content="You are careful."))

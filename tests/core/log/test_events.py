@@ -8,8 +8,7 @@ from typing import get_args
 import msgspec
 import pytest
 
-from foveal.core.log.codec import decode, encode
-from foveal.core.log.events import (
+from foveal.core.log import (
     Call,
     Clipped,
     Compacted,
@@ -41,6 +40,8 @@ from foveal.core.log.events import (
     Unknown,
     Used,
     UserSaid,
+    decode,
+    encode,
     handle,
     kind,
     raw,
@@ -110,7 +111,7 @@ EVERY = [
     ),
     CompactionFailed(first=1, last=9, problem="it changed", by="m", metrics=raw({"asked": 1}), reason="hand"),
     Expanded(first=1, last=9),
-    Overflowed(model="m", limit=8, needed=9, output=1, sent=7, sort="output", problem="too long"),
+    Overflowed(model="m", limit=8, needed=9, output=1, sent=7, limit_kind="output", problem="too long"),
     Reverted(target=3),
     Rewound(to=2, keep_reductions=True),
     Erased(was="user_said"),

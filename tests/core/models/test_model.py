@@ -13,9 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import foveal
-from foveal.core.models.catalogue import (
+from foveal.core.models import (
+    DEFAULT_MAX_OUTPUT,
+    DEFAULT_WINDOW,
     WINDOW_PATTERNS,
     CatalogueSnapshot,
+    Model,
     ModelLimits,
     ModelPrices,
     ModelRow,
@@ -25,7 +28,7 @@ from foveal.core.models.catalogue import (
     snapshot,
     window_pattern,
 )
-from foveal.core.models.model import DEFAULT_MAX_OUTPUT, DEFAULT_WINDOW, Model, model
+from foveal.core.models.model import model
 from foveal.errors import BadSetting
 
 NOBODYS = "nobody/mystery-model"

@@ -9,16 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foveal import Context
-from foveal.core.engine.engine import Engine
-from foveal.core.log.events import Clipped, Mask, Masked, text_of
-from foveal.core.policies import reuse_score
-from foveal.core.policies.presets import policy
-from foveal.core.reduction import repeated_lines
-from foveal.core.reduction.placeholder import bare
-from foveal.core.tokens.message_tokens import MessageTokens
+from foveal.core.engine import Engine
+from foveal.core.log import Clipped, Mask, Masked, text_of
+from foveal.core.policies import policy, reuse_score
+from foveal.core.reduction import bare, repeated_lines
+from foveal.core.tokens import MessageTokens
+from foveal.core.view import View
 from foveal.core.view.fold import fold
-from foveal.core.view.view import View
-from foveal.replay.cache_cost import PLAIN, common_prefix
+from foveal.replay import common_prefix
+from foveal.replay.cache_cost import PLAIN
 from support.histories import (
     ESTIMATE,
     Json,

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from foveal import Limits
-from foveal.core.log.events import Call, Clipped, Dropped, Masked, ToolReturned
-from foveal.core.reduction.placeholder import arguments, names, placeholder, subject
+from foveal.core.log import Call, Clipped, Dropped, Masked, ToolReturned
+from foveal.core.reduction import arguments, names, subject
+from foveal.core.reduction.placeholder import placeholder
 from support.histories import PIXEL, Json, answered, asked, context, masks, of, result, session, strings, user
 
 ROLLING: dict[str, Any] = {"preset": "rolling", "max_history_tokens": 0, "clip": None}

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 import foveal
 from foveal import PRESETS, BadSetting, ContextOverflow, Policy, policy
-from foveal.core.engine.engine import Engine
-from foveal.core.log.events import Clipped, Dropped, Masked
-from foveal.core.models.budget import Caps, plan, thresholds
+from foveal.core.engine import Engine
+from foveal.core.log import Clipped, Dropped, Masked
+from foveal.core.models import Caps, plan, thresholds
 from foveal.core.policies import Moment
-from foveal.core.reduction.truncation import TOKENS_8K
-from foveal.core.tokens.calibration import Calibration
+from foveal.core.reduction import TOKENS_8K
+from foveal.core.tokens import Calibration
 from support.histories import (
     ESTIMATE,
     Clock,

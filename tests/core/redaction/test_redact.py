@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from foveal.core.log.events import (
+from foveal.core.log import (
     AnyFact,
     Call,
     Clipped,
@@ -43,9 +43,8 @@ from foveal.core.log.events import (
     raw,
     unraw,
 )
-from foveal.core.redaction.redact import facts, found, scrub, scrub_json
-from foveal.sessions.event_writer import SessionOptions
-from foveal.sessions.session import Session
+from foveal.core.redaction import facts, found, scrub, scrub_json
+from foveal.sessions import Session, SessionOptions
 from foveal.stores import open_store
 from support.histories import ESTIMATE, plain_model
 from support.legality import check_chat

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from foveal.core.reduction.truncation import (
+from foveal.core.reduction import (
     BYTES_10K,
     TOKENS_8K,
     UNLIMITED,
@@ -24,7 +24,7 @@ from foveal.core.reduction.truncation import (
     clip_parts,
     shown,
 )
-from foveal.core.tokens.counter import Counter
+from foveal.core.tokens import Counter
 from foveal.errors import BadSetting
 
 

@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from foveal.core.tokens import Counter, Estimate, Exact
 from foveal.core.tokens import counter as tokens
-from foveal.core.tokens.counter import Counter, Estimate, Exact, counter
+from foveal.core.tokens.counter import counter
 from foveal.errors import BadSetting
 from support.effort import bounded
 

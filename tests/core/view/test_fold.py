@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from foveal.core.log.events import (
+from foveal.core.log import (
     AnyFact,
     Call,
     Clipped,
@@ -31,10 +31,9 @@ from foveal.core.log.events import (
     raw,
     text_of,
 )
-from foveal.core.tokens.message_tokens import MessageTokens
-from foveal.core.view.fold import advance, effective, fold
-from foveal.core.view.steps import NO_RESULT
-from foveal.core.view.view import View, notice
+from foveal.core.tokens import MessageTokens
+from foveal.core.view import NO_RESULT, View, advance, effective, notice
+from foveal.core.view.fold import fold
 from support.effort import seconds
 from support.histories import ESTIMATE, described
 

@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
-from foveal.core.log.codec import encode
-from foveal.core.log.events import Event, ModelSaid, ToolReturned, calls_of
-from foveal.core.tokens.message_tokens import MessageTokens
+from foveal.core.log import Event, ModelSaid, ToolReturned, calls_of, encode
+from foveal.core.tokens import MessageTokens
+from foveal.core.view import NO_RESULT
 from foveal.core.view.fold import fold
-from foveal.core.view.steps import NO_RESULT
 from support.histories import (
     CHECKS,
     ESTIMATE,

@@ -10,17 +10,7 @@ from anthropic.types import Message
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foveal.core.log.events import (
-    Call,
-    Instructed,
-    ModelSaid,
-    Opaque,
-    Text,
-    Thinking,
-    ToolReturned,
-    UserSaid,
-    raw,
-)
+from foveal.core.log import Call, Instructed, ModelSaid, Opaque, Text, Thinking, ToolReturned, UserSaid, raw
 from foveal.core.wire import wire
 from foveal.errors import MalformedMessage
 from support.legality import check_anthropic

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from openai.types.chat import ChatCompletionMessage
 
-from foveal.core.log.events import (
+from foveal.core.log import (
     AnyFact,
     Call,
     Compacted,

@@ -9,15 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foveal.core.wire.media import (
-    MOST_IMAGE_UNITS,
-    UNKNOWN_UNITS,
-    MediaSize,
-    dimensions,
-    measure,
-    mime,
-    source,
-)
+from foveal.core.wire import MOST_IMAGE_UNITS, UNKNOWN_UNITS, MediaSize, dimensions, measure, mime, source
 from foveal.core.wire.openai_responses.write import BLANK
 
 

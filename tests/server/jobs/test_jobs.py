@@ -20,14 +20,12 @@ from typing import Any, Final
 import pytest
 
 from foveal.config import Config, load
-from foveal.core.log.events import Compacted, ModelSaid, Noted, UserSaid, text_of
-from foveal.core.view.request import Fitted
+from foveal.core.log import Compacted, ModelSaid, Noted, UserSaid, text_of
+from foveal.core.view import Fitted
 from foveal.errors import BadSetting, ProviderError, StoreUnusable
 from foveal.ports import Reply, ReplyPiece
-from foveal.server.jobs import JobWorker, WorkerPace
-from foveal.server.jobs.schedule import Schedule
-from foveal.server.live_session import LiveSession
-from foveal.server.service import Service
+from foveal.server import LiveSession, Service
+from foveal.server.jobs import JobWorker, Schedule, WorkerPace
 from foveal.stores import SqliteStore
 from foveal.testing import Answer, Scripted
 from support.paths import SUPPORT
@@ -183,8 +181,8 @@ def test_a_run_is_said_once_however_often_it_is_asked_for_and_its_words_are_not_
 
 def test_a_failure_that_may_pass_is_tried_again_and_others_end_with_one_note(folder: Path) -> None:
     async def main() -> None:
-        rate = ProviderError("too many requests", sort="rate")
-        refused = ProviderError("the model refused", sort="refused")
+        rate = ProviderError("too many requests", code="rate")
+        refused = ProviderError("the model refused", code="refused")
         actor = Actor(
             {"passing": [rate], "lasting": [rate] * 9, "hopeless": [refused], "one": [rate], "two": [rate]}
         )
@@ -271,7 +269,7 @@ def test_a_tenant_with_much_to_do_does_not_hold_up_another_and_what_has_ended_is
 
 def test_a_session_that_is_deleted_takes_its_open_work_with_it(folder: Path) -> None:
     async def main() -> None:
-        actor = Actor({"again": [ProviderError("no connection", sort="connection")] * 50})
+        actor = Actor({"again": [ProviderError("no connection", code="connection")] * 50})
         actor.waits["running"] = asyncio.Event()
         patient = QUICK._replace(pauses=(3_600.0,))
         async with opened(folder, actor, pace=patient) as (service, work):

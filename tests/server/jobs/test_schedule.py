@@ -16,16 +16,19 @@ from hypothesis import strategies as st
 
 from foveal.config import ScheduleSetting as Table
 from foveal.errors import BadSetting
-from foveal.server.database import Database
-from foveal.server.jobs import schedule, schedule_store
-from foveal.server.jobs.queue import Job, JobQueue
-from foveal.server.jobs.schedule import Schedule, stamp
-from foveal.server.jobs.schedule_store import (
+from foveal.server import Database
+from foveal.server.jobs import (
+    Job,
+    JobQueue,
+    Schedule,
     ScheduleExists,
     ScheduleIsConfigured,
     ScheduleState,
     ScheduleStore,
     UnknownSchedule,
+    schedule,
+    schedule_store,
+    stamp,
 )
 
 BERLIN = "Europe/Berlin"

@@ -14,14 +14,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foveal.core.log.events import Dialect, Event, Noted
+from foveal.core.log import Dialect, Event, Noted
 from foveal.errors import MalformedMessage
-from foveal.server.proxy import digest_index, upstream_reply
+from foveal.server.proxy import ClientHistory, ClientRequest, RequestCache, digest_index, upstream_reply
 from foveal.server.proxy import digests as chain
-from foveal.server.proxy.client_request import ClientRequest
-from foveal.server.proxy.new_messages import ClientHistory, RequestCache
 from foveal.stores import SqliteStore
-from foveal.stores.sqlite.store import LastSeqCache
+from foveal.stores.sqlite import LastSeqCache
 
 Json = dict[str, Any]
 DIALECTS: list[Dialect] = ["openai_chat", "openai_responses", "anthropic"]

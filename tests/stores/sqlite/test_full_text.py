@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foveal.core.log.events import (
+from foveal.core.log import (
     Call,
     Compacted,
     Event,
@@ -26,7 +26,8 @@ from foveal.core.log.events import (
 )
 from foveal.core.wire.event_text import MARK
 from foveal.ports import Hit
-from foveal.stores.sqlite.full_text import PIECE, TextIndex, pieces, prepared, searchable
+from foveal.stores.sqlite import TextIndex, pieces, prepared, searchable
+from foveal.stores.sqlite.full_text import PIECE
 
 
 def index_of(*texts: str, session: int = 1) -> TextIndex:

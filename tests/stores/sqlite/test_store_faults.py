@@ -22,7 +22,7 @@ from typing import IO, Final
 import apsw
 import pytest
 
-from foveal.core.log.events import Erased, Event, Noted
+from foveal.core.log import Erased, Event, Noted
 from foveal.errors import StoreError, StoreUnusable
 from foveal.stores import SqliteStore, open_store
 from support.paths import SUPPORT

@@ -52,7 +52,7 @@ class Channel:
         """How a turn ended; the notes say what was reduced for it."""
         below, full = self._below(outcome.report, session=turn.session)
         buttons = [COMPACT_NOW] if full else []
-        if outcome.why == "failed" and outcome.sort in PASSING:
+        if outcome.why == "failed" and outcome.code in PASSING:
             buttons.append(Button("Try again", f"{AGAIN}{turn.id}"))
         return ChannelMessage(text=_text(outcome), footer="\n".join([*notes, *below]), buttons=tuple(buttons))
 
@@ -90,7 +90,7 @@ def _text(outcome: TurnOutcome) -> str:
         case "stopped":
             added = texts.STOPPED
         case _:
-            added = texts.failed(outcome.problem, sort=outcome.sort)
+            added = texts.failed(outcome.problem, code=outcome.code)
     return f"{outcome.text.strip()}\n\n{added}".strip()
 
 

@@ -102,7 +102,7 @@ TEXT_ONLY: Final = (
 OLD: Final = "That button is too old: there is nothing to do for it any more. /help lists the commands."
 FAILED: Final = "❌ Something went wrong on the server; whoever runs it finds more in its log."
 NOT_STORED: Final = "❌ Your message was not stored, please send it again"
-SORTS: Final = {
+PROVIDER_FAILURES: Final = {
     "key": "the model's provider does not accept the server's key; whoever runs the server must look at it",
     "rate": "the model's provider has too many requests right now",
     "connection": "the model's provider cannot be reached",
@@ -295,8 +295,8 @@ def not_stored(problem: FovealError) -> str:
 def _why(problem: FovealError) -> str:
     if isinstance(problem, StoreError):
         return f"the server's store has a problem ({_told(str(problem))})"
-    sort = problem.sort if isinstance(problem, ProviderError) else ""
-    return SORTS.get(sort) or _told(str(problem))
+    code = problem.code if isinstance(problem, ProviderError) else ""
+    return PROVIDER_FAILURES.get(code) or _told(str(problem))
 
 
 def later(problem: str) -> str:
@@ -305,9 +305,9 @@ def later(problem: str) -> str:
     return f"⏳ {told[:1].upper()}{told[1:]}."
 
 
-def failed(problem: str, *, sort: str) -> str:
+def failed(problem: str, *, code: str) -> str:
     """A turn that came to nothing."""
-    why = SORTS.get(sort) or _told(problem)
+    why = PROVIDER_FAILURES.get(code) or _told(problem)
     return f"❌ No answer: {why}." if why else "❌ No answer."
 
 

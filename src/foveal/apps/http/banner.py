@@ -102,7 +102,7 @@ async def _schedules(service: Service) -> str:
 
 def named_folder(service: Service) -> Path | None:
     """The folder, if other commands would not find it by themselves."""
-    given = service.ground.config.source("server.folder").sort == "flag"
+    given = service.ground.config.source("server.folder").kind == "flag"
     return service.ground.places.folder if given else None
 
 

@@ -136,9 +136,9 @@ _PROVIDER: Final[Mapping[str, int]] = MappingProxyType({"rate": 503, "connection
 
 
 def _provider(problem: ProviderError) -> HttpError:
-    status = _PROVIDER.get(problem.sort, 502)
+    status = _PROVIDER.get(problem.code, 502)
     headers = {"Retry-After": "10"} if status == 503 else None
-    return HttpError(status, str(problem), code=f"provider_{problem.sort or 'error'}", headers=headers)
+    return HttpError(status, str(problem), code=f"provider_{problem.code or 'error'}", headers=headers)
 
 
 def _name(problem: Exception) -> str:
@@ -160,14 +160,14 @@ def face_of(path: str) -> Face:
 def written(refusal: HttpError, face: Face) -> dict[str, Any]:
     """The body of a refusal."""
     if face == "anthropic":
-        sort = _ANTHROPIC.get(
+        error_type = _ANTHROPIC.get(
             refusal.status, "invalid_request_error" if refusal.status < 500 else "api_error"
         )
-        return {"type": "error", "error": {"type": sort, "message": refusal.detail}}
+        return {"type": "error", "error": {"type": error_type, "message": refusal.detail}}
     if face == "openai":
-        sort = "invalid_request_error" if refusal.status < 500 else "server_error"
+        error_type = "invalid_request_error" if refusal.status < 500 else "server_error"
         code = refusal.code or _OPENAI_CODES.get(refusal.status)
-        return {"error": {"message": refusal.detail, "type": sort, "param": None, "code": code}}
+        return {"error": {"message": refusal.detail, "type": error_type, "param": None, "code": code}}
     return {
         "type": f"urn:foveal:{refusal.code}" if refusal.code else "about:blank",
         "title": refusal.title,

@@ -40,7 +40,7 @@ SECONDS: Final = (
     300.0,
 )
 KINDS: Final = ("input", "cache_read", "cache_write", "output")
-SORTS: Final = frozenset(
+ERROR_CODES: Final = frozenset(
     {"key", "rate", "connection", "interrupted", "refused", "server"}
     | {
         "ContextOverflow",
@@ -78,7 +78,7 @@ class PrometheusMetrics:
         )
         self._turns = self._counter("foveal_turns", "Turns, by how they ended.", ("why",))
         self._turn_seconds = self._histogram("foveal_turn_seconds", "Time that turns took.")
-        self._errors = self._counter("foveal_errors", "Turns that failed, by the sort of problem.", ("sort",))
+        self._errors = self._counter("foveal_errors", "Turns that failed, by error code.", ("code",))
         self._tokens = self._counter("foveal_tokens", "Tokens that providers reported.", ("kind",))
         self._share = self._gauge("foveal_cache_share", "Part of all prompt tokens that came from caches.")
         self._waiting = self._gauge("foveal_inbox_waiting", "Messages that are stored and not yet answered.")
@@ -111,8 +111,8 @@ class PrometheusMetrics:
                 self._turns.labels(occurrence.why).inc()
                 self._turn_seconds.observe(occurrence.seconds)
                 if occurrence.why == "failed":
-                    sort = occurrence.problem
-                    self._errors.labels(sort if sort in SORTS else "other").inc()
+                    code = occurrence.problem
+                    self._errors.labels(code if code in ERROR_CODES else "other").inc()
             case Exchanged():
                 self._exchanged(occurrence)
             case LockWaited():

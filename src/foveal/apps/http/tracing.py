@@ -144,8 +144,8 @@ class Tracing:
             name, context=context, kind=kind, attributes=attributes, start_time=start
         )
 
-    def fail(self, span: Any, sort: str) -> None:
-        span.set_attribute("error.type", sort or "other")
+    def fail(self, span: Any, code: str) -> None:
+        span.set_attribute("error.type", code or "other")
         span.set_status(self._trace.Status(self._trace.StatusCode.ERROR))
 
 

@@ -161,7 +161,7 @@ class CompactionHealth(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
 
     def _refused(self, fact: Overflowed) -> CompactionHealth:
         record = replace(self, refused=self.refused + 1)
-        match fact.sort:
+        match fact.limit_kind:
             case "output" if not self.trimmed and 0 < (fact.needed or fact.sent) < fact.limit:
                 left = fact.limit - (fact.needed or fact.sent)
                 return replace(record, trimmed=left, stated=(fact.model, fact.limit))

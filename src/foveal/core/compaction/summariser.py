@@ -25,8 +25,7 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import suppress
-from pathlib import Path
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
@@ -41,10 +40,6 @@ from foveal.errors import BadSetting
 
 Json: TypeAlias = dict[str, Any]
 Talk: TypeAlias = Generator[Ask, Draft | Failure, CompactionOutcome]
-
-LARGEST_PROMPT: Final = 64 * 1024
-"""Bytes of a file with a prompt."""
-FILE: Final = "file://"
 
 
 class SummaryProgress(msgspec.Struct, frozen=True, kw_only=True):
@@ -149,17 +144,6 @@ def chain(given: Summarise | Sequence[Summarise] | None) -> tuple[Summariser, ..
     if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
         raise BadSetting("summarise", given, "a callable, a `Summariser`, or a list of them")
     return tuple(one if isinstance(one, Summariser) else Summariser(one) for one in given)
-
-
-def prompt_text(setting: str) -> str:
-    """The prompt itself: "" for ours, a text, or `file://path` for what stands in a file."""
-    if not setting.startswith(FILE):
-        return setting
-    path = Path(setting[len(FILE) :]).expanduser()
-    with suppress(OSError, UnicodeDecodeError):
-        if path.is_file() and path.stat().st_size <= LARGEST_PROMPT:
-            return path.read_text("utf-8")
-    raise BadSetting("prompt", setting, f"a file that exists, in UTF-8, of at most {LARGEST_PROMPT:,} bytes")
 
 
 # ── asking ───────────────────────────────────────────────────────────────────────────────────────────────

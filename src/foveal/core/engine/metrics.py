@@ -64,7 +64,7 @@ class Metrics:
     def add(self, event: Event) -> None:
         fact = event.fact
         if isinstance(fact, Overflowed):
-            self.overflows[fact.sort] += 1
+            self.overflows[fact.limit_kind] += 1
         elif isinstance(fact, Compacted | CompactionFailed):
             self._outcome(fact)
 
@@ -101,8 +101,8 @@ class Metrics:
         for kind in ("input", "cached", "output"):
             yield f'foveal_compaction_tokens_total{{kind="{kind}"}} {self.tokens[kind]}'
         yield from _head("foveal_overflows_total", "counter", "Requests refused as too large, or cut.")
-        for sort, count in sorted(self.overflows.items()):
-            yield f'foveal_overflows_total{{sort="{sort}"}} {count}'
+        for kind, count in sorted(self.overflows.items()):
+            yield f'foveal_overflows_total{{kind="{kind}"}} {count}'
         for name, about, histogram in (
             ("foveal_compaction_seconds", "Time that models took.", self.seconds),
             ("foveal_compaction_ratio", "Tokens after / before.", self.ratio),
@@ -112,5 +112,5 @@ class Metrics:
             yield from histogram.lines(name)
 
 
-def _head(name: str, sort: str, about: str) -> tuple[str, str]:
-    return f"# HELP {name} {about}", f"# TYPE {name} {sort}"
+def _head(name: str, metric_type: str, about: str) -> tuple[str, str]:
+    return f"# HELP {name} {about}", f"# TYPE {name} {metric_type}"

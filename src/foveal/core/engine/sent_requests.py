@@ -96,7 +96,12 @@ class SentRequests:
         return [
             fact,
             Overflowed(
-                model=model.name, limit=limit, needed=needed, sent=predicted, sort="silent", problem=problem
+                model=model.name,
+                limit=limit,
+                needed=needed,
+                sent=predicted,
+                limit_kind="silent",
+                problem=problem,
             ),
         ]
 
@@ -108,11 +113,11 @@ class SentRequests:
             return None
         if engine.record.refused >= REFUSALS:
             raise engine.refused_again(found.message)
-        sort, limit = found.kind, found.limit
+        kind, limit = found.kind, found.limit
         media = sum(part.size for part in engine.view.media.values())
-        if sort == "bytes":  # images can be left out; where there are none, words must
-            sort, limit = ("bytes", media // 2) if media else ("tokens", 0)
-        if sort == "tokens" and not limit and found.over:  # it says only by how much
+        if kind == "bytes":  # images can be left out; where there are none, words must
+            kind, limit = ("bytes", media // 2) if media else ("tokens", 0)
+        if kind == "tokens" and not limit and found.over:  # it says only by how much
             limit = max(0, self._sent[1] - found.over)
         sent = self._sent[1] or engine.calibration.tokens(
             engine.total_units
@@ -123,7 +128,7 @@ class SentRequests:
             needed=found.needed,
             output=found.output,
             sent=sent,
-            sort=sort,
+            limit_kind=kind,
             problem=found.message,
         )
 

@@ -108,15 +108,11 @@ def plain(value: Any) -> Any:
     if isinstance(value, msgspec.Struct):
         config = value.__struct_config__
         fields = {
-            name: plain(getattr(value, name))
-            for name, default in zip(value.__struct_fields__, _defaults(value), strict=True)
-            if getattr(value, name) is not default and getattr(value, name) != default
+            field.encode_name: plain(held)
+            for field in msgspec.structs.fields(value)
+            if (held := getattr(value, field.name)) is not field.default and held != field.default
         }
         return {config.tag_field: config.tag, **fields} if config.tag_field else fields
     if isinstance(value, tuple | list):
         return [plain(item) for item in value]
     return value
-
-
-def _defaults(value: msgspec.Struct) -> list[Any]:
-    return [field.default for field in msgspec.structs.fields(value)]

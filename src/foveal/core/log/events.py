@@ -327,7 +327,7 @@ class Overflowed(Fact, frozen=True, tag="overflowed"):
     """Tokens for the answer that it had been asked for, if it said so."""
     sent: int = 0
     """Tokens that we had counted."""
-    sort: Literal["tokens", "bytes", "output", "silent"] = "tokens"
+    limit_kind: Literal["tokens", "bytes", "output", "silent"] = msgspec.field(default="tokens", name="sort")
     problem: str = ""
 
 

@@ -1,1 +1,35 @@
 """Models: windows, prices, the token budget of a request, and cost."""
+
+from foveal.core.models.budget import Caps, plan, thresholds
+from foveal.core.models.catalogue import (
+    WINDOW_PATTERNS,
+    CatalogueSnapshot,
+    ModelLimits,
+    ModelPrices,
+    ModelRow,
+    canonical,
+    find,
+    forms,
+    snapshot,
+    window_pattern,
+)
+from foveal.core.models.model import DEFAULT_MAX_OUTPUT, DEFAULT_WINDOW, Model
+
+__all__ = [
+    "DEFAULT_MAX_OUTPUT",
+    "DEFAULT_WINDOW",
+    "WINDOW_PATTERNS",
+    "Caps",
+    "CatalogueSnapshot",
+    "Model",
+    "ModelLimits",
+    "ModelPrices",
+    "ModelRow",
+    "canonical",
+    "find",
+    "forms",
+    "plan",
+    "snapshot",
+    "thresholds",
+    "window_pattern",
+]

@@ -26,20 +26,47 @@ from foveal.core.log.events import (
 from foveal.core.wire.anthropic import read as anthropic
 from foveal.core.wire.common import BadField, Json, MessageChunk, encoded, json_text
 from foveal.core.wire.dialect_detection import detect
-from foveal.core.wire.event_text import transcript
+from foveal.core.wire.event_text import quoted, transcript
+from foveal.core.wire.media import (
+    MOST_IMAGE_UNITS,
+    UNKNOWN_UNITS,
+    MediaSize,
+    dimensions,
+    measure,
+    mime,
+    source,
+)
 from foveal.core.wire.openai_chat import read as openai_chat
 from foveal.core.wire.openai_responses import read as openai_responses
+from foveal.core.wire.overflow_errors import ProviderOverflow, recognise, silent, stop_reason
+from foveal.core.wire.safe_print import one_line, visible
+from foveal.core.wire.usage import used
 from foveal.errors import BadSetting
 
 __all__ = [
+    "MOST_IMAGE_UNITS",
+    "UNKNOWN_UNITS",
+    "MediaSize",
     "MessageChunk",
+    "ProviderOverflow",
     "Wire",
     "detect",
+    "dimensions",
+    "measure",
+    "mime",
+    "one_line",
     "opaque",
     "original",
     "plain",
+    "quoted",
+    "recognise",
+    "silent",
+    "source",
+    "stop_reason",
     "tools_text",
     "transcript",
+    "used",
+    "visible",
     "wire",
 ]
 

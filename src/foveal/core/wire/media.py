@@ -33,13 +33,13 @@ _FROM_NAME: Final = {
     "pdf": "application/pdf", "txt": "text/plain", "md": "text/markdown", "wav": "audio/wav", "mp3": "audio/mp3",
 }  # fmt: skip
 
-Sort = Literal["image", "audio", "file"]
+MediaKind = Literal["image", "audio", "file"]
 
 
 class MediaSource(NamedTuple):
     """A picture, sound or file, said in no dialect."""
 
-    sort: Sort
+    kind: MediaKind
     mime: str = ""
     data: str = ""
     """Base64, or the plain text of a text document."""
@@ -103,14 +103,14 @@ def _field(part: Mapping[str, Any], *path: str) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _from_url(sort: Sort, url: str, *, name: str = "") -> MediaSource | None:
+def _from_url(media_kind: MediaKind, url: str, *, name: str = "") -> MediaSource | None:
     """A URL, or the data inside a data URL."""
     if not url:
         return None
     match = _DATA_URL.match(url)
     if match is None or match[3] is None:
-        return MediaSource(sort, _named(name), url=url, name=name)
-    return MediaSource(sort, mime(match[1]) or _named(name), data=url, name=name, body=match.end())
+        return MediaSource(media_kind, _named(name), url=url, name=name)
+    return MediaSource(media_kind, mime(match[1]) or _named(name), data=url, name=name, body=match.end())
 
 
 def _named(name: str) -> str:
@@ -141,16 +141,18 @@ def _file(part: Mapping[str, Any]) -> MediaSource | None:
 
 
 def _anthropic(part: Mapping[str, Any]) -> MediaSource | None:
-    sort: Sort = "image" if part.get("type") == "image" else "file"
+    media_kind: MediaKind = "image" if part.get("type") == "image" else "file"
     name = _field(part, "title")
     match _field(part, "source", "type"):
         case "base64":
             kind = mime(_field(part, "source", "media_type"))
-            return MediaSource(sort, kind, data=_field(part, "source", "data"), name=name)
+            return MediaSource(media_kind, kind, data=_field(part, "source", "data"), name=name)
         case "text":
-            return MediaSource(sort, "text/plain", data=_field(part, "source", "data"), name=name, plain=True)
+            return MediaSource(
+                media_kind, "text/plain", data=_field(part, "source", "data"), name=name, plain=True
+            )
         case "url":
-            return _from_url(sort, _field(part, "source", "url"), name=name)
+            return _from_url(media_kind, _field(part, "source", "url"), name=name)
         case _:
             return None
 
@@ -172,12 +174,12 @@ _READERS: Final[dict[str, Callable[[Mapping[str, Any]], MediaSource | None]]] = 
 
 def _units(found: MediaSource) -> int:
     encoded = len(found.data) - found.body
-    if found.sort == "image":
+    if found.kind == "image":
         return _image_units(found) if encoded else UNKNOWN_UNITS
     if not encoded:
         return UNKNOWN_UNITS
     count = encoded if found.plain else encoded * 3 // 4
-    if found.sort == "audio":
+    if found.kind == "audio":
         return max(1, count // AUDIO_BYTES_PER_UNIT)
     if found.plain or found.mime.startswith("text/"):
         return max(1, count // TEXT_BYTES_PER_UNIT)

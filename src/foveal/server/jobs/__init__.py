@@ -4,6 +4,29 @@ async with Service.open(config) as service, Work.open(service) as work:
     await work.run("default", "demo", "Hello", key="hello-1")     # stored: from here on it will be done, once
 """
 
+from foveal.server.jobs.queue import Job, JobQueue
+from foveal.server.jobs.schedule import Schedule, configured, stamp
+from foveal.server.jobs.schedule_store import (
+    ScheduleExists,
+    ScheduleIsConfigured,
+    ScheduleState,
+    ScheduleStore,
+    UnknownSchedule,
+)
 from foveal.server.jobs.worker import PACE, JobWorker, WorkerPace
 
-__all__ = ["PACE", "JobWorker", "WorkerPace"]
+__all__ = [
+    "PACE",
+    "Job",
+    "JobQueue",
+    "JobWorker",
+    "Schedule",
+    "ScheduleExists",
+    "ScheduleIsConfigured",
+    "ScheduleState",
+    "ScheduleStore",
+    "UnknownSchedule",
+    "WorkerPace",
+    "configured",
+    "stamp",
+]

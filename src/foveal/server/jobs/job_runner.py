@@ -65,10 +65,10 @@ class JobRunner:
             raise asyncio.CancelledError  # the server ends: the errand stays open
         if outcome.why != "failed":
             return await self._end(errand, result="stopped" if outcome.why == "stopped" else "answered")
-        if outcome.sort in TRY_AGAIN and number + 1 < self._tries:
+        if outcome.code in TRY_AGAIN and number + 1 < self._tries:
             await self._tell(errand, "retrying")
             return "later"
-        await self._give_up(errand, outcome.problem or outcome.sort, tries=number + 1)
+        await self._give_up(errand, outcome.problem or outcome.code, tries=number + 1)
         return "done"
 
     async def _prepare(self, errand: Job) -> None:
@@ -89,11 +89,11 @@ class JobRunner:
         except StoreError as problem:
             gone = isinstance(problem, UnknownSession)
             return TurnOutcome(
-                why="failed", problem=str(problem), sort="UnknownSession" if gone else "StoreError"
+                why="failed", problem=str(problem), code="UnknownSession" if gone else "StoreError"
             )
         except Exception as problem:  # noqa: BLE001 (an errand must never end the worker)
             told = str(problem) if isinstance(problem, FovealError) else ""
-            return TurnOutcome(why="failed", problem=told, sort=type(problem).__name__)
+            return TurnOutcome(why="failed", problem=told, code=type(problem).__name__)
 
     async def _asked(self, room: LiveSession, errand: Job, number: int) -> Turn | None:
         """Say the prompt if that was not done yet. If it has failed, ask the model once more, or wait for who does;

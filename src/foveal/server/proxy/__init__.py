@@ -4,3 +4,8 @@ Nothing here knows HTTP. A request is read (`requests`), its messages are told f
 (`chain`, `heads`), what is new is appended to the session that it continues (`conversation`, `desk`), and the body
 that goes upstream is the client's own with as little changed as the window allows (`exchange`).
 """
+
+from foveal.server.proxy.client_request import ClientRequest
+from foveal.server.proxy.new_messages import ClientHistory, RequestCache
+
+__all__ = ["ClientHistory", "ClientRequest", "RequestCache"]

@@ -45,7 +45,7 @@ class SummaryRefused(ProviderError):
     """Upstream did not write a summary."""
 
     def __init__(self, status: int, body: bytes) -> None:
-        super().__init__(f"upstream answered {status}", sort="refused")
+        super().__init__(f"upstream answered {status}", code="refused")
         self.status_code = status
         self.body = body[:20_000]
 
@@ -60,7 +60,7 @@ class UpstreamSummariser:
 
     async def _write(self, request: SummaryRequest) -> Any:
         if self.conversation is None or self.ask is None or self.conversation.latest is None:
-            raise ProviderError("nobody has asked for anything here yet", sort="refused")
+            raise ProviderError("nobody has asked for anything here yet", code="refused")
         gist, shared = self.conversation.latest, request.form == "shared"
         beside = shared and _SYSTEM & gist.fields.keys()  # the client's own goes beside the messages
         messages = _messages(request, gist.dialect, skip=bool(beside) and request.dialect != "anthropic")

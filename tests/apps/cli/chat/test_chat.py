@@ -26,11 +26,11 @@ from foveal.apps.cli.chat.output.markdown import MarkdownBlocks, MarkdownPainter
 from foveal.apps.cli.chat.output.styled_text import cells, cut, painted, plain, row
 from foveal.apps.cli.chat.user_input import Pastes
 from foveal.apps.cli.chat.user_interface import PlainOutput
-from foveal.core.log.events import Event, Noted, ToolReturned, UserSaid, text_of
+from foveal.core.log import Event, Noted, ToolReturned, UserSaid, text_of
+from foveal.core.tokens import MessageTokens
 from foveal.core.tokens.counter import counter
-from foveal.core.tokens.message_tokens import MessageTokens
+from foveal.core.view import Fitted
 from foveal.core.view.fold import fold
-from foveal.core.view.request import Fitted
 from foveal.errors import FovealError
 from foveal.stores import open_store
 from support.legality import check_chat
@@ -48,7 +48,7 @@ from foveal.testing import Scripted
 
 def make(name, *, environment, window, progress):
     if name == "broken/model":
-        raise ProviderError("no provider is known for 'broken/model'; possible are …", sort="refused")
+        raise ProviderError("no provider is known for 'broken/model'; possible are …", code="refused")
     return Scripted({answers}, window={holds} or window or 0, name=name or "scripted/model", delay={delay})
 """
 UNSAFE: Final = re.compile(
@@ -420,8 +420,8 @@ def test_nothing_that_others_wrote_can_command_the_terminal(place: Place, colour
 
 def test_a_provider_that_fails_is_one_clear_message_and_the_prompt_comes_back(place: Place) -> None:
     code = """
-        ProviderError("Anthropic refused the key in ANTHROPIC_API_KEY: check it", sort="key"),
-        ProviderError("the connection broke off", sort="interrupted", partial="I was say"),
+        ProviderError("Anthropic refused the key in ANTHROPIC_API_KEY: check it", code="key"),
+        ProviderError("the connection broke off", code="interrupted", partial="I was say"),
         ValueError("odd \\x1b[31m"),
         "Fine now."
     """
@@ -563,7 +563,7 @@ def test_run_does_one_task_and_its_exit_code_says_whether_it_was_done(place: Pla
     assert (done.returncode, done.stdout) == (0, "Hello **you**.\n")
     done = place.piped("run", "--session", "t", said="all of\nthis is one task\n")
     assert place.said("t") == ["all of\nthis is one task\n"]
-    place.answers(code='ProviderError("OpenAI wants you to wait 30 s: too many requests", sort="rate")')
+    place.answers(code='ProviderError("OpenAI wants you to wait 30 s: too many requests", code="rate")')
     done = place.piped("run", "do this")
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == "foveal: OpenAI wants you to wait 30 s: too many requests\n"

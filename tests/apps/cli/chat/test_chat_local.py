@@ -16,7 +16,7 @@ from typing import Final
 import pytest
 
 from foveal import Session, model, open_store
-from foveal.core.log.events import Compacted, Dropped, Masked, ModelSaid, UserSaid, text_of
+from foveal.core.log import Compacted, Dropped, Masked, ModelSaid, UserSaid, text_of
 from support.legality import check_chat
 
 pytestmark = pytest.mark.skipif(

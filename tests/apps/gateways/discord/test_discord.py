@@ -21,12 +21,10 @@ from foveal.apps.gateways.discord.discord_gateway import LATER, DiscordGateway
 from foveal.apps.gateways.discord.discord_messages import LIMIT, PATIENCE, pieces
 from foveal.apps.gateways.gateway import connection_states
 from foveal.config import load
-from foveal.core.log.events import UserSaid, text_of
+from foveal.core.log import UserSaid, text_of
 from foveal.errors import BadSetting, ProviderError
 from foveal.ports import Reply, ReplyPiece
-from foveal.server import Service
-from foveal.server.chats import Chats
-from foveal.server.pairing import Pairing
+from foveal.server import Chats, Pairing, Service
 from foveal.testing import Scripted
 from support.discord_stand_in import (
     BOT,
@@ -373,13 +371,13 @@ def test_a_footer_that_does_not_fit_below_the_last_piece_is_a_message_of_its_own
 
 @run
 async def test_a_failure_becomes_a_reply_without_secrets_and_a_button_asks_again(tmp_path: Path) -> None:
-    problem = ProviderError("503 for key sk-ant-api03-abcdefghijklmnopqrstuvwxyz0123456789", sort="server")
+    problem = ProviderError("503 for key sk-ant-api03-abcdefghijklmnopqrstuvwxyz0123456789", code="server")
     async with scene(tmp_path, problem, problem, "Now it works.") as here:
         await here.api.say("Hello.")
         for number in (1, 2):
             await until(lambda number=number: len(here.api.sent) == number)
             failed = here.api.sent[-1]
-            assert footless([failed.content]) == [texts.failed("", sort="server")]
+            assert footless([failed.content]) == [texts.failed("", code="server")]
             assert [button["label"] for button in failed.buttons] == ["Try again"]
             await here.api.press(failed.buttons[0])
         await until(lambda: len(here.api.sent) == 3)

@@ -22,10 +22,9 @@ from foveal.apps.gateways.telegram.entities import FormattedText, marked
 from foveal.apps.gateways.telegram.telegram_send import TRIES, UNSHOWN
 from foveal.apps.gateways.telegram.updates import ChatLocation, Meaning, NonTextMessage, TextMessage, read
 from foveal.config import load
-from foveal.core.log.events import ModelSaid, UserSaid, text_of
+from foveal.core.log import ModelSaid, UserSaid, text_of
 from foveal.errors import BadSetting, ProviderError
-from foveal.server import Service
-from foveal.server.pairing import Pairing
+from foveal.server import Pairing, Service
 from foveal.testing import Scripted
 from support.gated_provider import Gated, run
 from support.serve_process import Server, serving
@@ -184,7 +183,7 @@ async def test_the_turn_of_a_schedule_is_told_in_its_chat(tmp_path: Path) -> Non
 
 @run
 async def test_a_failure_becomes_a_reply_with_a_button_to_try_again(tmp_path: Path) -> None:
-    async with chatting(tmp_path, ProviderError("no route", sort="connection"), "Here I am.") as bot:
+    async with chatting(tmp_path, ProviderError("no route", code="connection"), "Here I am.") as bot:
         bot.api.hear("Hello.", user=USER)
         (failed,) = await bot.api.said(1)
         assert failed["text"] == f"❌ No answer: {cards.SORTS['connection']}."

@@ -16,7 +16,7 @@ from foveal.apps.http.api.session_endpoints import check_model
 from foveal.apps.http.api.turn_endpoints import BEAT, beating
 from foveal.apps.http.http_errors import HttpError
 from foveal.config import Config, load
-from foveal.core.log.events import UserSaid
+from foveal.core.log import UserSaid
 from foveal.server import Service
 from foveal.transcripts import read
 from support.api_server import Served
@@ -215,7 +215,7 @@ def test_a_turn_is_streamed_from_the_stored_words_to_the_outcome(client: httpx.C
         told = list(events(stream.iter_lines()))
     assert [name for _, name, _ in told] == ["heard", "streamed", "answered", "ended", "outcome"]
     assert [id for id, _, _ in told] == ["1", "2", "3", "4", ""]
-    assert told[1][2] == {"happening": "streamed", "piece": {"text": "You said: Hello", "sort": "text"}}
+    assert told[1][2] == {"happening": "streamed", "piece": {"text": "You said: Hello", "kind": "text"}}
     outcome = told[-1][2]
     assert (outcome["text"], outcome["why"]) == ("You said: Hello", "answered")
     heard = client.get(f"{session}/events/{told[0][2]['handle']}").json()
@@ -306,7 +306,7 @@ def test_a_query_that_does_not_fit_is_told_in_words(
 def test_a_turn_that_fails_says_so_and_can_be_asked_again(client: httpx.Client, session: str) -> None:
     answer = client.post(f"{session}/turns", json={"text": "fail rate", "stream": False})
     assert problem(answer, 502) == "the provider is out of order (rate)"
-    assert (answer.json()["sort"], answer.json()["session"]) == ("rate", session.rpartition("/")[2])
+    assert (answer.json()["cause"], answer.json()["session"]) == ("rate", session.rpartition("/")[2])
     with client.stream("POST", f"{session}/again", json={}) as stream:
         told = list(events(stream.iter_lines()))
     assert told[-1][1:] == (
@@ -315,7 +315,7 @@ def test_a_turn_that_fails_says_so_and_can_be_asked_again(client: httpx.Client, 
             "text": "",
             "why": "failed",
             "problem": "the provider is out of order (rate)",
-            "sort": "rate",
+            "code": "rate",
             "context": None,
         },
     )
@@ -409,7 +409,7 @@ def test_words_that_can_never_fit_are_stored_and_refused_with_advice(
 ) -> None:
     answer = client.post(f"{session}/turns", json={"text": "word " * 150_000, "stream": False})
     assert "shorten it" in problem(answer, 413)
-    assert answer.json()["sort"] == "ContextOverflow"
+    assert answer.json()["cause"] == "ContextOverflow"
 
 
 def test_deleting_a_session_stops_its_turn(client: httpx.Client, session: str) -> None:
@@ -617,7 +617,7 @@ def test_a_method_that_a_path_does_not_know_is_refused_with_those_that_it_knows(
 
 
 @pytest.mark.parametrize(
-    ("body", "sort", "status"),
+    ("body", "content_type", "status"),
     [
         (b'{"text":"x"}', "text/plain", 415),
         (b'{"text":"x"}', "", 415),
@@ -631,9 +631,9 @@ def test_a_method_that_a_path_does_not_know_is_refused_with_those_that_it_knows(
     ],
 )
 def test_a_body_that_is_none_is_refused(
-    client: httpx.Client, session: str, body: bytes, sort: str, status: int
+    client: httpx.Client, session: str, body: bytes, content_type: str, status: int
 ) -> None:
-    headers = {"Content-Type": sort} if sort else {}
+    headers = {"Content-Type": content_type} if content_type else {}
     problem(client.post(f"{session}/turns", content=body, headers=headers), status)
 
 

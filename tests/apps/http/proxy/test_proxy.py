@@ -11,7 +11,7 @@ import anthropic
 import openai
 import pytest
 
-from foveal.core.log.events import Compacted, Masked, ModelSaid, UserSaid, text_of
+from foveal.core.log import Compacted, Masked, ModelSaid, UserSaid, text_of
 from support.provider_stand_in import Answer, StandIn
 from support.upstream import Front, Raw, answer, until
 

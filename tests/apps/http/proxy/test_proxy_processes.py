@@ -10,8 +10,8 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
-from foveal.core.log.events import ModelSaid, UserSaid, text_of
-from foveal.core.view.fold import effective
+from foveal.core.log import ModelSaid, UserSaid, text_of
+from foveal.core.view import effective
 from foveal.stores import SqliteStore
 from support.serve_process import Server, serving
 from support.upstream import Piece, Raw, Seen, answer, until

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from foveal.core.log.events import (
+from foveal.core.log import (
     Equipped,
     Event,
     Instructed,
@@ -23,7 +23,7 @@ from foveal.core.log.events import (
     UserSaid,
     text_of,
 )
-from foveal.core.view.fold import effective
+from foveal.core.view import effective
 from support.provider_stand_in import StandIn
 from support.upstream import DEADLINE, Front, Piece, Raw, Seen, answer, stream_head, until
 

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from foveal.core.log.events import Event, Opened, UserSaid, text_of
+from foveal.core.log import Event, Opened, UserSaid, text_of
 from support.upstream import DEADLINE, Front, Piece, Raw, Seen, answer
 
 Json = dict[str, Any]

@@ -15,7 +15,7 @@ import httpx
 import openai
 import pytest
 
-from foveal.core.log.events import ModelSaid, Overflowed, Used, text_of
+from foveal.core.log import ModelSaid, Overflowed, Used, text_of
 from support.provider_stand_in import Answer, StandIn
 from support.upstream import DEADLINE, Front, Piece, Raw, Seen, answer, stream_head, until
 

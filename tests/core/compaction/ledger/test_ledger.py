@@ -7,16 +7,16 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from foveal.core.compaction.ledger import named, seen, understood
 from foveal.core.compaction.ledger.ledger import ledger
-from foveal.core.compaction.ledger.likely_reused import named, seen
-from foveal.core.compaction.ledger.tool_calls import understood
-from foveal.core.log.events import (
+from foveal.core.log import (
     AnyFact,
     Call,
     Compacted,
@@ -29,8 +29,9 @@ from foveal.core.log.events import (
     ToolReturned,
     UserSaid,
 )
-from foveal.core.reduction.placeholder import names
-from foveal.core.tokens.counter import Estimate, counter
+from foveal.core.reduction import names
+from foveal.core.tokens import Estimate
+from foveal.core.tokens.counter import counter
 from foveal.core.wire import wire
 from support.histories import Told, stories
 
@@ -123,7 +124,10 @@ def test_the_same_log_gives_the_same_ledger_in_another_process() -> None:
         "text = ' '.join(f'word_{n}.part{n % 7} some/path_{n}.py' for n in range(300))\n"
         "print(told(asked('go'), *ran('cat notes.txt', text), *ran('ls', text[::-1]), room=300))"
     )
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)]),
+    }
     texts = {
         subprocess.run(
             [sys.executable, "-c", program],

@@ -156,11 +156,11 @@ class ChatLoop:
 
     def _failed(self, problem: Exception) -> None:
         self.failures += 1
-        sort = problem.sort if isinstance(problem, ProviderError) else type(problem).__name__
+        code = problem.code if isinstance(problem, ProviderError) else type(problem).__name__
         known = isinstance(problem, FovealError | OSError)
         text = (
             str(problem)
             if known
             else f"{type(problem).__name__}: {problem} (a fault of Foveal: please report it)"
         )
-        self.front.failed(text, sort=sort)
+        self.front.failed(text, code=code)

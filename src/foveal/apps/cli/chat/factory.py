@@ -27,8 +27,8 @@ from foveal.core.view.request import Fitted
 from foveal.errors import FovealError, UnknownSession
 from foveal.ports import Provider, Reply, ReplyPiece, Store
 from foveal.providers.selection import FACTORY, configured
-from foveal.recall.recall import Library
-from foveal.recall.recall import tools as recall_tools
+from foveal.recall import Library
+from foveal.recall import tools as recall_tools
 from foveal.tools import Tool, recalled
 
 # ── request ───────────────────────────────────────────────────────────────────────────────────────
@@ -140,7 +140,7 @@ class ChatChoice(msgspec.Struct, frozen=True, kw_only=True):
     @classmethod
     def _loaded(cls, folder: Path, flags: dict[str, Any]) -> ChatChoice:
         config = load(folder, flags=flags)
-        if config.get("compaction.mode") == "confirm" and config.source("context.policy").sort == "default":
+        if config.get("compaction.mode") == "confirm" and config.source("context.policy").kind == "default":
             config = load(
                 folder, flags=flags | {"context.policy": "confirm"}
             )  # the preset that is made for it

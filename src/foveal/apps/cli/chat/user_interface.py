@@ -54,7 +54,7 @@ class UserInterface(Protocol):
         """What should be known beside the answer."""
         ...
 
-    def failed(self, problem: str, *, sort: str = "") -> None:
+    def failed(self, problem: str, *, code: str = "") -> None:
         """One clear message; what was said and stored is intact."""
         ...
 
@@ -105,7 +105,7 @@ class PlainOutput:
     def tell(self, rows: Sequence[Row]) -> None:
         self._write(self._err, plain(rows))
 
-    def failed(self, problem: str, *, sort: str = "") -> None:
+    def failed(self, problem: str, *, code: str = "") -> None:
         self._write(self._err, f"foveal: {visible(problem)}\n")
 
     def began(self, text: str) -> None:
@@ -171,8 +171,8 @@ class JsonOutput:
     def tell(self, rows: Sequence[Row]) -> None:
         self._write({"happening": "told", "text": plain(rows)})
 
-    def failed(self, problem: str, *, sort: str = "") -> None:
-        self._write({"happening": "failed", "sort": sort, "problem": problem})
+    def failed(self, problem: str, *, code: str = "") -> None:
+        self._write({"happening": "failed", "code": code, "problem": problem})
 
     def began(self, text: str) -> None:
         self._stage = ""

@@ -159,10 +159,12 @@ async def read_body(request: Request, form: type[BodyT]) -> BodyT:
         return form()
     if not any(field.required for field in msgspec.structs.fields(form)) and not await read(request):
         return form()
-    sort = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if sort != JSON and not (sort.startswith("application/") and sort.endswith("+json")):
+    content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if content_type != JSON and not (
+        content_type.startswith("application/") and content_type.endswith("+json")
+    ):
         raise HttpError(
-            415, f"the body must be {JSON}; the request says {sort or 'nothing'}", code="not_json"
+            415, f"the body must be {JSON}; the request says {content_type or 'nothing'}", code="not_json"
         )
     try:
         return await body_as(request, form)

@@ -224,7 +224,7 @@ class ApiOutcome(msgspec.Struct, frozen=True, kw_only=True):
     why: str
     """`answered`, `steps`, `stopped` or `failed`."""
     problem: str
-    sort: str
+    code: str
     context: ApiContext | None
 
 
@@ -364,7 +364,7 @@ def outcome(told: TurnOutcome) -> ApiOutcome:
         text=told.text,
         why=told.why,
         problem=told.problem,
-        sort=told.sort,
+        code=told.code,
         context=None if told.report is None else context(told.report),
     )
 

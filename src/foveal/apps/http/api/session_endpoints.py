@@ -112,7 +112,7 @@ async def create(ask: ApiCall[NewSession, EmptyBody]) -> Response:
     except ProviderError as problem:  # nobody was asked yet: it is the name, or what the server lacks for it
         if not given.model:
             raise
-        told = f"{given.model!r} cannot be used here ({problem.sort}); {offered(ask.service.ground)}"
+        told = f"{given.model!r} cannot be used here ({problem.code}); {offered(ask.service.ground)}"
         raise HttpError(422, told, code="model_not_available") from None
     return await _described(room, status=201)
 

@@ -31,7 +31,7 @@ from foveal.server import Turn
 #
 # id: 2
 # event: streamed
-# data: {"happening":"streamed","piece":{"text":"Because","sort":"text"}}
+# data: {"happening":"streamed","piece":{"text":"Because","kind":"text"}}
 #
 # 1. `event` is the happening's name, `id` counts from 1 within the turn, `data` is one line of JSON.
 # 2. The last event is always `outcome`, which has no id. A client that lost the connection asks for the turn with the
@@ -148,12 +148,12 @@ async def _whole(turn: Turn) -> Response:
     outcome = await turn.outcome()
     if outcome.why == "failed":
         raise HttpError(
-            _STATUSES.get(outcome.sort, 502),
+            _STATUSES.get(outcome.code, 502),
             outcome.problem,
             title="The turn failed",
             code="turn_failed",
             headers=headers(turn),
-            numbers={"turn": turn.id, "session": turn.session, "sort": outcome.sort},
+            numbers={"turn": turn.id, "session": turn.session, "cause": outcome.code},
         )
     return answer(await schemas.turn(turn), headers=headers(turn))
 

@@ -147,9 +147,9 @@ def legal_id(name: str) -> str:
 def _write_media(part: Media) -> Json | None:
     """A picture or document from another dialect, None when Anthropic has no form for it."""
     found = source(unraw(part.native))
-    if found is None or found.sort == "audio":
+    if found is None or found.kind == "audio":
         return None
-    block = "image" if found.sort == "image" else "document"
+    block = "image" if found.kind == "image" else "document"
     if found.url:
         return {"type": block, "source": {"type": "url", "url": found.url}}
     if found.mime in _PICTURES if block == "image" else found.mime == "application/pdf":

@@ -163,7 +163,7 @@ def _write_media(part: Media, *, seen: bool) -> Json | None:
         return {"type": "text", "text": found.data}
     if found is None or not seen:
         return None
-    match found.sort:
+    match found.kind:
         case "image":
             return {"type": "image_url", "image_url": {"url": found.data_url}}
         case "audio" if found.mime in ("audio/wav", "audio/mp3"):

@@ -207,8 +207,8 @@ def _write_media(part: Media, *, seen: bool) -> Json | None:
         return {"type": "input_text", "text": found.data}
     if found is None or not seen:
         return None
-    if found.sort == "image":
+    if found.kind == "image":
         return {"type": "input_image", "image_url": found.data_url, "detail": "auto"}
-    if found.sort == "file" and found.data:
+    if found.kind == "file" and found.data:
         return {"type": "input_file", "filename": found.name or "file", "file_data": found.data_url}
-    return {"type": "input_file", "file_url": found.url} if found.sort == "file" else None
+    return {"type": "input_file", "file_url": found.url} if found.kind == "file" else None

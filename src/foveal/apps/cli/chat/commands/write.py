@@ -233,15 +233,15 @@ def _words(event: Event) -> str:
 async def export(desk: ChatState, argument: str) -> list[Row]:
     """Write the session to a file that is not there yet."""
     words = argument.split()
-    sort = words[1] if len(words) > 1 else "foveal"
-    if not words or len(words) > 2 or sort not in ("foveal", *FORMATS):
+    format = words[1] if len(words) > 1 else "foveal"
+    if not words or len(words) > 2 or format not in ("foveal", *FORMATS):
         raise FovealError(f"/export needs a file, and may be told a format: foveal, {', '.join(FORMATS)}")
     events, info = await desk.session.events(), await desk.session.info()
-    if sort == "foveal":
+    if format == "foveal":
         lines = transcripts.write_events(events, info.id, info.title)
         data = b"".join(line.rstrip(b"\n") + b"\n" for line in lines)
     else:
-        messages = transcripts.write_messages((event.fact for event in events), FORMATS[sort])
+        messages = transcripts.write_messages((event.fact for event in events), FORMATS[format])
         data = json.dumps(messages, indent=2).encode() + b"\n"
     path = desk.options.folder / Path(words[0]).expanduser()
     await asyncio.to_thread(_written, path, data)

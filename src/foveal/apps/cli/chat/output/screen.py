@@ -173,7 +173,7 @@ class Screen:
         self.finish()
         self.rows(rows)
 
-    def failed(self, problem: str, *, sort: str = "") -> None:
+    def failed(self, problem: str, *, code: str = "") -> None:
         self.gap()
         self.write(painted([row(Span(f"✗ {problem}", "bad")), row()], colours=self.colours))
 
@@ -230,8 +230,8 @@ class Screen:
 
     def _streamed(self, streamed: TextStreamed) -> None:
         piece = streamed.piece
-        if piece.sort != "text":
-            doing = "thinking" if piece.sort == "thinking" else "writing a call"
+        if piece.kind != "text":
+            doing = "thinking" if piece.kind == "thinking" else "writing a call"
             if self.live.doing != doing:
                 self.live.begin(doing)
             return
