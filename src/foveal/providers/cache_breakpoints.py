@@ -15,7 +15,7 @@ from typing import Any, Final
 
 Json = dict[str, Any]
 
-MOST: Final = 4
+MAX_BREAKPOINTS: Final = 4
 MARK: Final[Json] = {"type": "ephemeral"}
 _NEVER: Final = frozenset({"thinking", "redacted_thinking"})
 """Blocks that cannot be marked."""
@@ -25,7 +25,7 @@ _Spot = tuple[int, int]
 def marked(body: Json, before: Sequence[Json]) -> Json:
     """A request with its marks; `before` are the messages of the request before."""
     held = sum(map(_count, (body.get("tools"), body.get("system"), body["messages"])))
-    body, left = _opening(body, MOST - held)
+    body, left = _opening(body, MAX_BREAKPOINTS - held)
     for spot in _spots(body["messages"], before)[:left]:
         body["messages"] = _with_mark(body["messages"], spot)
     return body

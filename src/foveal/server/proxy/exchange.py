@@ -99,7 +99,7 @@ _OURS: Final = 2
 def marked(messages: Sequence[Json], asked: ClientRequest, before: Sequence[Json]) -> list[Json]:
     """The messages with their marks; `before` are those of the request before, as they were without."""
     bare: list[Json] = [unmarked(message) for message in messages]
-    left = cache_breakpoints.MOST - asked.system.count(_MARK) - asked.tools.count(_MARK)
+    left = cache_breakpoints.MAX_BREAKPOINTS - asked.system.count(_MARK) - asked.tools.count(_MARK)
     if _MARK not in asked.body or left <= 0:
         return bare
     with_marks: list[Json] = cache_breakpoints.marked({"messages": bare}, before if left >= _OURS else ())[
