@@ -14,12 +14,12 @@ from typing import Any, Final
 from bench.bench_ledger import DATA, rows_of
 from bench.measure import Row, best_after, best_of, progress, shown
 from bench.work import AGENT, messages
-from foveal.core.compaction import Ask, CompactionOutcome, Draft, Failure, Plan, Summariser
-from foveal.core.compaction.ledger.ledger import ledger
-from foveal.core.engine import Engine, SummaryJob, engine_settings
+from foveal.core.compaction import CompactionOutcome, Draft, DraftFailure, DraftRequest, Plan, Summariser
+from foveal.core.compaction.ledger.ledger import write_ledger
+from foveal.core.engine import Engine, SummaryJob, resolve_settings
 from foveal.core.log import Event
 from foveal.core.tokens.counter import counter
-from foveal.core.view import effective
+from foveal.core.view import effective_events
 from foveal.core.wire.openai_chat import read
 
 EVENTS: Final = 1_000
@@ -42,7 +42,7 @@ TARGETS: Final = {"synthetic": 0.010, "recorded": 0.020}
 
 
 def events_of(chat: Sequence[Any]) -> list[Event]:
-    facts = (fact for chunk in read.read(chat) for fact in chunk.facts)
+    facts = (fact for chunk in read(chat) for fact in chunk.facts)
     return [Event(seq, fact) for seq, fact in enumerate(islice(facts, EVENTS))]
 
 
@@ -61,13 +61,13 @@ def _whole(kind: str, name: str, events: list[Event]) -> Row:
 
     The note gives the time to write the request separately, because the model call after it takes seconds."""
     progress(f"compaction: {kind}{name}, plan, validation and ledger …")
-    made = engine_settings("gpt-4.1", window=200_000, policy="handoff", tokenizer="o200k_base")
+    made = resolve_settings("gpt-4.1", window=200_000, policy="handoff", tokenizer="o200k_base")
     engine = Engine(*made, log=events)
     assert engine.view.units  # tokens were counted when the events were appended
     request = best_of(3, lambda: _asked(engine))
 
-    def work(talk: Generator[Ask, Draft | Failure, CompactionOutcome]) -> None:
-        assert isinstance(engine.plan(reason="hand"), Plan)
+    def work(talk: Generator[DraftRequest, Draft | DraftFailure, CompactionOutcome]) -> None:
+        assert isinstance(engine.plan_summary(reason="hand"), Plan)
         with suppress(StopIteration):
             talk.send(Draft(text=ANSWER, stop="end"))
             raise AssertionError("the answer was rejected")
@@ -80,11 +80,11 @@ def _whole(kind: str, name: str, events: list[Event]) -> Row:
     )
 
 
-def _asked(engine: Engine) -> Generator[Ask, Draft | Failure, CompactionOutcome]:
+def _asked(engine: Engine) -> Generator[DraftRequest, Draft | DraftFailure, CompactionOutcome]:
     """Return a compaction that waits for the model's first answer."""
-    plan = engine.plan(reason="hand")
+    plan = engine.plan_summary(reason="hand")
     assert isinstance(plan, Plan)
-    talk = SummaryJob.of(engine, plan, effective(engine.log)).talk([Summariser(str)], prompt="")
+    talk = SummaryJob.of(engine, plan, effective_events(engine.log)).dialogue([Summariser(str)], prompt="")
     next(talk)
     return talk
 
@@ -102,4 +102,4 @@ def _ledgers(kind: str, name: str, events: list[Event]) -> Iterator[Row]:
 
 def _time(events: list[Event], room: int, counting: str) -> float:
     counts = counter(counting)
-    return best_of(7, lambda: ledger(events, room=room, counter=counts))
+    return best_of(7, lambda: write_ledger(events, room=room, counter=counts))

@@ -18,7 +18,7 @@ from foveal.core import wire
 from foveal.core.log import AnyFact, Dialect, Dropped, Event
 from foveal.core.tokens import MessageTokens
 from foveal.core.tokens.counter import counter
-from foveal.core.view import Renderer, View
+from foveal.core.view import render_view
 from foveal.core.view.fold import fold
 
 LONG: Final = 100_000
@@ -49,13 +49,12 @@ def _folding(log: list[Event], meter: MessageTokens) -> Iterator[Row]:
 
 def _normalising(given: list[Json], meter: MessageTokens) -> Iterator[Row]:
     log = events(facts(given))
-    view = fold(log, meter)
     for dialect in filter(None, get_args(Dialect)):
-        yield from _writing(view, wire.wire(dialect))
-    chat = wire.wire("openai_chat")
+        yield from _writing(log, meter, wire.wire_for(dialect))
+    chat = wire.wire_for("openai_chat")
     yield Row(
         f"normalise {ITEMS:,} facts: fold, write and join",
-        best_of(50, lambda: Renderer().render(fold(log, meter), chat)),
+        best_of(50, lambda: render_view(fold(log, meter), chat)),
         limit=NORMALISED,
         note="openai_chat",
     )
@@ -67,26 +66,26 @@ def _normalising(given: list[Json], meter: MessageTokens) -> Iterator[Row]:
         )
 
 
-def _writing(view: View, dialect: wire.Wire) -> Iterator[Row]:
+def _writing(log: list[Event], meter: MessageTokens, dialect: wire.Wire) -> Iterator[Row]:
     what = f"normalise {ITEMS:,} items: write and join, {dialect.dialect}"
-    cold = best_after(50, Renderer, lambda renderer: renderer.render(view, dialect))
+    cold = best_after(50, lambda: fold(log, meter), lambda view: render_view(view, dialect))
     yield Row(
         f"{what}, cold", cold, limit=NORMALISED, note="a folded view, each step written for the first time"
     )
-    renderer = Renderer()
-    renderer.render(view, dialect)
-    warm = best_of(50, lambda: renderer.render(view, dialect))
-    yield Row(f"{what}, warm", warm, limit=NORMALISED, note="each step written before; compared and copied")
+    view = fold(log, meter)
+    render_view(view, dialect)
+    warm = best_of(50, lambda: render_view(view, dialect))
+    yield Row(f"{what}, warm", warm, limit=NORMALISED, note="each step written before; copied")
 
 
 def normalised(given: Sequence[Json], target: Dialect, meter: MessageTokens) -> list[Json]:
     """Return chat messages as valid messages of the `target` dialect."""
     view = fold(events(facts(given)), meter)
-    return Renderer().render(view, wire.wire(target))[0]
+    return render_view(view, wire.wire_for(target))[0]
 
 
 def facts(given: Sequence[Json]) -> list[AnyFact]:
-    return [fact for chunk in wire.wire("openai_chat").read(given) for fact in chunk.facts]
+    return [fact for chunk in wire.wire_for("openai_chat").read(given) for fact in chunk.facts]
 
 
 def events(told: Sequence[AnyFact]) -> list[Event]:

@@ -28,12 +28,12 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from bench.measure import Row, progress
-from foveal.core.compaction.ledger.ledger import ledger
+from foveal.core.compaction.ledger.ledger import write_ledger
 from foveal.core.log import AnyFact, Event, ModelSaid, ToolReturned, calls_of, text_of
-from foveal.core.reduction import names
+from foveal.core.view.text_facts import find_names
 from foveal.core.tokens.counter import counter
 from foveal.core.wire.openai_chat import read
-from foveal.replay import Need, argument_texts, needs, stands, vocabulary
+from foveal.replay import Need, argument_texts, find_needs, contains_word, common_names
 
 DATA: Final = Path(__file__).parents[2] / "shared" / "data"
 AGENTS: Final = ("openhands", "pi", "miniswe", "moatless", "swesmith", "claude_code", "codex", "cline", "roo")
@@ -80,7 +80,7 @@ def score(case: Case, text: str, *, kind: str, far: bool = False, fetched: bool 
     asked = [
         need for need in case.wanted + case.fetched * fetched if need.kind == kind and (need.far or not far)
     ]
-    return Score(sum(stands(text, need.text) for need in asked), len(asked))
+    return Score(sum(contains_word(text, need.text) for need in asked), len(asked))
 
 
 def total(scores: Iterable[Score]) -> Score:
@@ -89,7 +89,7 @@ def total(scores: Iterable[Score]) -> Score:
 
 
 def written(case: Case) -> str:
-    return ledger(case.events, room=case.room, counter=O200K, elsewhere=case.elsewhere)
+    return write_ledger(case.events, room=case.room, counter=O200K, elsewhere=case.elsewhere)
 
 
 # ── the compactions ──────────────────────────────────────────────────────────────────────────────────────
@@ -111,7 +111,7 @@ def _recorded(row: dict[str, Any]) -> Iterator[Case]:
     if not happened:
         return
     facts, places = _facts(row["messages"])
-    found = needs(facts, common=common())
+    found = find_needs(facts, common=common())
     gone: set[int] = set()
     until = [places[one["before_message"]] for one in happened[1:]] + [len(facts)]
     for number, (one, end) in enumerate(zip(happened, until, strict=True)):
@@ -126,7 +126,7 @@ def _made(row: dict[str, Any]) -> Iterator[Case]:
     if row["meta"].get("condensations"):
         return
     facts, _ = _facts(row["messages"])
-    found = needs(facts, common=common())
+    found = find_needs(facts, common=common())
     for share in SHARES:
         start = int(len(facts) * share)
         gone = set(range(2, start - KEPT))
@@ -158,19 +158,19 @@ def _case(
         if start <= at < end and _in(results, need) and not _in(kept, need):
             (fetched if _in(texts[start:at], need) else wanted).append(need)
     events = [Event(place, facts[place]) for place in sorted(gone)]
-    elsewhere = {one for text in kept for one in names(text)}
+    elsewhere = {one for text in kept for one in find_names(text)}
     return Case(name, events, elsewhere, wanted, fetched, room, summary)
 
 
 def _in(texts: Iterable[str], need: Need) -> bool:
-    return any(stands(text, need.text) for text in texts)
+    return any(contains_word(text, need.text) for text in texts)
 
 
 def _facts(messages: Sequence[Any]) -> tuple[list[AnyFact], list[int]]:
     """Return the facts and, for each message and the end, the index of its first fact."""
     facts: list[AnyFact] = []
     places: list[int] = []
-    for chunk in read.read(messages):
+    for chunk in read(messages):
         places += [len(facts)] * chunk.messages
         facts += chunk.facts
     return facts, [*places, len(facts)]
@@ -188,7 +188,7 @@ def _whole(fact: AnyFact) -> str:
 
 @cache
 def common() -> frozenset[str]:
-    return vocabulary([_facts(row["messages"])[0] for row in rows_of(AGENTS)])
+    return common_names([_facts(row["messages"])[0] for row in rows_of(AGENTS)])
 
 
 def rows_of(files: Sequence[str]) -> Iterator[dict[str, Any]]:
@@ -206,7 +206,7 @@ def newest(case: Case) -> str:
     for event in reversed(case.events):
         if isinstance(event.fact, ToolReturned):
             for line in text_of(event.fact.content).splitlines():
-                kept |= dict.fromkeys(name for name in names(line) if name not in case.elsewhere)
+                kept |= dict.fromkeys(name for name in find_names(line) if name not in case.elsewhere)
         if len(kept) > case.room:
             break
     text = ", ".join(kept)

@@ -26,10 +26,10 @@ import apsw
 from bench.measure import Row, best_of, progress
 from foveal.core.log import Event, ModelSaid, UserSaid
 from foveal.core.tokens.counter import counter
-from foveal.core.wire import quoted
-from foveal.core.wire.openai_chat import read as openai_chat
+from foveal.core.wire import quote_lines
+from foveal.core.wire import openai_chat
 from foveal.recall import InMemoryLibrary, Recall
-from foveal.stores.sqlite import TextIndex, searchable
+from foveal.stores.sqlite import FullTextIndex, searchable_text
 
 DATA: Final = Path(__file__).parents[2] / "shared" / "data"
 BUDGETS: Final = (2_000, 4_000, 8_000, 16_000)
@@ -84,7 +84,7 @@ def asked(dialogue: Dialogue, tokens: int) -> Iterator[Found]:
     for question, wanted in dialogue.questions:
         answer = asyncio.run(recall.call("recall_search", {"query": question}))
         held = f"\n{answer}\n"
-        found = sum(f"\n{quoted(dialogue.texts[message])}\n" in held for message in wanted)
+        found = sum(f"\n{quote_lines(dialogue.texts[message])}\n" in held for message in wanted)
         yield Found(dialogue.id, found, len(wanted), counting.count(answer))
 
 
@@ -127,13 +127,13 @@ def _speed() -> Iterator[Row]:
     yield Row("recall_search, 16,000 tokens of a dialogue of 104k", ask)
 
 
-def _searching(index: TextIndex, query: str) -> Callable[[], object]:
+def _searching(index: FullTextIndex, query: str) -> Callable[[], object]:
     return lambda: index.search(1, query, 50)
 
 
-def _index() -> tuple[TextIndex, apsw.Connection]:
+def _index() -> tuple[FullTextIndex, apsw.Connection]:
     connection = apsw.Connection(":memory:")
-    index = TextIndex(connection)
+    index = FullTextIndex(connection)
     index.create()
     return index, connection
 
@@ -143,7 +143,7 @@ def _agent_texts(number: int) -> list[str]:
 
     In the second and later rounds names with underscores are changed, as if new sessions used new names."""
     facts = [fact for name in AGENTS for row in _rows(name) for fact in _facts(row)]
-    texts = [text for fact in facts if (text := searchable(Event(0, fact)))]
+    texts = [text for fact in facts if (text := searchable_text(Event(0, fact)))]
     rounds = range(number // len(texts) + 1)
     return [text.replace("_", f"{n}_") if n else text for n in rounds for text in texts][:number]
 

@@ -24,7 +24,7 @@ import apsw
 from bench import work
 from bench.measure import Row, progress
 from foveal.core.log import AnyFact, Event, encode
-from foveal.core.wire import wire
+from foveal.core.wire import wire_for
 from foveal.ports import Checkpoint
 from foveal.stores import Durability, SqliteStore, open_store
 
@@ -185,7 +185,7 @@ def _recorded() -> list[list[work.Json]]:
 
 
 def _facts(messages: list[work.Json]) -> list[AnyFact]:
-    return [fact for chunk in wire("openai_chat").read(messages) for fact in chunk.facts]
+    return [fact for chunk in wire_for("openai_chat").read(messages) for fact in chunk.facts]
 
 
 # ── opening and reading ──────────────────────────────────────────────────────────────────────────────────

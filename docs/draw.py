@@ -6,6 +6,7 @@ documentation checks that every drawing matches the current code.
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import json
 import os
@@ -44,7 +45,6 @@ from foveal.core.models.model import model
 from foveal.core.policies import Moment, Policy, policy
 from foveal.core.reduction import Limits, placeholder
 from foveal.core.tokens import Estimate
-from foveal.core.view import effective
 from foveal.sessions import Session
 from foveal.stores import MemoryStore
 
@@ -52,6 +52,8 @@ ROOT = Path(__file__).parent.parent
 DRAWN = re.compile(r"(<!-- drawn: (\w+) -->\n```text\n)(.*?)(```)", re.DOTALL)
 PAGES = (
     "README.md",
+    "AGENTS.md",
+    "CONTRIBUTING.md",
     "docs/design.md",
     "docs/compaction.md",
     "docs/sessions.md",
@@ -83,9 +85,8 @@ def conversation(chosen: Policy, *, window: int, steps: int = 4, lines: int = 24
 
 def level(engine: Engine, event: Event) -> str:
     """Return the level and the tokens of an event."""
-    counts = any(event is other for other in effective(engine.log))
-    told = event_status(engine, event, counts=counts)
-    return "" if told.level == "-" else f"{told.level} {told.tokens or ''}".strip()
+    status = event_status(engine, event)
+    return "" if status.level == "-" else f"{status.level} {status.tokens or ''}".strip()
 
 
 def levels(engine: Engine) -> dict[int, str]:
@@ -97,7 +98,7 @@ def about(event: Event) -> str:
     fact = event.fact
     match fact:
         case ModelSaid(content=(Call() as call,)):
-            words = f"calls {call.name}: {placeholder.subject(call)}"
+            words = f"calls {call.name}: {placeholder.call_subject(call)}"
         case ToolReturned():
             words = f"{text_of(fact.content).count(chr(10)) + 1} lines"
         case Compacted(rule=""):
@@ -148,7 +149,7 @@ def _indented(engine: Engine, seq: int) -> str:
 
 
 def settle(engine: Engine) -> None:
-    engine.settle(Moment())
+    engine.reduce_to_fit(Moment())
 
 
 # ── the drawings ─────────────────────────────────────────────────────────────────────────────────────────
@@ -176,7 +177,7 @@ def drop() -> str:
     engine = conversation(policy("recent"), window=900)
     text = drawing(engine, settle)
     notice = next(step for step in engine.view.steps if step.kind == "notice")
-    return text + f"\nin their place\n  │ {text_of(notice.said.fact.content)}\n"
+    return text + f"\nin their place\n  │ {text_of(notice.utterance.fact.content)}\n"
 
 
 def compact() -> str:
@@ -423,6 +424,45 @@ def errors() -> str:
     return "\n".join(row[4:] for row in drawn) + "\n"
 
 
+# ── the source tree ─────────────────────────────────────────────────────────────────────────────────────
+
+SOURCE = ROOT / "src" / "foveal"
+_COLUMN = 24
+
+
+def tree() -> str:
+    """Return the packages of the source with what each is, and their modules."""
+    return "".join(f"{row}\n" for row in ["src/foveal/", *_folder(SOURCE)])
+
+
+def _folder(folder: Path) -> list[str]:
+    """Return the rows of everything inside a package."""
+    depth = len(folder.relative_to(SOURCE).parts) + 1
+    modules = sorted(path.stem for path in folder.glob("*.py") if path.stem != "__init__")
+    rows = textwrap.wrap(
+        ", ".join(modules), width=110, initial_indent=" " * _COLUMN, subsequent_indent=" " * _COLUMN
+    )
+    for package in sorted(path.parent for path in folder.glob("*/__init__.py")):
+        name = "  " * depth + package.name + "/"
+        rows.append(f"{name:<{_COLUMN}}{_first_sentence(package / '__init__.py')}")
+        rows += _folder(package)
+    return rows
+
+
+def _first_sentence(path: Path) -> str:
+    doc = (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").replace("\n", " ")
+    return re.split(r"(?<=\.)\s", doc)[0]
+
+
+def layers() -> str:
+    """Return the layers of the source, from the test that checks them."""
+    checked = ast.parse((ROOT / "tests" / "test_architecture.py").read_text(encoding="utf-8"))
+    for node in checked.body:
+        if isinstance(node, ast.AnnAssign) and getattr(node.target, "id", "") == "LAYERS" and node.value:
+            return "".join(f"{line}\n" for line in ast.literal_eval(node.value))
+    raise LookupError("tests/test_architecture.py has no LAYERS")
+
+
 PICTURE = ROOT / "docs" / "demo.svg"
 
 
@@ -454,6 +494,8 @@ DRAWINGS: dict[str, Callable[[], str]] = {
         card,
         presets,
         errors,
+        tree,
+        layers,
     )
 }
 

@@ -36,8 +36,8 @@ async def main(path: Path) -> None:
         after = (await session.fit()).to_openai()
         print("the request is the same after opening again:", after == before)
 
-        taken_back = await session.undo()
-        print(f"undone: {taken_back.handle} {kind(taken_back.fact)}")
+        undone = await session.event(await session.undo())
+        print(f"undone: {undone.handle} {kind(undone.fact)}")
         await session.rewind(8)
         print("after a rewind to e8:", len((await session.fit()).facts), "messages")
 

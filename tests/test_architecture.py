@@ -238,7 +238,7 @@ def test_no_class_name_occurs_twice() -> None:
 
 
 def test_no_public_constant_occurs_twice() -> None:
-    shared = {"__all__", "T"}
+    shared = {"__all__", "T", "LOG", "SCHEMA"}
     public = (
         (name, module) for name, module in constants() if not name.startswith("_") and name not in shared
     )
@@ -297,7 +297,7 @@ def test_every_module_says_what_it_is_in_a_short_sentence() -> None:
         doc = ast.get_docstring(tree)
         assert doc, module
         first = re.split(r"(?<=[.:])\s", doc.replace("\n", " "))[0]
-        assert len(first.split()) <= 20, f"{module}: {first}"
+        assert len(first.split()) <= 15, f"{module}: {first}"
 
 
 # ── the public face ──────────────────────────────────────────────────────────────────────────────────────

@@ -55,7 +55,7 @@ from foveal.core.log import (
     kind,
     parts,
 )
-from foveal.server import AuthTokens, ChatMessage, Chats, Paired, Pairing, Service, TokenCaller
+from foveal.server import AuthTokens, ChatMessage, Chats, PairedUser, Pairing, Service, TokenCaller
 from foveal.server.inbox import Inbox
 from foveal.server.jobs.queue import JobQueue
 from foveal.server.jobs.schedule_store import ScheduleStore
@@ -253,8 +253,8 @@ def test_a_new_server_has_the_schema_of_the_old_one(folder: Path, tmp_path: Path
         config = load(tmp_path, environ={}, user_folder=tmp_path)
         async with Service.open(config, folder=tmp_path / "new", environment={}) as service:
             for owner in (AuthTokens, Pairing, Chats, Inbox, JobQueue, ScheduleStore, DigestIndex):
-                owner(service.ground.database)
-            await service.ground.database.prove()
+                owner(service.runtime.database)
+            await service.runtime.database.check_writable()
 
     asyncio.run(make())
     assert schema(tmp_path / "new" / "service.db") == schema(folder / "service.db")
@@ -284,7 +284,7 @@ def test_old_tokens_pairings_and_chats_are_known(folder: Path, tmp_path: Path) -
     async def look() -> None:
         config = load(tmp_path, environ={}, user_folder=tmp_path)
         async with Service.open(config, folder=folder, environment={}) as service:
-            database = service.ground.database
+            database = service.runtime.database
             tokens, pairing, chats = AuthTokens(database), Pairing(database), Chats(database)
             listed = [(one.tenant, one.label, one.created, one.revoked) for one in await tokens.list()]
             assert sorted(listed, key=str) == [
@@ -292,17 +292,17 @@ def test_old_tokens_pairings_and_chats_are_known(folder: Path, tmp_path: Path) -
                 ("second", "of second", now, None),
                 ("second", "old", now, now + 1),
             ]
-            callers = {name: await tokens.tenant_of(secret) for name, secret in old["tokens"].items()}
+            callers = {name: await tokens.authenticate(secret) for name, secret in old["tokens"].items()}
             assert callers["revoked"] is None
             assert isinstance(callers["second"], TokenCaller)
             assert callers["second"].tenant == "second"
-            assert await pairing.list() == (Paired(face="telegram", user=42, since=now),)
-            assert await pairing.wait("discord", 77, now=now + 600) == 3_000
+            assert await pairing.list() == (PairedUser(platform="telegram", user=42, since=now),)
+            assert await pairing.retry_after("discord", 77, now=now + 600) == 3_000
             assert await pairing.claim("discord", old["codes"]["discord"], 78, now=now + 599)
             assert await chats.session("telegram", 42) == "telegram-42-2"
             waiting = ChatMessage(key="m2", chat=42, session="telegram-42-2")
-            assert await chats.open("telegram", now=now) == [waiting]
-            assert not await chats.once("discord", "c1", chat=77, now=now)
+            assert await chats.undelivered("telegram", now=now) == [waiting]
+            assert not await chats.record_command("discord", "c1", chat=77, now=now)
 
     asyncio.run(look())
 

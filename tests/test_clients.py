@@ -1,4 +1,4 @@
-"""The three lines of the README with the real client libraries, against a provider that refuses the illegal."""
+"""The README's loop with real client libraries, against a provider that refuses illegal requests."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def provider() -> Iterator[StandIn]:
 
 
 def search(query: str) -> str:
-    """A tool with results of all sizes: some of them are larger than the whole window."""
+    """A tool with results of all sizes; some are larger than the window."""
     number = sum(map(ord, query))
     lines = 2_000 if number % 17 == 0 else 2 + number % 13
     found = (
@@ -43,7 +43,7 @@ def search(query: str) -> str:
 
 
 def results(calls: list[tuple[str, str]], number: int) -> Iterator[tuple[str, str]]:
-    """The results of calls by id; in the ninth utterance the user interrupts, and the last one is missing."""
+    """Yield the results of calls by id; in the ninth answer the user interrupts, and the last result is missing."""
     done = calls[:-1] if number == 9 else calls
     for call_id, query in done:
         yield call_id, search(query)
@@ -138,7 +138,7 @@ def messages(url: str, ctx: Context) -> list[Any]:
 
 
 class Run(NamedTuple):
-    """A loop that was run, with all that is known of it afterwards."""
+    """The outcome of a loop."""
 
     provider: StandIn
     ctx: Context
@@ -153,7 +153,7 @@ LOOPS = {
 
 
 @pytest.mark.parametrize("name", LOOPS)
-def test_a_long_loop_is_never_refused_and_what_the_provider_saw_is_what_the_report_says(name: str) -> None:
+def test_a_long_loop_is_never_refused_and_matches_the_report(name: str) -> None:
     loop, model = LOOPS[name]
     with StandIn(window=WINDOW) as provider:
         ctx = Context(model, window=WINDOW, reserve=ANSWER)
@@ -174,7 +174,7 @@ def _every_request_was_legal_and_within_the_window(ran: Run) -> None:
 
 
 def _counting_learned_from_the_provider(ran: Run) -> None:
-    """After the first calls the prediction is close to what is then reported."""
+    """Check that after the first calls the predicted tokens are close to the reported ones."""
     used = [event.fact for event in ran.ctx.log if isinstance(event.fact, Used)]
     errors = sorted(abs(fact.predicted - fact.prompt) / fact.prompt for fact in used[5:])
     assert [fact.prompt for fact in used] == [request.prompt for request in ran.provider.requests]
@@ -213,7 +213,7 @@ def sent(request: Request) -> list[Any]:
 
 
 def extends(short: list[Any], long: list[Any]) -> bool:
-    """The longer list begins with the shorter, but Anthropic's last message may have grown."""
+    """Return whether the longer list begins with the shorter one; Anthropic's last message may have grown."""
     last = len(short) - 1
     if long[:last] != short[:last] or long[last].get("role") != short[last].get("role"):
         return False
@@ -234,7 +234,7 @@ def test_without_foveal_the_same_loop_is_refused(provider: StandIn) -> None:
         chat(provider.openai, Everything("gpt-4.1"))
 
 
-def test_the_stand_in_refuses_what_a_provider_refuses(provider: StandIn) -> None:
+def test_the_stand_in_refuses_illegal_requests(provider: StandIn) -> None:
     orphan: Any = [{"role": "tool", "tool_call_id": "call_x", "content": "found"}]
     with (
         openai.OpenAI(base_url=provider.openai, api_key="none", max_retries=0) as client,

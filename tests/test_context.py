@@ -1,4 +1,4 @@
-"""The small face: recognition, rewinds, replaced system text, pins, handles, threads."""
+"""`Context`: recognised histories, rewinds, replaced system text, pins, handles, threads."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ from support.legality import check_anthropic, check_chat
 SYSTEM = {"role": "system", "content": "You are careful."}
 
 
-# ── three lines ──────────────────────────────────────────────────────────────────────────────────────────
+# ── The loop ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_three_lines_are_enough() -> None:
+def test_fit_and_observe_are_enough() -> None:
     ctx = foveal.Context(model="gpt-4.1")
     assert ctx.fit([user("hello")]) == [user("hello")]
     ctx.observe({"prompt_tokens": 9, "completion_tokens": 3})
     assert "gpt-4.1" in str(ctx.report())
 
 
-def test_what_fits_is_returned_as_it_was_given() -> None:
+def test_a_history_that_fits_is_returned_unchanged() -> None:
     history = session(5)
     assert context(50_000).fit(history) == history
 
@@ -56,7 +56,7 @@ def test_the_input_is_never_changed() -> None:
     assert history == before
 
 
-def test_what_is_returned_can_be_changed_without_changing_anything_later() -> None:
+def test_changing_the_result_has_no_effect_on_later_requests() -> None:
     ctx = context(4_000)
     history = session(60)
     first = ctx.fit(history)
@@ -70,7 +70,7 @@ def test_what_is_returned_can_be_changed_without_changing_anything_later() -> No
     assert ctx.fit(history) == spoiled
 
 
-def test_messages_given_as_a_tuple_or_one_by_one_are_the_same_history() -> None:
+def test_a_tuple_and_single_appends_are_the_same_history() -> None:
     history = session(5)
     ctx = context(50_000)
     ctx.fit(tuple(history))
@@ -94,7 +94,7 @@ def test_a_history_that_is_resent_whole_is_recognised_by_content() -> None:
     assert len(ctx.log) == known
 
 
-def test_an_object_of_a_client_library_and_what_it_sends_are_the_same_message() -> None:
+def test_a_library_object_equals_the_dict_that_it_sends() -> None:
     message = ChatCompletionMessage(role="assistant", content="hello")
     ctx = context()
     ctx.fit([user("hi"), message, user("go on")])
@@ -104,10 +104,10 @@ def test_an_object_of_a_client_library_and_what_it_sends_are_the_same_message() 
     assert len(ctx.log) == known
 
 
-# ── edited histories ─────────────────────────────────────────────────────────────────────────────────────
+# ── Edited histories ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_an_edited_message_is_a_rewind_to_the_one_before_it() -> None:
+def test_an_edited_message_causes_a_rewind_to_the_one_before() -> None:
     ctx = context(50_000)
     history = session(5)
     ctx.fit(history)
@@ -131,7 +131,7 @@ def test_a_message_changed_in_place_is_recognised_as_edited() -> None:
     assert result(1) in [ctx.original(event.handle) for event in ctx.log]
 
 
-def test_a_shorter_history_is_a_rewind() -> None:
+def test_a_shorter_history_causes_a_rewind() -> None:
     ctx = context(50_000)
     ctx.fit(session(5))
     assert ctx.fit(session(3)) == session(3)
@@ -148,7 +148,7 @@ def test_a_rewind_keeps_the_masks_of_what_remains() -> None:
     assert len(masks(ctx.log)) == 13
 
 
-def test_a_last_message_that_changes_at_every_call_keeps_the_masks_before_it() -> None:
+def test_a_last_message_that_always_changes_keeps_earlier_masks() -> None:
     ctx = context(100_000, {"preset": "rolling", "max_history_tokens": 0})
     history = session(20)
     requests = [ctx.fit([*history, user(f"It is {minute} past nine.")]) for minute in range(5)]
@@ -158,7 +158,7 @@ def test_a_last_message_that_changes_at_every_call_keeps_the_masks_before_it() -
     assert len(of(ctx.log, Rewound)) == 4
 
 
-def test_an_edited_system_message_is_replaced_where_it_stands_and_the_masks_stay() -> None:
+def test_an_edited_system_message_is_replaced_and_masks_stay() -> None:
     ctx = context(100_000, {"preset": "rolling", "max_history_tokens": 0})
     history = session(20)
     before = ctx.fit(history)
@@ -172,7 +172,7 @@ def test_an_edited_system_message_is_replaced_where_it_stands_and_the_masks_stay
     assert rendered(reread(ctx.log), "openai_chat") == before
 
 
-def test_a_replaced_system_message_is_the_cause_of_the_break_in_the_report() -> None:
+def test_a_replaced_system_message_is_reported_as_cause_of_a_break() -> None:
     ctx = context(50_000)
     ctx.fit(session(5))
     ctx.fit([{"role": "system", "content": "new"}, *session(5)[1:]])
@@ -180,7 +180,7 @@ def test_a_replaced_system_message_is_the_cause_of_the_break_in_the_report() -> 
     assert (broken.call, broken.at, broken.why) == (2, "e1", "instructed")
 
 
-def test_a_late_result_is_the_cause_of_the_break_in_the_report() -> None:
+def test_a_late_result_is_reported_as_cause_of_a_break() -> None:
     ctx = context(50_000)
     history = [user("go"), asked("a"), user("are you there?")]
     ctx.fit(history)
@@ -190,7 +190,7 @@ def test_a_late_result_is_the_cause_of_the_break_in_the_report() -> None:
     assert (broken.at, broken.cause, broken.why) == ("e2", late.handle, "tool_returned")
 
 
-def test_a_conversation_of_lists_of_texts_becomes_anthropic_once_that_shows() -> None:
+def test_a_conversation_of_text_lists_becomes_anthropic_when_certain() -> None:
     history: list[Json] = [user([{"type": "text", "text": "hi"}])]
     ctx = context()
     ctx.fit(history)
@@ -209,7 +209,7 @@ def test_a_conversation_of_plain_texts_takes_the_dialect_of_its_first_call() -> 
     assert ctx.fit([user("hi"), item, output]) == [user("hi"), item, output]
 
 
-# ── malformed messages ───────────────────────────────────────────────────────────────────────────────────
+# ── Malformed messages ───────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -223,9 +223,7 @@ def test_a_conversation_of_plain_texts_takes_the_dialect_of_its_first_call() -> 
         ({"role": "assistant", "tool_calls": [{"id": "a", "type": "function"}]}, "tool_calls[0].function"),
     ],
 )
-def test_a_malformed_message_names_its_index_and_field_and_leaves_nothing_half_recorded(
-    broken: Json, field: str
-) -> None:
+def test_a_malformed_message_names_index_and_field_and_records_nothing(broken: Json, field: str) -> None:
     ctx = context(50_000)
     history = session(3)
     ctx.fit(history)
@@ -276,7 +274,7 @@ def test_a_malformed_first_message_does_not_decide_the_dialect() -> None:
     assert check_anthropic(ctx.fit([user("hi"), {"role": "assistant", "content": [block]}])) == []
 
 
-def test_malformed_system_text_is_not_called_a_message() -> None:
+def test_malformed_system_text_is_reported_as_system() -> None:
     with pytest.raises(foveal.FovealError, match="system"):
         context().fit([user("hi")], system=[{"text": "no type"}])
 
@@ -289,10 +287,10 @@ def test_an_append_of_several_messages_is_all_or_nothing() -> None:
     assert ctx.log == before
 
 
-# ── looking back ─────────────────────────────────────────────────────────────────────────────────────────
+# ── Reading ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_why_tells_of_every_level_which_rule_put_an_event_there() -> None:
+def test_why_names_the_rule_for_every_level() -> None:
     small = {
         "preset": "economy",
         "clip": {"strategy": "head", "tokens": 400},
@@ -313,7 +311,7 @@ def test_why_tells_of_every_level_which_rule_put_an_event_there() -> None:
         assert ctx.why(lines[level].handle) == lines[level]
 
 
-def test_why_tells_of_a_dropped_result_which_event_dropped_it() -> None:
+def test_why_names_the_event_that_dropped_a_result() -> None:
     ctx = context(3_000, "recent")
     ctx.fit(session(30))
     (drop,) = of(ctx.log, Dropped)
@@ -322,7 +320,7 @@ def test_why_tells_of_a_dropped_result_which_event_dropped_it() -> None:
     assert {(line.rule, line.by) for line in gone} == {("recent", drop.handle)}
 
 
-def test_why_says_when_a_system_text_was_replaced_by_a_newer_one() -> None:
+def test_why_of_a_replaced_system_text() -> None:
     ctx = context(dialect="anthropic")
     ctx.fit([user("hi")], system="one")
     ctx.fit([user("hi")], system="two")
@@ -344,7 +342,7 @@ def test_an_unknown_handle_is_an_error_that_names_the_known_ones(name: Any) -> N
 
 
 @pytest.mark.parametrize("name", ["e2", "#e2", " e2 ", "2", 2])
-def test_a_handle_may_be_written_as_people_and_models_write_it(name: Any) -> None:
+def test_handles_are_accepted_in_several_spellings(name: Any) -> None:
     ctx = context()
     ctx.fit([user("one"), user("two")])
     assert ctx.original(name) == "two"
@@ -354,7 +352,7 @@ ODD = "line one\r\nline two\n\n  indented\u2028separated\x0cpage\x1bend\n"
 
 
 @pytest.mark.parametrize("dialect", ["openai_chat", "openai_responses", "anthropic"])
-def test_the_original_of_a_result_given_as_a_list_of_texts_is_the_exact_text(dialect: Any) -> None:
+def test_the_original_of_a_result_of_several_texts_is_exact(dialect: Any) -> None:
     history: dict[str, list[Json]] = {
         "openai_chat": [asked("a"), answered("a", [{"type": "text", "text": ODD}])],
         "openai_responses": [
@@ -394,11 +392,12 @@ def test_every_handle_in_a_request_leads_to_an_original() -> None:
         assert ctx.original(name) in [result(number, 300) for number in range(40)]
 
 
-# ── steering ─────────────────────────────────────────────────────────────────────────────────────────────
+# ── Changing what is shown
+# ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("policy", ["economy", "rolling", "recent"])
-def test_a_pinned_rule_stands_in_every_request(policy: str) -> None:
+def test_a_pinned_rule_is_in_every_request(policy: str) -> None:
     ctx = context(3_000, policy)
     ctx.pin("never push to main")
     history = session(0)
@@ -433,7 +432,7 @@ def test_a_pinned_result_is_not_squeezed_either(policy: str) -> None:
     assert answered("a", result(0, 600)) in request
 
 
-def test_a_pinned_picture_is_not_shed() -> None:
+def test_a_pinned_image_is_not_removed() -> None:
     picture = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PIXEL}"}}
     history = [user([{"type": "text", "text": f"{n}"}, picture]) for n in range(4)]
     ctx = context(50_000, max_images=2)
@@ -442,7 +441,7 @@ def test_a_pinned_picture_is_not_shed() -> None:
     assert ctx.fit(history)[0] == history[0]
 
 
-def test_an_event_that_is_not_shown_cannot_be_pinned_any_more() -> None:
+def test_an_event_that_is_not_shown_cannot_be_pinned() -> None:
     ctx = context(3_000, "recent")
     ctx.fit(session(30))
     gone = next(line.handle for line in ctx.report().events if line.level == "dropped")
@@ -450,7 +449,7 @@ def test_an_event_that_is_not_shown_cannot_be_pinned_any_more() -> None:
         ctx.pin(event=gone)
 
 
-def test_a_pin_of_nothing_is_refused() -> None:
+def test_an_empty_pin_raises_an_error() -> None:
     ctx = context()
     with pytest.raises(foveal.FovealError):
         ctx.pin()
@@ -458,7 +457,7 @@ def test_a_pin_of_nothing_is_refused() -> None:
 
 
 @pytest.mark.parametrize("policy", ["economy", "rolling", "recent"])
-def test_calls_that_wait_for_their_results_stay_verbatim_whatever_is_pinned_after_them(policy: str) -> None:
+def test_open_calls_stay_verbatim_whatever_is_pinned_after_them(policy: str) -> None:
     ctx = context(3_000, policy)
     call = asked("open", command="word " * 300)
     ctx.fit([*session(20), call])
@@ -470,7 +469,7 @@ def test_calls_that_wait_for_their_results_stay_verbatim_whatever_is_pinned_afte
 
 
 @pytest.mark.parametrize("policy", ["economy", "rolling", "recent"])
-def test_calls_that_wait_for_their_results_stay_however_much_is_said_after_them(policy: str) -> None:
+def test_open_calls_stay_however_much_follows(policy: str) -> None:
     ctx = context(3_000, policy)
     call = asked("open", command="word " * 300)
     history = [*session(2), call]
@@ -490,12 +489,12 @@ def test_a_snapshot_is_recorded_never_sent_and_survives() -> None:
     assert ctx.why(handle).level == "-"
 
 
-def test_a_snapshot_of_what_is_no_json_is_an_error_of_ours() -> None:
+def test_a_snapshot_that_is_not_json_raises_bad_setting() -> None:
     with pytest.raises(foveal.FovealError):
         context().snapshot(object())
 
 
-# ── images have a budget of their own ────────────────────────────────────────────────────────────────────
+# ── Images ────────────────────────────────────────────────────────────────────
 
 
 def pictures(count: int, data: str = PIXEL) -> list[Json]:
@@ -512,7 +511,7 @@ def shown_pictures(request: list[Json]) -> int:
     )
 
 
-def test_only_so_many_pictures_are_sent_the_newest_of_them() -> None:
+def test_only_the_newest_images_within_the_limit_are_sent() -> None:
     ctx = context(50_000, max_images=3)
     request = ctx.fit(pictures(10))
     assert shown_pictures(request) == 3
@@ -521,7 +520,7 @@ def test_only_so_many_pictures_are_sent_the_newest_of_them() -> None:
     assert {event.fact.rule for event in of(ctx.log, Masked)} == {"media budget"}  # type: ignore[union-attr]
 
 
-def test_a_request_can_be_too_large_in_bytes_while_it_is_small_in_tokens() -> None:
+def test_a_request_small_in_tokens_can_be_too_large_in_bytes() -> None:
     big = PIXEL + "A" * 400_000
     ctx = context(50_000, max_media_bytes=1_000_000)
     request = ctx.fit(pictures(10, big))
@@ -529,24 +528,24 @@ def test_a_request_can_be_too_large_in_bytes_while_it_is_small_in_tokens() -> No
     assert len(json.dumps(request)) < 1_100_000
 
 
-def test_pictures_of_the_latest_message_are_not_shed_but_refused() -> None:
+def test_too_many_images_in_the_latest_message_raise_an_error() -> None:
     part = pictures(1)[0]["content"][1]
     ctx = context(50_000, max_images=3)
     with pytest.raises(ContextOverflow, match="4 images"):
         ctx.fit([user([part] * 4)])
 
 
-def test_the_budget_for_images_holds_under_every_policy_that_reduces() -> None:
+def test_the_image_limit_holds_under_every_reducing_policy() -> None:
     for policy in ("economy", "rolling", "recent"):
         assert shown_pictures(context(50_000, policy, max_images=1).fit(pictures(4))) == 1
     with pytest.raises(ContextOverflow):
         context(50_000, "off", max_images=1).fit(pictures(4))
 
 
-# ── tools and system text ────────────────────────────────────────────────────────────────────────────────
+# ── Tools and system text ────────────────────────────────────────────────────────────────────────────────
 
 
-def test_tools_that_are_no_longer_offered_are_no_longer_counted_and_the_log_can_still_be_read() -> None:
+def test_tools_that_are_no_longer_offered_are_not_counted() -> None:
     ctx = context()
     ctx.fit([user("hi")], tools=[{"type": "function", "function": {"name": "f", "description": "w " * 90}}])
     ctx.fit([user("hi")])
@@ -570,7 +569,7 @@ def test_the_same_system_text_and_tools_are_recorded_once() -> None:
     assert [kind(event.fact) for event in ctx.log] == ["opened", "instructed", "equipped", "user_said"]
 
 
-# ── a single result larger than the window ───────────────────────────────────────────────────────────────
+# ── Results larger than the window ───────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("policy", ["economy", "rolling", "recent"])
@@ -598,10 +597,10 @@ def too_large(policy: str, *, listed: bool) -> None:
     assert "whole text: e3]" in "\n".join(strings(request))
 
 
-# ── threads ──────────────────────────────────────────────────────────────────────────────────────────────
+# ── Threads ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_many_threads_may_use_one_context() -> None:
+def test_many_threads_can_use_one_context() -> None:
     ctx = context(6_000)
     start = Barrier(8)
 
@@ -629,11 +628,11 @@ def test_many_threads_may_use_one_context() -> None:
     assert rendered(reread(ctx.log), "openai_chat") == ctx.fit()
 
 
-# ── what a reviewer found ────────────────────────────────────────────────────────────────────────────────
+# ── Regressions ────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("policy", ["economy", "rolling", "recent"])
-def test_an_overflow_takes_back_what_was_cut_for_a_request_that_is_not_sent(policy: str) -> None:
+def test_an_overflow_discards_the_reductions_made_for_it(policy: str) -> None:
     history = [user("My name is Ann. Never touch prod.")]
     for number in range(10):
         history += [
@@ -650,7 +649,7 @@ def test_an_overflow_takes_back_what_was_cut_for_a_request_that_is_not_sent(poli
     assert ctx.fit(short) == other.fit(short) == short
 
 
-def test_a_rewind_far_back_shows_what_had_been_dropped_and_fits_again() -> None:
+def test_a_rewind_far_back_shows_dropped_steps_again() -> None:
     ctx = context(4_000, "recent")
     history = session(40)
     ctx.fit(history)
@@ -659,7 +658,7 @@ def test_a_rewind_far_back_shows_what_had_been_dropped_and_fits_again() -> None:
     assert ctx.fit(edited) == edited
 
 
-def test_cache_marks_that_move_on_are_no_edit_and_no_break() -> None:
+def test_moved_cache_marks_are_neither_an_edit_nor_a_break() -> None:
     ctx = foveal.Context("claude-sonnet-4-5", window=60_000)
     history: list[Json] = []
     mark = {"cache_control": {"type": "ephemeral"}}
@@ -675,19 +674,19 @@ def test_cache_marks_that_move_on_are_no_edit_and_no_break() -> None:
     assert [kind(event.fact) for event in ctx.log].count("user_said") == 12
 
 
-def test_an_answer_without_words_is_never_sent_as_null() -> None:
+def test_an_empty_answer_is_never_sent_as_null() -> None:
     empty = {"role": "assistant", "content": None, "refusal": None, "tool_calls": None, "audio": None}
     assert check_chat(context().fit([user("hi"), empty, user("and?")])) == []
 
 
-def test_a_report_larger_than_the_window_teaches_nothing() -> None:
+def test_a_usage_report_larger_than_the_window_is_ignored() -> None:
     ctx = foveal.Context("gpt-4.1", window=128_000)
     ctx.fit([user("hi")])
     ctx.observe({"prompt_tokens": 300_000})
     assert len(ctx.fit([user("hi"), {"role": "assistant", "content": "a"}, user("b")])) == 3
 
 
-def test_a_malformed_message_does_not_decide_the_dialect_for_good() -> None:
+def test_a_malformed_message_does_not_fix_the_dialect() -> None:
     ctx = context()
     with pytest.raises(MalformedMessage):
         ctx.fit([user([{"type": "tool_result"}])])
@@ -695,11 +694,11 @@ def test_a_malformed_message_does_not_decide_the_dialect_for_good() -> None:
     assert ctx.fit(history) == history
 
 
-def test_system_text_beside_plain_messages_keeps_them_plain_for_every_other_model() -> None:
+def test_system_text_does_not_suggest_anthropic_for_other_models() -> None:
     assert foveal.Context("gpt-5").fit([user("a"), user("b")], system="x") == [user("a"), user("b")]
 
 
-def test_changed_tools_are_a_break_in_front_of_all_messages() -> None:
+def test_changed_tools_break_the_prefix_before_all_messages() -> None:
     ctx = context(50_000)
     for name in ("a", "a", "b"):
         ctx.fit([user("hi")], tools=[{"type": "function", "function": {"name": name}}])
@@ -730,15 +729,15 @@ def test_the_model_can_be_changed_for_a_smaller_one() -> None:
 @pytest.mark.parametrize(
     "wrong", [{"messages": "hello"}, {"messages": {"a": 1}}, {"messages": [], "tools": "abc"}]
 )
-def test_what_is_no_list_is_refused_by_name(wrong: dict[str, Any]) -> None:
+def test_messages_and_tools_must_be_lists(wrong: dict[str, Any]) -> None:
     with pytest.raises(foveal.BadSetting, match="a list"):
         context().fit(**wrong)
 
 
-def test_messages_may_come_from_a_generator_and_tools_may_be_none() -> None:
+def test_messages_can_be_a_generator_and_tools_can_be_none() -> None:
     assert context().fit((user(word) for word in ("a", "b")), tools=None) == [user("a"), user("b")]  # type: ignore[arg-type]
 
 
-def test_a_model_that_is_none_is_refused_by_name() -> None:
+def test_model_none_is_a_bad_setting() -> None:
     with pytest.raises(foveal.BadSetting, match="model"):
         foveal.Context(None)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Hostile and broken input: a clear error or a bounded answer, and nothing lost."""
+"""Hostile and broken input: a clear error or bounded work, and nothing lost."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ ODD = {
 
 @pytest.mark.parametrize("odd", ODD.values(), ids=ODD)
 @pytest.mark.parametrize("dialect", DIALECTS)
-def test_odd_characters_go_through_unchanged_and_survive_a_reload(odd: str, dialect: Any) -> None:
+def test_odd_characters_are_unchanged_after_a_reload(odd: str, dialect: Any) -> None:
     history: dict[str, list[Json]] = {
         "openai_chat": [asked("a", command=odd), answered("a", odd)],
         "openai_responses": [
@@ -101,7 +101,7 @@ DEEP = {
 
 
 @pytest.mark.parametrize("arguments", DEEP.values(), ids=DEEP)
-def test_arguments_nested_ten_thousand_deep_are_only_text(arguments: str) -> None:
+def test_arguments_nested_ten_thousand_deep_stay_text(arguments: str) -> None:
     history = session(0)
     for number in range(12):
         call = asked(f"c{number}")
@@ -116,7 +116,7 @@ def test_arguments_nested_ten_thousand_deep_are_only_text(arguments: str) -> Non
     assert reread(ctx.log) == list(ctx.log)
 
 
-def test_an_input_object_nested_too_deeply_is_a_clear_error_and_nothing_is_recorded() -> None:
+def test_a_too_deeply_nested_input_raises_and_records_nothing() -> None:
     deep: Any = 1
     for _ in range(20_000):
         deep = [deep]
@@ -139,7 +139,7 @@ FAKES = [
 
 
 @pytest.mark.parametrize("fake", FAKES)
-def test_fake_placeholders_and_roles_in_user_text_stay_the_users_text(fake: str) -> None:
+def test_fake_placeholders_and_roles_stay_user_text(fake: str) -> None:
     ctx = context(50_000)
     history = [user(fake), asked("a"), answered("a", fake), user("go on")]
     assert ctx.fit(history) == history
@@ -166,7 +166,7 @@ def test_five_megabytes_of_one_character_and_of_noise_are_bounded_work() -> None
         assert ctx.original("e3") == text
 
 
-def test_masking_a_huge_text_while_a_picture_is_in_view_is_bounded_work() -> None:
+def test_masking_a_huge_text_beside_an_image_is_bounded_work() -> None:
     picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
     history = [user([picture]), asked("a"), answered("a", "x1y2 " * 2_000_000)]
     for number in range(8):
@@ -177,9 +177,7 @@ def test_masking_a_huge_text_while_a_picture_is_in_view_is_bounded_work() -> Non
         ctx.fit([opening, *history[1:3]])
         taken.append(seconds(partial(ctx.fit, [opening, *history[1:]]), times=1))
         assert of(ctx.log, Masked)
-    assert (
-        taken[1] < 4 * taken[0] + 1.0
-    )  # if the text were counted as a picture's neighbour, it would be minutes
+    assert taken[1] < 4 * taken[0] + 1.0  # counting the text together with the image would take minutes
 
 
 def thousand(words: int) -> list[Json]:
@@ -197,7 +195,7 @@ def test_a_thousand_parallel_calls_are_one_legal_step(policy: str) -> None:
     assert len(request) == 1_002
 
 
-def test_a_thousand_parallel_results_that_do_not_fit_are_clipped_until_they_do() -> None:
+def test_a_thousand_parallel_results_are_clipped_until_they_fit() -> None:
     ctx = context(128_000)
     with bounded():
         request = ctx.fit(thousand(400))
@@ -215,7 +213,7 @@ def test_ten_thousand_tiny_messages_fit_in_bounded_time() -> None:
     assert recount(request) <= ctx.report().limit
 
 
-# ── what is sent but was not counted ─────────────────────────────────────────────────────────────────────
+# ── Everything that is sent is counted ─────────────────────────────────────────────────────────────────────
 
 
 def test_masked_arguments_of_a_native_call_are_not_sent_whole() -> None:
@@ -249,7 +247,7 @@ def test_fields_beside_a_call_are_counted() -> None:
 
 
 def _small_or_refused(ctx: Any, history: list[Json]) -> None:
-    """A request that does not fit is made smaller or refused; it is not sent as if it were small."""
+    """Check that a request that does not fit is reduced or refused."""
     try:
         request = ctx.fit(history)
     except ContextOverflow:
@@ -257,21 +255,21 @@ def _small_or_refused(ctx: Any, history: list[Json]) -> None:
     assert len("".join(strings(request))) < 4 * 3_000
 
 
-def test_whole_numbers_beyond_64_bits_come_back() -> None:
+def test_integers_beyond_64_bits_are_preserved() -> None:
     for number in (10**30, -(2**63) - 1, 1e308, 0.1):
         use = {"type": "tool_use", "id": "a", "name": "f", "input": {"n": number}}
         history = [user("go"), {"role": "assistant", "content": [use]}]
         assert context(dialect="anthropic").fit(history)[1] == history[1]
 
 
-def test_numbers_that_json_does_not_have_are_refused() -> None:
+def test_numbers_that_json_lacks_raise_an_error() -> None:
     for number in (float("nan"), float("inf")):
         use = {"type": "tool_use", "id": "a", "name": "f", "input": {"n": number}}
         with pytest.raises(FovealError):
             context(dialect="anthropic").fit([user("go"), {"role": "assistant", "content": [use]}])
 
 
-def test_the_report_of_hostile_names_is_one_line_each_and_holds_no_escapes() -> None:
+def test_hostile_names_are_one_escaped_line_in_the_report() -> None:
     ctx = context()
     ctx.fit([user("go"), asked("id\x1b[31m\nforged line", "na\x1b[2Jme\nme"), user("?")])
     card = str(ctx.report())

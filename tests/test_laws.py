@@ -1,4 +1,4 @@
-"""The eight laws, over drawn conversations: through `Context` as a loop uses it, and over raw logs."""
+"""The eight laws over generated conversations, through `Context` as an agent uses it, and over raw logs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from foveal.core.log import (
     text_of,
 )
 from foveal.core.tokens import MessageTokens
-from foveal.core.view import View, advance, effective
+from foveal.core.view import View, advance, effective_events
 from foveal.core.view.fold import fold
 from support.histories import (
     CHECKS,
@@ -58,7 +58,7 @@ windows = st.sampled_from(WINDOWS)
 
 
 class Call(NamedTuple):
-    """One request of a loop."""
+    """One request of an agent's loop."""
 
     taken: int
     """Messages of the history at this point."""
@@ -70,7 +70,7 @@ class Call(NamedTuple):
 
 
 def loop(ctx: Context, story: Told, **beside: Any) -> Iterator[Call]:
-    """Run a conversation as an agent does: the whole history so far before each utterance."""
+    """Run a conversation as an agent does: fit the whole history so far before each utterance."""
     beside.setdefault("tools", TOOLS[story.dialect])
     for taken in story.calls:
         try:
@@ -80,12 +80,12 @@ def loop(ctx: Context, story: Told, **beside: Any) -> Iterator[Call]:
         yield Call(taken, request, ctx.log, ctx.report(), overflow)
 
 
-# ── 1. fits ──────────────────────────────────────────────────────────────────────────────────────────────
+# ── 1. Fits ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @few
 @given(stories(), policies, windows)
-def test_a_request_is_never_larger_than_the_limit_or_an_error_says_by_how_much(
+def test_a_request_fits_or_an_error_says_by_how_much_it_does_not(
     story: Told, policy: Any, window: int
 ) -> None:
     for call in loop(context(window, policy), story):
@@ -114,7 +114,7 @@ def test_tools_and_system_text_count_against_the_limit(story: Told, policy: Any,
             assert call.report.totals["system"] > 0
 
 
-# ── 2. legal ─────────────────────────────────────────────────────────────────────────────────────────────
+# ── 2. Legal ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @few
@@ -133,11 +133,11 @@ def test_every_log_renders_legally_in_every_dialect(drawn: tuple[Any, list[Event
     assert CHECKS[other](rendered(log, other)) == []
 
 
-# ── 3. stable ────────────────────────────────────────────────────────────────────────────────────────────
+# ── 3. Stable ────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def moved(events: tuple[Event, ...]) -> bool:
-    """Something among these events may change what was shown before."""
+def may_move_prefix(events: tuple[Event, ...]) -> bool:
+    """Return whether one of these events may change what was shown before."""
     return any(
         isinstance(e.fact, MOVERS)
         or (isinstance(e.fact, Clipped) and e.fact.rule == "squeeze")
@@ -148,14 +148,14 @@ def moved(events: tuple[Event, ...]) -> bool:
 
 @few
 @given(stories(), policies, windows)
-def test_a_longer_history_renders_an_extension_unless_a_recorded_reduction_lies_between(
+def test_a_longer_history_extends_the_request_unless_it_is_reduced(
     story: Told, policy: Any, window: int
 ) -> None:
     before: Call | None = None
     for call in loop(context(window, policy), story):
         if before is not None and before.request is not None and call.request is not None:
             late = any(before.taken <= at < call.taken for at in story.late)
-            if not late and not moved(call.log[len(before.log) :]):
+            if not late and not may_move_prefix(call.log[len(before.log) :]):
                 old = flat(before.request)
                 assert flat(call.request)[: len(old)] == old
         before = call
@@ -175,7 +175,7 @@ def test_the_same_history_gives_the_same_bytes_and_the_same_log(
 
 @few
 @given(logs())
-def test_the_same_log_renders_the_same_bytes_whatever_was_rendered_before(
+def test_the_same_log_renders_the_same_bytes_every_time(
     drawn: tuple[Any, list[Event]],
 ) -> None:
     dialect, log = drawn
@@ -184,20 +184,20 @@ def test_the_same_log_renders_the_same_bytes_whatever_was_rendered_before(
 
 @few
 @given(logs())
-def test_a_longer_log_renders_an_extension_unless_a_recorded_change_lies_between(
+def test_a_longer_log_extends_the_request_unless_a_change_is_recorded(
     drawn: tuple[Any, list[Event]],
 ) -> None:
     dialect, log = drawn
     for cut in range(1, len(log)):
         newer = tuple(log[cut : cut + 1])
         fact = newer[0].fact
-        if moved(newer) or isinstance(fact, Clipped | ToolReturned):
+        if may_move_prefix(newer) or isinstance(fact, Clipped | ToolReturned):
             continue
         old = flat(rendered(log[:cut], dialect))
         assert flat(rendered(log[: cut + 1], dialect))[: len(old)] == old
 
 
-# ── 4. lossless ──────────────────────────────────────────────────────────────────────────────────────────
+# ── 4. Lossless ──────────────────────────────────────────────────────────────────────────────────────────
 
 
 @few
@@ -213,7 +213,7 @@ def test_no_event_is_changed_or_deleted(story: Told, policy: Any, window: int) -
 
 @few
 @given(stories(), policies, windows)
-def test_every_placeholder_and_every_clip_names_the_event_that_holds_the_whole_text(
+def test_every_placeholder_and_clip_names_the_event_with_the_whole_text(
     story: Told, policy: Any, window: int
 ) -> None:
     ctx = context(window, policy)
@@ -229,9 +229,7 @@ def test_every_placeholder_and_every_clip_names_the_event_that_holds_the_whole_t
 
 @few
 @given(stories(), policies, windows)
-def test_the_whole_text_of_every_message_can_be_had_back_exactly(
-    story: Told, policy: Any, window: int
-) -> None:
+def test_the_original_text_of_every_message_can_be_read(story: Told, policy: Any, window: int) -> None:
     ctx = context(window, policy)
     for _ in loop(ctx, story):
         pass
@@ -250,7 +248,7 @@ def test_the_whole_text_of_every_message_can_be_had_back_exactly(
     assert kept == said
 
 
-# ── 5. idempotent ────────────────────────────────────────────────────────────────────────────────────────
+# ── 5. Idempotent ────────────────────────────────────────────────────────────────────────────────────────
 
 
 @few
@@ -291,12 +289,12 @@ def test_nothing_is_masked_twice(story: Told, policy: Any, window: int) -> None:
     assert len(masks) == len(set(masks))
 
 
-# ── 6. honest ────────────────────────────────────────────────────────────────────────────────────────────
+# ── 6. Honest ────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @few
 @given(stories(), policies, windows, st.lists(st.integers(1, 60_000), max_size=6))
-def test_the_parts_of_the_report_add_up_and_say_whether_they_were_measured(
+def test_the_parts_of_the_report_add_up_and_are_marked_if_measured(
     story: Told, policy: Any, window: int, reported: list[int]
 ) -> None:
     ctx = context(window, policy)
@@ -326,12 +324,12 @@ def test_the_report_says_how_every_event_is_shown(story: Told, policy: Any, wind
         assert shown <= call.report.used + len(call.log)
 
 
-# ── 7. pinned ────────────────────────────────────────────────────────────────────────────────────────────
+# ── 7. Pinned ────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @few
 @given(stories(), policies, windows)
-def test_what_must_stay_stands_verbatim_in_every_request(story: Told, policy: Any, window: int) -> None:
+def test_protected_messages_are_verbatim_in_every_request(story: Told, policy: Any, window: int) -> None:
     ctx = context(window, policy)
     ctx.pin("never delete the archive")
     for call in loop(ctx, story):
@@ -348,11 +346,15 @@ def test_what_must_stay_stands_verbatim_in_every_request(story: Told, policy: An
             assert latest.text in words
         if so_far and isinstance(so_far[-1], Spoken):
             for _, _, arguments in so_far[-1].calls:
-                assert any(arguments["command"] in text for word in words for text in (word, unescaped(word)))
+                assert any(
+                    arguments["command"] in text
+                    for word in words
+                    for text in (word, texts_in_arguments(word))
+                )
 
 
-def unescaped(word: str) -> str:
-    """The texts inside arguments."""
+def texts_in_arguments(word: str) -> str:
+    """Return the texts inside JSON arguments."""
     try:
         value = json.loads(word)
     except ValueError:
@@ -367,7 +369,7 @@ def test_instructions_and_pinned_steps_survive_every_recorded_reduction(
 ) -> None:
     dialect, log = drawn
     view = fold(log, MessageTokens(ESTIMATE))
-    counting = effective(log)
+    counting = effective_events(log)
     replaced = {e.fact.replaces for e in counting if isinstance(e.fact, Instructed)}
     words = set(strings(rendered(log, dialect)))
     for event in counting:
@@ -377,11 +379,11 @@ def test_instructions_and_pinned_steps_survive_every_recorded_reduction(
         if event.seq not in replaced and text_of(fact.content).strip():
             assert text_of(fact.content) in words
     for step in view.steps:
-        if step.pinned:
-            assert view.find(step.said.seq) is not None
+        if step.is_pinned:
+            assert view.find(step.utterance.seq) is not None
 
 
-# ── 8. replay = live ─────────────────────────────────────────────────────────────────────────────────────
+# ── 8. Replay = live ─────────────────────────────────────────────────────────────────────────────────────
 
 
 @few
@@ -397,7 +399,7 @@ def test_the_request_after_a_reload_is_the_request_before_it(story: Told, policy
 @settings(max_examples=300)
 @given(logs())
 @example(("openai_chat", [Event(0, UserSaid(content="a")), Event(1, Rewound(to=0))]))
-def test_a_view_moved_on_event_by_event_is_the_view_folded_at_once(drawn: tuple[Any, list[Event]]) -> None:
+def test_a_view_advanced_event_by_event_equals_the_folded_view(drawn: tuple[Any, list[Event]]) -> None:
     _, log = drawn
     view = View(MessageTokens(ESTIMATE))
     for at, event in enumerate(log):
@@ -416,5 +418,5 @@ def test_a_log_written_as_lines_and_read_again_is_the_same_log(drawn: tuple[Any,
     assert wire_bytes(rendered(again, dialect)) == wire_bytes(rendered(log, dialect))
 
 
-def test_a_handle_is_the_place_of_its_event_for_ever() -> None:
+def test_a_handle_is_the_seq_of_its_event() -> None:
     assert [Event(n, UserSaid(content="")).handle for n in range(3)] == [handle(n) for n in range(3)]

@@ -1,7 +1,7 @@
-"""The laws on every recorded conversation, at three windows, under every preset.
+"""The laws on every recorded conversation, with three windows and every preset.
 
-Needs ../shared/data beside the checkout. Of long conversations the costly checks are made at every few calls;
-FOVEAL_SOAK=1 makes them at every one.
+The tests need ../shared/data beside the checkout. In long conversations the expensive checks run at every 16th
+call; FOVEAL_SOAK=1 runs them at every call.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ def conversations(path: Path) -> list[list[Json]]:
         return [json.loads(line)["messages"] for line in lines]
 
 
-def calls(messages: list[Json]) -> Iterator[int]:
-    """Lengths of the history at which the recorded agent asked its model, and the end."""
+def call_points(messages: list[Json]) -> Iterator[int]:
+    """Yield the lengths of the history at which the recorded agent called its model, and the whole length."""
     for at, message in enumerate(messages):
         if at and message["role"] == "assistant":
             yield at
@@ -47,7 +47,7 @@ def calls(messages: list[Json]) -> Iterator[int]:
 
 
 def words(message: Json | None) -> list[str]:
-    """The texts of a message that must stand in a request."""
+    """Return the texts of a message that must be in a request."""
     return [] if message is None else [text for text in strings(message["content"]) if text.strip()]
 
 
@@ -56,7 +56,7 @@ def said(messages: list[Json], role: str) -> list[Json]:
 
 
 def check(ctx: Context, so_far: list[Json], request: list[Json], *, task: bool) -> None:
-    """All that can be seen at one request; `task` when the first user message must still be there."""
+    """Check everything that one request shows; `task` when the first user message must still be there."""
     report = ctx.report()
     adds_up(report)
     assert recount(request) <= report.used <= report.limit
@@ -71,7 +71,7 @@ def check(ctx: Context, so_far: list[Json], request: list[Json], *, task: bool) 
 
 
 def floor(so_far: list[Json]) -> int:
-    """Roughly what must stay: system text, the latest user message, and the newest step without its results."""
+    """Return roughly what must stay: system text, the latest user message, the newest step without its results."""
     kept = said(so_far[:2], "system")
     latest = next((m for m in reversed(so_far) if m["role"] == "user"), None)
     newest = next((m for m in reversed(so_far) if m["role"] in ("assistant", "user")), None)
@@ -80,7 +80,7 @@ def floor(so_far: list[Json]) -> int:
 
 
 def _size(name: int, message: Json) -> int:
-    """Units of a message of the recorded conversations, which all stay alive."""
+    """Return the units of a recorded message. The messages are never freed, so their `id()` is a key."""
     if name not in _SIZES:
         _SIZES[name] = recount([message])
     return _SIZES[name]
@@ -98,7 +98,7 @@ def attempt(ctx: Context, messages: list[Json]) -> tuple[list[Json], None] | tup
 
 def replay(messages: list[Json], window: int, policy: str) -> None:
     ctx = context(window, policy)
-    points = list(calls(messages))
+    points = list(call_points(messages))
     every = 1 if SOAK or len(points) < 12 else 16
     first = recount(said(messages, "user")[:1])
     limit = ctx.report().limit
@@ -129,7 +129,7 @@ WINDOWS: Final = (8_000, 32_000, 128_000)
 
 
 def windows(policy: str) -> tuple[int, ...]:
-    """All of them for the default; one for each of the others, unless there is time."""
+    """Return all windows for the default policy and one for each of the others; all with FOVEAL_SOAK."""
     if SOAK or policy == "economy":
         return WINDOWS
     place = list(PRESETS).index(policy) % len(WINDOWS)
@@ -150,5 +150,5 @@ def test_every_recorded_conversation_keeps_the_laws(path: Path, window: int, pol
         replay(messages, window, policy)
 
 
-def test_the_estimate_counts_what_these_tests_recount() -> None:
+def test_the_estimate_agrees_with_the_recount_of_these_tests() -> None:
     assert recount([{"role": "user", "content": "word " * 10}]) == 4 + ESTIMATE.count("word " * 10)

@@ -1,6 +1,6 @@
-"""Foveal keeps LLM agents inside their model's context window for as long as they run, losing nothing.
+"""Foveal keeps LLM agents inside their model's context window without losing anything.
 
-Names are loaded when they are first used: `import foveal` itself loads next to nothing.
+`import foveal` is fast: each name loads its module when it is first used.
 """
 
 from importlib import import_module
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_HOMES = {
+_MODULES = {
     "core.reduction.truncation": ("Limits",),
     "context": ("Context",),
     "errors": (
@@ -60,7 +60,7 @@ _HOMES = {
     "stores": ("open_store",),
     "core.compaction.summariser": ("Summariser",),
 }
-_HOME = {name: f"foveal.{module}" for module, names in _HOMES.items() for name in names}
+_MODULE_OF = {name: f"foveal.{module}" for module, names in _MODULES.items() for name in names}
 
 __all__ = [
     "PRESETS",
@@ -96,9 +96,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME:
+    if name not in _MODULE_OF:
         raise AttributeError(f"module 'foveal' has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(_HOME[name]), name)
+    value = globals()[name] = getattr(import_module(_MODULE_OF[name]), name)
     return value
 
 

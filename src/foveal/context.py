@@ -1,16 +1,14 @@
-"""The small synchronous face for somebody else's loop: three lines, and the loop stays inside its window.
+"""`Context`: keeps the messages of your own agent loop inside the model's window.
 
     ctx = foveal.Context(model="gpt-4.1")
     reply = client.chat.completions.create(model="gpt-4.1", messages=ctx.fit(messages))
     ctx.observe(reply.usage)
 
-`fit` takes the whole history as the caller keeps it, in any of the three dialects, recognises by content what it
-has seen before, records the rest, reduces until the request fits, and returns a list in the same dialect. Its
-input is never changed and its output never shared with what is kept here.
-
-Messages that were handed over are facts. One that is edited (replaced, or changed in place while it is shown) is
-recognised: the log records a rewind to the message before it and goes on from there, and an edited system message
-replaces the old one where it stands.
+1. `fit` takes the whole history in any of the three dialects, recognises by content what it has seen before,
+   records the rest, reduces until the request fits, and returns a list in the same dialect.
+2. It never changes its input, and its output shares nothing with what is kept here.
+3. If a message is edited (replaced, or changed in place while it is shown), the log records a rewind to the message
+   before it and continues from there. An edited system message replaces the old one where it is.
 """
 
 from __future__ import annotations
@@ -24,20 +22,32 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast
 from msgspec import Raw
 
 from foveal.core import wire
-from foveal.core.compaction.plan import NoPlan, Plan
-from foveal.core.compaction.summariser import Summarise, SummaryProgress, chain, write
-from foveal.core.compaction.writing import CompactionOutcome
+from foveal.core.compaction.health import CompactionOutcome
+from foveal.core.compaction.plan import Plan
+from foveal.core.compaction.summariser import (
+    DialogueRun,
+    Summarise,
+    SummaryProgress,
+    run_dialogue,
+    summariser_chain,
+)
 from foveal.core.engine.engine import Engine
-from foveal.core.engine.history_diff import MESSAGES, HistoryChange, MessageHistory
+from foveal.core.engine.history_diff import MESSAGE_FACTS, HistoryChange, MessageHistory
+from foveal.core.engine.operations import (
+    compaction_handle,
+    expand_facts,
+    pin_fact,
+    plan_manual_compaction,
+    seq_of,
+    undo_fact,
+)
 from foveal.core.engine.report import EventStatus, Report, event_status, report
 from foveal.core.engine.sent_requests import SentRequests
-from foveal.core.engine.settings import GivenSettings, engine_settings
+from foveal.core.engine.settings import SettingArguments, resolve_settings
 from foveal.core.engine.summary_job import SummaryJob
 from foveal.core.log.events import (
-    REDUCTIONS,
     AnyFact,
     Compacted,
-    CompactionFailed,
     Content,
     Dialect,
     Dropped,
@@ -45,21 +55,17 @@ from foveal.core.log.events import (
     Event,
     Instructed,
     Opened,
-    Pinned,
-    Reverted,
     Rewound,
     SnapshotTaken,
     ToolReturned,
-    parse_handle,
+    handle,
 )
 from foveal.core.models.model import Model
-from foveal.core.policies import Moment
 from foveal.core.reduction.truncation import Limits
-from foveal.core.reduction.undo import check_undo, expansion, no_room
-from foveal.core.view.fold import effective
-from foveal.core.view.request import Renderer
-from foveal.core.view.view import hidden_by
-from foveal.errors import BadSetting, ContextOverflow, MalformedMessage, NotCompacted, UnknownHandle
+from foveal.core.view.covered_ranges import hidden_ranges
+from foveal.core.view.fold import effective_events
+from foveal.core.view.request import render_view
+from foveal.errors import BadSetting, ContextOverflow, MalformedMessage
 from foveal.project.prompt_file import prompt_text
 
 if TYPE_CHECKING:
@@ -69,7 +75,7 @@ T = TypeVar("T")
 
 
 class Context:
-    """One conversation's context. Use it from any thread; one call at a time is served."""
+    """The context of one conversation. It can be used from any thread; calls are served one at a time."""
 
     def __init__(
         self,
@@ -80,233 +86,213 @@ class Context:
         prompt: str = "",
         progress: Callable[[SummaryProgress], None] | None = None,
         clock: Callable[[], float] | None = None,
-        **settings: Unpack[GivenSettings],
+        **settings: Unpack[SettingArguments],
     ) -> None:
-        """`settings` are those of `foveal.core.engine.settings.Settings`: policy, window, reserve, caps, tokenizer. The dialect
-        is recognised from the messages; name it where they leave it open. `summarise` writes summaries: a callable
-        that is given a request, or several to fall back on; without it, they are written from the log alone.
-        `prompt` is a text, or `file://…`, in place of ours."""
-        self._engine = Engine(*engine_settings(model, **settings))
+        """`settings` are those of `SettingArguments`: policy, window, reserve, caps, tokenizer. The dialect is
+        detected from the messages; pass it where they are ambiguous. `summarise` writes summaries: a callable
+        that receives a request, or several as fallbacks; without it, summaries are written from the log alone.
+        `prompt` is a text, or `file://…`, that replaces Foveal's."""
+        self._engine = Engine(*resolve_settings(model, **settings))
         self._clock = clock or time.time
         self._lock = RLock()
-        self._renderer = Renderer()
-        self._calls = SentRequests()
+        self._requests = SentRequests()
         self._history = MessageHistory()
-        self._summarisers = chain(summarise)
+        self._summarisers = summariser_chain(summarise)
         self._prompt = prompt_text(prompt)
         self._progress = progress
-        self._wire = wire.wire(dialect)
+        self._wire = wire.wire_for(dialect)
         self._dialect: Dialect = dialect
-        self._per_call: dict[str, Limits] = {}
+        """The dialect once it is certain; "" until then."""
+        self._call_limits: dict[str, Limits] = {}
         self._recall: Recall | None = None
         self._record(Opened(model=self._engine.model.name, policy=self._engine.policy.name))
 
-    # ── the three lines ──────────────────────────────────────────────────────────────────────────────
+    # ── The loop ─────────────────────────────────────────────────────────────────────────────────────
 
     def fit(
         self, messages: Sequence[Any] | None = None, *, tools: Sequence[Any] = (), system: Any = None
     ) -> list[dict[str, Any]]:
-        """The history as the next request should send it: legal, and within the budget.
+        """Return the history as the next request should send it: legal, and within the budget.
 
         `system` is text that the caller sends beside the messages (Anthropic's `system`, Responses'
-        `instructions`); it is counted, never cut, and not part of what is returned. Without `messages`, what
-        was given to `append` is fitted.
+        `instructions`); it is counted, never cut, and not part of the result. Without `messages`, what was given
+        to `append` is fitted. Raises `ContextOverflow` when the request cannot fit.
         """
         with self._lock:
             now = self._clock()
-            beside = None if system is None else _content(system)
-            offered = wire.tools_text(_listed("tools", tools or ()))
-            known, change = len(self._history.taken), None
+            system_content = None if system is None else _system_content(system)
+            tools_json = wire.tools_text(_checked_list("tools", tools or ()))
+            known, change = len(self._history.known), None
             if messages is not None:
-                given = _listed("messages", messages)
+                given = _checked_list("messages", messages)
                 with self._in_dialect(given[known:], tools or (), system):
-                    change = self._history.compared(given, self._wire, self._engine.log)
-                known = min(known, change.at)
-            self._take_system(beside)
-            self._take_tools(offered)
+                    change = self._history.diff(given, self._wire, self._engine.log)
+                known = min(known, change.start)
+            self._record_system(system_content)
+            self._record_tools(tools_json)
             if change is not None:
-                self._take(change)
-            self._settle(now)
-            fitted, moved = self._renderer.render(self._engine.view, self._wire)
-            self._calls.made(self._engine, now, moved)
-            self._history.taken.share(known, self._written)
+                self._record_change(change)
+            self._reduce(now)
+            fitted, steps = render_view(self._engine.view, self._wire)
+            self._requests.add(self._engine, now, steps)
+            self._history.known.share_copies(known, self._rendered_step)
             return fitted
 
     def append(self, *messages: Any) -> None:
-        """Record messages that follow those taken so far; for loops that would rather not resend the rest."""
+        """Record messages that follow the recorded ones, for a loop that does not resend its whole history."""
         with self._lock:
             with self._in_dialect(messages, (), None):
-                change = HistoryChange(
-                    len(self._history.taken), [], list(self._wire.read(messages)), messages
-                )
-            self._take(change)
+                chunks = list(self._wire.read(messages))
+            self._record_change(HistoryChange(len(self._history.known), [], chunks, messages))
 
     def observe(self, report: Any) -> None:
-        """Learn from the usage that the provider reported for the request of the last `fit`: an object or a
-        dict of any dialect, or the whole reply. A report without numbers is ignored."""
+        """Learn from the usage that the provider reported for the request of the last `fit`: an object or a dict of
+        any dialect, or the whole reply. A report without numbers is ignored."""
         with self._lock:
-            for fact in self._calls.report(report, self._engine):
+            for fact in self._requests.usage_facts(report, self._engine):
                 self._record(fact)
 
     def overflowed(self, error: object) -> bool:
-        """Whether a provider's error says that the request was too large. If so, its limit is learned and the next
-        `fit` is smaller (or `max_tokens` is): send again. Raises `ContextOverflow` when that has not helped."""
+        """Return whether a provider's error says that the request was too large. If so, its limit is learned and
+        the next `fit` (or `max_tokens`) is smaller: send again. Raises `ContextOverflow` when that has not
+        helped."""
         with self._lock:
-            fact = self._calls.refusal(error, self._engine)
+            fact = self._engine.refusal(error, sent=self._requests.last_tokens)
             if fact is not None:
                 self._record(fact)
             return fact is not None
 
     @property
     def max_tokens(self) -> int:
-        """What the answer to the next request may take at the most."""
+        """Most tokens that the answer to the next request may take."""
         with self._lock:
             return self._engine.max_tokens
 
-    # ── looking ──────────────────────────────────────────────────────────────────────────────────────
+    # ── Reading ──────────────────────────────────────────────────────────────────────────────────────
 
     def report(self) -> Report:
-        """What fills the window, and for every event its level and the rule that put it there."""
+        """Return what fills the window, and for every event its level and the rule that decided it."""
         with self._lock:
-            return report(self._engine, calls=self._calls.count, breaks=self._calls.breaks)
+            return report(self._engine, calls=self._requests.count, breaks=self._requests.breaks)
 
     def why(self, name: str | int) -> EventStatus:
-        """How one event stands in the next request: its level, its tokens, the rule and the event behind it."""
+        """Return how the next request shows one event: its level, its tokens, the rule, and the event behind it."""
         with self._lock:
-            event = self._event(name)
-            counts = any(event is other for other in effective(self._engine.log))
-            return event_status(self._engine, event, counts=counts)
+            return event_status(self._engine, self._event(name))
 
     def original(self, name: str | int) -> str:
-        """The whole text of an event, whatever is shown of it."""
+        """Return the whole text of an event, at whatever level it is shown."""
         with self._lock:
-            return wire.original(self._event(name).fact)
+            return wire.original_text(self._event(name).fact)
 
     @property
     def log(self) -> tuple[Event, ...]:
-        """Everything that happened, oldest first."""
+        """All events, oldest first."""
         with self._lock:
             return tuple(self._engine.log)
 
     def recall(self, name: str, arguments: str | Mapping[str, Any]) -> str:
-        """Answer a model's call of `recall_search` or `recall_read` (offer them with `foveal.recall.recall.tools`): looks
-        into the whole log, also at what is no longer shown. Needs no event loop."""
-        from foveal.recall.recall import (  # looks for SQLite, which most loops never need
-            InMemoryLibrary,
-            Recall,
-        )
+        """Answer a model's call of `recall_search` or `recall_read` (`foveal.recall.tools` describes them to the
+        model). It searches the whole log, including what is no longer shown, and needs no event loop."""
+        from foveal.recall.recall import InMemoryLibrary, Recall  # loads SQLite, which most loops never need
 
         with self._lock:
             if self._recall is None:
-                self._recall = Recall(InMemoryLibrary(self._engine.log, visible=self._shown_whole))
-            return finished(self._recall.call(name, arguments))
+                self._recall = Recall(InMemoryLibrary(self._engine.log, visible=self._is_shown_in_full))
+            return _run_without_waiting(self._recall.call(name, arguments))
 
-    def _shown_whole(self, seq: int) -> bool:
+    def _is_shown_in_full(self, seq: int) -> bool:
         found = self._engine.view.find(seq)
         return found is not None and found[1].level == "full"
 
-    # ── steering ─────────────────────────────────────────────────────────────────────────────────────
+    # ── Changing what is shown ───────────────────────────────────────────────────────────────────────
 
     def pin(self, text: str = "", *, event: str | int | None = None) -> str:
         """Keep a rule in every request, or the step of an event as it is now. Returns the pin's handle."""
         with self._lock:
-            if not text and event is None:
-                raise BadSetting("pin", text, "a text, or the handle of an event")
             target = None if event is None else self._event(event).seq
-            if target is not None and self._engine.view.find(target) is None:
-                raise UnknownHandle(
-                    f"{event!r} is not shown any more, so it cannot be pinned; see why({event!r})"
-                )
-            return self._record(Pinned(text=text, target=target)).handle
+            return self._record(pin_fact(self._engine.view, text, target)).handle
 
     def snapshot(self, data: Any, *, label: str = "") -> str:
-        """Record an application's own state (a commit id, say); it is never sent. Returns its handle."""
+        """Record the application's own state, for example a commit id; it is never sent. Returns its handle."""
         with self._lock:
-            return self._record(SnapshotTaken(data=wire.opaque(data, "data"), label=label)).handle
+            return self._record(SnapshotTaken(data=wire.raw_setting(data, "data"), label=label)).handle
 
     def compact(self, focus: str = "") -> str:
         """Summarise old turns now; `focus` says what to keep above all. Returns the handle of the event that
-        records it; raises `NotCompacted` when there is nothing to summarise or nothing came of it."""
+        records the summary; raises `NotCompacted` when there is nothing to summarise or no summary was written."""
         with self._lock:
-            planned = self._engine.plan(reason="hand", focus=focus)
-            if isinstance(planned, NoPlan):
-                ratio = self._engine.calibration.ratio
-                raise NotCompacted(planned.told(ratio), floor=round(planned.floor * ratio))
-            event = self._record(self._summary(planned))
-            if isinstance(event.fact, CompactionFailed):
-                raise NotCompacted(event.fact.problem)
-            self._release([event])
-            return event.handle
+            event = self._record(self._write_summary(plan_manual_compaction(self._engine, focus)))
+            self._release_hidden([event])
+            return compaction_handle(event)
 
     def undo(self, name: str | int | None = None) -> str:
-        """Take back one reduction (the newest, if none is named), whatever came after it. Returns its handle."""
+        """Take back a reduction or a pin, by default the newest reduction, whatever came after it. Returns the
+        handle of what was taken back."""
         with self._lock:
-            event = self._newest_reduction() if name is None else self._event(name)
-            check_undo(event, effective(self._engine.log))
-            self._record(Reverted(target=event.seq))
-            return event.handle
+            fact = undo_fact(self._engine.log, None if name is None else self._event(name))
+            self._record(fact)
+            return handle(fact.target)
 
-    def expand(self, name: str | int) -> None:
-        """Show a range as it was said until the user speaks again: that of a reduction, or the step of an event.
-        Raises `ContextOverflow` when there is no room for it."""
+    def expand(self, name: str | int) -> str:
+        """Show the range of a reduction, or the step of an event, in full until the user's next message. Returns
+        the handle of the (first) event that records it; raises `ContextOverflow` when there is no room."""
         with self._lock:
-            first = self._engine.next_seq
-            for fact in expansion(effective(self._engine.log), self._event(name).seq):
-                self._record(fact)
-            try:
-                self._engine.settle(Moment(), at=self._clock())
-            except ContextOverflow as problem:
-                self._engine.take_back(first)
-                raise no_room(problem, name) from None
+            facts = expand_facts(self._engine, self._engine.log, self._event(name).seq)
+            events = [self._record(fact) for fact in facts]
+            return events[0].handle
 
     def use(self, model: str | Model, *, window: int | None = None) -> None:
-        """Go on with another model; if it holds less, the next `fit` makes the history fit it."""
+        """Continue with another model; if its window is smaller, the next `fit` reduces the history to it."""
         with self._lock:
             engine = self._engine
-            engine.switch(engine_settings(model, window=window).model)
-            self._calls.broken = self._calls.switched = self._calls.count > 0
+            engine.switch_model(resolve_settings(model, window=window).model)
+            if self._requests.count:
+                self._requests.note_model_switch()
             self._record(Opened(model=engine.model.name, policy=engine.policy.name))
 
     def limit(self, call_id: str, limits: Limits) -> None:
-        """Clip the coming result of one call by its own limits, before those of its tool and of the policy."""
+        """Clip the coming result of one call by its own limits instead of those of its tool or the policy."""
         with self._lock:
-            self._per_call[call_id] = limits
+            self._call_limits[call_id] = limits
 
-    # ── taking in ────────────────────────────────────────────────────────────────────────────────────
+    # ── Recording ────────────────────────────────────────────────────────────────────────────────────
 
     def _record(self, fact: AnyFact) -> Event:
-        limits = self._per_call.pop(fact.call_id, None) if isinstance(fact, ToolReturned) else None
+        limits = self._call_limits.pop(fact.call_id, None) if isinstance(fact, ToolReturned) else None
         return self._engine.append(fact, at=self._clock(), limits=limits)
 
-    def _take_system(self, content: Content | None) -> None:
+    def _record_system(self, content: Content | None) -> None:
         held = self._engine.view.asides.get("")
         if content is None and held is None:
             return
         if held is None or held.fact.content != (content or ""):
-            self._calls.broken |= held is not None
+            if held is not None:
+                self._requests.note_lost_prefix()
             self._record(Instructed(content=content or "", aside=True, dialect="anthropic"))
 
-    def _take_tools(self, offered: str) -> None:
+    def _record_tools(self, tools_json: str) -> None:
         held = self._engine.view.tools
-        if not offered and held is None:
+        if not tools_json and held is None:
             return
-        tools = Raw((offered or "[]").encode("utf-8", "replace"))
+        tools = Raw((tools_json or "[]").encode("utf-8", "replace"))
         if held is None or held[1].tools != tools:
-            self._calls.broken |= held is not None
+            if held is not None:
+                self._requests.note_lost_prefix()
             self._record(Equipped(tools=tools))
 
     @contextmanager
     def _in_dialect(self, messages: Sequence[Any], tools: Sequence[Any], system: Any) -> Iterator[None]:
-        """Find out the dialect, for good if all can be read in it. What messages or tools say decides; a system
-        text beside the messages is a hint for a model that takes it so."""
+        """Detect the dialect, and keep it if all messages can be read in it. Messages and tools decide; a system
+        text beside the messages only hints at Anthropic's, for a Claude model."""
         if self._dialect:
             yield
             return
-        found, before = wire.detect(messages, tools=tools), self._wire
+        found, before = wire.detect_dialect(messages, tools=tools), self._wire
         hint: Dialect = (
             "anthropic" if system is not None and "claude" in self._engine.model.name.lower() else ""
         )
-        self._wire = wire.wire(found or hint)
+        self._wire = wire.wire_for(found or hint)
         try:
             yield
         except MalformedMessage:
@@ -314,102 +300,96 @@ class Context:
             raise
         self._dialect = found
 
-    def _take(self, change: HistoryChange) -> None:
-        """Record what is new: edited instructions in their place, a rewind where the rest was edited."""
-        for place, newer, message in change.replaced:
-            self._history.replaced(place, self._record(newer), message)
-        if change.at < len(self._history.taken):
-            to = self._history.taken.before[change.at]
-            whole = self._fits_whole(to)
-            self._record(Rewound(to=to, keep_state=True, keep_reductions=True, show_dropped=whole))
-            self._history.cut(change.at)
-        at = 0
+    def _record_change(self, change: HistoryChange) -> None:
+        """Record new messages, with a rewind if older ones were edited, and replaced messages in their place."""
+        history = self._history
+        for replaced in change.replaced:
+            history.note_replaced(replaced, self._record(replaced.fact))
+        if change.start < len(history.known):
+            to = history.known.seq_before[change.start]
+            show_dropped = self._fits_half_of_room(to)
+            self._record(Rewound(to=to, keep_state=True, keep_reductions=True, show_dropped=show_dropped))
+            history.truncate(change.start)
+        index = 0
         for chunk in change.chunks:
-            before = self._engine.next_seq - 1
+            seq_before = self._engine.next_seq - 1
             for fact in chunk.facts:
                 self._record(fact)
-            self._history.taken.add(change.messages[at : at + chunk.messages], before=before)
-            at += chunk.messages
+            history.known.add(change.messages[index : index + chunk.messages], seq_before=seq_before)
+            index += chunk.messages
 
-    # ── sending ──────────────────────────────────────────────────────────────────────────────────────
-
-    def _written(self, seq: int) -> Sequence[Any] | None:
-        found = self._engine.view.find(seq)
-        return None if found is None else found[0].native
-
-    def _fits_whole(self, to: int) -> bool:
-        """What had been dropped may be shown again: the whole history up to `to` takes half of the room."""
+    def _fits_half_of_room(self, to: int) -> bool:
+        """Return whether the whole history up to `to` takes half of the room, so that dropped steps can return."""
         engine = self._engine
-        events = effective(engine.log[: to + 1])
-        said = ((event.seq, event.fact) for event in events if isinstance(event.fact, MESSAGES))
-        units = sum(engine.view.meter.message(seq, fact) for seq, fact in said)
+        events = effective_events(engine.log[: to + 1])
+        messages = ((event.seq, event.fact) for event in events if isinstance(event.fact, MESSAGE_FACTS))
+        units = sum(engine.view.meter.message(seq, fact) for seq, fact in messages)
         return units < engine.budget().act // 2
 
-    def _settle(self, now: float) -> None:
-        known = self._engine.next_seq
-        try:
-            self._engine.settle(self._calls.moment(self._engine, now), at=now, write=self._summary)
-        except ContextOverflow:
-            self._engine.take_back(known + len(self._engine.paid(known)))
-            raise
-        self._release(self._engine.log[known:])
+    # ── Fitting ──────────────────────────────────────────────────────────────────────────────────────
 
-    def _summary(self, plan: Plan) -> CompactionOutcome:
-        """The summary of a range: by the models that there are for it, unless they failed too often, or else
-        from the log alone."""
+    def _rendered_step(self, seq: int) -> Sequence[Any] | None:
+        found = self._engine.view.find(seq)
+        return None if found is None else found[0].rendered
+
+    def _reduce(self, now: float) -> None:
+        engine, first = self._engine, self._engine.next_seq
+        try:
+            engine.reduce_to_fit(self._requests.moment(engine, now), at=now, write=self._write_summary)
+        except ContextOverflow:
+            engine.discard_from(first + len(engine.paid_facts(first)))
+            raise
+        self._release_hidden(engine.log[first:])
+
+    def _write_summary(self, plan: Plan) -> CompactionOutcome:
+        """Return the summary of a range, written by a model or, if there is none or it failed too often, from the
+        log alone. The user's `compact` always asks the model."""
         engine = self._engine
-        broken = engine.record.broken and plan.reason != "hand"
-        if not self._summarisers or not plan.ask or broken:
-            return engine.ledger(plan)
-        job = SummaryJob.of(engine, plan, effective(engine.log), self._wire.dialect)
-        return write(
-            job.talk(self._summarisers, prompt=self._prompt),
+        failed_too_often = engine.compaction_health.is_broken and plan.reason != "hand"
+        if not self._summarisers or not plan.ask or failed_too_often:
+            return engine.write_ledger(plan)
+        job = SummaryJob.of(engine, plan, effective_events(engine.log), self._wire.dialect)
+        run = DialogueRun(
+            job.dialogue(self._summarisers, prompt=self._prompt),
             self._summarisers,
-            requests=job.request,
+            build_request=job.request,
             clock=time.monotonic,
             progress=self._progress,
         )
+        return run_dialogue(run)
 
-    def _release(self, events: Sequence[Event]) -> None:
-        """Messages that are no longer shown need no copies."""
+    def _release_hidden(self, events: Sequence[Event]) -> None:
+        """Drop the copies of messages that `events` hide."""
         view = self._engine.view
         for event in events:
             if isinstance(event.fact, Dropped | Compacted):
-                for first, last in hidden_by(event.fact):
-                    self._history.taken.hide(first, last, lambda seq: view.find(seq) is not None)
-
-    def _newest_reduction(self) -> Event:
-        for event in reversed(effective(self._engine.log)):
-            if isinstance(event.fact, REDUCTIONS):
-                return event
-        raise UnknownHandle("nothing has been reduced, so there is nothing to undo")
+                for first, last in hidden_ranges(event.fact):
+                    self._history.known.release_hidden(first, last, lambda seq: view.find(seq) is not None)
 
     def _event(self, name: str | int) -> Event:
-        seq, log = parse_handle(name), self._engine.log
-        if seq is None or seq >= len(log):
-            raise UnknownHandle(f"no event has the handle {name!r}; the log has e0 to e{len(log) - 1}")
-        return log[seq]
+        log = self._engine.log
+        return log[seq_of(name, count=len(log))]
 
 
-def _listed(field: str, given: Iterable[Any]) -> list[Any]:
+def _checked_list(field: str, given: Iterable[Any]) -> list[Any]:
     if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
         raise BadSetting(field, given, "a list")
     return given if type(given) is list else list(given)
 
 
-def finished(work: Coroutine[Any, Any, T]) -> T:
-    """The answer of a coroutine that never has to wait."""
+def _run_without_waiting(work: Coroutine[Any, Any, T]) -> T:
+    """Return the result of a coroutine that never waits."""
     try:
         work.send(None)
-    except StopIteration as answer:
-        return cast(T, answer.value)
+    except StopIteration as result:
+        return cast(T, result.value)
     raise AssertionError("a library in memory has nothing to wait for")
 
 
-def _content(system: Any) -> Content:
-    """System text as a caller gives it (a string, or a list of blocks) as content."""
+def _system_content(system: Any) -> Content:
+    """Return the caller's system text (a string, or a list of blocks) as content."""
     try:
-        fact = next(wire.wire("anthropic").read([{"role": "system", "content": system}])).facts[0]
+        fact = next(wire.wire_for("anthropic").read([{"role": "system", "content": system}])).facts[0]
     except MalformedMessage as problem:
         raise BadSetting(
             "system", system, f"a text or a list of blocks; {problem.field}: {problem.problem}"

@@ -1,24 +1,24 @@
-"""Everything Foveal raises on purpose, in one tree.
+"""The exceptions of Foveal, in one tree.
 
     FovealError
-    ├── ContextOverflow     what must stay is larger than the room; carries the numbers and the floor
-    ├── NotCompacted        there was nothing to summarise, or nothing came of it; what is shown has not changed
+    ├── ContextOverflow     the parts that must stay do not fit; carries the numbers and the floor
+    ├── NotCompacted        nothing could be summarised, or no summary was written; the view is unchanged
     ├── MalformedMessage    a message that no dialect allows; names its index and field
     ├── BadSetting          a setting outside its range; names the field and what is allowed
-    ├── Busy                a session is answering; what was asked for has to wait
-    ├── NothingToAsk        the last turn was answered, so the model is not asked again
-    ├── AnsweredElsewhere   a session that another program speaks in, through the drop-in endpoints
+    ├── Busy                a session is answering; the operation has to wait
+    ├── NothingToAsk        the last turn was answered, so the model is not called again
+    ├── AnsweredElsewhere   another program writes this session through the drop-in endpoints
     ├── UnknownHandle       a handle that no event of this log has
     ├── UnreadableEvent     bytes in the log that are not an event
-    ├── UnreadableTranscript  (in `foveal.transcripts`) a file that is no recorded conversation
+    ├── UnreadableTranscript  (in `foveal.transcripts`) a file that is not a recorded conversation
     ├── ProviderError       a model's provider could not answer; says what to do
-    └── StoreError          a store could not do what it was asked
-        ├── Conflict        somebody else appended first; carries the seq that is next
+    └── StoreError          a store could not perform an operation
+        ├── Conflict        another writer appended first; carries the next seq
         ├── UnknownSession  no session has that id
-        ├── SessionExists   a new session was to have an id that one has, or had
+        ├── SessionExists   the id of a new session is or was in use
         └── StoreUnusable   not a store, a newer version's, read-only, locked, full or damaged
 
-What a *model* does wrong (a call with broken arguments, say) is an answer to the model, not an exception.
+A mistake of a *model*, such as a call with broken arguments, is answered to the model; it raises no exception.
 """
 
 from __future__ import annotations
@@ -27,39 +27,39 @@ from typing import Final
 
 
 class FovealError(Exception):
-    """The root: catch this to catch whatever Foveal raises on purpose."""
+    """The base class of all errors that Foveal raises on purpose."""
 
 
 class ContextOverflow(FovealError):
-    """The parts that may never be cut do not fit; nothing was sent and nothing was lost."""
+    """The parts that may not be cut do not fit. Nothing was sent, and nothing is lost."""
 
     def __init__(
         self, message: str, *, needed: int, available: int, window: int, reserve: int, margin: int, floor: int
     ) -> None:
         super().__init__(message)
         self.needed = needed
-        """Tokens of the request as it stands after every reduction that was allowed."""
+        """Tokens of the request after every allowed reduction."""
         self.available = available
-        """Tokens a request may take: window − reserve − margin."""
+        """Tokens that a request may take: window − reserve − margin."""
         self.window = window
         self.reserve = reserve
         self.margin = margin
         self.floor = floor
-        """Tokens of the smallest possible request: what no reduction may touch."""
+        """Tokens of the smallest possible request, with only what no reduction may touch."""
 
 
 class NotCompacted(FovealError):
-    """No summary was recorded; says why."""
+    """No summary was recorded; `problem` says why."""
 
     def __init__(self, problem: str, *, floor: int = 0) -> None:
         super().__init__(f"nothing was summarised: {problem}")
         self.problem = problem
         self.floor = floor
-        """Tokens that no summary can remove, if that is what stood in the way."""
+        """Tokens that no summary can remove, if they are the reason; otherwise 0."""
 
 
 class MalformedMessage(FovealError, ValueError):
-    """A message that cannot be read; `index` counts from 0 in the list that was given."""
+    """A message that cannot be read; `index` counts from 0 in the given list."""
 
     def __init__(self, index: int, field: str, problem: str) -> None:
         super().__init__(
@@ -71,7 +71,7 @@ class MalformedMessage(FovealError, ValueError):
 
 
 class BadSetting(FovealError, ValueError):
-    """A setting that is not allowed; says which and what would be."""
+    """A setting with a value that is not allowed; names the setting and the allowed values."""
 
     def __init__(self, field: str, value: object, allowed: str) -> None:
         super().__init__(f"{field} = {value!r} is not allowed: {allowed}")
@@ -81,15 +81,15 @@ class BadSetting(FovealError, ValueError):
 
 
 class Busy(FovealError):
-    """A session is answering, and what was asked for cannot be done meanwhile."""
+    """A session is answering, and the operation is not possible meanwhile."""
 
 
 class NothingToAsk(FovealError):
-    """The last turn was answered, or there was none."""
+    """There is no unanswered turn, so the model is not called."""
 
 
 class AnsweredElsewhere(FovealError):
-    """A session that a program speaks in which resends its history: nobody else does."""
+    """Another program writes this session by resending its history; only that program may add messages."""
 
 
 class UnknownHandle(FovealError, LookupError):
@@ -101,15 +101,15 @@ class UnreadableEvent(FovealError, ValueError):
 
 
 class StoreError(FovealError):
-    """A store could not do what it was asked; what had been appended before is intact."""
+    """A store could not perform an operation; what was appended before is intact."""
 
 
 class Conflict(StoreError):
-    """Somebody else appended first: read what was missed, from `given` on, and decide anew."""
+    """Another writer appended first: read the events from `given` on, and decide again."""
 
     def __init__(self, session: str, *, given: int, next_seq: int) -> None:
         super().__init__(
-            f"session {session!r}: event {given} was to be appended, but the next one is {next_seq}"
+            f"session {session!r}: cannot append event {given}, because the next one is {next_seq}"
         )
         self.session = session
         self.given = given
@@ -120,32 +120,32 @@ class UnknownSession(StoreError, LookupError):
     """No session has that id."""
 
     def __init__(self, session: str) -> None:
-        super().__init__(f"no session {session!r}; `foveal sessions` lists those that there are")
+        super().__init__(f"no session {session!r}; `foveal sessions` lists the existing ones")
         self.session = session
 
 
 class SessionExists(StoreError):
-    """A session has that id, or had it before it was erased."""
+    """The id of a new session is in use, or was before its session was erased."""
 
     def __init__(self, session: str) -> None:
-        super().__init__(f"there is, or was, a session {session!r}: choose another id")
+        super().__init__(f"a session {session!r} exists, or existed and was erased: choose another id")
         self.session = session
 
 
 class StoreUnusable(StoreError):
-    """The file cannot be used: what is wrong with it, and what to do."""
+    """The store's file cannot be used; the message says why, and what to do."""
 
 
-PASSING: Final = ("rate", "connection", "interrupted", "server")
-"""Sorts of a provider's troubles that may be over when it is asked again later."""
+TRANSIENT_CODES: Final = ("rate", "connection", "interrupted", "server")
+"""Codes of `ProviderError`s that a later retry can resolve."""
 
 
 class ProviderError(FovealError):
-    """A provider gave no answer: no key, a wrong one, too many requests, no connection, or one that broke off."""
+    """A provider did not answer: a missing or wrong key, too many requests, no connection, or a lost one."""
 
     def __init__(self, problem: str, *, code: str = "", partial: str = "") -> None:
         super().__init__(problem)
         self.code = code
         """`key`, `rate`, `connection`, `interrupted`, `refused` or `server`."""
         self.partial = partial
-        """What had been said before the connection broke."""
+        """The text that arrived before the connection was lost."""

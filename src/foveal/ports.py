@@ -1,22 +1,22 @@
-"""The doors to the world outside: Protocols that name core types only.
+"""Protocols for stores and providers; they use core types only.
 
 A provider answers requests with a model. Its contract:
 
-1. `send` yields pieces of the answer as they come and, last of all, exactly one `Reply`.
-2. The reply's message is as the provider sent it, in its own dialect, so that nothing that must be sent back
+1. `send` yields pieces of the answer as they arrive and, at the end, exactly one `Reply`.
+2. The reply's message is in the provider's dialect, exactly as it was sent, so that nothing that must be sent back
    (thinking, signatures, ids) is lost; `Session.take` reads it.
-3. What goes wrong is a `ProviderError` that says what to do; an overflow is raised as the library raised it,
+3. Failures raise a `ProviderError` that says what to do. An overflow is raised as the provider's library raised it,
    because `Session.overflowed` reads it.
 
-A store keeps sessions as append-only logs. Its contract, which the suite in `tests/store_contract.py` checks for
+A store keeps sessions as append-only logs. The suite in `tests/support/store_contract.py` checks its contract for
 every implementation:
 
-1. `append` is one transaction: all of the events are durable when it returns, or none of them is there.
-2. Seqs are gapless. The first event must have the next seq of its session, or `Conflict` is raised and nothing is
-   written: of several writers exactly one wins each seq, and the others read again.
-3. What was read equals what was appended, byte for byte, whatever the text.
+1. `append` is one transaction: either all events are durable when it returns, or none is stored.
+2. Seqs are gapless. The first event must have the next seq of its session; otherwise `append` raises `Conflict` and
+   writes nothing. Of several writers exactly one gets each seq, and the others read again.
+3. Events are read back byte for byte as they were appended, whatever their text.
 4. A checkpoint is a cache: losing it costs time, never content.
-5. `erase` takes the text of a session out of the store for good; its seqs remain, gapless, as `Erased` facts.
+5. `erase` removes the text of a session from the store for good; its seqs remain, gapless, as `Erased` facts.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from foveal.core.view.request import Fitted
 
 
 class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """What a store tells of a session without reading it."""
+    """What a store knows of a session without reading its events."""
 
     id: str
     title: str = ""
@@ -41,19 +41,19 @@ class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
     """When the newest event was appended."""
     events: int = 0
     bytes: int = 0
-    """Room on disk for its events, with its share of what it has in common with others."""
+    """Bytes on disk for its events, with its share of the data that sessions have in common."""
     erased: bool = False
 
 
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
-    """From where a session can be opened without reading it from the start."""
+    """A state from which a session can be opened without reading all of its events."""
 
     seq: int
-    """The newest event that it takes into account."""
+    """The newest event that the state includes."""
     needed: tuple[int, ...]
     """The earlier events that the view still needs, ascending."""
     state: bytes
-    """What else the view had counted by then; opaque to the store."""
+    """The rest of the state; opaque to the store."""
 
 
 class Hit(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,78 +61,91 @@ class Hit(msgspec.Struct, frozen=True, kw_only=True):
 
     seq: int
     score: float
-    """Higher is better; comparable within one search only."""
+    """Higher is better; scores are comparable within one search only."""
 
 
 class Store(Protocol):
+    """Keeps sessions as append-only logs."""
+
     async def append(self, session: str, events: Sequence[Event]) -> None:
-        """Add events to a session, which begins with its event 0. Raises `Conflict`."""
+        """Append events to a session; event 0 creates it. Raises `Conflict`."""
         ...
 
     async def read(self, session: str, *, first: int = 0, last: int | None = None) -> list[Event]:
-        """The events from `first` to `last`, both included; raises `UnknownSession`."""
+        """Return the events from `first` to `last`, both included; raises `UnknownSession`."""
         ...
 
     async def news(self, session: str, *, first: int) -> tuple[list[Event], bool]:
-        """The events from `first` on, and whether the session was erased: what a reader must ask for before it goes
-        on, in one question."""
+        """Return the events from `first` on, and whether the session was erased, in one query: what a reader
+        needs to catch up."""
         ...
 
     async def pick(self, session: str, seqs: Sequence[int]) -> list[Event]:
-        """Single events, ascending; those that do not exist are left out."""
+        """Return single events, ascending; those that do not exist are left out."""
         ...
 
-    async def checkpoint(self, session: str) -> Checkpoint | None: ...
+    async def checkpoint(self, session: str) -> Checkpoint | None:
+        """Return the newest checkpoint, if there is one; raises `UnknownSession`."""
+        ...
 
-    async def keep_checkpoint(self, session: str, checkpoint: Checkpoint) -> None: ...
+    async def keep_checkpoint(self, session: str, checkpoint: Checkpoint) -> None:
+        """Store a checkpoint in place of the previous one."""
+        ...
 
     async def search(self, session: str, query: str, *, limit: int = 50) -> list[Hit]:
-        """Events whose text has words of the query, best first; any text is a valid query."""
+        """Return events whose text has words of the query, best first; any text is a valid query."""
         ...
 
     async def sessions(self) -> list[SessionInfo]:
-        """All sessions, the most recently active first."""
+        """Return all sessions, the most recently active first."""
         ...
 
     async def info(self, session: str) -> SessionInfo:
-        """Raises `UnknownSession`."""
+        """Return what is known of a session; raises `UnknownSession`."""
         ...
 
-    async def rename(self, session: str, title: str) -> None: ...
+    async def rename(self, session: str, title: str) -> None:
+        """Set the title of a session."""
+        ...
 
     async def fork(self, session: str, new: str, *, at: int) -> None:
-        """A new session with the events up to `at`, both included. Raises `Conflict` when `new` exists."""
+        """Create a session with the events up to and including `at`. Raises `Conflict` when `new` exists."""
         ...
 
-    async def erase(self, session: str) -> None: ...
+    async def erase(self, session: str) -> None:
+        """Remove the text of a session for good."""
+        ...
 
     async def close(self) -> None: ...
 
 
 class ReplyPiece(msgspec.Struct, frozen=True, kw_only=True):
-    """A bit of an answer as it comes."""
+    """A piece of an answer as it arrives."""
 
     text: str
     kind: Literal["text", "thinking", "call"] = "text"
-    """`call`: the name of a tool that is being called."""
+    """In a piece of kind `call`, the text is the name of the tool that is called."""
 
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True):
-    """A whole answer."""
+    """A complete answer."""
 
     message: Any
-    """As the provider's dialect has it: what `Session.take` reads; a list where one answer is several items."""
+    """The message in the provider's dialect, for `Session.take`; a list where one answer is several items."""
     usage: Any = None
-    """What the provider reported, for `Session.observe`; None when it said nothing."""
+    """The usage that the provider reported, for `Session.observe`; None when it reported none."""
     stop: str = ""
-    """Why it ended, in the provider's word."""
+    """Why the answer ended, in the provider's own word."""
 
     @property
     def messages(self) -> list[Any]:
+        """The message as a list, for `Session.take`."""
         return self.message if isinstance(self.message, list) else [self.message]
 
 
 class Provider(Protocol):
+    """Answers requests with one model."""
+
     @property
     def name(self) -> str:
         """`provider/model`, as the user writes it."""
@@ -145,8 +158,8 @@ class Provider(Protocol):
     def dialect(self) -> Dialect: ...
 
     def send(self, request: Fitted, *, max_tokens: int) -> AsyncIterator[ReplyPiece | Reply]:
-        """Ask for an answer to a fitted request, with the tools that it offers (`{"name", "description",
-        "parameters"}` each)."""
+        """Send a fitted request with its tools (each `{"name", "description", "parameters"}`), and yield the
+        answer."""
         ...
 
     async def close(self) -> None: ...

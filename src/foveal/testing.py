@@ -1,9 +1,9 @@
-"""A provider that answers from a script: for tests of whatever is built on `foveal.agent.agent`, ours and yours.
+"""`Scripted`: a stand-in provider for tests of code that uses `foveal.agent`.
 
     provider = Scripted("Hello.", [("read", {"path": "a.py"})], "Done.")
 
-Each item is one answer: a text, a list of calls, a text with calls, or an exception to raise. It keeps what it was
-asked, and refuses a request that is larger than its window as a real provider would.
+Each argument is one answer: a text, a list of calls, a text with calls, or an exception to raise. `Scripted`
+records the requests that it receives, and refuses a request that exceeds its window as a real provider does.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ Calls: TypeAlias = Sequence[tuple[str, Mapping[str, Any] | str]]
 Answer: TypeAlias = str | Calls | tuple[str, Calls] | BaseException
 
 
-class TooLarge(Exception):
-    """What a provider says to a request that does not fit."""
+class PromptTooLong(Exception):
+    """The error for a request that does not fit."""
 
     status_code = 400
 
 
 class Scripted:
-    """A `Provider` without a model."""
+    """A `Provider` that returns prepared answers."""
 
     dialect: Dialect = "openai_chat"
 
     def __init__(
         self, *answers: Answer, window: int = 0, name: str = "scripted/model", delay: float = 0.0
     ) -> None:
-        """`window` is what it really holds, whatever its name promises; 0 holds everything."""
+        """`window` is the true window in tokens, whatever the name suggests; 0 means no limit."""
         self.name = name
         self.model: Model = model(name, window=window or 128_000)
         self.asked: list[Fitted] = []
@@ -49,7 +49,7 @@ class Scripted:
         self.asked.append(request)
         size = self._size(request)
         if self._window and size > self._window:
-            raise TooLarge(
+            raise PromptTooLong(
                 f"This model's maximum context length is {self._window} tokens. However, your messages resulted in "
                 f"{size} tokens. Please reduce the length of the messages."
             )
@@ -70,7 +70,7 @@ class Scripted:
         pass
 
     def _size(self, request: Fitted) -> int:
-        """Tokens as a provider would count them: words, and a little for each message and call."""
+        """Return the tokens as a provider would count them: the text, and 4 for each message."""
         texts = [text for message in request.to_openai() for text in _strings(message)]
         return sum(counter("auto").count_all([*texts, *_strings(request.tools)])) + 4 * len(request.facts)
 

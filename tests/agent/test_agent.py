@@ -1,4 +1,4 @@
-"""The agent's loop on a real session, with a provider that answers from a script."""
+"""The agent's loop on a real session, with a provider that follows a script."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 import foveal
 from foveal import ContextOverflow, ProviderError, Session
 from foveal.agent import (
-    INTERRUPTED,
+    INTERRUPTED_RESULT,
     Agent,
     AgentEvent,
     HookFailed,
@@ -22,9 +22,9 @@ from foveal.agent import (
     RequestRefused,
     TextStreamed,
     TurnFinished,
-    own_model,
+    summariser_for,
 )
-from foveal.agent.agent import DENIED
+from foveal.agent.agent import DENIED_RESULT
 from foveal.core.log import Call, Clipped, ModelSaid, Noted, Overflowed, ToolReturned, UserSaid
 from foveal.testing import Scripted
 from foveal.tools import Tool, Toolbox, ToolOutput
@@ -40,11 +40,16 @@ def run(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
 
 
 def tool(
-    name: str, answer: Callable[[Mapping[str, Any]], Awaitable[ToolOutput]], *, changes: bool = False
+    name: str, answer: Callable[[Mapping[str, Any]], Awaitable[ToolOutput]], *, needs_approval: bool = False
 ) -> Tool:
     schema = {"type": "object", "properties": {"n": {"type": "integer"}}}
     return Tool(
-        name=name, description=name, parameters=schema, run=answer, describe=lambda _: name, changes=changes
+        name=name,
+        description=name,
+        parameters=schema,
+        run=answer,
+        describe=lambda _: name,
+        needs_approval=needs_approval,
     )
 
 
@@ -56,24 +61,34 @@ async def long(given: Mapping[str, Any]) -> ToolOutput:
     return ToolOutput(content="\n".join(f"line {line} of output {given['n']}" for line in range(400)))
 
 
+STARTED: list[str] = []
+"""Calls of `stuck` that have started."""
+
+
 async def stuck(_: Mapping[str, Any]) -> ToolOutput:
+    STARTED.append("stuck")
     await asyncio.sleep(60)
     return ToolOutput(content="too late")
 
 
-BOX = [tool("short", short), tool("long", long), tool("stuck", stuck), tool("change", short, changes=True)]
+BOX = [
+    tool("short", short),
+    tool("long", long),
+    tool("stuck", stuck),
+    tool("change", short, needs_approval=True),
+]
 
 
-class Setting:
+class AgentFixture:
     """A session in a file, a provider and an agent."""
 
     def __init__(self, path: Path, provider: Scripted, **options: Any) -> None:
         self.path, self.provider, self.options = path, provider, options
 
-    async def __aenter__(self) -> Setting:
+    async def __aenter__(self) -> AgentFixture:
         self.store = foveal.open_store(str(self.path / "a.db"))
         opened = await self.store.__aenter__()
-        summarise = own_model(self.provider)
+        summarise = summariser_for(self.provider)
         self.session = await Session.open(opened, "a", model=self.provider.model, summarise=summarise)
         self.agent = Agent(self.session, self.provider, Toolbox(BOX), **self.options)
         return self
@@ -83,7 +98,7 @@ class Setting:
         await self.store.__aexit__(*problem)
 
     async def turn(self, text: str = "go") -> list[AgentEvent]:
-        return [happening async for happening in self.agent.run(text)]
+        return [event async for event in self.agent.run(text)]
 
     async def facts(self, *kinds: type) -> list[Any]:
         return [event.fact for event in await self.session.events() if isinstance(event.fact, kinds)]
@@ -91,9 +106,11 @@ class Setting:
 
 @run
 async def test_a_turn_ends_with_the_first_answer_that_calls_no_tool(tmp_path: Path) -> None:
-    async with Setting(tmp_path, Scripted([("short", {"n": 1})], [("short", {"n": 2})], "All done.")) as here:
-        happened = await here.turn()
-        ended = happened[-1]
+    async with AgentFixture(
+        tmp_path, Scripted([("short", {"n": 1})], [("short", {"n": 2})], "All done.")
+    ) as here:
+        events = await here.turn()
+        ended = events[-1]
         assert isinstance(ended, TurnFinished)
         assert ended.why == "answered"
         assert [fact.content for fact in await here.facts(ToolReturned)] == ["result 1", "result 2"]
@@ -103,16 +120,16 @@ async def test_a_turn_ends_with_the_first_answer_that_calls_no_tool(tmp_path: Pa
 
 
 @run
-async def test_the_users_words_are_stored_before_the_model_is_asked(tmp_path: Path) -> None:
-    async with Setting(tmp_path, Scripted(ProviderError("no connection", code="connection"))) as here:
+async def test_the_user_message_is_stored_before_the_model_is_called(tmp_path: Path) -> None:
+    async with AgentFixture(tmp_path, Scripted(ProviderError("no connection", code="connection"))) as here:
         with pytest.raises(ProviderError, match="no connection"):
             await here.turn("remember the milk")
         assert [fact.content for fact in await here.facts(UserSaid)] == ["remember the milk"]
 
 
 @run
-async def test_a_whole_result_is_stored_and_then_clipped(tmp_path: Path) -> None:
-    async with Setting(tmp_path, Scripted([("long", {"n": 7})], "ok", window=4_000)) as here:
+async def test_a_whole_result_is_stored_and_then_truncated(tmp_path: Path) -> None:
+    async with AgentFixture(tmp_path, Scripted([("long", {"n": 7})], "ok", window=4_000)) as here:
         await here.turn()
         (returned,) = await here.facts(ToolReturned)
         assert returned.content == (await long({"n": 7})).content
@@ -122,7 +139,7 @@ async def test_a_whole_result_is_stored_and_then_clipped(tmp_path: Path) -> None
 @run
 async def test_a_turn_of_many_results_never_exceeds_the_real_window(tmp_path: Path) -> None:
     provider = Scripted(*([("long", {"n": number})] for number in range(12)), "done", window=6_000)
-    async with Setting(tmp_path, provider) as here:
+    async with AgentFixture(tmp_path, provider) as here:
         await here.session.pin("Never touch the tests.")
         await here.turn("the task")
         sent = provider.asked[-1].to_openai()
@@ -132,18 +149,18 @@ async def test_a_turn_of_many_results_never_exceeds_the_real_window(tmp_path: Pa
 
 
 @run
-async def test_a_provider_that_holds_less_than_it_promised_is_not_noticed_by_the_user(tmp_path: Path) -> None:
+async def test_a_smaller_window_than_known_is_handled_without_the_user(tmp_path: Path) -> None:
     provider = Scripted(*([("long", {"n": number})] for number in range(6)), "done", window=5_000)
     provider.model = foveal.model("scripted/model", window=32_000)
-    async with Setting(tmp_path, provider) as here:
-        happened = await here.turn()
-        assert any(isinstance(happening, RequestRefused) for happening in happened)
-        assert isinstance(happened[-1], TurnFinished)
+    async with AgentFixture(tmp_path, provider) as here:
+        events = await here.turn()
+        assert any(isinstance(event, RequestRefused) for event in events)
+        assert isinstance(events[-1], TurnFinished)
         assert await here.facts(Overflowed)
 
 
 @run
-async def test_hooks_are_called_in_their_order_at_every_point(tmp_path: Path) -> None:
+async def test_hooks_are_called_in_order_at_every_point(tmp_path: Path) -> None:
     called: list[str] = []
 
     def hook(name: str) -> Callable[[HookOccasion], Awaitable[None]]:
@@ -153,14 +170,14 @@ async def test_hooks_are_called_in_their_order_at_every_point(tmp_path: Path) ->
         return note
 
     provider = Scripted([("short", {})], "done")
-    async with Setting(tmp_path, provider, hooks=[hook("a"), hook("b")]) as here:
+    async with AgentFixture(tmp_path, provider, hooks=[hook("a"), hook("b")]) as here:
         await here.turn()
     points = ["before_model", "after_model", "before_tool", "after_tool", "before_model", "after_model"]
     assert called == [f"{name} {point}" for point in points for name in "ab"]
 
 
 @run
-async def test_hooks_hear_of_reductions_and_overflows(tmp_path: Path) -> None:
+async def test_hooks_are_called_on_reductions_and_overflows(tmp_path: Path) -> None:
     heard: list[str] = []
 
     async def note(occasion: HookOccasion) -> None:
@@ -168,7 +185,7 @@ async def test_hooks_hear_of_reductions_and_overflows(tmp_path: Path) -> None:
 
     provider = Scripted(*([("long", {"n": number})] for number in range(6)), "done", window=5_000)
     provider.model = foveal.model("scripted/model", window=32_000)
-    async with Setting(tmp_path, provider, hooks=[note]) as here:
+    async with AgentFixture(tmp_path, provider, hooks=[note]) as here:
         await here.turn()
     assert {"on_reduction", "on_overflow"} <= set(heard)
 
@@ -178,12 +195,12 @@ async def test_a_failing_hook_is_reported_and_does_not_lose_the_turn(tmp_path: P
     async def broken(occasion: HookOccasion) -> None:
         raise RuntimeError("I am a bad hook")
 
-    async with Setting(tmp_path, Scripted([("short", {})], "done"), hooks=[broken]) as here:
-        happened = await here.turn()
-        failed = [happening for happening in happened if isinstance(happening, HookFailed)]
+    async with AgentFixture(tmp_path, Scripted([("short", {})], "done"), hooks=[broken]) as here:
+        events = await here.turn()
+        failed = [event for event in events if isinstance(event, HookFailed)]
         assert {failure.at for failure in failed} >= {"before_model", "after_tool"}
         assert "I am a bad hook" in failed[0].problem
-        assert isinstance(happened[-1], TurnFinished)
+        assert isinstance(events[-1], TurnFinished)
         assert any("bad hook" in fact.text for fact in await here.facts(Noted))
 
 
@@ -197,7 +214,7 @@ async def test_a_hook_can_deny_a_call_and_replace_a_result(tmp_path: Path) -> No
         return None
 
     script = Scripted([("short", {"n": 1}), ("short", {"n": 2})], "done")
-    async with Setting(tmp_path, script, hooks=[guard]) as here:
+    async with AgentFixture(tmp_path, script, hooks=[guard]) as here:
         await here.turn()
         assert [fact.content for fact in await here.facts(ToolReturned)] == [
             "something else",
@@ -206,23 +223,23 @@ async def test_a_hook_can_deny_a_call_and_replace_a_result(tmp_path: Path) -> No
 
 
 @run
-async def test_a_tool_that_changes_something_runs_only_when_somebody_agrees(tmp_path: Path) -> None:
+async def test_a_tool_that_needs_approval_runs_only_after_it(tmp_path: Path) -> None:
     asked: list[str] = []
 
     async def no(call: Any, what: str) -> bool:
         asked.append(what)
         return False
 
-    async with Setting(tmp_path, Scripted([("change", {}), ("short", {})], "done"), approve=no) as here:
+    async with AgentFixture(tmp_path, Scripted([("change", {}), ("short", {})], "done"), approve=no) as here:
         await here.turn()
         assert asked == ["change"]
-        assert [fact.content for fact in await here.facts(ToolReturned)] == [DENIED, "result 0"]
+        assert [fact.content for fact in await here.facts(ToolReturned)] == [DENIED_RESULT, "result 0"]
 
 
 @run
-async def test_what_a_model_does_wrong_is_an_answer_to_the_model(tmp_path: Path) -> None:
+async def test_a_wrong_call_gets_an_error_result(tmp_path: Path) -> None:
     script = Scripted([("nothing", {}), ("short", "{broken"), ("short", {"n": "one"})], "sorry")
-    async with Setting(tmp_path, script) as here:
+    async with AgentFixture(tmp_path, script) as here:
         await here.turn()
         results = await here.facts(ToolReturned)
         assert all(fact.error for fact in results)
@@ -231,8 +248,8 @@ async def test_what_a_model_does_wrong_is_an_answer_to_the_model(tmp_path: Path)
 
 
 @run
-async def test_a_turn_has_a_maximum_of_steps(tmp_path: Path) -> None:
-    async with Setting(tmp_path, Scripted(*([("short", {})] for _ in range(9))), steps=3) as here:
+async def test_a_turn_ends_after_max_steps(tmp_path: Path) -> None:
+    async with AgentFixture(tmp_path, Scripted(*([("short", {})] for _ in range(9))), max_steps=3) as here:
         ended = (await here.turn())[-1]
         assert isinstance(ended, TurnFinished)
         assert ended.why == "steps"
@@ -240,28 +257,31 @@ async def test_a_turn_has_a_maximum_of_steps(tmp_path: Path) -> None:
         assert check_chat((await here.session.fit()).to_openai()) == []
 
 
-async def _interrupted(here: Setting, *, when: Callable[[AgentEvent], bool]) -> None:
-    """Cancel a turn as Ctrl-C does, when something has happened."""
+async def _interrupt(
+    here: AgentFixture, *, when: Callable[[AgentEvent], bool], ready: Callable[[], bool] = lambda: True
+) -> None:
+    """Cancel a turn after a given event, as soon as it is `ready`, as Ctrl-C does."""
     reached = asyncio.Event()
 
     async def follow(turn: AsyncIterator[AgentEvent]) -> None:
-        async for happening in turn:
-            if when(happening):
+        async for event in turn:
+            if when(event):
                 reached.set()
 
     task = asyncio.create_task(follow(here.agent.run("go")))
     await reached.wait()
-    await asyncio.sleep(0.05)
+    while not ready():
+        await asyncio.sleep(0.001)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
 
 
 @run
-async def test_cancelling_in_the_middle_of_an_answer_keeps_what_was_said(tmp_path: Path) -> None:
+async def test_cancelling_during_an_answer_keeps_its_text(tmp_path: Path) -> None:
     text = "".join(f"line {number}\n" for number in range(50))
-    async with Setting(tmp_path, Scripted(text, "hello again", delay=0.02)) as here:
-        await _interrupted(here, when=lambda happening: isinstance(happening, TextStreamed))
+    async with AgentFixture(tmp_path, Scripted(text, "hello again", delay=0.02)) as here:
+        await _interrupt(here, when=lambda event: isinstance(event, TextStreamed))
         (said,) = await here.facts(ModelSaid)
         assert said.content
         assert text.startswith(said.content)
@@ -270,62 +290,65 @@ async def test_cancelling_in_the_middle_of_an_answer_keeps_what_was_said(tmp_pat
 
 
 @run
-async def test_cancelling_in_the_middle_of_parallel_calls_leaves_a_legal_history(tmp_path: Path) -> None:
+async def test_cancelling_during_parallel_calls_leaves_a_legal_history(tmp_path: Path) -> None:
     script = Scripted([("short", {"n": 1}), ("stuck", {}), ("short", {"n": 3})], "hello again")
-    async with Setting(tmp_path, script) as here:
-        await _interrupted(here, when=lambda happening: getattr(happening, "what", "") == "stuck")
+    async with AgentFixture(tmp_path, script) as here:
+        STARTED.clear()
+        await _interrupt(
+            here, when=lambda event: getattr(event, "what", "") == "stuck", ready=lambda: bool(STARTED)
+        )
         results = [fact.content for fact in await here.facts(ToolReturned)]
         assert results[0] == "result 1"
         assert "stopped" in results[1]
-        assert results[2] == INTERRUPTED
+        assert results[2] == INTERRUPTED_RESULT
         assert check_chat((await here.session.fit()).to_openai()) == []
         assert isinstance((await here.turn("and now?"))[-1], TurnFinished)
 
 
 @run
-async def test_a_connection_that_breaks_in_mid_answer_keeps_what_had_come(tmp_path: Path) -> None:
+async def test_a_connection_lost_during_an_answer_keeps_its_text(tmp_path: Path) -> None:
     broken = ProviderError("the connection broke", code="interrupted", partial="I was about to")
-    async with Setting(tmp_path, Scripted(broken, "better now")) as here:
+    async with AgentFixture(tmp_path, Scripted(broken, "better now")) as here:
         with pytest.raises(ProviderError):
             await here.turn()
         assert [fact.content for fact in await here.facts(ModelSaid)] == ["I was about to"]
         assert isinstance((await here.turn("go on"))[-1], TurnFinished)
 
 
-# ── a turn in two parts ──────────────────────────────────────────────────────────────────────────────────
+# ── A turn in two parts ──────────────────────────────────────────────────────────────────────────────────
 
 
 @run
-async def test_words_are_heard_together_with_what_belongs_to_them_and_answered_later(tmp_path: Path) -> None:
-    async with Setting(tmp_path, Scripted("Yes.")) as here:
-        heard = await here.agent.hear("Is it you?", Noted(text="k1", topic="message"))
+async def test_a_message_is_stored_with_its_facts_and_answered_later(tmp_path: Path) -> None:
+    async with AgentFixture(tmp_path, Scripted("Yes.")) as here:
+        stored = await here.agent.receive("Is it you?", Noted(text="k1", topic="message"))
         assert not here.provider.asked
-        happened = [happening async for happening in here.agent.answer()]
-        assert isinstance(happened[-1], TurnFinished)
+        events = [event async for event in here.agent.answer()]
+        assert isinstance(events[-1], TurnFinished)
         facts = await here.facts(Noted, UserSaid, ModelSaid)
         assert [type(fact).__name__ for fact in facts] == ["Noted", "UserSaid", "ModelSaid"]
-        assert await here.session.original(heard.handle) == "Is it you?"
+        assert await here.session.original(stored.handle) == "Is it you?"
 
 
 @run
-async def test_calls_that_a_dead_process_left_get_a_result_before_the_model_is_asked_again(
+async def test_calls_left_by_a_dead_process_get_a_result_before_the_next_request(
     tmp_path: Path,
 ) -> None:
-    async with Setting(tmp_path, Scripted("Where was I?")) as here:
+    async with AgentFixture(tmp_path, Scripted("Where was I?")) as here:
         calls = (Call(id="c1", name="short", arguments="{}"), Call(id="c2", name="short", arguments="{}"))
         await here.session.append(UserSaid(content="go"), ModelSaid(content=calls))
         assert await here.session.open_calls() == list(calls)
         await here.agent.resume()
-        assert [fact.content for fact in await here.facts(ToolReturned)] == [INTERRUPTED] * 2
+        assert [fact.content for fact in await here.facts(ToolReturned)] == [INTERRUPTED_RESULT] * 2
         assert await here.session.open_calls() == []
-        happened = [happening async for happening in here.agent.answer()]
-        assert isinstance(happened[-1], TurnFinished)
+        events = [event async for event in here.agent.answer()]
+        assert isinstance(events[-1], TurnFinished)
         assert check_chat(here.provider.asked[-1].to_openai()) == []
 
 
 @run
-async def test_a_request_that_cannot_fit_ends_the_turn_with_a_session_that_can_go_on(tmp_path: Path) -> None:
-    async with Setting(tmp_path, Scripted("Fine.", window=4_000)) as here:
+async def test_a_request_that_cannot_fit_ends_the_turn_and_the_session_continues(tmp_path: Path) -> None:
+    async with AgentFixture(tmp_path, Scripted("Fine.", window=4_000)) as here:
         with pytest.raises(ContextOverflow):
             await here.turn("x y " * 20_000)
         assert "The turn ended early" in (await here.facts(Noted))[-1].text

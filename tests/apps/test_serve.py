@@ -1,4 +1,4 @@
-"""`foveal serve` as it is run: a process that begins, is killed, begins again, and ends well."""
+"""`foveal serve` as a process: start, kill, restart and shutdown."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ import pytest
 from foveal.agent import TextStreamed
 from foveal.apps.__main__ import main
 from foveal.apps.http import server_health
-from foveal.apps.http.banner import greeting
-from foveal.apps.http.listener import bound, listening
+from foveal.apps.http.banner import banner_lines
+from foveal.apps.http.listener import bind, run_server
 from foveal.apps.http.proxy import Upstreams
-from foveal.apps.http.shutdown import ShutdownState, StopSignal, end
-from foveal.apps.serve import fetched
+from foveal.apps.http.shutdown import ShutdownState, StopSignal, shut_down
+from foveal.apps.serve import download_local_model
 from foveal.config import load
 from foveal.core.log import ModelSaid, UserSaid, text_of
 from foveal.errors import FovealError, ProviderError
 from foveal.providers.local.download import DownloadProgress
 from foveal.server import AuthTokens, DataFolder, Service
-from foveal.server.jobs import ScheduleStore, configured
+from foveal.server.jobs import ScheduleStore, schedule_from_config
 from foveal.stores import open_store
 from foveal.testing import Scripted
 from support.serve_process import DEADLINE, Server, ask, serving, until
-from support.upstream import Front, Raw, stream_head
+from support.upstream import ProxyServer, RawUpstream, stream_head
 
 
-def said(folder: Path, session: str) -> list[tuple[str, str]]:
-    """Who said what in a session, as it lies on the disk."""
+def stored_messages(folder: Path, session: str) -> list[tuple[str, str]]:
+    """Return speaker and text of all stored messages of a session."""
 
     async def read() -> list[tuple[str, str]]:
-        async with open_store(DataFolder(folder).tenant("default")) as store:
+        async with open_store(DataFolder(folder).tenant_file("default")) as store:
             facts = [event.fact for event in await store.read(session)]
         return [
             ("user" if isinstance(fact, UserSaid) else "model", text_of(fact.content))
@@ -52,7 +52,7 @@ def said(folder: Path, session: str) -> list[tuple[str, str]]:
 
 
 class Stream:
-    """An answer that comes bit by bit."""
+    """A response that is read piece by piece."""
 
     def __init__(self, server: Server, path: str, body: Any) -> None:
         port = int(server.url.rpartition(":")[2])
@@ -82,7 +82,7 @@ def turn(server: Server, text: str) -> Iterator[Stream]:
         yield stream
 
 
-def test_a_server_greets_and_finishes_what_runs_before_it_ends(tmp_path: Path) -> None:
+def test_the_server_prints_a_banner_and_finishes_turns_at_shutdown(tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     with serving(environment={"GATE": str(gate)}, settings={"server.grace": 600}) as server:
         greeting = server.output.splitlines()[:8]
@@ -108,14 +108,14 @@ def test_a_server_greets_and_finishes_what_runs_before_it_ends(tmp_path: Path) -
         assert "event: outcome" in rest
         assert server.wait() == 0
         assert [line["event"] for line in server.logged][-1] == "stopped"
-        assert said(server.folder, "demo") == [("user", "hold on"), ("model", "You said: hold on")]
+        assert stored_messages(server.folder, "demo") == [("user", "hold on"), ("model", "You said: hold on")]
 
 
 SESSIONS: Final = ("load-1", "load-2")
 
 
-def killed_under_load(server: Server) -> list[str]:
-    """Talk to a server from many threads until it is killed; the words that it has acknowledged."""
+def kill_under_load(server: Server) -> list[str]:
+    """Send messages from many threads until the server is killed; return the acknowledged ones."""
     acknowledged: list[str] = []
 
     def talk(name: str, session: str) -> None:
@@ -143,17 +143,17 @@ def killed_under_load(server: Server) -> list[str]:
     return acknowledged
 
 
-def unanswered(server: Server) -> list[dict[str, Any]]:
-    """The turns that ended in another way."""
+def unanswered_turns(server: Server) -> list[dict[str, Any]]:
+    """Return the log lines of turns that ended without an answer."""
     return [line for line in server.logged if line["event"] == "turn" and line["why"] != "answered"]
 
 
-def spoken(word: str) -> list[tuple[str, str]]:
-    """What is stored of a message that was answered."""
+def answered_messages(word: str) -> list[tuple[str, str]]:
+    """Return what is stored of an answered message."""
     return [("user", word), ("model", f"You said: {word}")]
 
 
-def test_what_was_acknowledged_survives_kill_9_and_is_answered_once(tmp_path: Path) -> None:
+def test_acknowledged_messages_survive_kill_9_and_are_answered_once(tmp_path: Path) -> None:
     gate, folder = tmp_path / "gate", tmp_path / "server"
     how: dict[str, Any] = {"folder": folder, "environment": {"GATE": str(gate)}}
     waiting = threading.Event()
@@ -169,25 +169,25 @@ def test_what_was_acknowledged_survives_kill_9_and_is_answered_once(tmp_path: Pa
         gate.touch()
         answer = second.ask("/api/sessions/demo/turns", body={"text": "two", "stream": False})
         assert (answer.status, answer.json["outcome"]["text"]) == (200, "You said: two")
-        told = [
+        expected = [
             ("user", "hold one"),
             ("model", "You said: hold one"),
             ("user", "two"),
             ("model", "You said: two"),
         ]
-        assert said(folder, "demo") == told
-        acknowledged = killed_under_load(second)
-        assert unanswered(second) == []
+        assert stored_messages(folder, "demo") == expected
+        acknowledged = kill_under_load(second)
+        assert unanswered_turns(second) == []
     with (
-        Raw(lambda seen, number: [stream_head(), chunk, waiting]) as upstream,
+        RawUpstream(lambda seen, number: [stream_head(), chunk, waiting]) as upstream,
         serving(**how, settings={"server.grace": 600, "server.openai_url": upstream.openai}) as third,
     ):
         until(lambda: third.ask("/healthz").json["inbox"] == 0)
-        assert unanswered(third) == []
-        heard = [line for session in SESSIONS for line in said(folder, session)]
-        assert heard == [(who, text) for _, word in heard[::2] for who, text in spoken(word)]
-        assert Counter(word for _, word in heard[::2]) >= Counter(acknowledged)
-        assert max(Counter(heard).values()) == 1
+        assert unanswered_turns(third) == []
+        messages = [line for session in SESSIONS for line in stored_messages(folder, session)]
+        assert messages == [(who, text) for _, word in messages[::2] for who, text in answered_messages(word)]
+        assert Counter(word for _, word in messages[::2]) >= Counter(acknowledged)
+        assert max(Counter(messages).values()) == 1
         gate.unlink()
         asked = {"model": "gpt-5", "stream": True, "messages": [{"role": "user", "content": "Tell a story."}]}
         with (
@@ -204,15 +204,15 @@ def test_what_was_acknowledged_survives_kill_9_and_is_answered_once(tmp_path: Pa
             assert json.loads(last.removeprefix("data: "))["error"]["code"] == "stopping"
         waiting.set()
         assert third.wait() == 0
-    assert ("user", "hold four") in said(folder, "demo")
+    assert ("user", "hold four") in stored_messages(folder, "demo")
 
 
-# ── what can go wrong at the start ───────────────────────────────────────────────────────────────────────
+# ── Errors at start ────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.fixture
-def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A place without anybody's configuration."""
+def empty_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home folder without configuration."""
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
@@ -221,36 +221,36 @@ def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """The one sentence of a server that does not begin."""
+def startup_error(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """Return the one sentence of a server that does not start."""
     assert main(["serve", *arguments]) == 1
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert len(told.err.splitlines()) == 1
-    assert "Traceback" not in told.err
-    return told.err
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert len(output.err.splitlines()) == 1
+    assert "Traceback" not in output.err
+    return output.err
 
 
-def test_a_port_that_is_taken_is_named(alone: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_port_in_use_is_reported(empty_home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        assert f"port {port} of 127.0.0.1 is taken" in refused(capsys, f"--port={port}")
+        assert f"port {port} of 127.0.0.1 is used" in startup_error(capsys, f"--port={port}")
 
 
-def test_an_address_that_is_none_is_named(alone: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "'no such host'" in refused(capsys, "--host=no such host", "--port=0")
+def test_an_invalid_address_is_reported(empty_home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "'no such host'" in startup_error(capsys, "--host=no such host", "--port=0")
 
 
-def test_a_folder_that_cannot_be_used_is_named(alone: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (alone / "file").write_text("not a folder")
-    assert "file" in refused(capsys, "--port=0", f"--folder={alone / 'file'}")
-    (alone / "foreign").mkdir()
-    (alone / "foreign" / "service.db").write_bytes(b"not a database, not at all" * 100)
-    assert "service.db" in refused(capsys, "--port=0", f"--folder={alone / 'foreign'}")
+def test_an_unusable_folder_is_reported(empty_home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (empty_home / "file").write_text("not a folder")
+    assert "file" in startup_error(capsys, "--port=0", f"--folder={empty_home / 'file'}")
+    (empty_home / "foreign").mkdir()
+    (empty_home / "foreign" / "service.db").write_bytes(b"not a database, not at all" * 100)
+    assert "service.db" in startup_error(capsys, "--port=0", f"--folder={empty_home / 'foreign'}")
 
 
 @pytest.mark.parametrize(
-    ("setting", "told"),
+    ("setting", "expected"),
     [
         ("server.port=many", "server.port"),
         ("server.grace=-1", "server.grace"),
@@ -258,68 +258,70 @@ def test_a_folder_that_cannot_be_used_is_named(alone: Path, capsys: pytest.Captu
         ("server", "KEY=VALUE"),
     ],
 )
-def test_a_setting_that_is_wrong_is_named(
-    alone: Path, capsys: pytest.CaptureFixture[str], setting: str, told: str
+def test_a_wrong_setting_is_reported(
+    empty_home: Path, capsys: pytest.CaptureFixture[str], setting: str, expected: str
 ) -> None:
-    assert told in refused(capsys, "--port=0", "--set", setting)
+    assert expected in startup_error(capsys, "--port=0", "--set", setting)
 
 
-def test_a_model_that_was_named_and_has_no_key_is_told_at_once(
-    alone: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_a_configured_model_without_a_key_is_reported_at_start(
+    empty_home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("FOVEAL_PROVIDER")
     monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
-    told = refused(capsys, "--port=0", "--model=anthropic/claude-sonnet-4-6")
-    assert "set ANTHROPIC_API_KEY" in told
+    error = startup_error(capsys, "--port=0", "--model=anthropic/claude-sonnet-4-6")
+    assert "set ANTHROPIC_API_KEY" in error
 
 
-def test_nobody_serves_other_machines_without_a_token(
-    alone: Path, capsys: pytest.CaptureFixture[str]
+def test_a_server_for_other_machines_needs_a_token(
+    empty_home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert "`foveal token create`" in refused(capsys, "--port=0", "--host=0.0.0.0")
-    other = alone / "an other"
-    told = refused(capsys, "--port=0", "--host=0.0.0.0", f"--folder={other}")
-    assert f"`foveal token create --folder '{other}'`" in told
+    assert "`foveal token create`" in startup_error(capsys, "--port=0", "--host=0.0.0.0")
+    other = empty_home / "an other"
+    error = startup_error(capsys, "--port=0", "--host=0.0.0.0", f"--folder={other}")
+    assert f"`foveal token create --folder '{other}'`" in error
 
 
-# ── the end, and health ──────────────────────────────────────────────────────────────────────────────────
+# ── Shutdown and health ────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_turn_that_takes_longer_than_the_grace_is_stopped_and_stored(tmp_path: Path) -> None:
+def test_a_turn_longer_than_the_grace_period_is_stopped_and_stored(tmp_path: Path) -> None:
     async def scene() -> tuple[str, list[Any]]:
         environment = {"FOVEAL_PROVIDER": "support.serve_process:scripted", "GATE": str(tmp_path / "never")}
         settings = load(tmp_path, flags={"tokenizer": "estimate"}, environ={}, user_folder=tmp_path)
         async with Service.open(settings, folder=tmp_path / "server", environment=environment) as service:
-            room = await service.tenant("default").create("demo")
-            turn = await room.say("hold on")
-            async for happening in turn.follow():
+            session = await service.tenant("default").create("demo")
+            turn = await session.submit("hold on")
+            async for happening in turn.events():
                 if isinstance(happening, TextStreamed):
                     break
-            await end(service, ShutdownState(), StopSignal(), grace=0.0)
-            return (await turn.outcome()).why, await service.ground.desk.waiting()
+            await shut_down(service, ShutdownState(), StopSignal(), grace=0.0)
+            return (await turn.outcome()).why, await service.runtime.inbox.unfinished()
 
     assert asyncio.run(scene()) == ("stopped", [])
-    assert said(tmp_path / "server", "demo")[0] == ("user", "hold on")
+    assert stored_messages(tmp_path / "server", "demo")[0] == ("user", "hold on")
 
 
-def test_a_server_that_cannot_store_is_not_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_health, "FRESH", 0.0)
-    with Front(tmp_path, environment={"FOVEAL_PROVIDER": "support.serve_process:scripted"}) as front:
+def test_health_is_503_if_the_store_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_health, "WRITE_CHECK_TTL_S", 0.0)
+    with ProxyServer(tmp_path, environment={"FOVEAL_PROVIDER": "support.serve_process:scripted"}) as front:
         well = ask(front.url, "/healthz")
         assert (well.status, well.json) == (
             200,
             {"status": "ok", "sessions_open": 0, "turns_running": 0, "inbox": 0},
         )
-        front.do(front.service.ground.database.close())
+        front.do(front.service.runtime.database.close())
         ill = ask(front.url, "/healthz")
         assert (ill.status, ill.json["status"]) == (503, "the store cannot be written")
         assert ask(front.url, "/metrics").status == 503
 
 
-class Absent(Scripted):
+class UndownloadedModel(Scripted):
     """A local model that is not on the disk."""
 
-    fetched = False
+    is_downloaded = False
 
     def __init__(self, progress: Any, *, broken: bool) -> None:
         super().__init__(name="local/tiny")
@@ -329,36 +331,38 @@ class Absent(Scripted):
         for done in range(101):
             self._progress(DownloadProgress(stage="fetching", done=done * 1_000_000, total=100_000_000))
         if self._broken:
-            raise ProviderError("nobody is there", code="connection")
+            raise ProviderError("the index cannot be reached", code="connection")
         self._progress(DownloadProgress(stage="ready"))
 
 
-def absent(name: str | None, *, environment: Mapping[str, str], window: int | None, progress: Any) -> Absent:
-    return Absent(progress, broken="BROKEN" in environment)
+def undownloaded_model(
+    name: str | None, *, environment: Mapping[str, str], window: int | None, progress: Any
+) -> UndownloadedModel:
+    return UndownloadedModel(progress, broken="BROKEN" in environment)
 
 
 @pytest.mark.parametrize("broken", [False, True])
-def test_a_local_model_is_fetched_before_the_server_begins(
+def test_the_local_model_is_downloaded_before_the_server_listens(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], broken: bool
 ) -> None:
-    environment = {"FOVEAL_PROVIDER": f"{__name__}:absent", **({"BROKEN": "1"} if broken else {})}
+    environment = {"FOVEAL_PROVIDER": f"{__name__}:undownloaded_model", **({"BROKEN": "1"} if broken else {})}
 
     async def scene() -> bool:
         settings = load(tmp_path, environ={}, user_folder=tmp_path)
         async with Service.open(settings, folder=tmp_path / "server", environment=environment) as service:
-            return await fetched(service, StopSignal())
+            return await download_local_model(service, StopSignal())
 
     assert asyncio.run(scene())
-    told = capsys.readouterr().err.splitlines()
-    assert "local/tiny" in told[0]
-    assert told[1] == "  0 of 100 MB"
-    assert told[11] == "  100 of 100 MB"
-    assert ("nobody is there" in told[-1]) is broken
+    lines = capsys.readouterr().err.splitlines()
+    assert "local/tiny" in lines[0]
+    assert lines[1] == "  0 of 100 MB"
+    assert lines[11] == "  100 of 100 MB"
+    assert ("the index cannot be reached" in lines[-1]) is broken
 
 
-def test_of_two_that_take_one_address_the_second_says_so(tmp_path: Path) -> None:
+def test_the_second_server_on_an_address_reports_it(tmp_path: Path) -> None:
     async def app(scope: Any, receive: Any, send: Any) -> None:
-        raise AssertionError("nobody asks")
+        raise AssertionError("no request is sent")
 
     async def scene() -> None:
         with closing(socket.socket()) as first:
@@ -366,60 +370,58 @@ def test_of_two_that_take_one_address_the_second_says_so(tmp_path: Path) -> None
             first.bind(("127.0.0.1", 0))
             first.settimeout(0)
             port = first.getsockname()[1]
-            second = bound("127.0.0.1", port)  # which is possible as long as nobody listens
-            async with listening(app, first):
-                with closing(second), pytest.raises(FovealError, match=f"port {port} of 127.0.0.1 is taken"):
-                    async with listening(app, second):
+            second = bind("127.0.0.1", port)  # possible until a server listens
+            async with run_server(app, first):
+                with closing(second), pytest.raises(FovealError, match=f"port {port} of 127.0.0.1 is used"):
+                    async with run_server(app, second):
                         raise AssertionError("both listen")
 
     asyncio.run(scene())
 
 
-def greeted(folder: Path, flags: dict[str, Any], environment: dict[str, str], *tenants: str) -> str:
+def banner_text(folder: Path, flags: dict[str, Any], environment: dict[str, str], *tenants: str) -> str:
     async def scene() -> list[str]:
         settings = load(folder, flags=flags, environ={}, user_folder=folder)
         async with Service.open(settings, folder=folder / "server", environment=environment) as service:
             for tenant in tenants:
-                await AuthTokens(service.ground.database).create(tenant, now=0.0)
-            schedules = [configured(schedule) for schedule in settings.schedules]
-            await ScheduleStore(service.ground.database).configure(schedules, now=946_684_800.0)
+                await AuthTokens(service.runtime.database).create(tenant, now=0.0)
+            schedules = [schedule_from_config(schedule) for schedule in settings.schedules]
+            await ScheduleStore(service.runtime.database).set_configured(schedules, now=946_684_800.0)
             upstreams = Upstreams(service)
-            told = await greeting(service, "http://127.0.0.1:8790", upstreams=upstreams, chats="none")
+            lines = await banner_lines(service, "http://127.0.0.1:8790", upstreams=upstreams, chats="none")
             await upstreams.close()
-            return told
+            return lines
 
     lines = asyncio.run(scene())
     assert 4 <= len(lines) <= 10
     return "\n".join(lines)
 
 
-def test_the_greeting_says_who_may_talk_and_who_answers(tmp_path: Path) -> None:
+def test_the_banner_shows_tokens_and_model(tmp_path: Path) -> None:
     environment = {"FOVEAL_PROVIDER": "support.serve_process:scripted"}
-    told = greeted(tmp_path, {"window": "5,000"}, environment, "alice", "alice", "bob")
-    assert "scripted/model, 5,000 tokens" in told
-    assert "3 for 2 tenants; a request needs one" in told
-    assert "  chats     none\n" in told
-    assert "/v1\") → api.openai.com, with the client's own key\n" in told
+    banner = banner_text(tmp_path, {"window": "5,000"}, environment, "alice", "alice", "bob")
+    assert "scripted/model, 5,000 tokens" in banner
+    assert "3 for 2 tenants; every request needs one" in banner
+    assert "  chats     none\n" in banner
+    assert "/v1\") → api.openai.com, with the client's own key\n" in banner
 
 
-def test_without_a_model_there_are_still_drop_in_endpoints(tmp_path: Path) -> None:
-    told = greeted(tmp_path, {}, {"OPENAI_BASE_URL": "http://127.0.0.1:1/v1"})
-    assert (
-        "none, so there are drop-in endpoints only; --model provider/model names one (OPENAI_BASE_URL" in told
-    )
-    assert "everybody on this machine may ask; `foveal token create` makes the first" in told
-    assert '/v1") → 127.0.0.1:1\n' in told
+def test_the_banner_without_a_model_shows_the_drop_in_endpoints(tmp_path: Path) -> None:
+    banner = banner_text(tmp_path, {}, {"OPENAI_BASE_URL": "http://127.0.0.1:1/v1"})
+    assert "none: only the drop-in endpoints work; set --model provider/model (OPENAI_BASE_URL" in banner
+    assert "every program on this machine has access; `foveal token create` creates the first" in banner
+    assert '/v1") → 127.0.0.1:1\n' in banner
 
 
-def test_the_greeting_says_how_far_it_reaches_and_what_comes_when(tmp_path: Path) -> None:
+def test_the_banner_shows_addresses_hosts_and_schedules(tmp_path: Path) -> None:
     (tmp_path / "foveal.toml").write_text(
         '[[schedule]]\nname = "morning"\nsession = "a"\ncron = "0 7 * * *"\nprompt = "Hello"\n'
     )
     flags = {"server.host": "0.0.0.0", "server.hosts": "chat.example", "server.folder": "here"}
-    told = greeted(tmp_path, flags, {"ANTHROPIC_API_KEY": "sk-canary"})
-    assert "8790, and at every other address of this machine\n" in told
-    assert "its addresses, localhost, and those of server.hosts (chat.example)\n" in told
-    assert "schedules 1 of the configuration; the next is morning, at 2000-01-01T07:00:00Z\n" in told
-    assert f"`foveal token create --folder {tmp_path / 'server'}` makes the first" in told
-    assert 'base_url="http://127.0.0.1:8790") → api.anthropic.com\n' in told
-    assert "canary" not in told
+    banner = banner_text(tmp_path, flags, {"ANTHROPIC_API_KEY": "sk-canary"})
+    assert "8790, and on every other address of this machine\n" in banner
+    assert "localhost, the addresses of this machine, and server.hosts (chat.example)\n" in banner
+    assert "schedules 1 in the configuration; next: morning at 2000-01-01T07:00:00Z\n" in banner
+    assert f"`foveal token create --folder {tmp_path / 'server'}` creates the first" in banner
+    assert 'base_url="http://127.0.0.1:8790") → api.anthropic.com\n' in banner
+    assert "canary" not in banner

@@ -1,4 +1,4 @@
-"""The configuration: where values come from, what is refused and where that stands, and what they mean."""
+"""The configuration: sources, errors, line numbers, derived settings, commands."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from hypothesis import strategies as st
 
 import foveal
 from foveal import Limits
-from foveal.config import BadConfig, Config, ServerSettings, dotted, find, line_of, lines, load
+from foveal.config import BadConfig, Config, ServerSettings, dotted_name, find_key, key_lines, line_of, load
 from foveal.config.keys import KEYS
-from foveal.core.engine import engine_settings
+from foveal.core.engine import resolve_settings
 from foveal.core.policies import PRESETS, policy
 from foveal.errors import BadSetting
-from foveal.instructions import MARKERS, InstructionRules
+from foveal.instructions import ROOT_MARKERS, InstructionRules
 from foveal.project import Trust
 from support.effort import bounded
 from support.paths import ROOT
 
 
-class Place:
-    """A home and a project on a real disk."""
+class ConfigFolders:
+    """A user folder and a project on disk."""
 
     def __init__(self, folder: Path) -> None:
         self.user = folder / "home"
@@ -38,7 +38,7 @@ class Place:
         self.user.mkdir()
         (self.root / ".git").mkdir(parents=True)
         self.trust = Trust(folder / "trust.json")
-        self.trust.trust(self.root, yes=True)
+        self.trust.set_trusted(self.root, trusted=True)
 
     def load(
         self, *, user: str = "", project: str = "", environ: Mapping[str, str] | None = None, **flags: Any
@@ -50,65 +50,65 @@ class Place:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place(tmp_path.resolve())
+def folders(tmp_path: Path) -> ConfigFolders:
+    return ConfigFolders(tmp_path.resolve())
 
 
-# ── where values come from ───────────────────────────────────────────────────────────────────────────────
+# ── Sources of values ───────────────────────────────────────────────────────────────────────────────
 
 
-def test_without_anything_set_every_value_is_its_default(place: Place) -> None:
-    config = load(place.root, environ={}, user_folder=place.user, trust=place.trust)
+def test_without_settings_every_value_is_its_default(folders: ConfigFolders) -> None:
+    config = load(folders.root, environ={}, user_folder=folders.user, trust=folders.trust)
     assert dict(config.values) == {}
-    assert config.files == ((place.user / "foveal.toml", False), (place.root / "foveal.toml", False))
+    assert config.files == ((folders.user / "foveal.toml", False), (folders.root / "foveal.toml", False))
     assert {str(entry.source) for entry in config.entries()} == {"default", "policy economy"}
     assert config.policy() == PRESETS["economy"]
     assert config.rules == InstructionRules()
     assert (config.model, config.summariser, config.servers, config.agents) == ("", "", (), ())
 
 
-def test_the_order_is_user_project_environment_flags(place: Place) -> None:
+def test_the_order_is_user_project_environment_flags(folders: ConfigFolders) -> None:
     user, project = "max_input_tokens = 1_000\nreserve = 1", "\nmax_input_tokens = 2_000"
     variable = {"FOVEAL_MAX_INPUT_TOKENS": "3000"}
 
-    def told(config: Config) -> tuple[int, str]:
+    def shown(config: Config) -> tuple[int, str]:
         return config.get("max_input_tokens"), str(config.source("max_input_tokens"))
 
-    assert told(place.load(user=user)) == (1_000, f"{place.user}/foveal.toml:1")
-    both = place.load(user=user, project=project)
-    assert told(both) == (2_000, f"{place.root}/foveal.toml:2")
+    assert shown(folders.load(user=user)) == (1_000, f"{folders.user}/foveal.toml:1")
+    both = folders.load(user=user, project=project)
+    assert shown(both) == (2_000, f"{folders.root}/foveal.toml:2")
     assert both.get("reserve") == 1
-    assert told(place.load(user=user, project=project, environ=variable)) == (
+    assert shown(folders.load(user=user, project=project, environ=variable)) == (
         3_000,
         "FOVEAL_MAX_INPUT_TOKENS",
     )
-    config = place.load(user=user, project=project, environ=variable, max_input_tokens=4_000)
-    assert told(config) == (4_000, "flag max_input_tokens")
-    assert told(place.load(user=user, max_input_tokens=None)) == (1_000, f"{place.user}/foveal.toml:1")
+    config = folders.load(user=user, project=project, environ=variable, max_input_tokens=4_000)
+    assert shown(config) == (4_000, "flag max_input_tokens")
+    assert shown(folders.load(user=user, max_input_tokens=None)) == (1_000, f"{folders.user}/foveal.toml:1")
 
 
-def test_the_project_file_is_the_one_in_the_root(place: Place) -> None:
-    (place.root / "a" / "b").mkdir(parents=True)
-    (place.root / "foveal.toml").write_text("reserve = 7")
-    (place.root / "a" / "foveal.toml").write_text("reserve = 8")
-    config = load(place.root / "a" / "b", environ={}, user_folder=place.user, trust=place.trust)
-    assert (config.get("reserve"), config.root) == (7, place.root)
+def test_the_project_file_is_the_one_in_the_root(folders: ConfigFolders) -> None:
+    (folders.root / "a" / "b").mkdir(parents=True)
+    (folders.root / "foveal.toml").write_text("reserve = 7")
+    (folders.root / "a" / "foveal.toml").write_text("reserve = 8")
+    config = load(folders.root / "a" / "b", environ={}, user_folder=folders.user, trust=folders.trust)
+    assert (config.get("reserve"), config.root) == (7, folders.root)
 
 
-def test_root_markers_decide_which_project_file_is_read_and_no_project_may_set_them(place: Place) -> None:
-    (place.root / "sub").mkdir()
-    (place.root / "sub" / "foveal.toml").write_text("reserve = 8")
-    (place.user / "foveal.toml").write_text("[instructions]\nroot_markers = []")
-    config = load(place.root / "sub", environ={}, user_folder=place.user, trust=place.trust)
+def test_root_markers_select_the_project_file_and_are_the_user_s(folders: ConfigFolders) -> None:
+    (folders.root / "sub").mkdir()
+    (folders.root / "sub" / "foveal.toml").write_text("reserve = 8")
+    (folders.user / "foveal.toml").write_text("[instructions]\nroot_markers = []")
+    config = load(folders.root / "sub", environ={}, user_folder=folders.user, trust=folders.trust)
     assert config.get("reserve") == 8
     assert config.rules.root_markers == ()
     with pytest.raises(
         BadConfig, match=r"foveal.toml:2: instructions.root_markers cannot be set by a project"
     ):
-        place.load(project='[instructions]\nroot_markers = [".hg"]')
+        folders.load(project='[instructions]\nroot_markers = [".hg"]')
 
 
-def test_texts_of_variables_and_flags_become_what_the_key_takes(place: Place) -> None:
+def test_variables_and_flags_are_parsed_by_the_kind_of_the_key(folders: ConfigFolders) -> None:
     environ = {
         "FOVEAL_MODEL": "openai/gpt-4.1",
         "FOVEAL_MARGIN": "0.2",
@@ -117,7 +117,7 @@ def test_texts_of_variables_and_flags_become_what_the_key_takes(place: Place) ->
         "FOVEAL_CONTEXT_POLICY": "rolling",
         "FOVEAL_RESERVE": "",
     }
-    config = place.load(environ=environ, context__tools__bash__mask="false")
+    config = folders.load(environ=environ, context__tools__bash__mask="false")
     assert config.model == "openai/gpt-4.1"
     assert (config.get("margin"), config.get("window"), config.get("reserve")) == (0.2, 128_000, None)
     assert config.get("tools.allow") == ("read", "list")
@@ -125,23 +125,23 @@ def test_texts_of_variables_and_flags_become_what_the_key_takes(place: Place) ->
     assert str(config.source("context.tools.bash.mask")) == "flag context.tools.bash.mask"
 
 
-def test_a_variable_that_means_nothing_is_told_of_and_no_error(place: Place) -> None:
-    config = place.load(environ={"FOVEAL_POLICY": "x", "FOVEAL_STORE": "y", "HOME": "z"})
-    assert config.notes == ("FOVEAL_POLICY is set, and means nothing here",)
+def test_an_unknown_variable_is_a_note_and_not_an_error(folders: ConfigFolders) -> None:
+    config = folders.load(environ={"FOVEAL_POLICY": "x", "FOVEAL_STORE": "y", "HOME": "z"})
+    assert config.notes == ("FOVEAL_POLICY is set but is not a known setting",)
 
 
-def test_a_user_who_works_in_his_own_folder_has_one_file_and_not_two(place: Place) -> None:
-    (place.user / "foveal.toml").write_text('model = "gpt-4.1"')
-    config = load(place.user, environ={}, user_folder=place.user, trust=place.trust)
+def test_the_user_folder_as_project_has_one_file_and_not_two(folders: ConfigFolders) -> None:
+    (folders.user / "foveal.toml").write_text('model = "gpt-4.1"')
+    config = load(folders.user, environ={}, user_folder=folders.user, trust=folders.trust)
     assert config.source("model").kind == "user"
     assert config.notes == ()
 
 
-# ── what is refused ──────────────────────────────────────────────────────────────────────────────────────
+# ── Errors ──────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "shown"),
     [
         ("\nmodle = 'x'", ":2: there is no key modle; allowed are model, base_url, "),
         ("[context]\n\npolcy = 'x'", ":3: there is no key context.polcy; allowed in [context] are policy, "),
@@ -177,33 +177,35 @@ def test_a_user_who_works_in_his_own_folder_has_one_file_and_not_two(place: Plac
         ),
         ("[mcp.x]\nargs = []", ":2: [mcp.x] needs either command or url"),
         ("[mcp.x]\nurl = 'http://x'\ncommand = 'y'", ":2: [mcp.x] needs either command or url"),
-        ("[mcp.x]\nurl = 'ftp://x'", ":2: mcp.x.url = 'ftp://x' is not allowed: an address that begins with"),
-        ("[tools]\nallow = 'all'", ":2: tools.allow = 'all' is not allowed: a list of texts"),
+        ("[mcp.x]\nurl = 'ftp://x'", ":2: mcp.x.url = 'ftp://x' is not allowed: a URL that begins with"),
+        ("[tools]\nallow = 'all'", ":2: tools.allow = 'all' is not allowed: a list of strings"),
         (
             "[instructions]\nfallback_names = ['../x']",
             ":2: instructions.fallback_names = ['../x'] is not allowed",
         ),
-        ("a = 1\nb = = 2", ":2: no TOML: "),
-        ("reserve = 1\nreserve = 2", ":2: no TOML: Cannot overwrite a value"),
+        ("a = 1\nb = = 2", ":2: invalid TOML: "),
+        ("reserve = 1\nreserve = 2", ":2: invalid TOML: Cannot overwrite a value"),
         ("[[agents]]\nmodel = 'x'", ":1: agents = list is not allowed: a table with a name of your own"),
     ],
 )
-def test_an_error_names_the_file_the_line_and_what_is_allowed(place: Place, text: str, told: str) -> None:
+def test_an_error_names_the_file_the_line_and_what_is_allowed(
+    folders: ConfigFolders, text: str, shown: str
+) -> None:
     with pytest.raises(BadConfig) as caught:
-        place.load(user=text)
-    assert str(caught.value).startswith(f"{place.user}/foveal.toml{told}")
+        folders.load(user=text)
+    assert str(caught.value).startswith(f"{folders.user}/foveal.toml{shown}")
 
 
-def test_an_error_in_a_variable_or_a_flag_names_it(place: Place) -> None:
+def test_an_error_in_a_variable_or_a_flag_names_it(folders: ConfigFolders) -> None:
     with pytest.raises(BadConfig, match=r"^FOVEAL_WINDOW: window = 'many' is not allowed: a whole number"):
-        place.load(environ={"FOVEAL_WINDOW": "many"})
+        folders.load(environ={"FOVEAL_WINDOW": "many"})
     with pytest.raises(BadConfig, match=r"^flag window: window = 0 is not allowed: a whole number"):
-        place.load(window=0)
+        folders.load(window=0)
     with pytest.raises(BadConfig, match=r"^flag context.x: there is no key context.x; allowed"):
-        place.load(context__x="1")
+        folders.load(context__x="1")
 
 
-def test_an_error_tells_no_secret(place: Place) -> None:
+def test_an_error_contains_no_secret(folders: ConfigFolders) -> None:
     for text in (
         "api_key = 'sk-123'",
         "[mcp.x]\ncommand = 'y'\nenv = 'sk-123'",
@@ -212,41 +214,41 @@ def test_an_error_tells_no_secret(place: Place) -> None:
         "mcp = 'sk-123'",
     ):
         with pytest.raises(BadConfig) as caught:
-            place.load(user=text)
+            folders.load(user=text)
         assert "sk-123" not in f"{caught.value} {caught.value!r} {caught.value.args}"
     with pytest.raises(BadConfig, match="keys of providers belong in the environment"):
-        place.load(user="api_key = 'sk-123'")
+        folders.load(user="api_key = 'sk-123'")
 
 
-def test_values_that_do_not_go_together_are_refused_where_they_stand(place: Place) -> None:
+def test_conflicting_values_are_an_error_with_their_line(folders: ConfigFolders) -> None:
     with pytest.raises(
         BadConfig, match=r":3: compaction.overlap_size = 2 is not allowed: without compaction.inv"
     ):
-        place.load(user="\n[compaction]\noverlap_size = 2")
+        folders.load(user="\n[compaction]\noverlap_size = 2")
     with pytest.raises(BadConfig, match=r":2: compaction.invocation_threshold = 5 .* give both, or neither"):
-        place.load(user="[agents.x.compaction]\ninvocation_threshold = 5")
+        folders.load(user="[agents.x.compaction]\ninvocation_threshold = 5")
     sliding = "[context]\npolicy = 'sliding-summary'\n[compaction]\ninvocation_threshold = 9"
-    assert place.load(user=sliding).policy() == policy("sliding-summary", every_turns=9)
-    assert place.load(user="[compaction]\ntoken_threshold = 9_000").policy().act_tokens == 9_000
+    assert folders.load(user=sliding).policy() == policy("sliding-summary", every_turns=9)
+    assert folders.load(user="[compaction]\ntoken_threshold = 9_000").policy().act_tokens == 9_000
 
 
-def test_a_file_that_is_none_is_refused_and_nothing_waits_for_it(place: Place) -> None:
-    path = place.root / "foveal.toml"
+def test_an_unusable_file_is_an_error_and_nothing_blocks(folders: ConfigFolders) -> None:
+    path = folders.root / "foveal.toml"
     os.mkfifo(path)
-    with pytest.raises(BadConfig, match=r"foveal\.toml: this file is not usable: it is a pipe"):
-        load(place.root, environ={}, user_folder=place.user, trust=place.trust)
+    with pytest.raises(BadConfig, match=r"foveal\.toml: this file cannot be used: it is a pipe"):
+        load(folders.root, environ={}, user_folder=folders.user, trust=folders.trust)
     path.unlink()
-    (place.root.parent / "secret").write_text("x = 1")
+    (folders.root.parent / "secret").write_text("x = 1")
     path.symlink_to("../secret")
     with pytest.raises(BadConfig, match="a link that leads out of the project"):
-        load(place.root, environ={}, user_folder=place.user, trust=place.trust)
+        load(folders.root, environ={}, user_folder=folders.user, trust=folders.trust)
     path.unlink()
     path.write_bytes(b"model = '\xff'")
-    with pytest.raises(BadConfig, match="a configuration is UTF-8 of at most 262,144 bytes"):
-        load(place.root, environ={}, user_folder=place.user, trust=place.trust)
+    with pytest.raises(BadConfig, match="a configuration file is UTF-8 of at most 262,144 bytes"):
+        load(folders.root, environ={}, user_folder=folders.user, trust=folders.trust)
     path.write_text("#" * 300_000)
-    with pytest.raises(BadConfig, match="a configuration is UTF-8 of at most 262,144 bytes"):
-        load(place.root, environ={}, user_folder=place.user, trust=place.trust)
+    with pytest.raises(BadConfig, match="a configuration file is UTF-8 of at most 262,144 bytes"):
+        load(folders.root, environ={}, user_folder=folders.user, trust=folders.trust)
 
 
 RISKY = """
@@ -270,35 +272,33 @@ max_output_tokens = 100
 """
 
 
-@pytest.mark.parametrize("said", [None, False])
-def test_an_untrusted_project_may_set_nothing_that_runs_sends_or_reads(
-    place: Place, said: bool | None
-) -> None:
-    place.trust.forget(place.root)
-    if said is not None:
-        place.trust.trust(place.root, yes=said)
-    config = place.load(project=RISKY)
-    assert {dotted(path) for path in config.values} == {
+@pytest.mark.parametrize("answer", [None, False])
+def test_risky_keys_of_an_untrusted_project_are_ignored(folders: ConfigFolders, answer: bool | None) -> None:
+    folders.trust.forget(folders.root)
+    if answer is not None:
+        folders.trust.set_trusted(folders.root, trusted=answer)
+    config = folders.load(project=RISKY)
+    assert {dotted_name(path) for path in config.values} == {
         "max_input_tokens",
         "compaction.threshold",
         "agents.y.max_output_tokens",
     }
     assert config.notes[0] == (
-        f"{place.root}/foveal.toml:2: model does not count, because {place.root} is not trusted"
+        f"{folders.root}/foveal.toml:2: model is ignored, because {folders.root} is not trusted"
     )
     assert len(config.notes) == 9
-    place.trust.trust(place.root, yes=True)
-    assert place.load(project=RISKY).notes == ()
+    folders.trust.set_trusted(folders.root, trusted=True)
+    assert folders.load(project=RISKY).notes == ()
 
 
-def test_what_an_untrusted_project_may_set_are_sizes_and_choices() -> None:
+def test_an_untrusted_project_may_set_only_sizes_and_choices() -> None:
     safe = {key.path for key in KEYS if key.safe and key.project and key.path[0] != "agents"}
     named = {".".join(path) for path in safe}
     assert not {name for name in named if name.startswith(("mcp", "model", "base_url")) or "allow" in name}
     assert {"context.policy", "compaction.mode", "tools.deny", "instructions.max_bytes"} <= named
 
 
-# ── lines ────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Line numbers ────────────────────────────────────────────────────────────────────────────────────────────────
 
 TOML = '''# a comment
 model = "x"   # [context]
@@ -326,8 +326,8 @@ a = 2
 '''
 
 
-def test_the_line_of_a_key_is_found_whatever_stands_around_it() -> None:
-    found = lines(TOML)
+def test_the_line_of_a_key_is_found() -> None:
+    found = key_lines(TOML)
     assert found == {
         ("model",): 2,
         ("quoted key",): 3,
@@ -357,7 +357,7 @@ VALUES = st.sampled_from(
 
 
 @given(st.dictionaries(NAMES, st.dictionaries(NAMES, VALUES, max_size=4), max_size=4))
-def test_every_key_of_a_generated_file_is_found_on_its_line(tables: dict[str, dict[str, str]]) -> None:
+def test_every_key_of_a_generated_file_has_its_line(tables: dict[str, dict[str, str]]) -> None:
     rows: list[str] = []
     where: dict[tuple[str, ...], int] = {}
     for table, keys in tables.items():
@@ -368,16 +368,16 @@ def test_every_key_of_a_generated_file_is_found_on_its_line(tables: dict[str, di
             rows += f"{key} = {value}".split("\n")
     text = "\n".join(rows)
     tomllib.loads(text)
-    found = lines(text)
+    found = key_lines(text)
     assert {path: found[path] for path in where} == where
 
 
-def test_a_hostile_file_costs_no_more_than_a_moment() -> None:
+def test_a_hostile_file_is_rejected_quickly() -> None:
     with bounded():
-        assert lines('x = """\n' + "]\n" * 100_000 + '"""\ny = 1\n') == {}
+        assert key_lines('x = """\n' + "]\n" * 100_000 + '"""\ny = 1\n') == {}
 
 
-# ── what they mean ───────────────────────────────────────────────────────────────────────────────────────
+# ── Derived settings ───────────────────────────────────────────────────────────────────────────────────────
 
 FULL = """
 model = "openai/gpt-4.1"
@@ -437,8 +437,8 @@ invocation_threshold = 2
 """
 
 
-def test_the_names_of_the_configuration_are_values_of_the_policy(place: Place) -> None:
-    config = place.load(user=FULL)
+def test_keys_set_the_fields_of_the_policy(folders: ConfigFolders) -> None:
+    config = folders.load(user=FULL)
     assert config.policy(window=100_000) == policy(
         "rolling",
         max_history_tokens=30_000,
@@ -464,16 +464,16 @@ def test_the_names_of_the_configuration_are_values_of_the_policy(place: Place) -
     )
 
 
-def test_the_keyword_arguments_are_those_that_a_session_takes(place: Place) -> None:
-    (place.user / "prompts").mkdir()
-    (place.user / "prompts" / "mine.md").write_text("Summarise.")
-    config = place.load(user=FULL)
+def test_session_returns_keyword_arguments_of_a_session(folders: ConfigFolders) -> None:
+    (folders.user / "prompts").mkdir()
+    (folders.user / "prompts" / "mine.md").write_text("Summarise.")
+    config = folders.load(user=FULL)
     arguments = config.session(config.model)
-    assert arguments.pop("prompt") == f"file://{place.user}/prompts/mine.md"
-    made = engine_settings(config.model, **arguments)
+    assert arguments.pop("prompt") == f"file://{folders.user}/prompts/mine.md"
+    made = resolve_settings(config.model, **arguments)
     assert (made.model.window, made.caps.max_input_tokens, made.caps.reserve) == (100_000, 80_000, 4_000)
     assert (made.counter.name, made.policy) == ("estimate", config.policy(window=100_000))
-    assert place.load().session("gpt-4.1") == {
+    assert folders.load().session("gpt-4.1") == {
         "policy": PRESETS["economy"],
         "prompt": "",
         "margin": 0.1,
@@ -481,45 +481,45 @@ def test_the_keyword_arguments_are_those_that_a_session_takes(place: Place) -> N
     }
 
 
-def test_a_share_of_the_window_needs_to_know_the_window(place: Place) -> None:
-    config = place.load(user="[compaction]\nsafety_ratio = 0.5")
+def test_the_safety_ratio_needs_the_window(folders: ConfigFolders) -> None:
+    config = folders.load(user="[compaction]\nsafety_ratio = 0.5")
     assert config.session(foveal.model("gpt-4.1", window=60_000))["policy"].act_tokens == 30_000
     assert config.session("gpt-4.1")["policy"].act_tokens == foveal.model("gpt-4.1").window // 2
 
 
-def test_no_history_cap_takes_away_that_of_the_policy(place: Place) -> None:
-    config = place.load(
+def test_a_history_cap_of_0_removes_that_of_the_policy(folders: ConfigFolders) -> None:
+    config = folders.load(
         user="[context]\npolicy = 'rolling'\nmax_history_tokens = 0\nmax_tool_result_tokens = 0"
     )
     assert (config.policy().max_history_tokens, config.policy().clip) == (0, Limits(strategy="head"))
 
 
-def test_a_named_agent_has_its_own_values_before_those_of_the_files(place: Place) -> None:
-    config = place.load(user=FULL)
+def test_values_of_a_named_agent_override_the_files(folders: ConfigFolders) -> None:
+    config = folders.load(user=FULL)
     reviewer = config.agent("reviewer")
     assert config.agents == ("reviewer",)
     assert reviewer.model == "anthropic/claude-sonnet-4-6"
     assert (reviewer.policy().name, reviewer.policy().every_turns) == ("recent-summary", 2)
     assert reviewer.get("max_input_tokens") == 80_000
-    assert place.load(user=FULL, model="gpt-5").agent("reviewer").model == "gpt-5"
+    assert folders.load(user=FULL, model="gpt-5").agent("reviewer").model == "gpt-5"
     with pytest.raises(BadSetting, match="agent = 'other' is not allowed: one of reviewer"):
         config.agent("other")
 
 
-def test_servers_are_started_or_called(place: Place) -> None:
-    assert place.load(user=FULL).servers == (
+def test_an_mcp_server_has_a_command_or_a_url(folders: ConfigFolders) -> None:
+    assert folders.load(user=FULL).servers == (
         ServerSettings("files", command="npx", args=("server",), env={"TOKEN": "sk-123"}),
         ServerSettings("web", url="https://me:secret@example.org/mcp?key=sk-123"),
     )
 
 
-def test_a_base_url_goes_with_the_name_of_the_model(place: Place) -> None:
-    config = place.load(user="model = 'vllm/x'\nbase_url = 'http://10.0.0.7:8000/v1'")
+def test_a_base_url_is_added_to_the_name_of_the_model(folders: ConfigFolders) -> None:
+    config = folders.load(user="model = 'vllm/x'\nbase_url = 'http://10.0.0.7:8000/v1'")
     assert config.model == "vllm/x@http://10.0.0.7:8000/v1"
 
 
-def test_nothing_in_a_configuration_can_be_changed(place: Place) -> None:
-    config = place.load(user=FULL)
+def test_a_configuration_is_immutable(folders: ConfigFolders) -> None:
+    config = folders.load(user=FULL)
     with pytest.raises(TypeError):
         config.values["model",] = None  # type: ignore[index]
     with pytest.raises(TypeError):
@@ -527,50 +527,52 @@ def test_nothing_in_a_configuration_can_be_changed(place: Place) -> None:
     assert isinstance(config.get("tools.allow"), tuple)
 
 
-def test_every_value_is_listed_with_its_source_and_without_secrets(place: Place) -> None:
-    entries = {entry.name: entry for entry in place.load(user=FULL).entries()}
-    assert {dotted(key.path) for key in KEYS if "*" not in key.path} <= entries.keys()
-    assert str(entries["context.tools.bash.tool_result_truncation"].source) == f"{place.user}/foveal.toml:18"
+def test_entries_have_sources_and_no_secrets(folders: ConfigFolders) -> None:
+    entries = {entry.name: entry for entry in folders.load(user=FULL).entries()}
+    assert {dotted_name(key.path) for key in KEYS if "*" not in key.path} <= entries.keys()
+    assert (
+        str(entries["context.tools.bash.tool_result_truncation"].source) == f"{folders.user}/foveal.toml:18"
+    )
     assert entries["mcp.files.env"].value == {"TOKEN": "…"}
     assert entries["mcp.web.url"].value == "https://example.org/mcp"
     assert "sk-123" not in str(entries)
     assert "secret" not in str(entries)
 
 
-def test_every_key_says_what_it_is_and_its_default_is_allowed() -> None:
+def test_every_key_has_a_description_and_a_valid_default() -> None:
     assert len({key.path for key in KEYS}) == len(KEYS)
     for key in KEYS:
-        assert key.about
-        assert find(key.path) is key
-        assert key.default is None or key.kind.fits(key.default) or key.default == ""
-    assert find(("instructions", "root_markers")).default == list(MARKERS)  # type: ignore[union-attr]
+        assert key.description
+        assert find_key(key.path) is key
+        assert key.default is None or key.kind.is_valid(key.default) or key.default == ""
+    assert find_key(("instructions", "root_markers")).default == list(ROOT_MARKERS)  # type: ignore[union-attr]
 
 
 GOOD_SCHEDULE = {"name": "a", "session": "s", "cron": "* * * * *", "prompt": "p"}
 PAGE = (ROOT / "docs" / "config.md").read_text(encoding="utf-8")
 
 
-def test_the_page_about_the_configuration_lists_every_key_with_its_default_and_who_may_set_it() -> None:
+def test_the_docs_list_every_key_with_default_and_who_may_set_it() -> None:
     rows = [row.strip("| ").split(" | ") for row in PAGE.splitlines() if row.startswith("| `")]
-    told = {row[0].strip("`"): [row[1], row[2], row[4]] for row in rows}
+    shown = {row[0].strip("`"): [row[1], row[2], row[4]] for row in rows}
     known = {}
     for key in KEYS:
         if key.path[0] != "agents":
             default = "–" if key.default is None else str(key.default).replace("'", '"') or '""'
             who = ("yes" if key.safe else "trusted") if key.project else "no"
             known[".".join(key.path).replace("*", "NAME")] = [default, key.kind.allowed, who]
-    assert told == known
+    assert shown == known
 
 
-def test_the_example_on_the_page_is_a_configuration(place: Place) -> None:
+def test_the_example_in_the_docs_is_valid(folders: ConfigFolders) -> None:
     example = PAGE.split("```toml\n")[1].split("```")[0]
-    assert place.load(user=example).agents == ("reviewer",)
+    assert folders.load(user=example).agents == ("reviewer",)
 
 
-# ── the commands ─────────────────────────────────────────────────────────────────────────────────────────
+# ── Commands ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-def foveal_(*arguments: str, cwd: Path, home: Path, **environ: str) -> subprocess.CompletedProcess[str]:
+def run_foveal(*arguments: str, cwd: Path, home: Path, **environ: str) -> subprocess.CompletedProcess[str]:
     path = os.pathsep.join(
         filter(None, (str(Path(foveal.__file__).parent.parent), os.environ.get("PYTHONPATH")))
     )
@@ -584,118 +586,118 @@ def foveal_(*arguments: str, cwd: Path, home: Path, **environ: str) -> subproces
     )
 
 
-def test_foveal_config_prints_every_value_with_its_source(place: Place) -> None:
-    (place.root / "foveal.toml").write_text("[context]\npolicy = 'rolling'\n[mcp.x]\ncommand = 'y'\n")
-    done = foveal_("config", cwd=place.root, home=place.user, FOVEAL_RESERVE="5")
+def test_foveal_config_prints_every_value_with_its_source(folders: ConfigFolders) -> None:
+    (folders.root / "foveal.toml").write_text("[context]\npolicy = 'rolling'\n[mcp.x]\ncommand = 'y'\n")
+    done = run_foveal("config", cwd=folders.root, home=folders.user, FOVEAL_RESERVE="5")
     assert (done.returncode, done.stderr) == (0, "")
     rows = {row.split()[0]: row.split()[1:] for row in done.stdout.splitlines() if row}
-    assert rows["context.policy"] == ["rolling", f"{place.root}/foveal.toml:2"]
+    assert rows["context.policy"] == ["rolling", f"{folders.root}/foveal.toml:2"]
     assert rows["context.tool_result_keep_last"] == ["5", "policy", "rolling"]
     assert rows["reserve"] == ["5", "FOVEAL_RESERVE"]
-    assert "mcp.x.command does not count, because" in done.stdout
+    assert "mcp.x.command is ignored, because" in done.stdout
 
 
-def test_foveal_config_as_json_and_for_an_agent(place: Place) -> None:
-    (place.user / ".config" / "foveal").mkdir(parents=True)
-    (place.user / ".config" / "foveal" / "foveal.toml").write_text(FULL)
-    done = foveal_(
-        "config", "--json", "--agent", "reviewer", "--set", "margin=0.3", cwd=place.root, home=place.user
+def test_foveal_config_prints_json_and_takes_an_agent(folders: ConfigFolders) -> None:
+    (folders.user / ".config" / "foveal").mkdir(parents=True)
+    (folders.user / ".config" / "foveal" / "foveal.toml").write_text(FULL)
+    done = run_foveal(
+        "config", "--json", "--agent", "reviewer", "--set", "margin=0.3", cwd=folders.root, home=folders.user
     )
-    told = json.loads(done.stdout)
-    assert told["values"]["context.policy"] == {
+    shown = json.loads(done.stdout)
+    assert shown["values"]["context.policy"] == {
         "value": "recent-summary",
-        "source": f"{place.user}/.config/foveal/foveal.toml:53",
+        "source": f"{folders.user}/.config/foveal/foveal.toml:53",
     }
-    assert told["values"]["margin"] == {"value": 0.3, "source": "flag margin"}
-    assert (told["root"], told["trusted"]) == (str(place.root), None)
-    assert not any(name.startswith("agents.") for name in told["values"])
+    assert shown["values"]["margin"] == {"value": 0.3, "source": "flag margin"}
+    assert (shown["root"], shown["trusted"]) == (str(folders.root), None)
+    assert not any(name.startswith("agents.") for name in shown["values"])
 
 
-def test_foveal_config_says_what_is_wrong_and_where(place: Place) -> None:
-    (place.root / "foveal.toml").write_text(
+def test_foveal_config_prints_errors_with_their_place(folders: ConfigFolders) -> None:
+    (folders.root / "foveal.toml").write_text(
         "[context]\npolicy = '\x1b[31mx'.strip()\n".replace("\x1b", "\\u001b")
     )
-    done = foveal_("config", cwd=place.root, home=place.user)
+    done = run_foveal("config", cwd=folders.root, home=folders.user)
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith(f"foveal: {place.root}/foveal.toml:2: no TOML")
-    (place.root / "foveal.toml").write_text('[context]\npolicy = "\\u001b[31mx"\n')
-    done = foveal_("config", cwd=place.root, home=place.user)
-    assert f"{place.root}/foveal.toml:2: context.policy = " in done.stderr
+    assert done.stderr.startswith(f"foveal: {folders.root}/foveal.toml:2: invalid TOML")
+    (folders.root / "foveal.toml").write_text('[context]\npolicy = "\\u001b[31mx"\n')
+    done = run_foveal("config", cwd=folders.root, home=folders.user)
+    assert f"{folders.root}/foveal.toml:2: context.policy = " in done.stderr
     assert "\x1b" not in done.stderr
-    done = foveal_("config", "--set", "nonsense", cwd=place.root, home=place.user)
+    done = run_foveal("config", "--set", "nonsense", cwd=folders.root, home=folders.user)
     assert "KEY=VALUE" in done.stderr
 
 
-def test_foveal_doctor_says_what_is_set_up_and_tells_no_key(place: Place) -> None:
-    done = foveal_(
+def test_foveal_doctor_prints_the_setup_without_keys(folders: ConfigFolders) -> None:
+    done = run_foveal(
         "doctor",
         "--json",
         "--model",
         "openai/gpt-4.1",
-        cwd=place.root,
-        home=place.user,
+        cwd=folders.root,
+        home=folders.user,
         OPENAI_API_KEY="sk-9",
     )
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    assert told["foveal"] == foveal.__version__
-    assert told["model"].startswith("openai/gpt-4.1 (flag model)")
-    assert told["window"] == "1,047,576 tokens (the table of models)"
-    assert told["in the environment"] == "OPENAI_API_KEY"
-    assert told["SQLite"].startswith("3.")
-    assert "not there yet" in told["store"]
-    assert {"Python", "tokenizer", "openai", "toktok", "local model", "configuration"} <= told.keys()
+    shown = json.loads(done.stdout)
+    assert shown["foveal"] == foveal.__version__
+    assert shown["model"].startswith("openai/gpt-4.1 (flag model)")
+    assert shown["window"] == "1,047,576 tokens (the table of models)"
+    assert shown["in the environment"] == "OPENAI_API_KEY"
+    assert shown["SQLite"].startswith("3.")
+    assert "not there yet" in shown["store"]
+    assert {"Python", "tokenizer", "openai", "toktok", "local model", "configuration"} <= shown.keys()
     assert "sk-9" not in done.stdout + done.stderr
 
 
-def test_foveal_doctor_goes_on_when_the_configuration_is_broken(place: Place) -> None:
-    (place.root / "foveal.toml").write_text("x = 1")
-    done = foveal_("doctor", cwd=place.root, home=place.user)
+def test_foveal_doctor_continues_with_a_broken_configuration(folders: ConfigFolders) -> None:
+    (folders.root / "foveal.toml").write_text("x = 1")
+    done = run_foveal("doctor", cwd=folders.root, home=folders.user)
     assert done.returncode == 1
     assert "SQLite" in done.stdout
-    assert f"{place.root}/foveal.toml:1: there is no key x" in done.stdout
+    assert f"{folders.root}/foveal.toml:1: there is no key x" in done.stdout
 
 
-def test_a_key_is_missing_and_the_doctor_says_so(place: Place) -> None:
-    done = foveal_("doctor", "--model", "anthropic/claude-sonnet-4-6", cwd=place.root, home=place.user)
+def test_foveal_doctor_reports_a_missing_api_key(folders: ConfigFolders) -> None:
+    done = run_foveal("doctor", "--model", "anthropic/claude-sonnet-4-6", cwd=folders.root, home=folders.user)
     assert done.returncode == 0
-    assert "no key of a provider" in done.stdout
-    assert "it cannot be asked" in done.stdout
+    assert "no API key of a provider" in done.stdout
+    assert "it cannot be called" in done.stdout
 
 
-# ── what a server is told ────────────────────────────────────────────────────────────────────────────────
+# ── Server keys ────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
-    ("table", "told"),
+    ("table", "shown"),
     [
         ({"name": "a", "session": "s", "prompt": "p"}, "schedule a: cron is missing"),
         ({"session": "s", "cron": "* * * * *", "prompt": "p"}, "schedule 1: name is missing"),
         (GOOD_SCHEDULE | {"frog": "x"}, "schedule a: there is no frog; allowed are name, session, cron"),
-        (GOOD_SCHEDULE | {"prompt": " "}, "schedule a: prompt is a text that is not empty"),
-        (GOOD_SCHEDULE | {"missed": "twice"}, "schedule a: missed is once or skip, not twice"),
+        (GOOD_SCHEDULE | {"prompt": " "}, "schedule a: prompt must be a string that is not empty"),
+        (GOOD_SCHEDULE | {"missed": "twice"}, "schedule a: missed must be once or skip, not twice"),
     ],
 )
-def test_a_wrong_schedule_is_told_by_its_name_and_field(tmp_path: Path, table: Any, told: str) -> None:
+def test_an_error_in_a_schedule_names_the_schedule_and_field(tmp_path: Path, table: Any, shown: str) -> None:
     rows = "".join(f'{name} = "{value}"\n' for name, value in table.items())
     (tmp_path / "foveal.toml").write_text(f"[[schedule]]\n{rows}", encoding="utf-8")
-    with pytest.raises(BadConfig, match=re.escape(told)):
+    with pytest.raises(BadConfig, match=re.escape(shown)):
         load(tmp_path / "elsewhere", environ={}, user_folder=tmp_path)
 
 
-def test_two_schedules_of_one_name_are_refused(tmp_path: Path) -> None:
+def test_two_schedules_with_the_same_name_are_an_error(tmp_path: Path) -> None:
     rows = "".join(f'{name} = "{value}"\n' for name, value in GOOD_SCHEDULE.items())
     (tmp_path / "foveal.toml").write_text(f"[[schedule]]\n{rows}" * 2, encoding="utf-8")
-    with pytest.raises(BadConfig, match="schedule a: another one has this name"):
+    with pytest.raises(BadConfig, match="schedule a: another schedule has this name"):
         load(tmp_path / "elsewhere", environ={}, user_folder=tmp_path)
 
 
 @pytest.mark.parametrize("text", ["42,43", "[42, 43]", "42 43"])
-def test_a_list_can_be_given_as_people_write_one_and_as_toml_does(tmp_path: Path, text: str) -> None:
+def test_a_list_may_be_a_toml_list_or_separated_by_commas(tmp_path: Path, text: str) -> None:
     loaded = load(tmp_path, flags={"telegram.allowed": text}, environ={}, user_folder=tmp_path)
     assert loaded.get("telegram.allowed") == (42, 43)
 
 
-def test_an_unknown_section_is_told_with_those_that_there_are(tmp_path: Path) -> None:
+def test_an_unknown_section_is_an_error_with_the_known_ones(tmp_path: Path) -> None:
     with pytest.raises(BadConfig, match=r"there is no key foo\.bar; allowed are model, base_url"):
         load(tmp_path, flags={"foo.bar": "1"}, environ={}, user_folder=tmp_path)

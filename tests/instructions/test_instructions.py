@@ -1,4 +1,4 @@
-"""AGENTS.md: which files count, how they are cut, and that each stands in the request exactly once."""
+"""Instruction files: which files count, size limits, trust, and each file once per request."""
 
 from __future__ import annotations
 
@@ -34,23 +34,23 @@ from foveal.core.log import (
 from foveal.core.tokens import Estimate
 from foveal.errors import BadSetting
 from foveal.instructions import (
-    WITHDRAWN,
+    WITHDRAWN_PREFIX,
     InstructionFile,
     InstructionFiles,
     InstructionRules,
-    fit,
-    folders,
+    fit_files,
+    folders_between,
     instruction_set,
     paths_in,
 )
-from foveal.project import Trust, UnusableFile, find_root, read
+from foveal.project import Trust, UnusableFile, find_root, read_text_file
 from foveal.sessions import Session
 from foveal.stores import MemoryStore
 from support.legality import check_anthropic, check_chat
 
 
-class Place:
-    """A home and a project on a real disk."""
+class ProjectFolders:
+    """A user folder and a project on disk."""
 
     def __init__(self, folder: Path) -> None:
         self.user = folder / "home" / "foveal"
@@ -58,7 +58,7 @@ class Place:
         self.user.mkdir(parents=True)
         (self.root / ".git").mkdir(parents=True)
         self.trust = Trust(folder / "state" / "trust.json")
-        self.trust.trust(self.root, yes=True)
+        self.trust.set_trusted(self.root, trusted=True)
 
     def write(self, name: str, text: str | bytes) -> Path:
         path = self.root / name
@@ -73,29 +73,29 @@ class Place:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place(tmp_path.resolve())
+def folders(tmp_path: Path) -> ProjectFolders:
+    return ProjectFolders(tmp_path.resolve())
 
 
-class Talk:
-    """A log that grows as a session's does, without a session."""
+class GrowingLog:
+    """A log to which facts are appended as in a session."""
 
     def __init__(self, files: InstructionFiles) -> None:
         self.files = files
-        self.log: list[Event] = []
+        self.events: list[Event] = []
 
     def add(self, *facts: AnyFact) -> list[Event]:
-        events = [Event(len(self.log) + i, fact) for i, fact in enumerate(facts)]
-        self.log += events
+        events = [Event(len(self.events) + i, fact) for i, fact in enumerate(facts)]
+        self.events += events
         return events
 
     def turn(self) -> list[AnyFact]:
-        facts = list(self.files.look(self.log))
+        facts = list(self.files.refresh_blocking(self.events))
         self.add(*facts, UserSaid(content="go on"))
         return facts
 
     def touch(self, *paths: str) -> list[AnyFact]:
-        facts = list(self.files.for_paths(paths, self.log))
+        facts = list(self.files.touched_blocking(paths, self.events))
         self.add(*facts)
         return facts
 
@@ -108,55 +108,55 @@ def sources(facts: Sequence[AnyFact], root: Path) -> list[str]:
     return [os.path.relpath(fact.source, root) for fact in instructed(facts)]
 
 
-def looked(files: InstructionFiles) -> list[str]:
-    """The texts of the files, as the model sees them, without their headings."""
-    return [text_of(fact.content).split("\n\n", 1)[-1] for fact in instructed(files.look([]))]
+def shown_texts(files: InstructionFiles) -> list[str]:
+    """Return the texts of the files as the model sees them, without headings."""
+    return [text_of(fact.content).split("\n\n", 1)[-1] for fact in instructed(files.refresh_blocking([]))]
 
 
-def noted(files: InstructionFiles) -> str:
-    files.look([])
+def notes_of(files: InstructionFiles) -> str:
+    files.refresh_blocking([])
     return "\n".join(files.notes)
 
 
-# ── which files ──────────────────────────────────────────────────────────────────────────────────────────
+# ── Which files ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_without_any_file_there_is_nothing_to_say(place: Place) -> None:
-    files = place.files()
-    assert files.look([]) == ()
+def test_without_files_there_are_no_facts(folders: ProjectFolders) -> None:
+    files = folders.files()
+    assert files.refresh_blocking([]) == ()
     assert (files.shown, files.notes) == ((), ())
 
 
-def test_the_users_file_comes_first_then_the_root_then_each_folder_down_to_the_working_directory(
-    place: Place,
+def test_the_order_is_user_root_then_folders_down_to_the_cwd(
+    folders: ProjectFolders,
 ) -> None:
-    (place.user / "AGENTS.md").write_text("mine")
-    place.write("AGENTS.md", "root")
-    place.write("a/AGENTS.md", "a")
-    place.write("a/b/c/AGENTS.md", "c")
-    place.write("a/other/AGENTS.md", "other")
-    place.write("a/b/c/d/AGENTS.md", "below")
-    assert looked(place.files("a/b/c")) == ["mine", "root", "a", "c"]
+    (folders.user / "AGENTS.md").write_text("mine")
+    folders.write("AGENTS.md", "root")
+    folders.write("a/AGENTS.md", "a")
+    folders.write("a/b/c/AGENTS.md", "c")
+    folders.write("a/other/AGENTS.md", "other")
+    folders.write("a/b/c/d/AGENTS.md", "below")
+    assert shown_texts(folders.files("a/b/c")) == ["mine", "root", "a", "c"]
 
 
-def test_the_override_goes_before_the_standard_name_and_that_before_a_fallback(place: Place) -> None:
-    place.write("AGENTS.md", "standard")
-    place.write("AGENTS.override.md", "override")
-    place.write("a/AGENTS.md", "standard a")
-    place.write("a/CLAUDE.md", "fallback a")
-    place.write("a/b/CLAUDE.md", "fallback b")
-    assert looked(place.files("a/b")) == ["override", "standard a"]
-    assert looked(place.files("a/b", fallback_names=("CLAUDE.md",))) == [
+def test_the_override_precedes_agents_md_and_that_a_fallback(folders: ProjectFolders) -> None:
+    folders.write("AGENTS.md", "standard")
+    folders.write("AGENTS.override.md", "override")
+    folders.write("a/AGENTS.md", "standard a")
+    folders.write("a/CLAUDE.md", "fallback a")
+    folders.write("a/b/CLAUDE.md", "fallback b")
+    assert shown_texts(folders.files("a/b")) == ["override", "standard a"]
+    assert shown_texts(folders.files("a/b", fallback_names=("CLAUDE.md",))) == [
         "override",
         "standard a",
         "fallback b",
     ]
 
 
-def test_nothing_above_the_root_is_read(place: Place) -> None:
-    (place.root.parent / "AGENTS.md").write_text("above")
-    place.write("AGENTS.md", "root")
-    assert looked(place.files("a")) == ["root"]
+def test_nothing_above_the_root_is_read(folders: ProjectFolders) -> None:
+    (folders.root.parent / "AGENTS.md").write_text("above")
+    folders.write("AGENTS.md", "root")
+    assert shown_texts(folders.files("a")) == ["root"]
 
 
 @pytest.mark.parametrize("marker", [".git", ".hg", "pyproject.toml", "package.json", "go.mod"])
@@ -166,24 +166,24 @@ def test_each_marker_makes_a_root(tmp_path: Path, marker: str) -> None:
     assert find_root(tmp_path / "p" / "a" / "b", InstructionRules().root_markers) == tmp_path.resolve() / "p"
 
 
-def test_a_package_inside_a_repository_is_not_its_root(place: Place) -> None:
-    place.write("packages/one/package.json", "{}")
-    assert place.files("packages/one/src").root == place.root
+def test_a_package_inside_a_repository_is_not_its_root(folders: ProjectFolders) -> None:
+    folders.write("packages/one/package.json", "{}")
+    assert folders.files("packages/one/src").root == folders.root
 
 
-def test_markers_can_be_chosen_and_without_markers_the_working_directory_is_the_root(place: Place) -> None:
-    place.write("AGENTS.md", "root")
-    place.write("a/here.txt", "")
-    place.write("a/AGENTS.md", "a")
-    place.write("a/b/AGENTS.md", "b")
-    assert place.files("a/b", root_markers=("here.txt",)).root == place.root / "a"
-    files = place.files("a/b", root_markers=())
-    place.trust.trust(files.root, yes=True)
-    assert files.root == place.root / "a" / "b"
-    assert looked(files) == ["b"]
+def test_without_markers_the_working_directory_is_the_root(folders: ProjectFolders) -> None:
+    folders.write("AGENTS.md", "root")
+    folders.write("a/here.txt", "")
+    folders.write("a/AGENTS.md", "a")
+    folders.write("a/b/AGENTS.md", "b")
+    assert folders.files("a/b", root_markers=("here.txt",)).root == folders.root / "a"
+    files = folders.files("a/b", root_markers=())
+    folders.trust.set_trusted(files.root, trusted=True)
+    assert files.root == folders.root / "a" / "b"
+    assert shown_texts(files) == ["b"]
 
 
-def test_a_home_folder_is_not_the_root_of_what_lies_in_it(
+def test_a_home_folder_is_not_the_root_of_folders_in_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     home = tmp_path.resolve()
@@ -194,45 +194,45 @@ def test_a_home_folder_is_not_the_root_of_what_lies_in_it(
     assert find_root(home, (".git",)) == home
 
 
-def test_a_working_directory_that_is_a_link_counts_as_what_it_leads_to(place: Place) -> None:
-    place.write("AGENTS.md", "root")
-    place.write("deep/down/AGENTS.md", "down")
-    link = place.root.parent / "link"
-    link.symlink_to(place.root / "deep" / "down")
-    files = InstructionFiles(link, user_folder=place.user, trust=place.trust)
-    assert files.root == place.root
-    assert looked(files) == ["root", "down"]
+def test_a_link_as_working_directory_is_resolved(folders: ProjectFolders) -> None:
+    folders.write("AGENTS.md", "root")
+    folders.write("deep/down/AGENTS.md", "down")
+    link = folders.root.parent / "link"
+    link.symlink_to(folders.root / "deep" / "down")
+    files = InstructionFiles(link, user_folder=folders.user, trust=folders.trust)
+    assert files.root == folders.root
+    assert shown_texts(files) == ["root", "down"]
 
 
-def test_folders_can_be_ignored(place: Place) -> None:
-    place.write("AGENTS.md", "root")
-    place.write("vendor/lib/AGENTS.md", "vendored")
-    place.write("src/AGENTS.md", "src")
-    assert looked(place.files("vendor/lib", ignore=("vendor",))) == ["root"]
-    assert looked(place.files("vendor/lib", ignore=("vendor/*",))) == ["root"]
-    assert looked(place.files("src", ignore=("vendor/",))) == ["root", "src"]
+def test_folders_can_be_ignored(folders: ProjectFolders) -> None:
+    folders.write("AGENTS.md", "root")
+    folders.write("vendor/lib/AGENTS.md", "vendored")
+    folders.write("src/AGENTS.md", "src")
+    assert shown_texts(folders.files("vendor/lib", ignore=("vendor",))) == ["root"]
+    assert shown_texts(folders.files("vendor/lib", ignore=("vendor/*",))) == ["root"]
+    assert shown_texts(folders.files("src", ignore=("vendor/",))) == ["root", "src"]
 
 
-def test_an_import_in_a_file_is_text_and_never_followed(place: Place) -> None:
-    (place.root.parent / "secret.md").write_text("secret")
-    place.write("AGENTS.md", "@../secret.md\n@secret.md\n")
-    assert looked(place.files()) == ["@../secret.md\n@secret.md\n"]
+def test_an_import_in_a_file_is_not_followed(folders: ProjectFolders) -> None:
+    (folders.root.parent / "secret.md").write_text("secret")
+    folders.write("AGENTS.md", "@../secret.md\n@secret.md\n")
+    assert shown_texts(folders.files()) == ["@../secret.md\n@secret.md\n"]
 
 
-def test_a_file_with_two_names_is_shown_once(place: Place) -> None:
-    place.write("AGENTS.md", "root")
-    (place.root / "a").mkdir()
-    os.link(place.root / "AGENTS.md", place.root / "a" / "AGENTS.md")
-    (place.root / "a" / "b").mkdir()
-    (place.root / "a" / "b" / "AGENTS.md").symlink_to("../../AGENTS.md")
-    files = place.files("a/b")
-    assert looked(files) == ["root"]
+def test_a_file_with_two_names_is_shown_once(folders: ProjectFolders) -> None:
+    folders.write("AGENTS.md", "root")
+    (folders.root / "a").mkdir()
+    os.link(folders.root / "AGENTS.md", folders.root / "a" / "AGENTS.md")
+    (folders.root / "a" / "b").mkdir()
+    (folders.root / "a" / "b" / "AGENTS.md").symlink_to("../../AGENTS.md")
+    files = folders.files("a/b")
+    assert shown_texts(files) == ["root"]
     assert [note.split(" is ", 1)[1] for note in files.notes] == [
-        f"left out: it is the same file as {place.root}/AGENTS.md"
+        f"left out: it is the same file as {folders.root}/AGENTS.md"
     ] * 2
 
 
-def test_names_of_fallbacks_have_no_folder() -> None:
+def test_fallback_names_have_no_folder() -> None:
     with pytest.raises(BadSetting, match="fallback_names"):
         InstructionRules(fallback_names=("../../etc/passwd",))
 
@@ -241,87 +241,85 @@ def test_names_of_fallbacks_have_no_folder() -> None:
     st.lists(st.sampled_from(["a", "b", "c.d"]), max_size=5),
     st.lists(st.sampled_from(["a", "x"]), max_size=5),
 )
-def test_the_folders_on_the_way_down_begin_at_the_root_and_grow_by_one_name(
-    up: list[str], down: list[str]
-) -> None:
+def test_the_folders_start_at_the_root_and_grow_by_one_name(up: list[str], down: list[str]) -> None:
     root = "/" + "/".join(up)
-    way = folders(root, "/".join([root.rstrip("/"), *down]) or "/")
+    way = folders_between(root, "/".join([root.rstrip("/"), *down]) or "/")
     assert len(way) == len(down) + 1
     assert way[0] == root
     assert [name.rsplit("/", 1)[-1] for name in way[1:]] == down
-    assert folders(f"{root.rstrip('/')}/q", root) == ()
-    assert folders(f"{root.rstrip('/')}/q", f"{root.rstrip('/')}/qq") == ()
+    assert folders_between(f"{root.rstrip('/')}/q", root) == ()
+    assert folders_between(f"{root.rstrip('/')}/q", f"{root.rstrip('/')}/qq") == ()
 
 
-# ── files that are none ──────────────────────────────────────────────────────────────────────────────────
+# ── Unusable files ──────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("text", ["", " \n\t\n", "\n"])
-def test_a_file_with_nothing_in_it_is_left_out_and_the_next_name_counts(place: Place, text: str) -> None:
-    place.write("AGENTS.override.md", text)
-    place.write("AGENTS.md", "standard")
-    files = place.files()
-    assert looked(files) == ["standard"]
-    assert files.notes == (f"{place.root}/AGENTS.override.md is left out: it is empty",)
+def test_an_empty_file_is_left_out_and_the_next_name_counts(folders: ProjectFolders, text: str) -> None:
+    folders.write("AGENTS.override.md", text)
+    folders.write("AGENTS.md", "standard")
+    files = folders.files()
+    assert shown_texts(files) == ["standard"]
+    assert files.notes == (f"{folders.root}/AGENTS.override.md is left out: it is empty",)
 
 
-def test_a_folder_of_that_name_is_left_out(place: Place) -> None:
-    (place.root / "AGENTS.md").mkdir()
-    assert noted(place.files()) == f"{place.root}/AGENTS.md is left out: it is a folder"
+def test_a_folder_named_agents_md_is_left_out(folders: ProjectFolders) -> None:
+    (folders.root / "AGENTS.md").mkdir()
+    assert notes_of(folders.files()) == f"{folders.root}/AGENTS.md is left out: it is a folder"
 
 
-def test_a_pipe_is_not_opened_and_nothing_waits_for_it(place: Place) -> None:
-    os.mkfifo(place.root / "AGENTS.md")
-    assert noted(place.files()) == f"{place.root}/AGENTS.md is left out: it is a pipe"
+def test_a_pipe_is_not_opened_and_does_not_block(folders: ProjectFolders) -> None:
+    os.mkfifo(folders.root / "AGENTS.md")
+    assert notes_of(folders.files()) == f"{folders.root}/AGENTS.md is left out: it is a pipe"
 
 
-def test_a_device_is_not_opened(place: Place) -> None:
-    (place.user / "AGENTS.md").symlink_to("/dev/zero")
-    assert noted(place.files()) == f"{place.user}/AGENTS.md is left out: it is a device"
+def test_a_device_is_not_opened(folders: ProjectFolders) -> None:
+    (folders.user / "AGENTS.md").symlink_to("/dev/zero")
+    assert notes_of(folders.files()) == f"{folders.user}/AGENTS.md is left out: it is a device"
 
 
 def test_a_socket_is_not_opened() -> None:
     with tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX) as server:
         server.bind(f"{folder}/AGENTS.md")
         with pytest.raises(UnusableFile, match="it is a socket"):
-            read(Path(folder) / "AGENTS.md", most=10)
+            read_text_file(Path(folder) / "AGENTS.md", max_bytes=10)
 
 
-def test_a_link_that_leads_out_of_the_project_is_left_out(place: Place) -> None:
-    (place.root.parent / "secret.md").write_text("secret")
-    (place.root / "AGENTS.md").symlink_to("../secret.md")
-    place.write("a/x", "")
-    (place.root / "a" / "AGENTS.md").symlink_to(place.user / "AGENTS.md")
-    (place.user / "AGENTS.md").write_text("mine")
-    files = place.files("a")
-    assert looked(files) == ["mine"]
+def test_a_link_out_of_the_project_is_left_out(folders: ProjectFolders) -> None:
+    (folders.root.parent / "secret.md").write_text("secret")
+    (folders.root / "AGENTS.md").symlink_to("../secret.md")
+    folders.write("a/x", "")
+    (folders.root / "a" / "AGENTS.md").symlink_to(folders.user / "AGENTS.md")
+    (folders.user / "AGENTS.md").write_text("mine")
+    files = folders.files("a")
+    assert shown_texts(files) == ["mine"]
     assert len([note for note in files.notes if note.endswith("a link that leads out of the project")]) == 2
 
 
-def test_a_link_inside_the_project_and_any_link_of_the_user_are_followed(place: Place) -> None:
-    place.write("docs/agents.md", "root")
-    (place.root / "AGENTS.md").symlink_to("docs/agents.md")
-    dotfiles = place.root.parent / "dotfiles.md"
+def test_links_inside_the_project_and_of_the_user_are_followed(folders: ProjectFolders) -> None:
+    folders.write("docs/agents.md", "root")
+    (folders.root / "AGENTS.md").symlink_to("docs/agents.md")
+    dotfiles = folders.root.parent / "dotfiles.md"
     dotfiles.write_text("mine")
-    (place.user / "AGENTS.md").symlink_to(dotfiles)
-    assert looked(place.files()) == ["mine", "root"]
+    (folders.user / "AGENTS.md").symlink_to(dotfiles)
+    assert shown_texts(folders.files()) == ["mine", "root"]
 
 
-def test_a_loop_of_links_and_one_that_leads_to_nothing_are_left_out(place: Place) -> None:
-    (place.root / "AGENTS.override.md").symlink_to("AGENTS.override.md")
-    (place.root / "AGENTS.md").symlink_to("nowhere.md")
-    files = place.files()
-    assert looked(files) == []
+def test_link_loops_and_broken_links_are_left_out(folders: ProjectFolders) -> None:
+    (folders.root / "AGENTS.override.md").symlink_to("AGENTS.override.md")
+    (folders.root / "AGENTS.md").symlink_to("nowhere.md")
+    files = folders.files()
+    assert shown_texts(files) == []
     assert "AGENTS.override.md is left out: it cannot be read (Too many levels" in files.notes[0]
     assert files.notes[1].endswith(
         "AGENTS.md is left out: it leads to nothing, or vanished while it was read"
     )
 
 
-def test_a_file_that_vanishes_after_it_was_found_is_left_out(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+def test_a_file_deleted_after_it_was_found_is_left_out(
+    folders: ProjectFolders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = place.write("AGENTS.md", "root")
+    path = folders.write("AGENTS.md", "root")
     real = os.path.realpath
 
     def vanish(name: Any, *, strict: bool = False) -> Any:
@@ -329,9 +327,9 @@ def test_a_file_that_vanishes_after_it_was_found_is_left_out(
             path.unlink()
         return real(name)
 
-    files = place.files()
+    files = folders.files()
     monkeypatch.setattr(os.path, "realpath", vanish)
-    assert files.look([]) == (
+    assert files.refresh_blocking([]) == (
         Noted(
             text=f"{path} is left out: it leads to nothing, or vanished while it was read",
             topic="instructions",
@@ -339,11 +337,11 @@ def test_a_file_that_vanishes_after_it_was_found_is_left_out(
     )
 
 
-def test_a_file_of_a_gigabyte_is_read_only_in_part(place: Place) -> None:
-    path = place.write("AGENTS.md", "rule one\n" * 200_000)
+def test_a_file_of_a_gigabyte_is_read_only_in_part(folders: ProjectFolders) -> None:
+    path = folders.write("AGENTS.md", "rule one\n" * 200_000)
     os.truncate(path, 10**9)
-    files = place.files(max_bytes=1_000)
-    [text] = looked(files)
+    files = folders.files(max_bytes=1_000)
+    [text] = shown_texts(files)
     assert len(text) < 1_000
     assert text.startswith("rule one\n")
     assert re.search(
@@ -352,54 +350,54 @@ def test_a_file_of_a_gigabyte_is_read_only_in_part(place: Place) -> None:
     assert "or more lines are shown" in files.notes[0]
 
 
-def test_a_gigabyte_in_one_line_is_only_named(place: Place) -> None:
-    path = place.write("AGENTS.md", "x")
+def test_a_gigabyte_in_one_line_gives_only_a_notice(folders: ProjectFolders) -> None:
+    path = folders.write("AGENTS.md", "x")
     with path.open("r+b") as file:
         file.write(b"x" * (1 << 20) + b"y")
         file.truncate(10**9)
-    files = place.files()
-    [fact] = instructed(files.look([]))
+    files = folders.files()
+    [fact] = instructed(files.refresh_blocking([]))
     assert fact.content == (
         f"[foveal: more than 0 lines of {path} are not shown; read the file for the rest]"
     )
 
 
-def test_bytes_that_are_not_utf_8_are_replaced_and_that_is_said(place: Place) -> None:
-    place.write("AGENTS.md", b"caf\xe9 rule")
-    files = place.files()
-    assert looked(files) == ["caf\ufffd rule"]
+def test_bytes_that_are_not_utf_8_are_replaced_and_noted(folders: ProjectFolders) -> None:
+    folders.write("AGENTS.md", b"caf\xe9 rule")
+    files = folders.files()
+    assert shown_texts(files) == ["caf\ufffd rule"]
     assert "is not UTF-8 throughout" in files.notes[0]
 
 
-def test_a_binary_file_is_left_out(place: Place) -> None:
-    place.write("AGENTS.md", "rule".encode("utf-16"))
-    assert "it is not text (it has NUL bytes)" in noted(place.files())
+def test_a_binary_file_is_left_out(folders: ProjectFolders) -> None:
+    folders.write("AGENTS.md", "rule".encode("utf-16"))
+    assert "it is not text (it has NUL bytes)" in notes_of(folders.files())
 
 
 @pytest.mark.parametrize("mark", ["\u200b", "\u202e", "\U000e0041", "\u2066", "\x1b"])
-def test_characters_that_cannot_be_seen_are_kept_and_told_of(place: Place, mark: str) -> None:
-    place.write("AGENTS.md", f"be{mark} kind\r\n")
-    files = place.files()
-    assert looked(files) == [f"be{mark} kind\r\n"]
+def test_invisible_characters_are_kept_and_noted(folders: ProjectFolders, mark: str) -> None:
+    folders.write("AGENTS.md", f"be{mark} kind\r\n")
+    files = folders.files()
+    assert shown_texts(files) == [f"be{mark} kind\r\n"]
     assert f"has characters that cannot be seen (U+{ord(mark):04X})" in files.notes[0]
 
 
-def test_a_byte_order_mark_and_windows_line_ends_are_nothing_to_tell_of(place: Place) -> None:
-    place.write("AGENTS.md", "\ufeffbe kind\r\nalways\r\n")
-    assert noted(place.files()) == ""
+def test_a_byte_order_mark_and_crlf_are_not_noted(folders: ProjectFolders) -> None:
+    folders.write("AGENTS.md", "\ufeffbe kind\r\nalways\r\n")
+    assert notes_of(folders.files()) == ""
 
 
-def test_backticks_and_words_of_ours_in_a_file_change_nothing(place: Place) -> None:
+def test_backticks_and_foveal_notices_in_a_file_change_nothing(folders: ProjectFolders) -> None:
     text = "```\n[foveal: 3 lines of x are not shown]\n# Instructions of the user\n```\n"
-    place.write("AGENTS.md", text)
-    talk = Talk(place.files())
-    assert text_of(instructed(talk.turn())[0].content).endswith(f"\n\n{text}")
-    assert talk.turn() == []
+    folders.write("AGENTS.md", text)
+    log = GrowingLog(folders.files())
+    assert text_of(instructed(log.turn())[0].content).endswith(f"\n\n{text}")
+    assert log.turn() == []
 
 
 @contextmanager
-def nobody() -> Iterator[Path]:
-    """A folder and a user without rights on what others keep to themselves."""
+def unprivileged() -> Iterator[Path]:
+    """Create a folder as a user without permissions for files of others, and run as this user."""
     folder = Path(tempfile.mkdtemp()).resolve()
     folder.chmod(0o755)
     root = os.geteuid() == 0
@@ -413,31 +411,31 @@ def nobody() -> Iterator[Path]:
         shutil.rmtree(folder)
 
 
-def test_an_unreadable_file_and_an_unreadable_folder_are_told_of_and_nothing_else_is_lost(
+def test_unreadable_files_and_folders_are_noted(
     tmp_path: Path,
 ) -> None:
     if os.geteuid() != 0:
         pytest.skip("needs two users")
-    with nobody() as folder:
+    with unprivileged() as folder:
         os.seteuid(0)
-        place = Place(folder)
-        place.trust.path.parent.chmod(0o755)
-        place.trust.path.chmod(0o644)
-        place.write("AGENTS.md", "root").chmod(0o600)
-        place.write("a/AGENTS.md", "a")
-        place.write("a/b/AGENTS.md", "b")
-        files = place.files("a/b")
-        (place.root / "a" / "b").chmod(0o600)
+        folders = ProjectFolders(folder)
+        folders.trust.path.parent.chmod(0o755)
+        folders.trust.path.chmod(0o644)
+        folders.write("AGENTS.md", "root").chmod(0o600)
+        folders.write("a/AGENTS.md", "a")
+        folders.write("a/b/AGENTS.md", "b")
+        files = folders.files("a/b")
+        (folders.root / "a" / "b").chmod(0o600)
         os.seteuid(65534)
-        assert looked(files) == ["a"]
-        assert [note.removeprefix(f"{place.root}/") for note in files.notes] == [
+        assert shown_texts(files) == ["a"]
+        assert [note.removeprefix(f"{folders.root}/") for note in files.notes] == [
             "AGENTS.md is left out: it cannot be read (Permission denied)",
             "a/b/AGENTS.override.md is left out: it cannot be read (Permission denied)",
             "a/b/AGENTS.md is left out: it cannot be read (Permission denied)",
         ]
 
 
-# ── the budget ───────────────────────────────────────────────────────────────────────────────────────────
+# ── Size limits ───────────────────────────────────────────────────────────────────────────────────────────
 
 TEXTS = st.lists(st.text(alphabet="ab é\U0001f600", max_size=30), max_size=30).map("\n".join)
 
@@ -447,21 +445,19 @@ def size(text: str) -> int:
 
 
 @given(st.lists(TEXTS, max_size=6), st.integers(0, 3_000))
-def test_what_is_shown_never_exceeds_the_budget_and_the_most_specific_file_is_kept_longest(
-    texts: list[str], room: int
-) -> None:
+def test_the_limit_holds_and_the_most_specific_file_is_cut_last(texts: list[str], room: int) -> None:
     files = [InstructionFile(f"/p/{number}/AGENTS.md", text) for number, text in enumerate(texts)]
-    shown = fit(files, room)
+    shown = fit_files(files, room)
     assert sum(size(one.content) for one in shown if one is not None) <= room
-    cut = [place for place, one in enumerate(shown) if one is None or not one.whole]
+    cut = [position for position, one in enumerate(shown) if one is None or not one.whole]
     for above in shown[: max(cut, default=0)]:
         assert above is None or above.lines == 0
 
 
 @given(TEXTS, st.integers(0, 1_500))
-def test_a_cut_is_at_a_line_end_counted_and_visible(text: str, room: int) -> None:
+def test_a_cut_is_at_a_line_end_with_a_counted_notice(text: str, room: int) -> None:
     file = InstructionFile("/p/AGENTS.md", text)
-    [one] = fit([file], room)
+    [one] = fit_files([file], room)
     if one is None:
         assert room < size("[foveal: 30 lines of /p/AGENTS.md are not shown; read the file for the rest]")
     elif one.whole:
@@ -481,270 +477,272 @@ def test_a_cut_is_at_a_line_end_counted_and_visible(text: str, room: int) -> Non
 @given(TEXTS, st.integers(0, 1_000), st.integers(0, 1_000))
 def test_more_room_never_shows_less(text: str, one: int, more: int) -> None:
     small, large = (
-        fit([InstructionFile("/p/AGENTS.md", text)], one)[0],
-        fit([InstructionFile("/p/AGENTS.md", text)], one + more)[0],
+        fit_files([InstructionFile("/p/AGENTS.md", text)], one)[0],
+        fit_files([InstructionFile("/p/AGENTS.md", text)], one + more)[0],
     )
     assert small is None or (large is not None and small.lines <= large.lines)
 
 
-def test_files_that_have_no_room_are_still_named(place: Place) -> None:
-    place.write("AGENTS.md", "root\n" * 1_000)
-    place.write("a/AGENTS.md", "a\n" * 5_000)
-    root, folder = looked(place.files("a", max_bytes=1_000))
+def test_files_without_room_still_get_a_notice(folders: ProjectFolders) -> None:
+    folders.write("AGENTS.md", "root\n" * 1_000)
+    folders.write("a/AGENTS.md", "a\n" * 5_000)
+    root, folder = shown_texts(folders.files("a", max_bytes=1_000))
     assert (
-        root == f"[foveal: 1,000 lines of {place.root}/AGENTS.md are not shown; read the file for the rest]"
+        root == f"[foveal: 1,000 lines of {folders.root}/AGENTS.md are not shown; read the file for the rest]"
     )
     assert folder.startswith("a\na\n")
 
 
-def test_32_kib_are_shared_by_all_files(place: Place) -> None:
-    place.write("AGENTS.md", "r" * 99 + "\n" + ("r" * 99 + "\n") * 200)
-    place.write("a/AGENTS.md", ("a" * 99 + "\n") * 200)
-    files = place.files("a")
-    contents = [text_of(fact.content) for fact in instructed(files.look([]))]
+def test_32_kib_are_shared_by_all_files(folders: ProjectFolders) -> None:
+    folders.write("AGENTS.md", "r" * 99 + "\n" + ("r" * 99 + "\n") * 200)
+    folders.write("a/AGENTS.md", ("a" * 99 + "\n") * 200)
+    files = folders.files("a")
+    contents = [text_of(fact.content) for fact in instructed(files.refresh_blocking([]))]
     assert 32_000 < sum(map(size, contents)) <= 32 * 1024
     assert [one.whole for one in files.shown] == [False, True]
     assert [one.tokens(Estimate()) for one in files.shown] == Estimate().count_all(contents)
 
 
-def test_a_budget_of_zero_reads_nothing(place: Place) -> None:
-    os.mkfifo(place.write("AGENTS.md", "root").with_name("AGENTS.override.md"))
-    (place.user / "AGENTS.md").write_text("mine")
-    assert place.files(max_bytes=0).look([]) == ()
+def test_a_budget_of_zero_reads_nothing(folders: ProjectFolders) -> None:
+    os.mkfifo(folders.write("AGENTS.md", "root").with_name("AGENTS.override.md"))
+    (folders.user / "AGENTS.md").write_text("mine")
+    assert folders.files(max_bytes=0).refresh_blocking([]) == ()
 
 
-def test_preferences_of_the_user_and_of_the_project_come_last_and_have_a_budget_of_their_own(
-    place: Place,
+def test_preferences_come_last_and_have_a_limit_of_their_own(
+    folders: ProjectFolders,
 ) -> None:
-    (place.user / "preferences.md").write_text("short answers\n")
-    place.write(".foveal/preferences.md", "tabs\n" * 2_000)
-    place.write("AGENTS.md", "root")
-    files = place.files()
-    root, mine, ours = looked(files)
-    assert (root, mine[:9], ours[:5]) == ("root", "[foveal: ", "tabs\n")
+    (folders.user / "preferences.md").write_text("short answers\n")
+    folders.write(".foveal/preferences.md", "tabs\n" * 2_000)
+    folders.write("AGENTS.md", "root")
+    files = folders.files()
+    root, user, project = shown_texts(files)
+    assert (root, user[:9], project[:5]) == ("root", "[foveal: ", "tabs\n")
     assert sum(size(one.content) for one in files.shown[1:]) <= 4_096
-    assert looked(place.files(preferences_max_bytes=0)) == ["root"]
+    assert shown_texts(folders.files(preferences_max_bytes=0)) == ["root"]
 
 
-# ── trust ────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Trust ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_nothing_of_an_untrusted_project_is_read_and_the_question_is_asked_once(place: Place) -> None:
-    place.trust.forget(place.root)
-    place.write("AGENTS.md", "root")
-    place.write("a/AGENTS.md", "a")
-    place.write(".foveal/preferences.md", "tabs")
-    (place.user / "AGENTS.md").write_text("mine")
-    files = place.files()
-    assert files.asks
-    assert looked(files) == ["mine"]
-    assert files.notes == (f"{place.root} is not trusted yet: its instructions are not read",)
-    assert files.for_paths(["a/x.py"]) == ()
-    place.trust.trust(place.root, yes=False)
-    assert not files.asks
-    assert looked(files) == ["mine"]
+def test_an_untrusted_project_is_not_read_and_asked_about_once(folders: ProjectFolders) -> None:
+    folders.trust.forget(folders.root)
+    folders.write("AGENTS.md", "root")
+    folders.write("a/AGENTS.md", "a")
+    folders.write(".foveal/preferences.md", "tabs")
+    (folders.user / "AGENTS.md").write_text("mine")
+    files = folders.files()
+    assert files.needs_trust_answer
+    assert shown_texts(files) == ["mine"]
+    assert files.notes == (f"{folders.root} is not trusted yet: its instructions are not read",)
+    assert files.touched_blocking(["a/x.py"]) == ()
+    folders.trust.set_trusted(folders.root, trusted=False)
+    assert not files.needs_trust_answer
+    assert shown_texts(files) == ["mine"]
     assert files.notes == ()
 
 
-def test_a_project_without_instructions_is_not_asked_about(place: Place) -> None:
-    place.trust.forget(place.root)
-    assert not place.files().asks
+def test_a_project_without_instructions_is_not_asked_about(folders: ProjectFolders) -> None:
+    folders.trust.forget(folders.root)
+    assert not folders.files().needs_trust_answer
 
 
-def test_a_change_of_trust_reloads(place: Place) -> None:
-    place.trust.trust(place.root, yes=False)
-    place.write("AGENTS.md", "root")
-    talk = Talk(place.files())
-    assert talk.turn() == []
-    place.trust.trust(place.root, yes=True)
-    assert sources(talk.turn(), place.root) == ["AGENTS.md"]
-    place.trust.trust(place.root, yes=False)
-    [withdrawn] = instructed(talk.turn())
+def test_a_change_of_trust_reads_the_files_again(folders: ProjectFolders) -> None:
+    folders.trust.set_trusted(folders.root, trusted=False)
+    folders.write("AGENTS.md", "root")
+    log = GrowingLog(folders.files())
+    assert log.turn() == []
+    folders.trust.set_trusted(folders.root, trusted=True)
+    assert sources(log.turn(), folders.root) == ["AGENTS.md"]
+    folders.trust.set_trusted(folders.root, trusted=False)
+    [withdrawn] = instructed(log.turn())
     assert withdrawn.content == (
-        f"{WITHDRAWN}{place.root}/AGENTS.md is not read, because its project is not trusted]"
+        f"{WITHDRAWN_PREFIX}{folders.root}/AGENTS.md is not read, because its project is not trusted]"
     )
-    assert talk.turn() == []
+    assert log.turn() == []
 
 
-def test_trust_is_remembered_by_the_path_that_links_lead_to_and_by_no_other(place: Place) -> None:
-    link = place.root.parent / "link"
-    link.symlink_to(place.root)
-    again = Trust(place.trust.path)
-    assert again.trusted(link) is True
-    assert again.trusted(place.root.parent) is None
-    assert again.trusted(place.root / "a") is None
-    again.trust(link, yes=False)
-    assert place.trust.trusted(place.root) is False
-    assert os.stat(place.trust.path).st_mode & 0o077 == 0
+def test_trust_is_stored_by_the_resolved_path(folders: ProjectFolders) -> None:
+    link = folders.root.parent / "link"
+    link.symlink_to(folders.root)
+    again = Trust(folders.trust.path)
+    assert again.is_trusted(link) is True
+    assert again.is_trusted(folders.root.parent) is None
+    assert again.is_trusted(folders.root / "a") is None
+    again.set_trusted(link, trusted=False)
+    assert folders.trust.is_trusted(folders.root) is False
+    assert os.stat(folders.trust.path).st_mode & 0o077 == 0
 
 
 @pytest.mark.parametrize("text", ["", "no json", '{"projects": 3}', '{"projects": {"/": "yes"}}'])
-def test_a_file_of_trust_that_makes_no_sense_trusts_nobody(tmp_path: Path, text: str) -> None:
+def test_an_invalid_trust_file_trusts_no_project(tmp_path: Path, text: str) -> None:
     path = tmp_path / "trust.json"
     path.write_text(text)
-    assert Trust(path).trusted(Path("/")) is None
-    Trust(path).trust(tmp_path, yes=True)
-    assert Trust(path).trusted(tmp_path) is True
+    assert Trust(path).is_trusted(Path("/")) is None
+    Trust(path).set_trusted(tmp_path, trusted=True)
+    assert Trust(path).is_trusted(tmp_path) is True
 
 
-# ── changes while a session lives ────────────────────────────────────────────────────────────────────────
+# ── Changes during a session ────────────────────────────────────────────────────────────────────────
 
 
-def test_nothing_is_said_twice(place: Place) -> None:
-    place.write("AGENTS.md", "root\x1b")
-    talk = Talk(place.files())
-    assert len(talk.turn()) == 2  # the file, and a note about what is odd in it
-    assert talk.turn() == []
-    assert place.files().look(talk.log) == ()  # nor in the next process
+def test_facts_and_notes_are_returned_once(folders: ProjectFolders) -> None:
+    folders.write("AGENTS.md", "root\x1b")
+    log = GrowingLog(folders.files())
+    assert len(log.turn()) == 2  # the file, and a note about its invisible character
+    assert log.turn() == []
+    assert folders.files().refresh_blocking(log.events) == ()  # nor in the next process
 
 
-def test_a_changed_file_replaces_its_older_version_in_its_place(place: Place) -> None:
-    place.write("AGENTS.md", "one")
-    talk = Talk(place.files())
-    talk.turn()
-    place.write("AGENTS.md", "two")
-    [second] = instructed(talk.turn())
-    assert (second.replaces, second.source) == (0, f"{place.root}/AGENTS.md")
-    place.write("AGENTS.md", "three")
-    [third] = instructed(talk.turn())
-    assert third.replaces == talk.log.index(Event(2, second))
+def test_a_changed_file_replaces_its_older_version_in_place(folders: ProjectFolders) -> None:
+    folders.write("AGENTS.md", "one")
+    log = GrowingLog(folders.files())
+    log.turn()
+    folders.write("AGENTS.md", "two")
+    [second] = instructed(log.turn())
+    assert (second.replaces, second.source) == (0, f"{folders.root}/AGENTS.md")
+    folders.write("AGENTS.md", "three")
+    [third] = instructed(log.turn())
+    assert third.replaces == log.events.index(Event(2, second))
 
 
-def test_an_override_that_appears_replaces_the_file_beside_it(place: Place) -> None:
-    place.write("AGENTS.md", "standard")
-    talk = Talk(place.files())
-    talk.turn()
-    override = place.write("AGENTS.override.md", "override")
-    [fact] = instructed(talk.turn())
+def test_a_new_override_replaces_the_file_beside_it(folders: ProjectFolders) -> None:
+    folders.write("AGENTS.md", "standard")
+    log = GrowingLog(folders.files())
+    log.turn()
+    override = folders.write("AGENTS.override.md", "override")
+    [fact] = instructed(log.turn())
     assert (fact.source, fact.replaces) == (str(override), 0)
     override.unlink()
-    [fact] = instructed(talk.turn())
-    assert (fact.source, fact.replaces) == (f"{place.root}/AGENTS.md", 2)
+    [fact] = instructed(log.turn())
+    assert (fact.source, fact.replaces) == (f"{folders.root}/AGENTS.md", 2)
 
 
-def test_a_deleted_file_is_announced_once_and_comes_back_in_its_place(place: Place) -> None:
-    path = place.write("AGENTS.md", "root")
-    talk = Talk(place.files())
-    talk.turn()
+def test_a_deleted_file_leaves_one_notice_and_returns_in_place(folders: ProjectFolders) -> None:
+    path = folders.write("AGENTS.md", "root")
+    log = GrowingLog(folders.files())
+    log.turn()
     path.unlink()
-    assert talk.turn() == [
-        Instructed(content=f"{WITHDRAWN}{path} was deleted]", source=str(path), replaces=0)
+    assert log.turn() == [
+        Instructed(content=f"{WITHDRAWN_PREFIX}{path} was deleted]", source=str(path), replaces=0)
     ]
-    assert talk.turn() == []
+    assert log.turn() == []
     path.write_text("again")
-    [fact] = instructed(talk.turn())
+    [fact] = instructed(log.turn())
     assert (text_of(fact.content).rpartition("\n")[2], fact.replaces) == ("again", 2)
 
 
-def test_a_file_that_appears_later_is_added_at_the_end(place: Place) -> None:
-    place.write("a/AGENTS.md", "a")
-    talk = Talk(place.files("a"))
-    talk.turn()
-    place.write("AGENTS.md", "root")
-    [fact] = instructed(talk.turn())
-    assert (fact.source, fact.replaces) == (f"{place.root}/AGENTS.md", None)
+def test_a_file_created_later_is_added_at_the_end(folders: ProjectFolders) -> None:
+    folders.write("a/AGENTS.md", "a")
+    log = GrowingLog(folders.files("a"))
+    log.turn()
+    folders.write("AGENTS.md", "root")
+    [fact] = instructed(log.turn())
+    assert (fact.source, fact.replaces) == (f"{folders.root}/AGENTS.md", None)
 
 
-def test_after_a_rewind_the_files_are_compared_with_what_is_shown_then(place: Place) -> None:
-    place.write("AGENTS.md", "one")
-    talk = Talk(place.files())
-    talk.turn()  # e0 and e1
-    place.write("AGENTS.md", "two")
-    talk.turn()  # e2 and e3
-    talk.add(Rewound(to=1))
-    [fact] = instructed(talk.turn())
+def test_after_a_rewind_the_files_are_compared_with_the_view(folders: ProjectFolders) -> None:
+    folders.write("AGENTS.md", "one")
+    log = GrowingLog(folders.files())
+    log.turn()  # e0 and e1
+    folders.write("AGENTS.md", "two")
+    log.turn()  # e2 and e3
+    log.add(Rewound(to=1))
+    [fact] = instructed(log.turn())
     assert fact.replaces == 0
-    talk.add(Rewound(to=-1))
-    [fact] = instructed(talk.turn())
+    log.add(Rewound(to=-1))
+    [fact] = instructed(log.turn())
     assert fact.replaces is None
 
 
-def test_files_that_two_processes_added_at_once_are_shown_once_in_the_end(place: Place) -> None:
-    place.write("AGENTS.md", "root")
-    talk = Talk(place.files())
-    talk.add(*place.files().look([]))
-    talk.add(*place.files().look([]))
-    [fact] = instructed(talk.turn())
-    assert (fact.replaces, text_of(fact.content)[: len(WITHDRAWN)]) == (0, WITHDRAWN)
-    assert talk.turn() == []
+def test_files_added_by_two_processes_are_shown_once(folders: ProjectFolders) -> None:
+    folders.write("AGENTS.md", "root")
+    log = GrowingLog(folders.files())
+    log.add(*folders.files().refresh_blocking([]))
+    log.add(*folders.files().refresh_blocking([]))
+    [fact] = instructed(log.turn())
+    assert (fact.replaces, text_of(fact.content)[: len(WITHDRAWN_PREFIX)]) == (0, WITHDRAWN_PREFIX)
+    assert log.turn() == []
 
 
-def test_a_session_that_goes_on_in_another_project_leaves_the_instructions_of_the_first(
-    place: Place, tmp_path: Path
+def test_a_session_continued_elsewhere_withdraws_old_instructions(
+    folders: ProjectFolders, tmp_path: Path
 ) -> None:
-    place.write("AGENTS.md", "first")
-    talk = Talk(place.files())
-    talk.turn()
-    other = Place(tmp_path.resolve() / "other")
+    folders.write("AGENTS.md", "first")
+    log = GrowingLog(folders.files())
+    log.turn()
+    other = ProjectFolders(tmp_path.resolve() / "other")
     other.write("AGENTS.md", "second")
-    talk.files = other.files()
-    added, withdrawn = instructed(talk.turn())
+    log.files = other.files()
+    added, withdrawn = instructed(log.turn())
     assert (added.source, added.replaces) == (f"{other.root}/AGENTS.md", None)
-    assert withdrawn.content == f"{WITHDRAWN}{place.root}/AGENTS.md is not used any more]"
+    assert withdrawn.content == f"{WITHDRAWN_PREFIX}{folders.root}/AGENTS.md is not used any more]"
 
 
-# ── files that are touched ───────────────────────────────────────────────────────────────────────────────
+# ── Touched files ───────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_file_in_another_folder_brings_the_instructions_of_that_folder_once(place: Place) -> None:
-    place.write("AGENTS.md", "root")
-    place.write("lib/AGENTS.md", "lib")
-    place.write("lib/deep/AGENTS.md", "deep")
-    talk = Talk(place.files("src"))
-    talk.turn()
-    assert sources(talk.touch("../lib/deep/x.py", "../lib/deep/y.py"), place.root) == [
+def test_a_touched_file_adds_the_instructions_of_its_folder_once(folders: ProjectFolders) -> None:
+    folders.write("AGENTS.md", "root")
+    folders.write("lib/AGENTS.md", "lib")
+    folders.write("lib/deep/AGENTS.md", "deep")
+    log = GrowingLog(folders.files("src"))
+    log.turn()
+    assert sources(log.touch("../lib/deep/x.py", "../lib/deep/y.py"), folders.root) == [
         "lib/AGENTS.md",
         "lib/deep/AGENTS.md",
     ]
-    assert talk.touch("../lib/deep/z.py") == []
-    assert talk.turn() == []
-    assert Talk(place.files("src")).files.look(talk.log) == ()  # the next process knows them too
-    assert talk.touch(str(place.root / "lib")) == []
+    assert log.touch("../lib/deep/z.py") == []
+    assert log.turn() == []
+    assert (
+        GrowingLog(folders.files("src")).files.refresh_blocking(log.events) == ()
+    )  # nor in the next process
+    assert log.touch(str(folders.root / "lib")) == []
 
 
-def test_instructions_that_a_rewind_took_away_come_again(place: Place) -> None:
-    place.write("lib/AGENTS.md", "lib")
-    talk = Talk(place.files())
-    talk.turn()
-    assert len(talk.touch("lib/x.py")) == 1
-    talk.add(Rewound(to=0))
-    talk.turn()
-    assert sources(talk.touch("lib/x.py"), place.root) == ["lib/AGENTS.md"]
+def test_instructions_removed_by_a_rewind_are_added_again(folders: ProjectFolders) -> None:
+    folders.write("lib/AGENTS.md", "lib")
+    log = GrowingLog(folders.files())
+    log.turn()
+    assert len(log.touch("lib/x.py")) == 1
+    log.add(Rewound(to=0))
+    log.turn()
+    assert sources(log.touch("lib/x.py"), folders.root) == ["lib/AGENTS.md"]
 
 
-def test_touched_files_move_nothing_that_stands_before_them(place: Place) -> None:
-    place.write("AGENTS.md", "root\n" * 150)
-    place.write("lib/AGENTS.md", "lib\n" * 200)
-    talk = Talk(place.files(max_bytes=1_200))
-    talk.turn()
-    [fact] = instructed(talk.touch("lib/x.py"))
+def test_touched_files_move_nothing_before_them(folders: ProjectFolders) -> None:
+    folders.write("AGENTS.md", "root\n" * 150)
+    folders.write("lib/AGENTS.md", "lib\n" * 200)
+    log = GrowingLog(folders.files(max_bytes=1_200))
+    log.turn()
+    [fact] = instructed(log.touch("lib/x.py"))
     assert fact.replaces is None
     assert "lines of" in text_of(fact.content)
-    assert talk.turn() == []
-    assert sum(size(one.content) for one in talk.files.shown) <= 1_200
+    assert log.turn() == []
+    assert sum(size(one.content) for one in log.files.shown) <= 1_200
 
 
-def test_a_touched_file_notices_no_change_elsewhere_before_the_next_turn(place: Place) -> None:
-    place.write("AGENTS.md", "one")
-    place.write("lib/AGENTS.md", "lib")
-    talk = Talk(place.files())
-    talk.turn()
-    place.write("AGENTS.md", "two")
-    assert sources(talk.touch("lib/x.py"), place.root) == ["lib/AGENTS.md"]
-    assert sources(talk.turn(), place.root) == ["AGENTS.md"]
+def test_touching_a_file_reads_no_changes_of_other_files(folders: ProjectFolders) -> None:
+    folders.write("AGENTS.md", "one")
+    folders.write("lib/AGENTS.md", "lib")
+    log = GrowingLog(folders.files())
+    log.turn()
+    folders.write("AGENTS.md", "two")
+    assert sources(log.touch("lib/x.py"), folders.root) == ["lib/AGENTS.md"]
+    assert sources(log.turn(), folders.root) == ["AGENTS.md"]
 
 
-def test_files_outside_the_project_and_names_that_are_none_bring_nothing(place: Place) -> None:
-    (place.root.parent / "AGENTS.md").write_text("above")
-    (place.root.parent / "beside").mkdir()
-    (place.root.parent / "beside" / "AGENTS.md").write_text("beside")
-    (place.root / "out").symlink_to("../beside")
-    talk = Talk(place.files())
-    talk.turn()
-    assert talk.touch("/etc/passwd", "../beside/x", "out/x", "\0", "x" * 5_000, "", "~nobody/x", "/") == []
+def test_files_outside_the_project_add_nothing(folders: ProjectFolders) -> None:
+    (folders.root.parent / "AGENTS.md").write_text("above")
+    (folders.root.parent / "beside").mkdir()
+    (folders.root.parent / "beside" / "AGENTS.md").write_text("beside")
+    (folders.root / "out").symlink_to("../beside")
+    log = GrowingLog(folders.files())
+    log.turn()
+    assert log.touch("/etc/passwd", "../beside/x", "out/x", "\0", "x" * 5_000, "", "~nobody/x", "/") == []
 
 
-def test_paths_are_found_in_arguments_and_in_the_words_of_a_command_and_flags_are_not_paths() -> None:
+def test_paths_are_found_in_arguments_and_commands() -> None:
     assert paths_in('{"path": "src/a.py", "limit": 3, "flag": "-x", "edits": [{"file": "b.py"}]}') == (
         "src/a.py",
         "b.py",
@@ -763,7 +761,7 @@ def test_paths_are_found_in_arguments_and_in_the_words_of_a_command_and_flags_ar
 
 
 @pytest.mark.parametrize("broken", ["", "{", "[" * 100_000, "3", '"text', '{"path": null}'])
-def test_arguments_that_make_no_sense_have_no_paths(broken: str) -> None:
+def test_malformed_arguments_have_no_paths(broken: str) -> None:
     assert paths_in(broken) == ()
 
 
@@ -771,7 +769,7 @@ def test_the_number_of_paths_in_a_call_is_bounded() -> None:
     assert len(paths_in({"command": " ".join(f"f{number}" for number in range(5_000))})) == 200
 
 
-# ── in a session ─────────────────────────────────────────────────────────────────────────────────────────
+# ── In a session ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 def run(test: Callable[[Session], Awaitable[None]], **settings: Any) -> None:
@@ -787,9 +785,9 @@ async def shown(session: Session) -> list[str]:
     return [text_of(fact.content) for fact in fitted.facts if isinstance(fact, Instructed)]
 
 
-def test_in_a_session_instructions_stand_in_front_as_system_text_exactly_once(place: Place) -> None:
-    place.write("AGENTS.md", "rule one")
-    files = place.files()
+def test_instructions_are_in_the_system_text_exactly_once(folders: ProjectFolders) -> None:
+    folders.write("AGENTS.md", "rule one")
+    files = folders.files()
 
     async def test(session: Session) -> None:
         for number in range(3):
@@ -801,10 +799,10 @@ def test_in_a_session_instructions_stand_in_front_as_system_text_exactly_once(pl
     run(test)
 
 
-def test_after_a_compaction_instructions_are_there_once_in_their_newest_version(place: Place) -> None:
-    place.write("AGENTS.md", "rule one")
-    place.write("lib/AGENTS.md", "rule of lib")
-    files = place.files()
+def test_after_a_compaction_the_newest_version_is_shown_once(folders: ProjectFolders) -> None:
+    folders.write("AGENTS.md", "rule one")
+    folders.write("lib/AGENTS.md", "rule of lib")
+    files = folders.files()
 
     async def test(session: Session) -> None:
         await session.equip([{"name": "read"}])
@@ -816,30 +814,30 @@ def test_after_a_compaction_instructions_are_there_once_in_their_newest_version(
             await session.append(UserSaid(content=f"{number} " * 2_000), ModelSaid(content="yes"))
         last = session.last
         await session.append(Compacted(first=0, last=last, summary="what was"))
-        place.write("AGENTS.md", "rule two")
+        folders.write("AGENTS.md", "rule two")
         await session.append(*await files.refresh(session), UserSaid(content="go on"))
         one, lib = await shown(session)
         assert one.endswith("rule two")
         assert lib.endswith("rule of lib")
         assert (await session.fit()).tools == [{"name": "read"}]
         assert await files.refresh(session) == ()
-        (place.root / "AGENTS.md").unlink()
+        (folders.root / "AGENTS.md").unlink()
         await session.append(*await files.refresh(session))
-        assert [text.startswith(WITHDRAWN) for text in await shown(session)] == [True, False]
+        assert [text.startswith(WITHDRAWN_PREFIX) for text in await shown(session)] == [True, False]
         assert await files.refresh(session) == ()
 
     run(test)
 
 
-def test_a_file_that_may_not_be_read_any_more_is_not_restored_after_a_compaction(place: Place) -> None:
-    place.write("AGENTS.md", "rule one")
-    files = place.files()
+def test_a_file_that_became_untrusted_is_not_restored(folders: ProjectFolders) -> None:
+    folders.write("AGENTS.md", "rule one")
+    files = folders.files()
 
     async def test(session: Session) -> None:
         await session.append(
             *await files.refresh(session), UserSaid(content="x " * 3_000), ModelSaid(content="yes")
         )
-        place.trust.trust(place.root, yes=False)
+        folders.trust.set_trusted(folders.root, trusted=False)
         await session.append(*await files.refresh(session), UserSaid(content="go on"))
         await session.append(Compacted(first=1, last=session.last - 1, summary="what was"))
         [text] = await shown(session)
@@ -849,10 +847,10 @@ def test_a_file_that_may_not_be_read_any_more_is_not_restored_after_a_compaction
     run(test)
 
 
-def test_the_beginning_of_the_prompt_moves_only_when_a_file_changes(place: Place) -> None:
-    place.write("AGENTS.md", "rule one")
-    place.write("lib/AGENTS.md", "rule of lib")
-    files = place.files()
+def test_the_prompt_prefix_moves_only_when_a_file_changes(folders: ProjectFolders) -> None:
+    folders.write("AGENTS.md", "rule one")
+    folders.write("lib/AGENTS.md", "rule of lib")
+    files = folders.files()
 
     async def test(session: Session) -> None:
         before: list[Any] = []
@@ -862,7 +860,7 @@ def test_the_beginning_of_the_prompt_moves_only_when_a_file_changes(place: Place
             if number == 1:
                 await session.append(*await files.touched(session, ["lib/x.py"]))
             if number == 2:
-                place.write("new/AGENTS.md", "not touched")
+                folders.write("new/AGENTS.md", "not touched")
             messages = (await session.fit()).to_openai()
             assert messages[: len(before)] == before
             before = messages
@@ -870,19 +868,19 @@ def test_the_beginning_of_the_prompt_moves_only_when_a_file_changes(place: Place
     run(test)
 
 
-def test_a_rewound_and_a_forked_session_show_each_file_once(place: Place) -> None:
-    place.write("AGENTS.md", "one")
-    files = place.files()
+def test_rewound_and_forked_sessions_show_each_file_once(folders: ProjectFolders) -> None:
+    folders.write("AGENTS.md", "one")
+    files = folders.files()
 
     async def test(session: Session) -> None:
         await session.append(*await files.refresh(session), UserSaid(content="a"), ModelSaid(content="b"))
         at = session.last
-        place.write("AGENTS.md", "two")
+        folders.write("AGENTS.md", "two")
         await session.append(*await files.refresh(session), UserSaid(content="c"), ModelSaid(content="d"))
         await session.rewind(at)
         await session.append(*await files.refresh(session))
         fork = await session.fork("other")
-        fresh = place.files()
+        fresh = folders.files()
         assert await fresh.refresh(fork) == ()
         for each in (session, fork):
             assert [text.endswith("two") for text in await shown(each)] == [True]
@@ -890,13 +888,13 @@ def test_a_rewound_and_a_forked_session_show_each_file_once(place: Place) -> Non
     run(test)
 
 
-def test_what_is_standing_is_what_the_view_shows(place: Place) -> None:
-    place.write("AGENTS.md", "one")
-    files = place.files()
+def test_the_instruction_set_equals_the_view(folders: ProjectFolders) -> None:
+    folders.write("AGENTS.md", "one")
+    files = folders.files()
 
     async def test(session: Session) -> None:
         for text in ("one", "two", "three"):
-            place.write("AGENTS.md", text)
+            folders.write("AGENTS.md", text)
             await session.append(*await files.refresh(session), UserSaid(content="a"))
             held = instruction_set(await session.events())
             assert [one.content for one in held.files.values()] == await shown(session)
@@ -905,9 +903,9 @@ def test_what_is_standing_is_what_the_view_shows(place: Place) -> None:
     run(test)
 
 
-def test_instructions_that_come_between_results_part_no_call_from_its_result(place: Place) -> None:
-    place.write("lib/AGENTS.md", "lib")
-    files = place.files()
+def test_instructions_between_results_split_no_call_from_its_result(folders: ProjectFolders) -> None:
+    folders.write("lib/AGENTS.md", "lib")
+    files = folders.files()
     calls = (Call(id="c1", name="read", arguments="{}"), Call(id="c2", name="read", arguments="{}"))
 
     async def test(session: Session) -> None:

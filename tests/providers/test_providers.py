@@ -1,4 +1,4 @@
-"""The adapters with the real client libraries, over real HTTP, against a provider that refuses the illegal."""
+"""The providers with the real client libraries, over HTTP, against a server that refuses illegal requests."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from foveal.ports import Provider, Reply, ReplyPiece
 from foveal.providers import base, cache_breakpoints, selection
 from foveal.providers.anthropic import Anthropic
 from foveal.providers.base import BaseProvider
-from foveal.providers.endpoint import Endpoint
+from foveal.providers.endpoint import ProviderEndpoint
 from foveal.providers.local.local_model import LocalModel
 from foveal.providers.openai_chat import ChatReply, OpenAIChat
 from foveal.providers.openai_responses import OpenAIResponses
@@ -30,7 +30,7 @@ from support.provider_stand_in import Answer, StandIn, Trouble, looping
 SECRET = "sk-standin-4f9a8c71e2"
 WINDOW = 6_000
 DIALECTS: tuple[Dialect, ...] = ("openai_chat", "openai_responses", "anthropic")
-KINDS: dict[str, tuple[Callable[..., Provider], str, str]] = {
+PROVIDERS: dict[str, tuple[Callable[..., Provider], str, str]] = {
     "openai_chat": (OpenAIChat, "openai/gpt-4.1", "OPENAI_API_KEY"),
     "openai_responses": (OpenAIResponses, "openai/gpt-5.1", "OPENAI_API_KEY"),
     "anthropic": (Anthropic, "anthropic/claude-sonnet-4-6", "ANTHROPIC_API_KEY"),
@@ -50,12 +50,14 @@ TOOLS = [
 every_dialect = pytest.mark.parametrize("dialect", DIALECTS)
 
 
-def adapter(dialect: str, url: str, *, key: str = SECRET, window: int = WINDOW, **more: Any) -> Provider:
-    """The adapter of a dialect for a server at this address (as Anthropic's library wants it)."""
-    kind, name, variable = KINDS[dialect]
+def make_provider(
+    dialect: str, url: str, *, key: str = SECRET, window: int = WINDOW, **more: Any
+) -> Provider:
+    """Return the provider of a dialect for a server at this URL (in the form of Anthropic's library)."""
+    kind, name, variable = PROVIDERS[dialect]
     url = url if dialect == "anthropic" else f"{url}/v1"
     return kind(
-        Endpoint("The Stand-in", url=url, key=key, variable=variable),
+        ProviderEndpoint("The Stand-in", url=url, key=key, key_variable=variable),
         foveal.model(name, window=window),
         **more,
     )
@@ -65,17 +67,19 @@ def run(work: Coroutine[Any, Any, Any]) -> Any:
     return asyncio.run(work)
 
 
-async def talk(provider: Provider, request: Fitted, max_tokens: int = 300) -> tuple[list[ReplyPiece], Reply]:
-    """All that comes in answer to a request: pieces, and last of all one reply."""
-    came = [item async for item in provider.send(request, max_tokens=max_tokens)]
-    assert isinstance(came[-1], Reply)
-    pieces = [item for item in came[:-1] if isinstance(item, ReplyPiece)]
-    assert len(pieces) == len(came) - 1
-    return pieces, came[-1]
+async def exchange(
+    provider: Provider, request: Fitted, max_tokens: int = 300
+) -> tuple[list[ReplyPiece], Reply]:
+    """Send a request; return the pieces and the reply, which is last."""
+    items = [item async for item in provider.send(request, max_tokens=max_tokens)]
+    assert isinstance(items[-1], Reply)
+    pieces = [item for item in items[:-1] if isinstance(item, ReplyPiece)]
+    assert len(pieces) == len(items) - 1
+    return pieces, items[-1]
 
 
 async def take(session: Session, provider: Provider, reply: Reply) -> list[Call]:
-    """Store a reply as the agent does; the calls that are to be answered."""
+    """Record a reply as the agent does and return the calls to answer."""
     messages = reply.message if isinstance(reply.message, list) else [reply.message]
     events = await session.take(*messages, dialect=provider.dialect)
     await session.observe(reply.usage)
@@ -92,16 +96,16 @@ async def fitted(*words: str, model: str = "gpt-4.1", tools: bool = False) -> Fi
 
 
 async def fails(provider: Provider) -> ProviderError:
-    """The error with which a provider answers a harmless request."""
+    """Return the error that a provider raises for a simple request."""
     try:
         with pytest.raises(ProviderError) as caught:
-            await talk(provider, await fitted("Hello?"))
+            await exchange(provider, await fitted("Hello?"))
         return caught.value
     finally:
         await provider.close()
 
 
-# ── answers ──────────────────────────────────────────────────────────────────────────────────────────────
+# ── Replies ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def script(number: int) -> Answer:
@@ -111,11 +115,11 @@ def script(number: int) -> Answer:
 
 
 @every_dialect
-def test_pieces_come_first_and_the_whole_reply_last(dialect: Dialect) -> None:
+def test_pieces_come_before_the_whole_reply(dialect: Dialect) -> None:
     async def work() -> None:
         with StandIn(script=script) as standin:
-            provider = adapter(dialect, standin.anthropic, key="none")
-            pieces, reply = await talk(provider, await fitted("Find a and b.", tools=True))
+            provider = make_provider(dialect, standin.anthropic, key="none")
+            pieces, reply = await exchange(provider, await fitted("Find a and b.", tools=True))
             await provider.close()
         assert "".join(piece.text for piece in pieces if piece.kind == "text") == "I look it up."
         assert [piece.text for piece in pieces if piece.kind == "call"] == ["search", "search"]
@@ -142,11 +146,11 @@ def test_pieces_come_first_and_the_whole_reply_last(dialect: Dialect) -> None:
 
 @every_dialect
 def test_a_long_session_is_never_refused_and_mostly_cached(dialect: Dialect) -> None:
-    """Ten turns of five requests in a small window: reasoning goes back unchanged, or the stand-in would object."""
+    """Ten turns of five requests in a small window; the stand-in refuses reasoning that was changed."""
 
     async def work() -> None:
         with StandIn(window=WINDOW, script=looping(steps=4)) as standin:
-            provider = adapter(dialect, standin.anthropic)
+            provider = make_provider(dialect, standin.anthropic)
             async with MemoryStore() as store:
                 session = await Session.open(store, "long", model=provider.model)
                 await session.append(foveal.Instructed(content="Never delete anything."))
@@ -166,7 +170,7 @@ def test_a_long_session_is_never_refused_and_mostly_cached(dialect: Dialect) -> 
 
 
 async def step(session: Session, provider: Provider) -> list[Call]:
-    _, reply = await talk(provider, await session.fit(), min(700, await session.max_tokens()))
+    _, reply = await exchange(provider, await session.fit(), min(700, await session.max_tokens()))
     return await take(session, provider, reply)
 
 
@@ -177,11 +181,11 @@ def result(call: Call) -> ToolReturned:
     return ToolReturned(call_id=call.id, name=call.name, content=lines)
 
 
-def test_thinking_of_anthropic_is_kept_with_its_signature() -> None:
+def test_anthropic_thinking_keeps_its_signature() -> None:
     async def work() -> None:
         with StandIn(script=script) as standin:
-            provider = adapter("anthropic", standin.anthropic)
-            _, reply = await talk(provider, await fitted("Find it.", tools=True))
+            provider = make_provider("anthropic", standin.anthropic)
+            _, reply = await exchange(provider, await fitted("Find it.", tools=True))
             await provider.close()
         thought = reply.message["content"][0]
         assert (thought["type"], thought["thinking"]) == ("thinking", "Hm.")
@@ -191,11 +195,11 @@ def test_thinking_of_anthropic_is_kept_with_its_signature() -> None:
 
 
 @every_dialect
-def test_tools_are_offered_in_the_form_of_the_dialect(dialect: Dialect) -> None:
+def test_tools_have_the_form_of_the_dialect(dialect: Dialect) -> None:
     async def work() -> None:
         with StandIn() as standin:
-            provider = adapter(dialect, standin.anthropic)
-            await talk(provider, await fitted("Find it.", tools=True))
+            provider = make_provider(dialect, standin.anthropic)
+            await exchange(provider, await fitted("Find it.", tools=True))
             await provider.close()
         schema = TOOLS[0]["parameters"]
         about = {"name": "search", "description": "Search the sources."}
@@ -214,7 +218,7 @@ def test_tools_are_offered_in_the_form_of_the_dialect(dialect: Dialect) -> None:
 
 
 @every_dialect
-def test_arguments_that_are_no_json_stay_what_the_model_wrote_and_the_session_goes_on(
+def test_arguments_that_are_not_json_stay_text_and_the_session_continues(
     dialect: Dialect,
 ) -> None:
     broken = '{"query": "unfinished'
@@ -224,7 +228,7 @@ def test_arguments_that_are_no_json_stay_what_the_model_wrote_and_the_session_go
 
     async def work() -> None:
         with StandIn(script=answers) as standin:
-            provider = adapter(dialect, standin.anthropic)
+            provider = make_provider(dialect, standin.anthropic)
             async with MemoryStore() as store:
                 session = await Session.open(store, "one", model=provider.model)
                 await session.equip(TOOLS)
@@ -241,11 +245,11 @@ def test_arguments_that_are_no_json_stay_what_the_model_wrote_and_the_session_go
     run(work())
 
 
-# ── the prompt cache of Anthropic ────────────────────────────────────────────────────────────────────────
+# ── Cache breakpoints ────────────────────────────────────────────────────────────────────────
 
 
-def where(body: Any) -> list[str]:
-    """The places of the marks in a request."""
+def mark_places(body: Any) -> list[str]:
+    """Return where a request has cache marks."""
     found = ["tools" for tool in body.get("tools", []) if "cache_control" in tool]
     system = body.get("system")
     found += ["system" for block in system or [] if isinstance(block, dict) and "cache_control" in block]
@@ -255,10 +259,10 @@ def where(body: Any) -> list[str]:
     return found
 
 
-def test_marks_stand_at_the_end_of_what_is_stable_and_at_the_newest_message() -> None:
+def test_marks_are_at_the_ends_of_the_stable_parts_and_the_newest_message() -> None:
     async def work() -> None:
         with StandIn(script=looping(steps=3)) as standin:
-            provider = adapter("anthropic", standin.anthropic, window=100_000)
+            provider = make_provider("anthropic", standin.anthropic, window=100_000)
             async with MemoryStore() as store:
                 session = await Session.open(store, "one", model=provider.model)
                 await session.append(foveal.Instructed(content="Rules."), UserSaid(content="Go."))
@@ -266,7 +270,7 @@ def test_marks_stand_at_the_end_of_what_is_stable_and_at_the_newest_message() ->
                 while calls := await step(session, provider):
                     await session.append(*(result(call) for call in calls))
             await provider.close()
-        assert [where(request.body) for request in standin.requests] == [
+        assert [mark_places(request.body) for request in standin.requests] == [
             ["system", "0"],
             ["system", "0", "2"],
             ["system", "2", "4"],
@@ -276,34 +280,36 @@ def test_marks_stand_at_the_end_of_what_is_stable_and_at_the_newest_message() ->
     run(work())
 
 
-def test_there_are_never_more_than_four_marks_and_none_on_thinking() -> None:
+def test_a_request_has_at_most_four_marks_and_none_on_thinking() -> None:
     mark = {"cache_control": {"type": "ephemeral"}}
-    own = [{"type": "text", "text": str(place), **mark} for place in range(3)]
+    marked = [{"type": "text", "text": str(place), **mark} for place in range(3)]
     thought = {"type": "thinking", "thinking": "Hm.", "signature": "x"}
-    messages = [{"role": "user", "content": own}, {"role": "assistant", "content": [thought]}]
-    body = cache_breakpoints.marked(
+    messages = [{"role": "user", "content": marked}, {"role": "assistant", "content": [thought]}]
+    body = cache_breakpoints.add_breakpoints(
         {"messages": messages, "system": "Rules.", "tools": [{"name": "a"}]}, messages
     )
-    assert where(body) == ["system", "0", "0", "0"]
+    assert mark_places(body) == ["system", "0", "0", "0"]
     bare = [{"role": "user", "content": "Go."}, {"role": "assistant", "content": [thought]}]
-    assert where(cache_breakpoints.marked({"messages": bare}, [])) == ["0"]
-    assert where(cache_breakpoints.marked({"messages": bare[:1], "tools": [{"name": "a"}]}, [])) == [
+    assert mark_places(cache_breakpoints.add_breakpoints({"messages": bare}, [])) == ["0"]
+    assert mark_places(
+        cache_breakpoints.add_breakpoints({"messages": bare[:1], "tools": [{"name": "a"}]}, [])
+    ) == [
         "tools",
         "0",
     ]
     assert bare[0] == {"role": "user", "content": "Go."}
 
 
-# ── what goes wrong ──────────────────────────────────────────────────────────────────────────────────────
+# ── Errors ──────────────────────────────────────────────────────────────────────────────────────
 
 
 @every_dialect
-def test_an_overflow_is_raised_as_it_is_and_the_session_learns_the_limit_and_goes_on(
+def test_an_overflow_is_raised_unchanged_and_the_session_learns_the_limit(
     dialect: Dialect,
 ) -> None:
     async def work() -> None:
         with StandIn(window=3_000, script=lambda number: Answer(text="Done.")) as standin:
-            provider = adapter(dialect, standin.anthropic, window=20_000)
+            provider = make_provider(dialect, standin.anthropic, window=20_000)
             async with MemoryStore() as store:
                 session = await Session.open(store, "one", model=provider.model)
                 for turn in range(30):
@@ -326,9 +332,9 @@ def test_an_overflow_is_raised_as_it_is_and_the_session_learns_the_limit_and_goe
 
 
 async def refusal(session: Session, provider: Provider) -> Exception | None:
-    """Ask once; the error of a provider's library, None when there is an answer."""
+    """Send one request; return the library's error, or None if there is a reply."""
     try:
-        _, reply = await talk(provider, await session.fit(), 200)
+        _, reply = await exchange(provider, await session.fit(), 200)
     except Exception as error:  # noqa: BLE001
         return error
     await take(session, provider, reply)
@@ -336,30 +342,30 @@ async def refusal(session: Session, provider: Provider) -> Exception | None:
 
 
 @every_dialect
-def test_a_wrong_key_is_told_with_its_variable_and_never_shown(dialect: Dialect) -> None:
+def test_a_wrong_key_is_reported_with_its_variable_and_never_shown(dialect: Dialect) -> None:
     with StandIn(key="another") as standin:
-        provider = adapter(dialect, standin.anthropic)
+        provider = make_provider(dialect, standin.anthropic)
         assert SECRET not in repr(provider)
         error = run(fails(provider))
         assert standin.attempts == 1
     assert error.code == "key"
-    assert f"does not accept the key in {KINDS[dialect][2]} (401)" in str(error)
-    told = "".join(traceback.format_exception(error)) + repr(error) + repr(vars(error))
-    assert SECRET not in told
-    assert SECRET[:10] not in told
+    assert f"does not accept the key in {PROVIDERS[dialect][2]} (401)" in str(error)
+    shown = "".join(traceback.format_exception(error)) + repr(error) + repr(vars(error))
+    assert SECRET not in shown
+    assert SECRET[:10] not in shown
 
 
 @every_dialect
 @pytest.mark.parametrize("status", [429, 500, 503, 529])
-def test_what_may_pass_is_tried_again(dialect: Dialect, status: int) -> None:
+def test_temporary_errors_are_retried(dialect: Dialect, status: int) -> None:
     failing = Trouble(
         status=status, headers=(("retry-after-ms", "10"),), body='{"error": {"message": "busy"}}'
     )
 
     async def work() -> None:
         with StandIn(trouble=lambda number: failing if number <= 2 else None) as standin:
-            provider = adapter(dialect, standin.anthropic)
-            _, reply = await talk(provider, await fitted("Hello?"))
+            provider = make_provider(dialect, standin.anthropic)
+            _, reply = await exchange(provider, await fitted("Hello?"))
             await provider.close()
         assert reply.message
         assert (standin.attempts, len(standin.requests)) == (3, 1)
@@ -368,45 +374,45 @@ def test_what_may_pass_is_tried_again(dialect: Dialect, status: int) -> None:
 
 
 @every_dialect
-def test_too_many_requests_are_told_with_the_wait_and_not_waited_for(dialect: Dialect) -> None:
+def test_a_long_rate_limit_is_reported_with_its_wait_and_not_retried(dialect: Dialect) -> None:
     body = json.dumps({"error": {"type": "rate_limit_error", "message": f"Slow down, {SECRET}!"}})
     busy = Trouble(status=429, headers=(("retry-after", "3600"),), body=body)
     with StandIn(trouble=lambda number: busy) as standin:
-        error = run(fails(adapter(dialect, standin.anthropic)))
+        error = run(fails(make_provider(dialect, standin.anthropic)))
         assert standin.attempts == 1
     assert (error.code, "wait 3,600 s and try again" in str(error)) == ("rate", True)
     assert SECRET not in str(error)
 
 
 @every_dialect
-def test_a_server_that_stays_broken_is_told_after_four_tries(dialect: Dialect) -> None:
+def test_a_lasting_server_error_is_reported_after_four_tries(dialect: Dialect) -> None:
     broken = Trouble(
         status=503, headers=(("retry-after-ms", "5"),), body='{"error": {"message": "no capacity"}}'
     )
     with StandIn(trouble=lambda number: broken) as standin:
-        error = run(fails(adapter(dialect, standin.anthropic)))
+        error = run(fails(make_provider(dialect, standin.anthropic)))
         assert standin.attempts == 4
     assert (error.code, "503: no capacity" in str(error)) == ("server", True)
 
 
 @every_dialect
-def test_a_connection_that_breaks_in_mid_stream_is_told_with_what_had_come(dialect: Dialect) -> None:
+def test_a_connection_lost_in_mid_stream_is_reported_with_the_partial_text(dialect: Dialect) -> None:
     drop = {"openai_chat": 2, "openai_responses": 3, "anthropic": 4}[dialect]
     said = Answer(text="The first half and the second.")
     with StandIn(script=lambda number: said, trouble=lambda number: Trouble(drop=drop)) as standin:
-        error = run(fails(adapter(dialect, standin.anthropic)))
+        error = run(fails(make_provider(dialect, standin.anthropic)))
     assert error.code == "interrupted"
     assert error.partial == "The first half "
     assert "broke off after 15 characters" in str(error)
 
 
 @every_dialect
-def test_a_stream_that_ends_too_early_is_no_answer(dialect: Dialect) -> None:
-    """A proxy that ends the body properly, though the model had not finished."""
+def test_a_stream_that_ends_too_early_is_an_error(dialect: Dialect) -> None:
+    """A proxy may end the body properly before the model has finished."""
     with StandIn() as standin:
         empty = Trouble(body=": nothing\n\n", kind="text/event-stream")
         standin.trouble = lambda number: empty
-        error = run(fails(adapter(dialect, standin.anthropic)))
+        error = run(fails(make_provider(dialect, standin.anthropic)))
     assert (error.code, error.partial) == ("interrupted", "")
 
 
@@ -420,9 +426,11 @@ def test_a_stream_that_ends_too_early_is_no_answer(dialect: Dialect) -> None:
     ],
     ids=["html", "broken json", "other json"],
 )
-def test_what_is_not_an_answer_is_told_with_the_address(dialect: Dialect, body: Trouble) -> None:
+def test_a_response_that_is_not_an_answer_is_reported_with_the_address(
+    dialect: Dialect, body: Trouble
+) -> None:
     with StandIn(trouble=lambda number: body) as standin:
-        error = run(fails(adapter(dialect, standin.anthropic)))
+        error = run(fails(make_provider(dialect, standin.anthropic)))
         address = standin.anthropic
     assert error.code == "server"
     assert "is not an answer" in str(error)
@@ -430,28 +438,28 @@ def test_what_is_not_an_answer_is_told_with_the_address(dialect: Dialect, body: 
 
 
 @every_dialect
-def test_a_slow_answer_is_waited_for_and_a_silent_one_is_not(dialect: Dialect) -> None:
+def test_a_slow_reply_is_awaited_and_a_silent_one_times_out(dialect: Dialect) -> None:
     with StandIn(trouble=lambda number: Trouble(delay=0.1)) as standin:
-        provider = adapter(dialect, standin.anthropic, silence=2.0)
+        provider = make_provider(dialect, standin.anthropic, read_timeout_s=2.0)
 
         async def work() -> Reply:
-            _, reply = await talk(provider, await fitted("Hello?"))
+            _, reply = await exchange(provider, await fitted("Hello?"))
             await provider.close()
             return reply
 
         assert run(work()).message
         standin.trouble = lambda number: Trouble(delay=1.0)
-        error = run(fails(adapter(dialect, standin.anthropic, silence=0.3)))
+        error = run(fails(make_provider(dialect, standin.anthropic, read_timeout_s=0.3)))
     assert error.code in ("connection", "interrupted")
 
 
 @every_dialect
-def test_a_server_that_is_not_there_is_told_with_its_address(dialect: Dialect, monkeypatch: Any) -> None:
-    monkeypatch.setattr("foveal.providers.base.TRIES", 0)
+def test_an_unreachable_server_is_reported_with_its_address(dialect: Dialect, monkeypatch: Any) -> None:
+    monkeypatch.setattr("foveal.providers.base.MAX_RETRIES", 0)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{free.getsockname()[1]}"
-    error = run(fails(adapter(dialect, url.replace("//", "//user:hunter2@"))))
+    error = run(fails(make_provider(dialect, url.replace("//", "//user:hunter2@"))))
     assert error.code == "connection"
     assert f"cannot be reached at {url}" in str(error)
     assert "is its server running?" in str(error)
@@ -467,23 +475,23 @@ def test_a_server_that_is_not_there_is_told_with_its_address(dialect: Dialect, m
         (422, "refused", "refused the request (422): no such field"),
     ],
 )
-def test_other_refusals_say_what_they_are(dialect: Dialect, status: int, code: str, words: str) -> None:
+def test_other_refusals_quote_the_provider(dialect: Dialect, status: int, code: str, words: str) -> None:
     trouble = Trouble(status=status, body='{"error": {"message": "no such field"}}')
     with StandIn(trouble=lambda number: trouble) as standin:
-        error = run(fails(adapter(dialect, standin.anthropic)))
+        error = run(fails(make_provider(dialect, standin.anthropic)))
         assert standin.attempts == 1
     assert (error.code, words in str(error)) == (code, True)
 
 
-def test_an_account_without_credit_is_not_told_to_wait() -> None:
+def test_an_account_without_credit_gets_no_advice_to_wait() -> None:
     body = json.dumps({"error": {"message": "You exceeded your quota.", "code": "insufficient_quota"}})
     trouble = Trouble(status=429, headers=(("retry-after-ms", "5"),), body=body)
     with StandIn(trouble=lambda number: trouble) as standin:
-        error = run(fails(adapter("openai_chat", standin.anthropic)))
+        error = run(fails(make_provider("openai_chat", standin.anthropic)))
     assert "has no credit left" in str(error)
 
 
-def test_errors_in_mid_stream_are_what_they_would_have_been_as_a_status() -> None:
+def test_errors_in_mid_stream_have_the_code_of_their_status() -> None:
     overloaded = (
         'event: error\ndata: {"type": "error", "error": {"type": "overloaded_error", "message": "Busy"}}\n\n'
     )
@@ -497,10 +505,10 @@ def test_errors_in_mid_stream_are_what_they_would_have_been_as_a_status() -> Non
         with StandIn() as standin:
             trouble = Trouble(body=body, kind="text/event-stream")
             standin.trouble = lambda number, trouble=trouble: trouble  # type: ignore[misc]
-            assert run(fails(adapter(dialect, standin.anthropic))).code == code
+            assert run(fails(make_provider(dialect, standin.anthropic))).code == code
 
 
-def test_an_overflow_that_a_stream_tells_is_recognised() -> None:
+def test_an_overflow_reported_in_the_stream_is_recognised() -> None:
     error = {
         "code": "context_length_exceeded",
         "message": "Your input exceeds the context window of this model.",
@@ -510,52 +518,54 @@ def test_an_overflow_that_a_stream_tells_is_recognised() -> None:
 
     async def work() -> None:
         with StandIn(trouble=lambda number: Trouble(body=body, kind="text/event-stream")) as standin:
-            provider = adapter("openai_responses", standin.anthropic)
+            provider = make_provider("openai_responses", standin.anthropic)
             async with MemoryStore() as store:
                 session = await Session.open(store, "one", model=provider.model)
                 await session.append(UserSaid(content="Go."))
                 with pytest.raises(Exception, match="exceeds the context window") as caught:
-                    await talk(provider, await session.fit())
+                    await exchange(provider, await session.fit())
                 assert await session.overflowed(caught.value)
             await provider.close()
 
     run(work())
 
 
-def test_a_key_that_no_header_can_carry_is_refused_before_any_library_quotes_it() -> None:
+def test_a_key_that_no_header_can_carry_is_refused_without_quoting_it() -> None:
     for key in ("sk-ключ-1234567", "sk-line\nbreak-123"):
-        with pytest.raises(ProviderError, match="the key in OPENAI_API_KEY has characters") as caught:
-            Endpoint("OpenAI", url="https://api.openai.com/v1", key=key, variable="OPENAI_API_KEY")
+        with pytest.raises(ProviderError, match="the key in OPENAI_API_KEY contains characters") as caught:
+            ProviderEndpoint(
+                "OpenAI", url="https://api.openai.com/v1", key=key, key_variable="OPENAI_API_KEY"
+            )
         assert key not in str(caught.value)
 
 
-# ── what servers do differently ──────────────────────────────────────────────────────────────────────────
+# ── Differences between servers ──────────────────────────────────────────────────────────────────────────
 
 
 def chunk(**delta: Any) -> dict[str, Any]:
     return {"choices": [{"index": 0, "delta": delta}]}
 
 
-def test_calls_without_numbers_or_ids_and_with_parsed_arguments_are_put_together() -> None:
-    answer = ChatReply()
-    answer.add(chunk(tool_calls=[{"id": "a", "function": {"name": "one", "arguments": {"x": 1}}}]))
-    answer.add(chunk(tool_calls=[{"id": "b", "function": {"name": "two", "arguments": ""}}]))
-    answer.add({"choices": [{"delta": {}, "finish_reason": "tool_calls"}], "usage": {"prompt_tokens": 3}})
-    calls = answer.message()["tool_calls"]
+def test_calls_without_index_and_with_parsed_arguments_are_assembled() -> None:
+    reply = ChatReply()
+    reply.add(chunk(tool_calls=[{"id": "a", "function": {"name": "one", "arguments": {"x": 1}}}]))
+    reply.add(chunk(tool_calls=[{"id": "b", "function": {"name": "two", "arguments": ""}}]))
+    reply.add({"choices": [{"delta": {}, "finish_reason": "tool_calls"}], "usage": {"prompt_tokens": 3}})
+    calls = reply.message()["tool_calls"]
     assert [(call["id"], call["function"]["name"], call["function"]["arguments"]) for call in calls] == [
         ("a", "one", '{"x": 1}'),
         ("b", "two", "{}"),
     ]
-    assert answer.complete
+    assert reply.is_complete
 
 
-def test_what_must_be_sent_back_is_kept_and_reasoning_only_beside_calls() -> None:
+def test_extra_fields_are_kept_and_reasoning_only_beside_calls() -> None:
     signature = {"google": {"thought_signature": "abc"}}
     call = {"index": 0, "id": "a", "function": {"name": "one", "arguments": "{}"}, "extra_content": signature}
     thinking, calling = ChatReply(), ChatReply()
-    for answer in (thinking, calling):
-        assert answer.add(chunk(reasoning_content="Let me ")) == [ReplyPiece(text="Let me ", kind="thinking")]
-        answer.add(chunk(reasoning_content="see."))
+    for reply in (thinking, calling):
+        assert reply.add(chunk(reasoning_content="Let me ")) == [ReplyPiece(text="Let me ", kind="thinking")]
+        reply.add(chunk(reasoning_content="see."))
     thinking.add(chunk(content="Yes."))
     calling.add(chunk(tool_calls=[call]))
     assert thinking.message() == {"role": "assistant", "content": "Yes."}
@@ -564,17 +574,17 @@ def test_what_must_be_sent_back_is_kept_and_reasoning_only_beside_calls() -> Non
     assert message["tool_calls"][0]["extra_content"] == signature
 
 
-def test_tools_in_any_form_are_understood_and_those_of_the_provider_passed_on() -> None:
-    neutral = base.for_chat(TOOLS)
-    assert base.for_chat(base.for_chat(TOOLS)) == neutral
-    assert base.for_chat(base.for_anthropic(TOOLS)) == neutral
-    assert base.for_anthropic(base.for_responses(TOOLS)) == base.for_anthropic(TOOLS)
-    own = {"type": "web_search_20250305", "name": "web_search"}
-    assert base.for_anthropic([own]) == [own]
-    assert base.names([*TOOLS, own]) == {"search"}
+def test_tools_in_any_form_are_converted_and_provider_tools_passed_on() -> None:
+    neutral = base.chat_tools(TOOLS)
+    assert base.chat_tools(base.chat_tools(TOOLS)) == neutral
+    assert base.chat_tools(base.anthropic_tools(TOOLS)) == neutral
+    assert base.anthropic_tools(base.responses_tools(TOOLS)) == base.anthropic_tools(TOOLS)
+    provider_tool = {"type": "web_search_20250305", "name": "web_search"}
+    assert base.anthropic_tools([provider_tool]) == [provider_tool]
+    assert base.tool_names([*TOOLS, provider_tool]) == {"search"}
 
 
-# ── which model ──────────────────────────────────────────────────────────────────────────────────────────
+# ── Selection ──────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -605,18 +615,18 @@ def test_tools_in_any_form_are_understood_and_those_of_the_provider_passed_on() 
         ("llamacpp/any", {"LLAMACPP_BASE_URL": "http://h:1/v1"}, OpenAIChat, "http://h:1/v1"),
     ],
 )
-def test_a_model_is_found_by_its_name(
+def test_the_provider_is_found_by_the_model_name(
     name: str, environment: dict[str, str], expected: type, url: str
 ) -> None:
     found = selection.provider(name, environment=environment, window=9_000)
     assert type(found) is expected
     assert isinstance(found, BaseProvider)
-    assert found.place.url.startswith(url)
+    assert found.endpoint.url.startswith(url)
     assert found.model.window == 9_000
-    assert found.served == name.partition("@")[0].partition("/")[2] or "/" not in name
+    assert found.model_id == name.partition("@")[0].partition("/")[2] or "/" not in name
 
 
-def test_without_a_name_the_first_key_decides_and_without_a_key_the_local_model() -> None:
+def test_without_a_name_the_first_key_decides_else_the_local_model() -> None:
     keys = {"OPENROUTER_API_KEY": "k", "GEMINI_API_KEY": "k", "OPENAI_API_KEY": "k", "ANTHROPIC_API_KEY": "k"}
     found = []
     while keys:
@@ -628,12 +638,14 @@ def test_without_a_name_the_first_key_decides_and_without_a_key_the_local_model(
     assert local.model.input_price == 0.0
     larger = selection.provider("local/qwen2.5-coder-1.5b", environment={"HOME": "/nowhere"}, window=8_192)
     assert isinstance(larger, LocalModel)
-    assert (larger.name, larger.model.window, larger.fetched) == ("local/qwen2.5-coder-1.5b", 8_192, False)
+    assert (larger.name, larger.model.window, larger.is_downloaded) == (
+        "local/qwen2.5-coder-1.5b",
+        8_192,
+        False,
+    )
 
 
-def test_a_server_of_your_own_is_as_good_as_a_key_and_ollama_is_not_trusted_with_more_than_its_default() -> (
-    None
-):
+def test_a_base_url_counts_as_a_key_and_ollama_gets_its_default_window() -> None:
     own = selection.provider(None, environment={"OPENAI_BASE_URL": "http://h:1/v1", "OPENAI_MODEL": "qwen"})
     assert own.name == "openai/qwen"
     assert selection.provider("ollama/qwen3", environment={}).model.window == 4_096
@@ -642,7 +654,7 @@ def test_a_server_of_your_own_is_as_good_as_a_key_and_ollama_is_not_trusted_with
     assert selection.provider("ollama/qwen3", environment=larger, window=8_000).model.window == 8_000
 
 
-def test_openrouter_cuts_nothing_and_is_told_to_remember_for_claude() -> None:
+def test_openrouter_does_not_truncate_and_caches_for_claude() -> None:
     sent = []
     for name in ("openrouter/deepseek/deepseek-chat", "openrouter/anthropic/claude-sonnet-4.6"):
         provider = selection.provider(name, environment={"OPENROUTER_API_KEY": "k"})
@@ -671,7 +683,7 @@ def test_openrouter_cuts_nothing_and_is_told_to_remember_for_claude() -> None:
         (None, {"OPENAI_BASE_URL": "http://h/v1"}, "refused", "name one, or set OPENAI_MODEL"),
     ],
 )
-def test_what_cannot_be_is_told_with_what_can(
+def test_an_impossible_choice_is_reported_with_the_possible_ones(
     name: Any, environment: dict[str, str], code: str, words: str
 ) -> None:
     with pytest.raises(ProviderError) as caught:
@@ -679,12 +691,10 @@ def test_what_cannot_be_is_told_with_what_can(
     assert (caught.value.code, words in str(caught.value)) == (code, True), str(caught.value)
 
 
-def test_thoughts_are_facts_of_their_own() -> None:
-    """What the session keeps of a reply that thinks."""
-
+def test_thinking_is_recorded_as_its_own_part() -> None:
     async def work() -> None:
         with StandIn(script=script) as standin:
-            provider = adapter("anthropic", standin.anthropic)
+            provider = make_provider("anthropic", standin.anthropic)
             async with MemoryStore() as store:
                 session = await Session.open(store, "one", model=provider.model)
                 await session.equip(TOOLS)

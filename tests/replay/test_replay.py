@@ -1,4 +1,4 @@
-"""The replay lab: what it counts, how it bills, and what it says of a policy."""
+"""The replay lab: needs, bills, statistics of policies, and `why`."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ import pytest
 from foveal import replay
 from foveal.apps.cli import main
 from foveal.context import Context
-from foveal.core.log import Call as Asked
-from foveal.core.log import Event, Mask, Masked, ModelSaid, Text, ToolReturned, UserSaid, text_of
+from foveal.core.log import Call, Event, Mask, Masked, ModelSaid, Text, ToolReturned, UserSaid, text_of
 from foveal.core.policies import policy
 from foveal.core.tokens.counter import counter
 from foveal.errors import BadSetting, FovealError
@@ -31,24 +30,22 @@ from foveal.replay import (
     ReplaySetting,
     RequestReader,
     answer_text,
-    common_prefix,
-    conversation,
-    facts_of,
-    page,
-    reduced,
-    stands,
-    tokens,
-    whole,
+    common_prefix_chars,
+    contains_word,
+    count_tokens,
+    has_reductions,
+    html_page,
+    make_request,
+    recorded_conversation,
+    to_facts,
 )
-from foveal.replay.cache_cost import PLAIN
+from foveal.replay.cache_cost import DEFAULT_PRICES
 from foveal.replay.upper_bound import ORACLE
 from foveal.replay.why import why
 from foveal.stores import open_store
 from foveal.transcripts import Transcript, UnreadableTranscript, read, write_events
 from support.paths import RECORDED, TRANSCRIPTS
 
-HERE: Final = TRANSCRIPTS
-DATA: Final = RECORDED
 SMALL: Final[dict[str, Any]] = {"window": 6_000, "reserve": 500, "tokenizer": "estimate", "processes": 1}
 BARE: Final = policy("rolling", name="bare", skeleton_share=0.0)
 """A policy whose placeholders keep nothing, so that what it masks is lost."""
@@ -56,30 +53,30 @@ BARE: Final = policy("rolling", name="bare", skeleton_share=0.0)
 Json = dict[str, Any]
 
 
-# ── conversations of our own ─────────────────────────────────────────────────────────────────────────────
+# ── Conversations for the tests ─────────────────────────────────────────────────────────────────────────────
 
 
-def asks(number: int, **arguments: Any) -> Json:
-    call = {"name": "shell", "arguments": json.dumps(arguments)}
+def call(number: int, **arguments: Any) -> Json:
+    function = {"name": "shell", "arguments": json.dumps(arguments)}
     return {
         "role": "assistant",
         "content": None,
-        "tool_calls": [{"id": f"c{number}", "type": "function", "function": call}],
+        "tool_calls": [{"id": f"c{number}", "type": "function", "function": function}],
     }
 
 
-def returned(number: int, text: str) -> Json:
+def result(number: int, text: str) -> Json:
     return {"role": "tool", "tool_call_id": f"c{number}", "name": "shell", "content": text}
 
 
 def shelf(number: int, lines: int = 30) -> str:
-    """A result with names that no other result has."""
+    """Return a result with names that no other result has."""
     rows = (f"row {row} holds part_{number}_{row} in drawer {number * 100 + row}" for row in range(lines))
     return "\n".join(rows)
 
 
 def workshop(steps: int = 24, *, back: int = 8, lines: int = 30) -> list[Json]:
-    """An agent that looks at one shelf after the other, and from time to time asks for a part that it saw `back`
+    """Return a conversation whose agent looks at one shelf after the other and sometimes names a part from `back`
     results ago."""
     messages: list[Json] = [
         {"role": "system", "content": "You keep a workshop."},
@@ -87,18 +84,18 @@ def workshop(steps: int = 24, *, back: int = 8, lines: int = 30) -> list[Json]:
     ]
     for number in range(steps):
         wanted = f" and part_{number - back}_{lines // 2}" if number >= back and number % 2 else ""
-        messages += [asks(number, command=f"look{wanted}"), returned(number, shelf(number, lines))]
+        messages += [call(number, command=f"look{wanted}"), result(number, shelf(number, lines))]
     return [*messages, {"role": "assistant", "content": "Nothing is missing."}]
 
 
-def recorded(messages: Sequence[Json], id: str = "workshop", title: str = "") -> Transcript:
+def transcript(messages: Sequence[Json], id: str = "workshop", title: str = "") -> Transcript:
     return Transcript(
-        id=id, source="data", title=title or id, facts=tuple((fact, None) for fact in facts_of(messages))
+        id=id, source="data", title=title or id, facts=tuple((fact, None) for fact in to_facts(messages))
     )
 
 
-def quick(rows: Sequence[replay.PolicyStatistics]) -> list[Json]:
-    """Figures without the times, which differ from run to run."""
+def without_times(rows: Sequence[replay.PolicyStatistics]) -> list[Json]:
+    """Return the statistics without the times, which differ from run to run."""
     return [{k: v for k, v in row.values().items() if not k.startswith("own_")} for row in rows]
 
 
@@ -106,47 +103,49 @@ def by_name(rows: Sequence[replay.PolicyStatistics]) -> dict[str, replay.PolicyS
     return {row.policy: row for row in rows}
 
 
-# ── needs ────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Needs ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_what_a_call_quotes_from_an_earlier_result_is_a_need() -> None:
-    found = replay.needs([asks(1, command="ls"), returned(1, "see src/lathe.py, 20417"), asks(2, n=20417)])
+def test_a_string_quoted_from_an_earlier_result_is_a_need() -> None:
+    found = replay.find_needs([call(1, command="ls"), result(1, "see src/lathe.py, 20417"), call(2, n=20417)])
     assert found == [
         replay.Need(call=2, kind="ident", text="20417", far=False, back=1, source=0, place=1),
     ]
 
 
-def test_what_the_user_or_the_system_said_is_no_need() -> None:
-    talk = [
+def test_strings_of_user_and_system_messages_are_no_needs() -> None:
+    messages = [
         {"role": "user", "content": "mend src/lathe.py"},
-        asks(1, command="ls"),
-        returned(1, "src/lathe.py"),
+        call(1, command="ls"),
+        result(1, "src/lathe.py"),
     ]
-    assert replay.needs([*talk, asks(2, path="src/lathe.py")]) == []
+    assert replay.find_needs([*messages, call(2, path="src/lathe.py")]) == []
     assert (
-        replay.needs([{"role": "system", "content": "src/lathe.py"}, *talk[1:], asks(2, path="src/lathe.py")])
+        replay.find_needs(
+            [{"role": "system", "content": "src/lathe.py"}, *messages[1:], call(2, path="src/lathe.py")]
+        )
         == []
     )
 
 
 def test_a_need_is_far_when_its_newest_source_is_six_results_back() -> None:
-    talk: list[Json] = []
+    messages: list[Json] = []
     for number in range(6):
-        talk += [asks(number, command="ls"), returned(number, "part_0_7" if number == 0 else "nothing")]
-    (near,) = replay.needs([*talk[:10], asks(7, part="part_0_7")])
-    (far,) = replay.needs([*talk, asks(7, part="part_0_7")])
+        messages += [call(number, command="ls"), result(number, "part_0_7" if number == 0 else "nothing")]
+    (near,) = replay.find_needs([*messages[:10], call(7, part="part_0_7")])
+    (far,) = replay.find_needs([*messages, call(7, part="part_0_7")])
     assert (near.back, near.far, far.back, far.far) == (5, False, 6, True)
 
 
-def test_the_source_is_the_newest_result_that_has_it() -> None:
-    talk = [asks(1), returned(1, "part_0_7"), asks(2), returned(2, "part_0_7"), asks(3), returned(3, "no")]
-    (need,) = replay.needs([*talk, asks(4, part="part_0_7")])
+def test_the_source_is_the_newest_result_with_the_string() -> None:
+    messages = [call(1), result(1, "part_0_7"), call(2), result(2, "part_0_7"), call(3), result(3, "no")]
+    (need,) = replay.find_needs([*messages, call(4, part="part_0_7")])
     assert (need.source, need.place, need.back) == (1, 3, 2)
 
 
-def test_whole_lines_of_24_characters_are_needs_whatever_stands_around_them() -> None:
-    talk = [asks(1), returned(1, "  12\t    return measure(lathe, oil)\n  13\tpass")]
-    found = replay.needs([*talk, asks(2, old="    return measure(lathe, oil)\npass")])
+def test_whole_lines_of_24_characters_are_needs() -> None:
+    messages = [call(1), result(1, "  12\t    return measure(lathe, oil)\n  13\tpass")]
+    found = replay.find_needs([*messages, call(2, old="    return measure(lathe, oil)\npass")])
     assert [need.text for need in found if need.kind == "line"] == ["return measure(lathe, oil)"]
 
 
@@ -157,96 +156,103 @@ def test_whole_lines_of_24_characters_are_needs_whatever_stands_around_them() ->
         ("12345", True), ("plain", False), ("ab_1", False), ("Plain", False),
     ],
 )  # fmt: skip
-def test_only_names_that_tell_something_are_needs(name: str, counts: bool) -> None:
-    found = replay.needs([asks(1), returned(1, f"({name})"), asks(2, what=name)])
+def test_only_distinctive_names_are_needs(name: str, counts: bool) -> None:
+    found = replay.find_needs([call(1), result(1, f"({name})"), call(2, what=name)])
     assert [need.text for need in found] == ([name] if counts else [])
 
 
-def test_a_name_inside_a_longer_word_does_not_stand_there() -> None:
-    assert stands("x part_1 y", "part_1")
-    assert not stands("x part_12 y", "part_1")
-    assert stands("x part_12 part_1", "part_1")
+def test_a_name_inside_a_longer_word_does_not_count() -> None:
+    assert contains_word("x part_1 y", "part_1")
+    assert not contains_word("x part_12 y", "part_1")
+    assert contains_word("x part_12 part_1", "part_1")
 
 
-def test_arguments_that_are_no_json_are_read_as_text() -> None:
-    call = {"id": "c", "type": "function", "function": {"name": "shell", "arguments": "look at part_0_7"}}
-    talk = [asks(1), returned(1, "part_0_7"), {"role": "assistant", "content": None, "tool_calls": [call]}]
-    assert [need.text for need in replay.needs(talk)] == ["part_0_7"]
+def test_arguments_that_are_not_json_are_read_as_text() -> None:
+    broken = {"id": "c", "type": "function", "function": {"name": "shell", "arguments": "look at part_0_7"}}
+    messages = [
+        call(1),
+        result(1, "part_0_7"),
+        {"role": "assistant", "content": None, "tool_calls": [broken]},
+    ]
+    assert [need.text for need in replay.find_needs(messages)] == ["part_0_7"]
 
 
 def test_facts_events_messages_and_recordings_have_the_same_needs() -> None:
     messages = workshop(10)
-    facts = facts_of(messages)
+    facts = to_facts(messages)
     events = [Event(seq, fact) for seq, fact in enumerate(facts)]
-    assert replay.needs(messages) == replay.needs(facts) == replay.needs(events)
-    assert replay.needs(recorded(messages)) == replay.needs(messages) != []
+    assert replay.find_needs(messages) == replay.find_needs(facts) == replay.find_needs(events)
+    assert replay.find_needs(transcript(messages)) == replay.find_needs(messages) != []
 
 
 def test_names_in_the_results_of_many_tasks_are_common() -> None:
-    talks = [
-        [asks(1, a="numpy.array"), returned(1, "numpy.array"), asks(2, a="numpy.array")] for _ in range(4)
+    conversations = [
+        [call(1, a="numpy.array"), result(1, "numpy.array"), call(2, a="numpy.array")] for _ in range(4)
     ]
-    assert replay.vocabulary(talks) == {"numpy.array"}
-    assert replay.vocabulary(talks[:3]) == frozenset()
-    assert replay.needs(talks[0], common=frozenset({"numpy.array"})) == []
+    assert replay.common_names(conversations) == {"numpy.array"}
+    assert replay.common_names(conversations[:3]) == frozenset()
+    assert replay.find_needs(conversations[0], common=frozenset({"numpy.array"})) == []
 
 
-def test_recordings_of_one_task_count_once_for_the_vocabulary() -> None:
-    talk = [asks(1, a="numpy.array"), returned(1, "numpy.array")]
-    assert replay.vocabulary([recorded(talk, f"r{n}", title="the same") for n in range(9)]) == frozenset()
+def test_recordings_of_one_task_count_once_for_common_names() -> None:
+    messages = [call(1, a="numpy.array"), result(1, "numpy.array")]
+    assert (
+        replay.common_names([transcript(messages, f"r{n}", title="the same") for n in range(9)])
+        == frozenset()
+    )
 
 
-# ── bills ────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Bills ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def cache(ttl: float = 300) -> PromptCache:
     return PromptCache(RequestReader("openai_chat", counter("estimate")), ttl=ttl)
 
 
-def test_the_longest_prefix_of_the_request_before_is_cached() -> None:
+def test_the_longest_shared_prefix_is_cached() -> None:
     one, two, three = MessageText(100, "one"), MessageText(50, "two"), MessageText(30, "next")
     provider = cache()
-    assert provider.send(whole([one, two]), now=0) == (150, 0, False)
-    assert provider.send(whole([one, two, three]), now=1) == (180, 150, False)
-    assert provider.send(whole([one, three]), now=2) == (130, 100, True)
-    assert provider.send(whole([one, three]), now=3) == (130, 130, False)
+    assert provider.send(make_request([one, two]), now=0) == (150, 0, False)
+    assert provider.send(make_request([one, two, three]), now=1) == (180, 150, False)
+    assert provider.send(make_request([one, three]), now=2) == (130, 100, True)
+    assert provider.send(make_request([one, three]), now=3) == (130, 130, False)
 
 
-def test_of_the_first_message_that_differs_the_same_beginning_is_cached() -> None:
+def test_the_common_beginning_of_the_first_different_message_is_cached() -> None:
     begin = "the lathe stands in the corner " * 10
     old, new = MessageText(100, begin + "and is oiled"), MessageText(100, begin + "and is dry")
     provider = cache()
-    provider.send(whole([old]), now=0)
-    billed = provider.send(whole([new]), now=1)
-    assert billed.broke
+    provider.send(make_request([old]), now=0)
+    billed = provider.send(make_request([new]), now=1)
+    assert billed.breaks_prefix
     assert 0 < billed.cached <= 100
 
 
-def test_a_cache_that_was_idle_for_longer_than_its_ttl_is_empty() -> None:
+def test_a_cache_is_empty_after_its_ttl() -> None:
     provider = cache(ttl=300)
-    request = whole([MessageText(100, "one")])
+    request = make_request([MessageText(100, "one")])
     provider.send(request, now=0)
     assert provider.send(request, now=300).cached == 100
     assert provider.send(request, now=601).cached == 0
 
 
-def test_a_prefix_below_the_minimum_is_paid_in_full() -> None:
-    assert PLAIN.bill(1_000, 800) == 280
+def test_a_prefix_below_the_minimum_is_not_cached() -> None:
+    assert DEFAULT_PRICES.bill(1_000, 800) == 280
     assert RelativePrices(0.1, 1.25, minimum=1_024).bill(1_000, 800) == 1_250
 
 
 @pytest.mark.parametrize(
     ("one", "other", "same"), [("", "a", 0), ("abc", "abd", 2), ("ab", "abc", 2), ("x", "x", 1)]
 )
-def test_common_prefix(one: str, other: str, same: int) -> None:
-    assert common_prefix(one, other) == same
+def test_the_common_prefix_is_counted_in_characters(one: str, other: str, same: int) -> None:
+    assert common_prefix_chars(one, other) == same
 
 
-# ── runs ─────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Runs ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_sending_everything_is_the_measure() -> None:
-    (row,) = replay.run([recorded(workshop())], [], bounds=False, **SMALL)
+def test_sending_everything_is_the_baseline() -> None:
+    (row,) = replay.run([transcript(workshop())], [], bounds=False, **SMALL)
     assert (row.policy, row.bill, row.ident, row.ident_far, row.breaks, row.task) == (
         "everything",
         1,
@@ -262,8 +268,8 @@ def test_sending_everything_is_the_measure() -> None:
     assert row.over == sum(size > 5_500 for size in sizes) > 0
 
 
-def test_a_policy_is_billed_searched_and_its_losses_name_the_event_that_hid_the_result() -> None:
-    rows = by_name(replay.run([recorded(workshop())], [BARE, "economy"], bounds=False, **SMALL))
+def test_a_policy_is_billed_and_its_losses_name_the_hiding_event() -> None:
+    rows = by_name(replay.run([transcript(workshop())], [BARE, "economy"], bounds=False, **SMALL))
     row = rows["bare"]
     assert row.over == 0
     assert row.peak <= 5_500
@@ -278,28 +284,28 @@ def test_a_policy_is_billed_searched_and_its_losses_name_the_event_that_hid_the_
     assert rows["economy"].over == 0
 
 
-def test_the_handle_of_a_loss_leads_to_what_was_needed() -> None:
-    talk = workshop()
-    (_, row) = replay.run([recorded(talk)], [BARE], bounds=False, **SMALL)
+def test_the_handle_of_a_loss_leads_to_the_needed_text() -> None:
+    messages = workshop()
+    (_, row) = replay.run([transcript(messages)], [BARE], bounds=False, **SMALL)
     loss = row.traces[0].losses[0]
     ctx = Context("gpt-5", policy=BARE, window=6_000, reserve=500, tokenizer="estimate")
-    before = [n for n, message in enumerate(talk) if message["role"] == "assistant"]
+    before = [n for n, message in enumerate(messages) if message["role"] == "assistant"]
     for place in before[: loss.call]:
-        ctx.fit(talk[:place])
+        ctx.fit(messages[:place])
     assert loss.text in ctx.original(loss.handle)
     assert ctx.why(loss.handle).level == loss.level
 
 
-def test_a_call_that_cannot_fit_is_billed_like_everything_and_loses_what_it_needed() -> None:
-    rows = by_name(replay.run([recorded(workshop())], ["off"], bounds=False, **SMALL))
+def test_a_call_that_cannot_fit_is_billed_in_full_and_loses_its_needs() -> None:
+    rows = by_name(replay.run([transcript(workshop())], ["off"], bounds=False, **SMALL))
     assert rows["off"].over >= rows["everything"].over > 0
     assert rows["off"].bill == rows["everything"].bill == 1
     assert rows["off"].ident is not None
     assert rows["off"].ident < 1
 
 
-def test_who_knows_the_future_forgets_nothing_fits_and_pays_less() -> None:
-    rows = by_name(replay.run([recorded(workshop(lines=20))], [], **SMALL))
+def test_the_oracles_lose_nothing_fit_and_cost_less() -> None:
+    rows = by_name(replay.run([transcript(workshop(lines=20))], [], **SMALL))
     for name in (ORACLE, ORACLE_ARGUMENTS):
         row = rows[name]
         assert (row.ident, row.over, row.task, row.latest) == (1, 0, 1, 1)
@@ -307,26 +313,26 @@ def test_who_knows_the_future_forgets_nothing_fits_and_pays_less() -> None:
         assert row.bill < 1
 
 
-def test_the_number_of_processes_changes_nothing_but_the_times() -> None:
-    recordings = [recorded(workshop(n), f"w{n}") for n in (6, 14, 10)]
+def test_the_number_of_processes_changes_only_the_times() -> None:
+    recordings = [transcript(workshop(n), f"w{n}") for n in (6, 14, 10)]
     alone = replay.run(recordings, ["rolling"], **SMALL)
     seen: list[tuple[int, int]] = []
     together = replay.run(
-        recordings, ["rolling"], **{**SMALL, "processes": 2}, progress=lambda *told: seen.append(told)
+        recordings, ["rolling"], **{**SMALL, "processes": 2}, progress=lambda *counts: seen.append(counts)
     )
-    assert quick(alone) == quick(together)
+    assert without_times(alone) == without_times(together)
     assert [trace.conversation for trace in together[0].traces] == ["w6", "w14", "w10"]
     assert seen == [(1, 3), (2, 3), (3, 3)]
 
 
-def test_needs_of_agents_that_did_not_see_their_history_can_be_left_out() -> None:
-    (row,) = replay.run([recorded(workshop())], [], no_recall=["work*"], bounds=False, **SMALL)
+def test_conversations_can_be_excluded_from_recall() -> None:
+    (row,) = replay.run([transcript(workshop())], [], no_recall=["work*"], bounds=False, **SMALL)
     assert row.needs == {"ident": 0, "ident_far": 0, "line": 0, "line_far": 0}
     assert row.ident is None
 
 
-def test_a_policy_knows_the_pauses_that_were_recorded() -> None:
-    facts = tuple((fact, 1_000.0 * n) for n, (fact, _) in enumerate(recorded(workshop(6)).facts))
+def test_recorded_pauses_expire_the_cache() -> None:
+    facts = tuple((fact, 1_000.0 * n) for n, (fact, _) in enumerate(transcript(workshop(6)).facts))
     (row,) = replay.run(
         [Transcript(id="slow", source="data", facts=facts)], [], ttl=300, bounds=False, **SMALL
     )
@@ -338,11 +344,11 @@ def test_a_policy_knows_the_pauses_that_were_recorded() -> None:
 def test_tools_and_system_text_are_part_of_the_request() -> None:
     tools = [{"type": "function", "function": {"name": "shell", "parameters": {}}}]
     request = {"messages": workshop(3), "tools": tools, "instructions": "Speak softly. " * 50}
-    (plain,) = replay.run([recorded(workshop(3))], [], bounds=False, **SMALL)
-    (one,) = replay.load([written(request)])
+    (plain,) = replay.run([transcript(workshop(3))], [], bounds=False, **SMALL)
+    (one,) = replay.load([write_json(request)])
     (row,) = replay.run([one], [], bounds=False, **SMALL)
     assert row.traces[0].sizes[0] > plain.traces[0].sizes[0] + 100
-    assert conversation(one).calls[0].system == "Speak softly. " * 50
+    assert recorded_conversation(one).calls[0].system == "Speak softly. " * 50
 
 
 _folder: list[Path] = []
@@ -353,67 +359,69 @@ def folder(tmp_path: Path) -> None:
     _folder[:] = [tmp_path]
 
 
-def written(value: object, name: str = "talk.json") -> Path:
+def write_json(value: object, name: str = "messages.json") -> Path:
     path = _folder[0] / name
     path.write_text(json.dumps(value), encoding="utf-8")
     return path
 
 
-# ── inputs ───────────────────────────────────────────────────────────────────────────────────────────────
+# ── Inputs ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("name", ["codex", "claude_code", "pi"])
 def test_recordings_of_other_products_are_replayed(name: str) -> None:
-    recordings = replay.load([HERE / f"{name}.jsonl"])
+    recordings = replay.load([TRANSCRIPTS / f"{name}.jsonl"])
     row, economy = replay.run(recordings, ["economy"], bounds=False, **SMALL)
     assert row.calls == economy.calls > 1
     assert row.tokens > 0
     assert economy.over == 0
 
 
-def test_lists_of_messages_lines_of_the_data_set_and_folders_are_replayed(tmp_path: Path) -> None:
+def test_message_lists_datasets_and_folders_are_replayed(tmp_path: Path) -> None:
     data = {"id": "w", "source": "us", "licence": "MIT", "messages": workshop(4), "meta": {"task": "t"}}
     (tmp_path / "data.jsonl").write_text(json.dumps(data) + "\n")
-    written(workshop(4), "list.json")
-    written([{"role": "tool", "tool_call_id": "x", "content": "no model here"}], "none.json")
+    write_json(workshop(4), "list.json")
+    write_json([{"role": "tool", "tool_call_id": "x", "content": "no model here"}], "none.json")
     found = replay.load([tmp_path])
     assert sorted(one.source for one in found) == ["data", "openai"]
-    assert quick(replay.run(found[:1], **SMALL)) == quick(replay.run(found[1:], **SMALL))
+    assert without_times(replay.run(found[:1], **SMALL)) == without_times(replay.run(found[1:], **SMALL))
 
 
-def test_our_own_sessions_are_replayed_from_a_store_and_from_their_export(tmp_path: Path) -> None:
-    events = [Event(seq, fact, None) for seq, fact in enumerate(facts_of(workshop(4)))]
+def test_sessions_are_replayed_from_a_store_and_from_an_export(tmp_path: Path) -> None:
+    events = [Event(seq, fact, None) for seq, fact in enumerate(to_facts(workshop(4)))]
     export = tmp_path / "own.jsonl"
     export.write_bytes(b"".join(write_events(events, "w", "Workshop")))
 
-    async def keep() -> None:
+    async def store_events() -> None:
         async with open_store(tmp_path / "chats.db") as store:
             await store.append("w", events)
 
-    asyncio.run(keep())
+    asyncio.run(store_events())
     (stored,), (exported,) = replay.load([tmp_path / "chats.db"]), replay.load([export])
-    assert quick(replay.run([stored], **SMALL)) == quick(replay.run([exported], **SMALL))
+    assert without_times(replay.run([stored], **SMALL)) == without_times(replay.run([exported], **SMALL))
 
 
-def test_what_was_rewound_is_not_replayed() -> None:
-    (branch,) = (one for one in read(HERE / "claude_code.jsonl") if one.id == "s-1")
-    said = [text_of(fact.content) for fact in conversation(branch).facts if isinstance(fact, UserSaid)]
+def test_rewound_messages_are_not_replayed() -> None:
+    (branch,) = (one for one in read(TRANSCRIPTS / "claude_code.jsonl") if one.id == "s-1")
+    said = [
+        text_of(fact.content) for fact in recorded_conversation(branch).facts if isinstance(fact, UserSaid)
+    ]
     assert said == ["Count the apples", "Sell them"]
 
 
-def test_a_sample_is_the_same_for_the_same_seed_and_long_ones_can_be_chosen() -> None:
-    recordings = [recorded(workshop(n), f"w{n}") for n in range(1, 9)]
-    chosen = replay.choose(recordings, limit=3, seed=7)
-    assert chosen == replay.choose(recordings, limit=3, seed=7)
-    assert chosen != replay.choose(recordings, limit=3, seed=8)
-    enough = tokens(recordings[6])
-    assert [one.id for one in replay.choose(recordings, long=enough)] == ["w7", "w8"]
+def test_a_sample_depends_on_its_seed_and_long_recordings_can_be_selected() -> None:
+    recordings = [transcript(workshop(n), f"w{n}") for n in range(1, 9)]
+    chosen = replay.select(recordings, limit=3, seed=7)
+    assert chosen == replay.select(recordings, limit=3, seed=7)
+    assert chosen != replay.select(recordings, limit=3, seed=8)
+    enough = count_tokens(recordings[6])
+    assert [one.id for one in replay.select(recordings, min_tokens=enough)] == ["w7", "w8"]
 
 
-# ── policies ─────────────────────────────────────────────────────────────────────────────────────────────
+# ── Policies ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_sweep_is_every_policy_with_every_combination_of_values() -> None:
+def test_a_sweep_combines_every_policy_with_every_value() -> None:
     found = replay.policy_choices(["economy", "rolling"], sweeps=["target=0.2,0.4", "clip.tokens=900"])
     assert [one.label for one in found] == [
         f"{name} target={target} clip.tokens=900" for name in ("economy", "rolling") for target in (0.2, 0.4)
@@ -431,7 +439,7 @@ def test_a_policy_can_be_a_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "sweeps", "told"),
+    ("given", "sweeps", "words"),
     [
         (["thrifty"], [], "thrifty"),
         (["nowhere.toml"], [], "nowhere.toml"),
@@ -440,16 +448,16 @@ def test_a_policy_can_be_a_file(tmp_path: Path) -> None:
         (["economy"], ["target=7"], "target"),
     ],
 )
-def test_a_wrong_policy_or_sweep_is_told_in_one_sentence(
-    given: list[str], sweeps: list[str], told: str
+def test_a_wrong_policy_or_sweep_is_reported_in_one_sentence(
+    given: list[str], sweeps: list[str], words: str
 ) -> None:
-    with pytest.raises(BadSetting, match=told):
+    with pytest.raises(BadSetting, match=words):
         replay.policy_choices(given, sweeps=sweeps)
 
 
-def test_a_summariser_must_be_something_that_can_be_imported() -> None:
+def test_a_summariser_must_be_importable() -> None:
     with pytest.raises(BadSetting, match="summariser"):
-        replay.run([recorded(workshop(2))], summariser="no.such.module:function", **SMALL)
+        replay.run([transcript(workshop(2))], summariser="no.such.module:function", **SMALL)
 
 
 SUMMARISER: Final = """
@@ -459,24 +467,26 @@ def write(request):
 """
 
 
-def test_what_a_summariser_reads_is_on_the_bill(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_bill_includes_what_a_summariser_reads(monkeypatch: pytest.MonkeyPatch) -> None:
     (_folder[0] / "scribe.py").write_text(SUMMARISER)
     monkeypatch.syspath_prepend(str(_folder[0]))
-    talk = [recorded(workshop())]
-    (_, ledger) = replay.run(talk, ["handoff"], bounds=False, **SMALL)
-    (_, model) = replay.run(talk, ["handoff"], summariser="scribe:write", bounds=False, **SMALL)
+    messages = [transcript(workshop())]
+    (_, ledger) = replay.run(messages, ["handoff"], bounds=False, **SMALL)
+    (_, model) = replay.run(messages, ["handoff"], summariser="scribe:write", bounds=False, **SMALL)
     assert ledger.traces[0].summaries == (0, 0)
     assert model.traces[0].summaries[0] >= 4_000
-    paid = sum(map(PLAIN.bill, model.traces[0].sizes, model.traces[0].cached))
+    paid = sum(map(DEFAULT_PRICES.bill, model.traces[0].sizes, model.traces[0].cached))
     assert model.bill is not None
-    assert model.bill > paid / sum(map(PLAIN.bill, model.traces[0].ideal, [0, *model.traces[0].ideal]))
+    assert model.bill > paid / sum(
+        map(DEFAULT_PRICES.bill, model.traces[0].full_sizes, [0, *model.traces[0].full_sizes])
+    )
 
 
-# ── answers ──────────────────────────────────────────────────────────────────────────────────────────────
+# ── Output ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def rows_of_workshop() -> list[replay.PolicyStatistics]:
-    return replay.run([recorded(workshop())], [BARE], **SMALL)
+    return replay.run([transcript(workshop())], [BARE], **SMALL)
 
 
 def test_the_table_has_a_row_for_each_policy_and_the_worst_losses() -> None:
@@ -487,17 +497,17 @@ def test_the_table_has_a_row_for_each_policy_and_the_worst_losses() -> None:
     assert "part_" in text
 
 
-def test_the_json_has_all_figures_and_losses() -> None:
-    told = json.loads(replay.as_json(rows_of_workshop(), losses=3))
-    assert [row["policy"] for row in told["policies"]] == ["everything", "bare", ORACLE, ORACLE_ARGUMENTS]
+def test_the_json_has_all_statistics_and_losses() -> None:
+    output = json.loads(replay.as_json(rows_of_workshop(), losses=3))
+    assert [row["policy"] for row in output["policies"]] == ["everything", "bare", ORACLE, ORACLE_ARGUMENTS]
     figures = "calls tokens cached bill bill_model breaks peak over task latest own_p99 reductions"
-    assert set(figures.split()) <= told["policies"][1].keys()
-    assert len(told["losses"]) == 3
-    assert told["losses"][0]["needs"] >= told["losses"][1]["needs"]
+    assert set(figures.split()) <= output["policies"][1].keys()
+    assert len(output["losses"]) == 3
+    assert output["losses"][0]["needs"] >= output["losses"][1]["needs"]
 
 
 class Markup(HTMLParser):
-    """The tags and attributes of a page."""
+    """Collects the tags and attributes of a page."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -526,18 +536,18 @@ class Markup(HTMLParser):
 EVIL: Final = '</code><script>alert("x_1")</script><img src=x onerror="y_2">'
 
 
-def test_nothing_from_a_log_becomes_markup_and_the_page_loads_nothing() -> None:
-    talk = workshop()
-    for message in talk:
+def test_logged_text_is_escaped_and_the_page_loads_nothing() -> None:
+    messages = workshop()
+    for message in messages:
         if message["role"] == "tool":
             message["content"] = f"{EVIL}\n{message['content']}\n\ud800"
             message["name"] = EVIL
-    talk[-2]["content"] += "\nend"
-    talk += [asks(99, text=f"{EVIL} part_1_3")]
+    messages[-2]["content"] += "\nend"
+    messages += [call(99, text=f"{EVIL} part_1_3")]
     rows = replay.run(
-        [recorded(talk, id=EVIL)], [{"preset": "rolling", "name": EVIL, "skeleton_share": 0.0}], **SMALL
+        [transcript(messages, id=EVIL)], [{"preset": "rolling", "name": EVIL, "skeleton_share": 0.0}], **SMALL
     )
-    text = page(rows, setting=ReplaySetting(window=6_000, reserve=500))
+    text = html_page(rows, setting=ReplaySetting(window=6_000, reserve=500))
     text.encode()
     found = Markup()
     found.feed(text)
@@ -548,58 +558,60 @@ def test_nothing_from_a_log_becomes_markup_and_the_page_loads_nothing() -> None:
     assert any("<script>" in words for words in found.texts)
 
 
-def test_the_page_shows_every_policy_every_conversation_and_the_losses() -> None:
-    recordings = [recorded(workshop(n), f"talk {n}") for n in (12, 24)]
+def test_the_page_shows_policies_conversations_and_losses() -> None:
+    recordings = [transcript(workshop(n), f"messages {n}") for n in (12, 24)]
     rows = replay.run(recordings, ["economy", BARE], **SMALL)
-    text = page(rows, setting=ReplaySetting(window=6_000, reserve=500))
-    for words in ("economy", "bare", "everything", "talk 12", "talk 24", "worst losses", "part_"):
+    text = html_page(rows, setting=ReplaySetting(window=6_000, reserve=500))
+    for words in ("economy", "bare", "everything", "messages 12", "messages 24", "worst losses", "part_"):
         assert words in text
     assert 'class="limit"' in text
     assert text.count("<svg") == 4
 
 
 def test_a_page_without_needs_or_losses_can_be_drawn() -> None:
-    talk = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "hi"}]
-    text = page(replay.run([recorded(talk)], ["recent"], **SMALL), setting=ReplaySetting(window=6_000))
+    messages = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "hi"}]
+    text = html_page(
+        replay.run([transcript(messages)], ["recent"], **SMALL), setting=ReplaySetting(window=6_000)
+    )
     assert "Nothing was lost." in text
 
 
-# ── why ──────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Why ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-ROOM: Final = ReplaySetting(window=6_000, reserve=500, tokenizer="estimate")
+SETTING: Final = ReplaySetting(window=6_000, reserve=500, tokenizer="estimate")
 
 
-def asked(call: int, text: str) -> tuple[bool, str]:
-    found = why(recorded(workshop()), call=call, text=text, policy=BARE, setting=ROOM)
+def ask_why(number: int, text: str) -> tuple[bool, str]:
+    found = why(transcript(workshop()), call=number, text=text, policy=BARE, setting=SETTING)
     return found.shown, answer_text(found)
 
 
-def test_why_says_that_a_text_is_shown_and_where() -> None:
-    shown, told = asked(3, "part_1_3")
+def test_why_reports_where_a_text_is_shown() -> None:
+    shown, answer = ask_why(3, "part_1_3")
     assert shown
-    assert told.splitlines() == [
-        "yes: the text stands in the request of call 3 of 25",
+    assert answer.splitlines() == [
+        "yes: the text is in the request of call 3 of 25",
         "  e6 tool_returned, from call 3 on: now full",
     ]
 
 
-def test_why_says_since_when_and_by_which_rule_a_text_is_gone() -> None:
-    first = next(call for call in range(5, 25) if not asked(call, "part_3_3 ")[0])
-    shown, told = asked(24, "part_3_3 ")
+def test_why_reports_since_when_and_by_which_rule_a_text_is_hidden() -> None:
+    first = next(call for call in range(5, 25) if not ask_why(call, "part_3_3 ")[0])
+    shown, answer = ask_why(24, "part_3_3 ")
     assert not shown
-    assert f"since call {first}, " in told
-    assert "rule bare" in told
+    assert f"since call {first}, " in answer
+    assert "rule bare" in answer
 
 
-def test_why_knows_what_was_said_later_or_never() -> None:
-    assert asked(2, "part_9_3")[1] == (
-        "no: the text had not been said before call 2; it first comes with call 10"
+def test_why_reports_text_that_occurs_later_or_never() -> None:
+    assert ask_why(2, "part_9_3")[1] == (
+        "no: the text does not occur before call 2; it first occurs with call 10"
     )
-    assert "nowhere" in asked(2, "a hovercraft")[1]
+    assert "nowhere" in ask_why(2, "a hovercraft")[1]
 
 
-def test_why_asks_our_own_log_as_it_stands() -> None:
-    call = Asked(id="c", name="look", arguments="{}")
+def test_why_examines_a_foveal_log_as_recorded() -> None:
+    call = Call(id="c", name="look", arguments="{}")
     facts = [
         UserSaid(content="Look."),
         ModelSaid(content=(Text(text="I do."), call)),
@@ -610,20 +622,20 @@ def test_why_asks_our_own_log_as_it_stands() -> None:
         ModelSaid(content="Gone."),
     ]
     recording = Transcript(id="own", source="foveal", facts=tuple((fact, None) for fact in facts))
-    assert reduced(recording)
-    shown = why(recording, call=2, text="a hammer", policy=None, setting=ROOM)
-    gone = why(recording, call=3, text="a hammer", policy=None, setting=ROOM)
+    assert has_reductions(recording)
+    shown = why(recording, call=2, text="a hammer", policy=None, setting=SETTING)
+    gone = why(recording, call=3, text="a hammer", policy=None, setting=SETTING)
     assert (shown.shown, gone.shown, gone.since) == (True, False, 3)
     (place,) = gone.places
     assert (place.handle, place.level, place.rule, place.by) == ("e2", "masked", "mine", "e5 masked (budget)")
 
 
-def test_why_refuses_a_call_that_there_is_not() -> None:
+def test_why_refuses_a_call_that_does_not_exist() -> None:
     with pytest.raises(FovealError, match="calls 1 to 25"):
-        asked(26, "x")
+        ask_why(26, "x")
 
 
-# ── the command line ─────────────────────────────────────────────────────────────────────────────────────
+# ── Command line ─────────────────────────────────────────────────────────────────────────────────────
 
 LIMITS: Final = ("--window", "6000", "--reserve", "500")
 
@@ -631,13 +643,13 @@ LIMITS: Final = ("--window", "6000", "--reserve", "500")
 def test_replay_prints_a_table_json_and_writes_a_page(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path, html = written(workshop()), tmp_path / "out.html"
+    path, html = write_json(workshop()), tmp_path / "out.html"
     run = ("replay", str(path), "--policy", "economy", *LIMITS)
     assert main([*run, "--sweep", "target=0.2,0.4", "--html", str(html)]) == 0
     out, err = capsys.readouterr()
     assert "economy target=0.2" in out
     assert ORACLE in out
-    assert "written" in err
+    assert "wrote" in err
     assert html.read_text().startswith("<!doctype html>")
     assert main([*run, "--json", "--no-bounds", "--progress"]) == 0
     out, err = capsys.readouterr()
@@ -646,71 +658,69 @@ def test_replay_prints_a_table_json_and_writes_a_page(
 
 
 def test_why_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
-    path, bare = str(written(workshop())), _folder[0] / "bare.toml"
+    path, bare = str(write_json(workshop())), _folder[0] / "bare.toml"
     bare.write_text('preset = "rolling"\nskeleton_share = 0.0\nkeep_first = 0\n')
     assert main(["why", path, "--call", "24", "--text", "part_0_3 ", "--policy", str(bare), *LIMITS]) == 0
-    assert capsys.readouterr().out.startswith(
-        "no: the text does not stand in the request of call 24, since call "
-    )
+    assert capsys.readouterr().out.startswith("no: the text is not in the request of call 24, since call ")
     assert main(["why", path, "--call", "2", "--text", "part_0_3 ", "--json", *LIMITS]) == 0
     assert json.loads(capsys.readouterr().out)["shown"] is True
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "words"),
     [
         (["replay", "nowhere"], "No such file"),
-        (["replay", "."], "no file in it can be read"),
-        (["replay", "talk.json", "--policy", "thrifty"], "policy"),
-        (["replay", "talk.json", "--sweep", "colour=red"], "sweep"),
-        (["replay", "talk.json", "--long", "1000000"], "--long"),
-        (["replay", "talk.json", "--window", "-1"], "window"),
+        (["replay", "."], "no file in it is a transcript"),
+        (["replay", "messages.json", "--policy", "thrifty"], "policy"),
+        (["replay", "messages.json", "--sweep", "colour=red"], "sweep"),
+        (["replay", "messages.json", "--long", "1000000"], "--long"),
+        (["replay", "messages.json", "--window", "-1"], "window"),
         (["replay", "broken.json"], "broken.json"),
-        (["why", "talk.json", "--call", "9", "--text", "x"], "calls 1 to 3"),
-        (["why", "talk.json", "--call", "1", "--text", "x", "--conversation", "zz"], "--conversation"),
+        (["why", "messages.json", "--call", "9", "--text", "x"], "calls 1 to 3"),
+        (["why", "messages.json", "--call", "1", "--text", "x", "--conversation", "zz"], "--conversation"),
     ],
 )
-def test_what_is_wrong_is_told_in_one_sentence(
+def test_an_error_is_reported_in_one_sentence(
     arguments: list[str],
-    told: str,
+    words: str,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     if "." not in arguments[1:2]:
-        written(workshop(2))
+        write_json(workshop(2))
         (tmp_path / "broken.json").write_text("{nothing")
     assert main(arguments) == 1
     out, err = capsys.readouterr()
     assert out == ""
     assert err.count("\n") == 1
-    assert told in err
+    assert words in err
 
 
-def test_replay_without_logs_takes_the_store(tmp_path: Path) -> None:
+def test_replay_without_logs_uses_the_store(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "foveal.apps", "replay"]
     env = {"FOVEAL_STORE": str(tmp_path / "none.db"), "PYTHONUTF8": "1"}
     done = subprocess.run(command, env=env, capture_output=True, timeout=60, check=False)
     assert (done.returncode, b"name the LOGS" in done.stderr) == (1, True)
 
 
-def test_a_file_that_cannot_be_read_is_an_error_of_its_own() -> None:
+def test_an_unreadable_file_raises() -> None:
     with pytest.raises(UnreadableTranscript):
         replay.load([_folder[0] / "nowhere.jsonl"])
 
 
-def test_figures_can_be_written_as_json_whole() -> None:
+def test_statistics_can_be_encoded_with_their_traces() -> None:
     assert msgspec.json.decode(msgspec.json.encode(rows_of_workshop()))[0]["policy"] == "everything"
 
 
-# ── recorded conversations ───────────────────────────────────────────────────────────────────────────────
+# ── Recorded conversations ───────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.data
-@pytest.mark.skipif(not DATA.exists(), reason="no recorded conversations beside the checkout")
-def test_on_real_conversations_the_measure_is_whole_and_no_policy_overflows() -> None:
-    recordings = replay.choose(replay.load([DATA / "openhands.jsonl.gz"]), limit=3)
+@pytest.mark.skipif(not RECORDED.exists(), reason="no recorded conversations beside the checkout")
+def test_no_policy_overflows_on_real_conversations() -> None:
+    recordings = replay.select(replay.load([RECORDED / "openhands.jsonl.gz"]), limit=3)
     rows = by_name(replay.run(recordings, ["economy", "recent"], window=32_000, reserve=4_000))
     assert (rows["everything"].ident, rows["everything"].line, rows["everything"].breaks) == (1, 1, 0)
     assert (rows[ORACLE].ident, rows[ORACLE].line, rows[ORACLE].over) == (1, 1, 0)

@@ -1,4 +1,4 @@
-"""Tokens as they are made, kept and taken back: the secret is nowhere but with whom it was given to."""
+"""Tests of `foveal token`: creating, storing and revoking tokens without storing their secrets."""
 
 from __future__ import annotations
 
@@ -24,33 +24,33 @@ def token(folder: Path, *arguments: str) -> int:
     return main(["token", *arguments, "--folder", str(folder)])
 
 
-def created(folder: Path, capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[str, str]:
-    """The id and the secret of a new token."""
+def create_token(folder: Path, capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[str, str]:
+    """Create a token; return its id and its secret."""
     assert token(folder, "create", *arguments) == 0
-    told = capsys.readouterr()
-    secret = told.out.strip()
+    printed = capsys.readouterr()
+    secret = printed.out.strip()
     assert re.fullmatch(r"fv_[A-Za-z0-9_-]{43}", secret)
-    assert secret not in told.err
-    return told.err.split()[1], secret
+    assert secret not in printed.err
+    return printed.err.split()[1], secret
 
 
-def test_the_secret_is_printed_once_and_kept_nowhere(
+def test_the_secret_is_printed_once_and_never_stored(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    _, secret = created(folder, capsys, "--tenant", "alice", "--label", "the laptop")
+    _, secret = create_token(folder, capsys, "--tenant", "alice", "--label", "the laptop")
     kept = b"".join(path.read_bytes() for path in folder.rglob("*") if path.is_file())
     assert secret.encode() not in kept
     assert secret.removeprefix("fv_").encode() not in kept
     assert sha256(secret.encode()).digest() in kept
     assert token(folder, "list") == 0
-    told = capsys.readouterr().out
-    assert "alice" in told
-    assert "the laptop" in told
-    assert secret[3:10] not in told
+    printed = capsys.readouterr().out
+    assert "alice" in printed
+    assert "the laptop" in printed
+    assert secret[3:10] not in printed
 
 
-def test_the_files_are_their_owners_only(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    created(folder, capsys)
+def test_only_the_owner_can_read_the_files(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    create_token(folder, capsys)
     assert folder.stat().st_mode & 0o777 == 0o700
     modes = {path.name: path.stat().st_mode & 0o777 for path in folder.iterdir() if path.is_file()}
     assert modes["service.db"] == 0o600
@@ -58,31 +58,31 @@ def test_the_files_are_their_owners_only(folder: Path, capsys: pytest.CaptureFix
 
 
 def test_a_revoked_token_loses_even_its_hash(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    id, secret = created(folder, capsys)
-    other, _ = created(folder, capsys, "--tenant", "bob")
+    id, secret = create_token(folder, capsys)
+    other, _ = create_token(folder, capsys, "--tenant", "bob")
     assert token(folder, "revoke", id) == 0
     assert token(folder, "revoke", id) == 1
     assert token(folder, "revoke", "unknown\x1b[2J") == 1
-    told = capsys.readouterr()
-    assert "there is no good token" in told.err
-    assert "\x1b" not in told.err
+    printed = capsys.readouterr()
+    assert "there is no valid token" in printed.err
+    assert "\x1b" not in printed.err
     kept = b"".join(path.read_bytes() for path in folder.rglob("*") if path.is_file())
     assert sha256(secret.encode()).digest() not in kept
     assert token(folder, "list") == 0
     lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
     assert "revoked" in lines[id]
-    assert "good" in lines[other]
+    assert "valid" in lines[other]
 
 
 @pytest.mark.parametrize("name", ["", "Alice", "a/b", "../a", "a" * 64, "-a", "ä"])
-def test_a_tenant_has_a_plain_name(folder: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
+def test_an_invalid_tenant_name_is_refused(
+    folder: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
     assert token(folder, "create", f"--tenant={name}") == 1
     assert "tenant" in capsys.readouterr().err
 
 
-def test_without_tokens_the_list_says_how_to_make_one(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_empty_list_says_how_to_create_a_token(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["token", "--folder", str(folder), "list"]) == 0
     assert f"`foveal token create --folder {folder}`" in capsys.readouterr().out
     assert main(["token", "list"]) == 0
@@ -90,9 +90,9 @@ def test_without_tokens_the_list_says_how_to_make_one(
 
 
 def test_a_label_is_shown_as_text(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    created(folder, capsys, "--label", "evil\x1b[2J\u202e")
+    create_token(folder, capsys, "--label", "evil\x1b[2J\u202e")
     assert token(folder, "list") == 0
-    told = capsys.readouterr().out
-    assert "\x1b" not in told
-    assert "\u202e" not in told
+    printed = capsys.readouterr().out
+    assert "\x1b" not in printed
+    assert "\u202e" not in printed
     assert token(folder, "create", "--label", "x" * 201) == 1

@@ -1,4 +1,4 @@
-"""Rooms: what is said is stored, answered once and in order, whoever dies or goes away meanwhile."""
+"""Tests of live sessions: messages are stored, answered once and in order, also across crashes."""
 
 from __future__ import annotations
 
@@ -30,40 +30,39 @@ from foveal.errors import (
 )
 from foveal.ports import Reply, ReplyPiece
 from foveal.server import (
-    DROP_IN,
+    PROXY_ORIGIN,
     EventsStored,
+    InboxCounted,
     LiveSession,
-    LockWaited,
     Service,
     ServiceEvent,
     TurnBegan,
     TurnEnded,
     turns,
 )
-from foveal.server import service as rooms
-from foveal.server.turns import TOPIC
+from foveal.server.turns import TURN_NOTE_TOPIC
 from foveal.sessions import Session
 from foveal.testing import Scripted
-from support.gated_provider import Gated, run
+from support.gated_provider import GatedProvider, run
 from support.legality import check_chat
 from support.paths import SUPPORT
-from support.service_process import DYING, script
+from support.service_process import KILL_POINTS, script
 
 
 def configured(tmp_path: Path, **flags: Any) -> Config:
-    return load(tmp_path, flags=flags, environ={}, user_folder=tmp_path / "nobody")
+    return load(tmp_path, flags=flags, environ={}, user_folder=tmp_path / "empty")
 
 
 @asynccontextmanager
 async def opened(tmp_path: Path, *answers: Any, provider: Scripted | None = None) -> AsyncIterator[Service]:
     made = provider or Scripted(*answers)
     async with Service.open(configured(tmp_path), folder=tmp_path / "served", environment={}) as service:
-        service.ground._providers[""] = made
+        service.runtime._providers[""] = made
         yield service
 
 
-async def events(room: LiveSession) -> list[Event]:
-    return await room.events()
+async def events(live: LiveSession) -> list[Event]:
+    return await live.events()
 
 
 def spoken(log: list[Event]) -> list[str]:
@@ -71,278 +70,283 @@ def spoken(log: list[Event]) -> list[str]:
     return [text_of(fact.content) for fact in said]
 
 
-# ── saying ───────────────────────────────────────────────────────────────────────────────────────────────
+# ── Submitting ────────────────────────────────────────────────────────────────────────────────────────
 
 
 @run
-async def test_a_message_is_stored_then_answered_and_told_from_the_beginning_to_whoever_comes_late(
+async def test_a_message_is_stored_then_answered_and_late_readers_get_all_events(
     tmp_path: Path,
 ) -> None:
     async with opened(tmp_path, "Hello to you.") as service:
-        room = await service.tenant("default").create("demo")
-        turn = await room.say("Hello.")
+        live = await service.tenant("default").create("demo")
+        turn = await live.submit("Hello.")
         outcome = await turn.outcome()
         assert (outcome.why, outcome.text) == ("answered", "Hello to you.")
-        told = [happening async for happening in turn.follow()]
-        assert [type(h) for h in told] == [UserMessageHeard, TextStreamed, ModelAnswered, TurnFinished]
-        assert spoken(await events(room)) == ["Hello.", "Hello to you."]
+        emitted = [event async for event in turn.events()]
+        assert [type(event) for event in emitted] == [
+            UserMessageHeard,
+            TextStreamed,
+            ModelAnswered,
+            TurnFinished,
+        ]
+        assert spoken(await events(live)) == ["Hello.", "Hello to you."]
 
 
 @run
-async def test_who_follows_from_the_start_hears_every_piece_and_who_left_goes_on_where_he_was(
+async def test_a_reader_gets_every_piece_and_can_resume_where_it_left(
     tmp_path: Path,
 ) -> None:
-    provider = Gated("one\ntwo\nthree")
+    provider = GatedProvider("one\ntwo\nthree")
     async with opened(tmp_path, provider=provider) as service:
-        room = await service.tenant("default").create("demo")
-        turn = await room.say("Count.")
+        live = await service.tenant("default").create("demo")
+        turn = await live.submit("Count.")
         seen: list[int] = []
-        async for number, _ in turn.numbered():
+        async for number, _ in turn.numbered_events():
             seen.append(number)
             provider.gate.set()
             if len(seen) == 2:
                 break
-        rest = [(number, type(h)) async for number, h in turn.numbered(after=seen[-1])]
+        rest = [(number, type(h)) async for number, h in turn.numbered_events(after=seen[-1])]
         assert [number for number, _ in rest] == list(range(3, 3 + len(rest)))
         assert rest[-1][1] is TurnFinished
         assert (await turn.outcome()).text == "one\ntwo\nthree"
 
 
 @run
-async def test_messages_that_come_at_once_are_answered_one_after_the_other_in_the_order_of_their_storing(
+async def test_concurrent_messages_are_answered_in_the_order_of_storing(
     tmp_path: Path,
 ) -> None:
     async with opened(tmp_path, *(f"answer {n}" for n in range(5))) as service:
-        room = await service.tenant("default").create("demo")
-        turns = [await room.say(f"question {n}") for n in range(5)]
+        live = await service.tenant("default").create("demo")
+        turns = [await live.submit(f"question {n}") for n in range(5)]
         outcomes = [await turn.outcome() for turn in turns]
         assert [outcome.text for outcome in outcomes] == [f"answer {n}" for n in range(5)]
         asked = [f"{kind} {n}" for n in range(5) for kind in ("question", "answer")]
-        assert spoken(await events(room)) == asked
+        assert spoken(await events(live)) == asked
 
 
 @run
-async def test_the_same_key_is_the_same_turn_and_nothing_is_said_twice(tmp_path: Path) -> None:
+async def test_the_same_key_returns_the_same_turn(tmp_path: Path) -> None:
     async with opened(tmp_path, "Once.") as service:
-        room = await service.tenant("default").create("demo")
-        first = await room.say("Do it.", key="k1")
+        live = await service.tenant("default").create("demo")
+        first = await live.submit("Do it.", key="k1")
         await first.outcome()
-        assert await room.say("Do it.", key="k1") is first
-        assert spoken(await events(room)) == ["Do it.", "Once."]
+        assert await live.submit("Do it.", key="k1") is first
+        assert spoken(await events(live)) == ["Do it.", "Once."]
 
 
 @run
-async def test_a_key_of_an_earlier_process_still_tells_its_outcome(tmp_path: Path) -> None:
+async def test_a_key_of_an_earlier_process_returns_its_outcome(tmp_path: Path) -> None:
     async with opened(tmp_path, "Once.") as service:
-        room = await service.tenant("default").create("demo")
-        await (await room.say("Do it.", key="k1")).outcome()
+        live = await service.tenant("default").create("demo")
+        await (await live.submit("Do it.", key="k1")).outcome()
     async with opened(tmp_path) as service:
-        room = await service.tenant("default").room("demo")
-        outcome = await (await room.say("", key="k1")).outcome()
+        live = await service.tenant("default").session("demo")
+        outcome = await (await live.submit("", key="k1")).outcome()
         assert (outcome.why, outcome.text) == ("answered", "Once.")
-        assert spoken(await events(room)) == ["Do it.", "Once."]
+        assert spoken(await events(live)) == ["Do it.", "Once."]
 
 
 @run
-async def test_a_secret_in_a_message_reaches_neither_the_desk_nor_the_log(tmp_path: Path) -> None:
+async def test_a_secret_reaches_neither_the_inbox_nor_the_log(tmp_path: Path) -> None:
     secret = "sk-proj-" + "Ab3dEf6hIj9lMn2pQr5tUv8xYz1b" * 2
     async with opened(tmp_path, "Noted.") as service:
-        room = await service.tenant("default").create("demo")
-        await (await room.say(f"My key is {secret}, keep it.")).outcome()
-        assert secret not in str(await events(room))
+        live = await service.tenant("default").create("demo")
+        await (await live.submit(f"My key is {secret}, keep it.")).outcome()
+        assert secret not in str(await events(live))
     for path in (tmp_path / "served").rglob("*"):
         if path.is_file():
             assert secret.encode() not in path.read_bytes(), path
 
 
-# ── when something goes wrong ────────────────────────────────────────────────────────────────────────────
+# ── Errors ────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @run
-async def test_a_provider_that_fails_ends_the_turn_with_its_reason_and_the_model_can_be_asked_again(
+async def test_a_provider_error_ends_the_turn_and_the_model_can_be_asked_again(
     tmp_path: Path,
 ) -> None:
     fault = ProviderError("no connection: check it", code="connection")
     async with opened(tmp_path, fault, "Here I am.") as service:
-        room = await service.tenant("default").create("demo")
-        outcome = await (await room.say("Hello?")).outcome()
+        live = await service.tenant("default").create("demo")
+        outcome = await (await live.submit("Hello?")).outcome()
         assert (outcome.why, outcome.code, outcome.problem) == (
             "failed",
             "connection",
             "no connection: check it",
         )
-        again = await room.again()
+        again = await live.retry()
         assert (await again.outcome()).text == "Here I am."
-        assert spoken(await events(room)) == ["Hello?", "Here I am."]
+        assert spoken(await events(live)) == ["Hello?", "Here I am."]
         with pytest.raises(NothingToAsk, match="answered"):
-            await room.again()
+            await live.retry()
 
 
 @run
-async def test_an_error_that_nobody_foresaw_ends_the_turn_without_telling_its_words(tmp_path: Path) -> None:
+async def test_an_unexpected_error_ends_the_turn_without_showing_its_message(tmp_path: Path) -> None:
     class Strange(Scripted):
         async def send(self, request: Any, *, max_tokens: int) -> AsyncIterator[ReplyPiece | Reply]:
             raise BaseExceptionGroup("secret words", [KeyboardInterrupt()])
             yield
 
     async with opened(tmp_path, provider=Strange()) as service:
-        room = await service.tenant("default").create("demo")
-        outcome = await (await room.say("Hello?")).outcome()
+        live = await service.tenant("default").create("demo")
+        outcome = await (await live.submit("Hello?")).outcome()
         assert outcome.why == "failed"
         assert "secret words" not in outcome.problem
 
 
 @run
-async def test_a_turn_that_is_stopped_keeps_what_was_said_and_the_room_goes_on(tmp_path: Path) -> None:
-    provider = Gated("never", "Yes.")
+async def test_a_stopped_turn_keeps_its_text_and_the_session_continues(tmp_path: Path) -> None:
+    provider = GatedProvider("never", "Yes.")
     async with opened(tmp_path, provider=provider) as service:
-        room = await service.tenant("default").create("demo")
-        turn = await room.say("Begin.")
+        live = await service.tenant("default").create("demo")
+        turn = await live.submit("Begin.")
         await provider.asked_once.wait()
         turn.stop()
         assert (await turn.outcome()).why == "stopped"
         provider.gate.set()
-        assert (await (await room.say("Still there?")).outcome()).why == "answered"
+        assert (await (await live.submit("Still there?")).outcome()).why == "answered"
 
 
 @run
-async def test_a_turn_that_is_stopped_before_it_began_has_its_words_in_the_log_nevertheless(
+async def test_a_turn_stopped_before_it_began_still_logs_its_message(
     tmp_path: Path,
 ) -> None:
-    provider = Gated("first", "second")
+    provider = GatedProvider("first", "second")
     async with opened(tmp_path, provider=provider) as service:
-        room = await service.tenant("default").create("demo")
-        first, second = await room.say("One."), await room.say("Two.")
+        live = await service.tenant("default").create("demo")
+        first, second = await live.submit("One."), await live.submit("Two.")
         await provider.asked_once.wait()
         second.stop()
         provider.gate.set()
         assert (await first.outcome()).why == "answered"
         assert (await second.outcome()).why == "stopped"
-        assert spoken(await events(room)) == ["One.", "first", "Two."]
+        assert spoken(await events(live)) == ["One.", "first", "Two."]
 
 
 @run
-async def test_who_cannot_store_a_message_is_told_so_and_not_that_it_was_heard(tmp_path: Path) -> None:
+async def test_a_message_that_cannot_be_stored_raises(tmp_path: Path) -> None:
     async with opened(tmp_path) as service:
-        room = await service.tenant("default").create("demo")
-        await service.ground.database.close()
+        live = await service.tenant("default").create("demo")
+        await service.runtime.database.close()
         with pytest.raises(StoreError):
-            await room.say("Hello.")
+            await live.submit("Hello.")
 
 
-# ── steering ─────────────────────────────────────────────────────────────────────────────────────────────
+# ── Changing a session ────────────────────────────────────────────────────────────────────────────────
 
 
 @run
-async def test_a_room_that_answers_is_not_compacted_appended_to_or_undone(tmp_path: Path) -> None:
-    provider = Gated("late")
+async def test_a_busy_session_refuses_compact_append_and_undo(tmp_path: Path) -> None:
+    provider = GatedProvider("late")
     async with opened(tmp_path, provider=provider) as service:
-        room = await service.tenant("default").create("demo")
-        turn = await room.say("Begin.")
-        for steer in (room.compact, room.undo, lambda: room.append(Noted(text="x")), lambda: room.pin("x")):
+        live = await service.tenant("default").create("demo")
+        turn = await live.submit("Begin.")
+        for steer in (live.compact, live.undo, lambda: live.append(Noted(text="x")), lambda: live.pin("x")):
             with pytest.raises(Busy, match="demo"):
                 await steer()
         provider.gate.set()
         await turn.outcome()
-        await room.append(Noted(text="x"))
+        await live.append(Noted(text="x"))
 
 
 @run
-async def test_a_compaction_tells_the_tokens_before_and_after_and_can_be_undone(tmp_path: Path) -> None:
+async def test_a_compaction_reports_tokens_and_can_be_undone(tmp_path: Path) -> None:
     answers = [f"The answer to question {n} is {n * 7}. " * 40 for n in range(8)]
     async with opened(tmp_path, *answers, *("A summary that is none.",) * 20) as service:
-        room = await service.tenant("default").create("demo")
+        live = await service.tenant("default").create("demo")
         with pytest.raises(NotCompacted):
-            await room.compact()
+            await live.compact()
         for n in range(8):
-            await (await room.say(f"Question {n}?")).outcome()
-        done = await room.compact()
+            await (await live.submit(f"Question {n}?")).outcome()
+        done = await live.compact()
         assert isinstance(done.event.fact, Compacted)
-        assert done.after < done.before
-        assert (await room.undo()).seq == done.event.seq
-        assert (await room.report()).used == done.before
+        assert done.tokens_after < done.tokens_before
+        assert (await live.undo()).seq == done.event.seq
+        assert (await live.report()).used == done.tokens_before
 
 
 @run
-async def test_a_message_that_comes_while_a_summary_is_written_is_stored_at_once_and_answered_afterwards(
+async def test_a_message_during_a_summary_is_stored_at_once_and_answered_later(
     tmp_path: Path,
 ) -> None:
     answers = [f"The answer to question {n} is {n * 7}. " * 40 for n in range(8)]
-    provider = Gated(*answers, *("A summary that is none.",) * 3, *("And now?",) * 20)
+    provider = GatedProvider(*answers, *("A summary that is none.",) * 3, *("And now?",) * 20)
     async with opened(tmp_path, provider=provider) as service:
-        room = await service.tenant("default").create("demo")
+        live = await service.tenant("default").create("demo")
         provider.gate.set()
         for n in range(8):
-            await (await room.say(f"Question {n}?")).outcome()
+            await (await live.submit(f"Question {n}?")).outcome()
         provider.gate.clear()
         provider.asked_once.clear()
-        compacting = asyncio.create_task(room.compact())
+        compacting = asyncio.create_task(live.compact())
         await provider.asked_once.wait()
-        turn = await room.say("What next?")
+        turn = await live.submit("What next?")
         assert turn.state == "waiting"
-        assert await service.ground.desk.waiting() == [("default", "demo", 1)]
+        assert await service.runtime.inbox.unfinished() == [("default", "demo", 1)]
         provider.gate.set()
         done = await compacting
         assert (await turn.outcome()).why == "answered"
-        log = await events(room)
+        log = await events(live)
         asked = next(e.seq for e in log if isinstance(e.fact, UserSaid) and e.fact.content == "What next?")
         assert done.event.seq < asked
 
 
 @run
-async def test_tools_that_look_back_are_offered_when_there_is_something_to_look_back_at_and_then_stay(
+async def test_recall_tools_are_offered_after_the_first_reduction_and_stay(
     tmp_path: Path,
 ) -> None:
     answers = [f"The answer to question {n} is {n * 7}. " * 40 for n in range(8)]
     provider = Scripted(*answers, *("A summary that is none.",) * 3, *("And now?",) * 20)
     async with opened(tmp_path, provider=provider) as service:
-        room = await service.tenant("default").create("demo")
+        live = await service.tenant("default").create("demo")
         for n in range(8):
-            await (await room.say(f"Question {n}?")).outcome()
+            await (await live.submit(f"Question {n}?")).outcome()
         assert [asked.tools for asked in provider.asked] == [[]] * 8
-        await room.compact()
-        await (await room.say("What was it?")).outcome()
+        await live.compact()
+        await (await live.submit("What was it?")).outcome()
         assert [tool["name"] for tool in provider.asked[-1].tools] == ["recall_search", "recall_read"]
-        await room.undo()
-        await (await room.say("And now?")).outcome()
+        await live.undo()
+        await (await live.submit("And now?")).outcome()
         assert len(provider.asked[-1].tools) == 2
     async with opened(tmp_path, provider=provider) as service:
-        room = await service.tenant("default").room("demo")
-        await (await room.say("And after a restart?")).outcome()
+        live = await service.tenant("default").session("demo")
+        await (await live.submit("And after a restart?")).outcome()
         assert len(provider.asked[-1].tools) == 2
 
 
 @run
-async def test_what_is_set_for_one_session_changes_no_other(tmp_path: Path) -> None:
+async def test_settings_of_one_session_do_not_affect_others(tmp_path: Path) -> None:
     async with opened(tmp_path, "one", "two") as service:
         tenant = service.tenant("default")
-        service.ground._providers["scripted/other"] = Scripted("other", name="scripted/other", window=9_000)
+        service.runtime._providers["scripted/other"] = Scripted("other", name="scripted/other", window=9_000)
         plain = await tenant.create("plain")
         other = await tenant.create("other", model="scripted/other", system="Speak French.")
-        assert [room.model for room in (plain, other)] == ["scripted/model", "scripted/other"]
-        assert (await (await other.say("Hello.")).outcome()).text == "other"
-        assert (await (await plain.say("Hello.")).outcome()).text == "one"
-        windows = [(await room.report()).window for room in (plain, other)]
+        assert [live.model for live in (plain, other)] == ["scripted/model", "scripted/other"]
+        assert (await (await other.submit("Hello.")).outcome()).text == "other"
+        assert (await (await plain.submit("Hello.")).outcome()).text == "one"
+        windows = [(await live.report()).window for live in (plain, other)]
         assert windows == [128_000, 9_000]
         assert "French" not in str(await events(plain))
 
 
 @run
-async def test_a_session_that_exists_or_existed_is_not_made_again_and_an_erased_one_is_unknown(
+async def test_an_existing_or_erased_id_cannot_be_created_again(
     tmp_path: Path,
 ) -> None:
     async with opened(tmp_path, "Yes.") as service:
         tenant = service.tenant("default")
-        room = await tenant.create("demo", title="A demo", system="Be kind.")
-        await (await room.say("A secret plan.")).outcome()
+        live = await tenant.create("demo", title="A demo", system="Be kind.")
+        await (await live.submit("A secret plan.")).outcome()
         with pytest.raises(SessionExists):
             await tenant.create("demo")
         assert [info.title for info in await tenant.sessions()] == ["A demo"]
-        first = next(e.fact for e in await events(room) if isinstance(e.fact, Instructed))
+        first = next(e.fact for e in await events(live) if isinstance(e.fact, Instructed))
         assert first.content == "Be kind."
         await tenant.delete("demo")
         assert await tenant.sessions() == []
-        for act in (tenant.room, tenant.delete, tenant.ensure):
+        for act in (tenant.session, tenant.delete, tenant.ensure):
             with pytest.raises(UnknownSession):
                 await act("demo")
         with pytest.raises(SessionExists):
@@ -351,14 +355,14 @@ async def test_a_session_that_exists_or_existed_is_not_made_again_and_an_erased_
 
 
 @run
-async def test_a_session_that_is_deleted_while_it_answers_ends_its_turn_and_leaves_no_text(
+async def test_deleting_a_busy_session_ends_its_turn_and_leaves_no_text(
     tmp_path: Path,
 ) -> None:
-    provider = Gated("never")
+    provider = GatedProvider("never")
     async with opened(tmp_path, provider=provider) as service:
         tenant = service.tenant("default")
-        room = await tenant.create("demo")
-        turns = [await room.say("The canary sings."), await room.say("The canary sings again.")]
+        live = await tenant.create("demo")
+        turns = [await live.submit("The canary sings."), await live.submit("The canary sings again.")]
         await provider.asked_once.wait()
         deleting = asyncio.create_task(tenant.delete("demo"))
         provider.gate.set()
@@ -371,31 +375,31 @@ async def test_a_session_that_is_deleted_while_it_answers_ends_its_turn_and_leav
 
 
 @run
-async def test_a_fork_has_its_own_future(tmp_path: Path) -> None:
+async def test_a_fork_does_not_change_its_origin(tmp_path: Path) -> None:
     async with opened(tmp_path, "one", "two", "three") as service:
         tenant = service.tenant("default")
-        room = await tenant.create("demo")
-        await (await room.say("first")).outcome()
+        live = await tenant.create("demo")
+        await (await live.submit("first")).outcome()
         other = await tenant.fork("demo", "branch")
-        await (await other.say("second")).outcome()
+        await (await other.submit("second")).outcome()
         assert spoken(await events(other)) == ["first", "one", "second", "two"]
-        assert spoken(await events(room)) == ["first", "one"]
+        assert spoken(await events(live)) == ["first", "one"]
 
 
 @run
-async def test_tenants_do_not_see_each_others_sessions_even_under_the_same_id(tmp_path: Path) -> None:
+async def test_tenants_do_not_see_sessions_of_others_with_the_same_id(tmp_path: Path) -> None:
     async with opened(tmp_path, "for a", "for b") as service:
         a, b = service.tenant("a"), service.tenant("b")
-        await (await (await a.create("same")).say("I am a.")).outcome()
+        await (await (await a.create("same")).submit("I am a.")).outcome()
         with pytest.raises(UnknownSession):
-            await b.room("same")
-        room = await b.create("same")
-        await (await room.say("I am b.")).outcome()
-        assert spoken(await events(room)) == ["I am b.", "for b"]
+            await b.session("same")
+        live = await b.create("same")
+        await (await live.submit("I am b.")).outcome()
+        assert spoken(await events(live)) == ["I am b.", "for b"]
 
 
 @pytest.mark.parametrize("name", ["", "A", "../x", "a/b", "a" * 64, "-a", "ä", "a\n"])
-def test_the_name_of_a_tenant_cannot_leave_its_folder(name: str, tmp_path: Path) -> None:
+def test_a_tenant_name_cannot_leave_its_folder(name: str, tmp_path: Path) -> None:
     async def act() -> None:
         async with opened(tmp_path) as service:
             with pytest.raises(BadSetting):
@@ -405,7 +409,7 @@ def test_the_name_of_a_tenant_cannot_leave_its_folder(name: str, tmp_path: Path)
 
 
 @pytest.mark.parametrize("id", ["a/b", "x" * 201, "a\nb", "a\x00b", "\ud800", "..", " a", "a\u202eb"])
-def test_an_id_that_would_confuse_somebody_is_refused(id: str, tmp_path: Path) -> None:
+def test_an_invalid_session_id_is_refused(id: str, tmp_path: Path) -> None:
     async def act() -> None:
         async with opened(tmp_path) as service:
             for make in (service.tenant("default").create, service.tenant("default").ensure):
@@ -415,44 +419,44 @@ def test_an_id_that_would_confuse_somebody_is_refused(id: str, tmp_path: Path) -
     asyncio.run(act())
 
 
-# ── telling ──────────────────────────────────────────────────────────────────────────────────────────────
+# ── Observers and listeners ───────────────────────────────────────────────────────────────────────────
 
 
 @run
-async def test_watchers_are_told_of_turns_of_what_is_stored_and_of_what_waits(tmp_path: Path) -> None:
+async def test_observers_get_turns_stored_events_and_the_inbox_count(tmp_path: Path) -> None:
     seen: list[ServiceEvent] = []
     async with opened(tmp_path, "Hello.") as service:
-        service.ground.watchers.append(seen.append)
-        room = await service.tenant("default").create("demo")
-        await (await room.say("Hi.")).outcome()
-        await room.at_rest()
+        service.runtime.add_observer(seen.append)
+        live = await service.tenant("default").create("demo")
+        await (await live.submit("Hi.")).outcome()
+        await live.wait_idle()
     kinds = [type(occurrence) for occurrence in seen]
     assert kinds.index(TurnBegan) < kinds.index(TurnEnded)
     assert [o.why for o in seen if isinstance(o, TurnEnded)] == ["answered"]
     assert sum(len(o.events) for o in seen if isinstance(o, EventsStored)) >= 4
-    assert [o.count for o in seen if isinstance(o, LockWaited)][-1] == 0
+    assert [o.count for o in seen if isinstance(o, InboxCounted)][-1] == 0
 
 
 @run
-async def test_whoever_listens_to_answers_is_told_and_his_troubles_are_his_own(tmp_path: Path) -> None:
-    told: list[tuple[str, str]] = []
+async def test_turn_listeners_are_called_and_their_errors_are_ignored(tmp_path: Path) -> None:
+    answers: list[tuple[str, str]] = []
 
-    async def listen(room: LiveSession, turn: Any) -> None:
-        told.append((room.id, turn.text))
+    async def listen(live: LiveSession, turn: Any) -> None:
+        answers.append((live.id, turn.text))
         raise ValueError("mine")
 
     async with opened(tmp_path, "one", "two") as service:
         tenant = service.tenant("default")
-        tenant.answered.append(listen)
-        room = await tenant.create("demo")
+        tenant.add_turn_listener(listen)
+        live = await tenant.create("demo")
         for text in ("a", "b"):
-            await (await room.say(text)).outcome()
-        await room.at_rest()
-    assert told == [("demo", "one"), ("demo", "two")]
+            await (await live.submit(text)).outcome()
+        await live.wait_idle()
+    assert answers == [("demo", "one"), ("demo", "two")]
 
 
 @run
-async def test_a_summary_that_will_be_needed_is_asked_for_when_somebody_does_background_work(
+async def test_a_needed_summary_is_requested_from_the_worker(
     tmp_path: Path,
 ) -> None:
     asked: list[tuple[str, str, int]] = []
@@ -462,54 +466,54 @@ async def test_a_summary_that_will_be_needed_is_asked_for_when_somebody_does_bac
 
     answers = [f"Item {n} has the number {n * 13}. " * 60 for n in range(20)]
     async with opened(tmp_path, provider=Scripted(*answers, window=6_000)) as service:
-        service.ground.later = later
-        room = await service.tenant("default").create("demo")
+        service.runtime.delegate_summaries(later)
+        live = await service.tenant("default").create("demo")
         for n in range(20):
-            await (await room.say(f"Item {n}?")).outcome()
-            await room.at_rest()
+            await (await live.submit(f"Item {n}?")).outcome()
+            await live.wait_idle()
             if asked:
                 break
-        assert asked == [("default", "demo", room.session.last)]
-        event = await room.prepare()
+        assert asked == [("default", "demo", live.session.last)]
+        event = await live.prepare()
         assert event is not None
         assert isinstance(event.fact, Compacted)
-        assert await room.prepare() is None
+        assert await live.prepare() is None
 
 
-# ── ends ─────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Shutdown ──────────────────────────────────────────────────────────────────────────────────────────
 
 
 @run
-async def test_a_service_that_ends_waits_for_the_turn_and_leaves_the_next_message_for_the_next_start(
+async def test_shutdown_waits_for_the_turn_and_keeps_the_next_message(
     tmp_path: Path,
 ) -> None:
-    provider = Gated("first answer")
+    provider = GatedProvider("first answer")
     async with opened(tmp_path, provider=provider) as service:
-        room = await service.tenant("default").create("demo")
-        first = await room.say("first")
+        live = await service.tenant("default").create("demo")
+        first = await live.submit("first")
         await provider.asked_once.wait()
-        second = await room.say("second")
+        second = await live.submit("second")
         ending = asyncio.create_task(service.end_turns(grace=30.0))
         await asyncio.sleep(0)
         provider.gate.set()
         await ending
         assert (await first.outcome()).text == "first answer"
         assert (await second.outcome()).code == "stopping"
-        assert (await (await room.say("third")).outcome()).code == "stopping"
+        assert (await (await live.submit("third")).outcome()).code == "stopping"
     async with opened(tmp_path, "second answer", "third answer") as service:
         assert await service.recover() == 2
-        room = await service.tenant("default").room("demo")
-        await room.at_rest()
+        live = await service.tenant("default").session("demo")
+        await live.wait_idle()
         asked = ["first", "first answer", "second", "second answer", "third", "third answer"]
-        assert spoken(await events(room)) == asked
+        assert spoken(await events(live)) == asked
 
 
 @run
-async def test_a_turn_that_outlasts_the_grace_is_stopped_and_stored(tmp_path: Path) -> None:
-    provider = Gated("never")
+async def test_a_turn_longer_than_the_grace_is_stopped_and_stored(tmp_path: Path) -> None:
+    provider = GatedProvider("never")
     async with opened(tmp_path, provider=provider) as service:
-        room = await service.tenant("default").create("demo")
-        turn = await room.say("first")
+        live = await service.tenant("default").create("demo")
+        turn = await live.submit("first")
         await provider.asked_once.wait()
         await service.end_turns(grace=0.0)
         assert (await turn.outcome()).why == "stopped"
@@ -517,7 +521,7 @@ async def test_a_turn_that_outlasts_the_grace_is_stopped_and_stored(tmp_path: Pa
         assert await service.recover() == 0
 
 
-# ── several processes ────────────────────────────────────────────────────────────────────────────────────
+# ── Several processes ─────────────────────────────────────────────────────────────────────────────────
 
 
 def process(folder: Path, *arguments: str) -> subprocess.Popen[bytes]:
@@ -525,10 +529,8 @@ def process(folder: Path, *arguments: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.PIPE)
 
 
-@pytest.mark.parametrize("point", DYING)
-def test_a_turn_that_a_killed_process_left_is_taken_up_once_and_leaves_a_legal_session(
-    point: str, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("point", KILL_POINTS)
+def test_a_turn_of_a_killed_process_is_resumed_once_and_stays_legal(point: str, tmp_path: Path) -> None:
     with process(tmp_path, "die", point) as dying:
         assert dying.wait(60) != 0
 
@@ -537,20 +539,20 @@ def test_a_turn_that_a_killed_process_left_is_taken_up_once_and_leaves_a_legal_s
         provider = script()
         async with opened(tmp_path, provider=provider) as service:
             await service.recover()
-            room = await service.tenant("default").room("demo")
-            await room.at_rest()
-            log = await events(room)
+            live = await service.tenant("default").session("demo")
+            await live.wait_idle()
+            log = await events(live)
             assert [text for text in spoken(log) if text == "Do the work."] == ["Do the work."]
             assert spoken(log)[-1] == "It is done."
-            assert sum(isinstance(e.fact, Noted) and e.fact.topic == TOPIC for e in log) == 1
-            assert check_chat((await room.session.fit()).to_openai()) == []
-            assert await room.session.open_calls() == []
+            assert sum(isinstance(e.fact, Noted) and e.fact.topic == TURN_NOTE_TOPIC for e in log) == 1
+            assert check_chat((await live.session.fit()).to_openai()) == []
+            assert await live.session.open_calls() == []
             assert await service.recover() == 0
 
     recovered()
 
 
-def test_two_processes_answer_each_message_once_and_in_one_order(tmp_path: Path) -> None:
+def test_two_processes_answer_each_message_once_in_one_order(tmp_path: Path) -> None:
     crowd = [process(tmp_path, "say", name, "6") for name in ("a", "b")]
     outputs = [one.communicate(timeout=120)[0].decode() for one in crowd]
     assert [one.returncode for one in crowd] == [0, 0]
@@ -559,8 +561,8 @@ def test_two_processes_answer_each_message_once_and_in_one_order(tmp_path: Path)
     async def looked() -> None:
         async with opened(tmp_path) as service:
             log = await service.tenant("default").store.read("demo")
-            said = spoken(log)
-            questions, answers = said[::2], said[1::2]
+            texts = spoken(log)
+            questions, answers = texts[::2], texts[1::2]
             assert sorted(questions) == sorted(f"{name} {n}" for name in ("a", "b") for n in range(6))
             for name in ("a", "b"):
                 mine = [text for text in questions if text.startswith(name)]
@@ -572,193 +574,191 @@ def test_two_processes_answer_each_message_once_and_in_one_order(tmp_path: Path)
         assert output.splitlines() == [f"echo of {name} {n}" for n in range(6)]
 
 
-def test_the_pieces_of_a_short_answer_are_told_to_whoever_comes_late_and_those_of_a_long_one_are_not_kept() -> (
-    None
-):
+def test_late_readers_get_the_pieces_of_a_short_answer_only() -> None:
     async def act() -> None:
-        for count, kept in ((10, 10), (turns.PIECES + 1, 0)):
+        for count, kept in ((10, 10), (turns.MAX_KEPT_TURN_EVENTS + 1, 0)):
             turn = turns.Turn("t1", tenant="default", session="demo", key="k")
             for n in range(count):
-                turn.tell(TextStreamed(piece=ReplyPiece(text=str(n))))
+                turn.emit(TextStreamed(piece=ReplyPiece(text=str(n))))
             turn.end(turns.TurnOutcome(why="answered"))
-            assert len([h async for h in turn.follow()]) == kept
-            turn.thin()
-            assert [h async for h in turn.follow()] == []
+            assert len([h async for h in turn.events()]) == kept
+            turn.discard_streamed_text()
+            assert [h async for h in turn.events()] == []
 
     asyncio.run(act())
 
 
-def test_the_folder_and_its_files_are_their_owners_only(tmp_path: Path) -> None:
+def test_only_the_owner_can_read_the_data_folder(tmp_path: Path) -> None:
     async def act() -> None:
         async with opened(tmp_path, "Yes.") as service:
-            room = await service.tenant("default").create("demo")
-            await (await room.say("Hello.")).outcome()
+            live = await service.tenant("default").create("demo")
+            await (await live.submit("Hello.")).outcome()
             for path in [tmp_path / "served", *(tmp_path / "served").rglob("*")]:
                 assert os.stat(path).st_mode & 0o077 == 0, path
 
     asyncio.run(act())
 
 
-# ── found by reviewers ───────────────────────────────────────────────────────────────────────────────────
+# ── Found by reviewers ────────────────────────────────────────────────────────────────────────────────
 
 
 @run
-async def test_a_message_whose_words_could_not_be_put_into_the_log_is_answered_when_they_can(
+async def test_a_message_that_could_not_be_logged_is_answered_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with opened(tmp_path, "Here.", "And here.") as service:
-        room = await service.tenant("default").create("demo")
+        live = await service.tenant("default").create("demo")
 
         async def full(*_: object) -> None:
             raise StoreUnusable("the disk is full")
 
         with monkeypatch.context() as patched:
-            patched.setattr(room.session, "append", full)
-            first = await (await room.say("Are you there?", key="k")).outcome()
-            assert (first.why, first.kept) == ("failed", True)
-            await room.at_rest()
-        again = await room.say("Are you there?", key="k")
+            patched.setattr(live.session, "append", full)
+            first = await (await live.submit("Are you there?", key="k")).outcome()
+            assert (first.why, first.is_pending) == ("failed", True)
+            await live.wait_idle()
+        again = await live.submit("Are you there?", key="k")
         assert (await again.outcome()).text == "Here."
-        await room.append(Noted(text="the room is not busy for ever"))
-        assert spoken(await events(room)) == ["Are you there?", "Here."]
+        await live.append(Noted(text="the live is not busy for ever"))
+        assert spoken(await events(live)) == ["Are you there?", "Here."]
 
 
 @run
-async def test_a_watcher_that_fails_changes_nothing(tmp_path: Path) -> None:
+async def test_a_failing_observer_changes_nothing(tmp_path: Path) -> None:
     def fail(_: ServiceEvent) -> None:
         raise ValueError("mine")
 
     async with opened(tmp_path, "Fine.") as service:
-        service.ground.watchers.append(fail)
-        room = await service.tenant("default").create("demo")
-        assert (await (await room.say("Hello.")).outcome()).text == "Fine."
-        await room.append(Noted(text="x"))
+        service.runtime.add_observer(fail)
+        live = await service.tenant("default").create("demo")
+        assert (await (await live.submit("Hello.")).outcome()).text == "Fine."
+        await live.append(Noted(text="x"))
 
 
 @run
-async def test_nobody_waits_for_ever_when_the_desk_fails_in_a_way_that_nobody_foresaw(
+async def test_an_unexpected_inbox_error_ends_the_waiting_turns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with opened(tmp_path, "Fine.") as service:
-        room = await service.tenant("default").create("demo")
+        live = await service.tenant("default").create("demo")
 
         async def odd(*_: object, **__: object) -> None:
             raise ZeroDivisionError
 
-        monkeypatch.setattr(service.ground.desk, "take", odd)
-        outcome = await (await room.say("Hello.")).outcome()
-        assert (outcome.why, outcome.code, outcome.kept) == ("failed", "ZeroDivisionError", True)
+        monkeypatch.setattr(service.runtime.inbox, "take", odd)
+        outcome = await (await live.submit("Hello.")).outcome()
+        assert (outcome.why, outcome.code, outcome.is_pending) == ("failed", "ZeroDivisionError", True)
 
 
 @run
-async def test_deleting_a_session_does_not_answer_what_waits_in_it(tmp_path: Path) -> None:
-    provider = Gated(*("never",) * 9)
+async def test_deleting_a_session_does_not_answer_its_waiting_messages(tmp_path: Path) -> None:
+    provider = GatedProvider(*("never",) * 9)
     async with opened(tmp_path, provider=provider) as service:
         tenant = service.tenant("default")
-        room = await tenant.create("demo")
-        turns = [await room.say(f"message {n}") for n in range(5)]
+        live = await tenant.create("demo")
+        turns = [await live.submit(f"message {n}") for n in range(5)]
         await provider.asked_once.wait()
         await tenant.delete("demo")
         assert [(await turn.outcome()).why for turn in turns] == ["stopped"] * 5
         assert provider.asked == []
-        late = await room.say("I did not know.")  # a face that still has the room
+        late = await live.submit("I did not know.")  # a face that still has the live
         assert (await late.outcome()).code == "deleted"
-        await room.at_rest()
-        assert await service.ground.desk.waiting() == []
+        await live.wait_idle()
+        assert await service.runtime.inbox.unfinished() == []
         with pytest.raises(UnknownSession):
-            await tenant.room("demo")
+            await tenant.session("demo")
 
 
 @run
-async def test_a_session_that_was_deleted_by_another_process_is_unknown_here_too(tmp_path: Path) -> None:
+async def test_a_session_deleted_by_another_process_is_unknown_here(tmp_path: Path) -> None:
     async with opened(tmp_path, "Yes.") as here, opened(tmp_path) as there:
-        room = await here.tenant("default").create("demo")
-        await (await room.say("Hello.")).outcome()
+        live = await here.tenant("default").create("demo")
+        await (await live.submit("Hello.")).outcome()
         await there.tenant("default").delete("demo")
         with pytest.raises(UnknownSession):
-            await here.tenant("default").room("demo")
+            await here.tenant("default").session("demo")
 
 
 @run
-async def test_a_session_that_cannot_be_opened_does_not_keep_the_others_from_being_taken_up(
+async def test_a_session_that_cannot_be_opened_does_not_block_recovery_of_others(
     tmp_path: Path,
 ) -> None:
-    async with opened(tmp_path, provider=Gated("never")) as service:
-        rooms = [await service.tenant(name).create("demo") for name in ("stuck", "other")]
-        service.ground.closing = True
-        for room in rooms:
-            await room.say("waits")
+    async with opened(tmp_path, provider=GatedProvider("never")) as service:
+        sessions = [await service.tenant(name).create("demo") for name in ("stuck", "other")]
+        service.runtime.begin_closing()
+        for live in sessions:
+            await live.submit("waits")
     broken = tmp_path / "served" / "tenants" / "stuck.db"
     broken.write_bytes(b"not a store at all" * 100)
     async with opened(tmp_path, "Here.") as service:
         assert await service.recover() == 1
-        room = await service.tenant("other").room("demo")
-        await room.at_rest()
-        assert spoken(await events(room)) == ["waits", "Here."]
-        assert [tenant for tenant, _, _ in await service.ground.desk.waiting()] == ["stuck"]
+        live = await service.tenant("other").session("demo")
+        await live.wait_idle()
+        assert spoken(await events(live)) == ["waits", "Here."]
+        assert [tenant for tenant, _, _ in await service.runtime.inbox.unfinished()] == ["stuck"]
 
 
 @run
-async def test_a_room_whose_model_has_no_key_any_more_can_be_read_and_erased_and_says_so_when_it_is_asked(
+async def test_a_session_whose_model_lost_its_key_can_be_read_and_erased(
     tmp_path: Path,
 ) -> None:
     async with opened(tmp_path, "x") as service:
-        service.ground._providers["openai/gpt-4o"] = Scripted("Yes.", name="openai/gpt-4o")
-        room = await service.tenant("default").create("demo", model="openai/gpt-4o")
-        await (await room.say("Hello?")).outcome()
+        service.runtime._providers["openai/gpt-4o"] = Scripted("Yes.", name="openai/gpt-4o")
+        live = await service.tenant("default").create("demo", model="openai/gpt-4o")
+        await (await live.submit("Hello?")).outcome()
     async with opened(tmp_path) as service:
-        room = await service.tenant("default").room("demo")
-        assert spoken(await events(room)) == ["Hello?", "Yes."]
-        assert (await room.report()).window == 128_000
-        outcome = await (await room.say("And now?")).outcome()
+        live = await service.tenant("default").session("demo")
+        assert spoken(await events(live)) == ["Hello?", "Yes."]
+        assert (await live.report()).window == 128_000
+        outcome = await (await live.submit("And now?")).outcome()
         assert (outcome.why, outcome.code) == ("failed", "key")
         assert "OPENAI_API_KEY" in outcome.problem
         await service.tenant("default").delete("demo")
 
 
 @run
-async def test_a_session_of_a_drop_in_client_is_shown_with_its_own_model_and_not_spoken_in(
+async def test_a_proxied_session_shows_its_model_and_accepts_no_messages(
     tmp_path: Path,
 ) -> None:
     async with opened(tmp_path, "mine") as service:
         tenant = service.tenant("default")
-        session = await Session.open(tenant.quick, "d-1", model="gpt-4.1", origin=DROP_IN)
+        session = await Session.open(tenant.fast_store, "d-1", model="gpt-4.1", origin=PROXY_ORIGIN)
         await session.append(UserSaid(content="Hello."), ModelSaid(content="Hi."))
         before = session.last
-        room = await tenant.room("d-1")
-        assert (room.model, (await room.report()).window) == ("gpt-4.1", 1_047_576)
-        assert (await room.info()).events == before + 1
+        live = await tenant.session("d-1")
+        assert (live.model, (await live.report()).window) == ("gpt-4.1", 1_047_576)
+        assert (await live.info()).events == before + 1
         with pytest.raises(AnsweredElsewhere, match="fork"):
-            await room.say("Are you there?")
-        assert (await room.info()).events == before + 1
+            await live.submit("Are you there?")
+        assert (await live.info()).events == before + 1
         fork = await tenant.fork("d-1", "mine")
-        assert (await (await fork.say("Are you there?")).outcome()).text == "mine"
+        assert (await (await fork.submit("Are you there?")).outcome()).text == "mine"
         assert spoken(await events(fork)) == ["Hello.", "Hi.", "Are you there?", "mine"]
 
 
 @run
-async def test_stopping_a_room_whose_turn_waits_for_another_process_ends_the_turn(tmp_path: Path) -> None:
-    provider = Gated("one", "two")
+async def test_stopping_while_another_task_holds_the_lock_ends_the_turn(tmp_path: Path) -> None:
+    provider = GatedProvider("one", "two")
     async with opened(tmp_path, provider=provider) as service:
-        room = await service.tenant("default").create("demo")
-        async with service.ground.turnstile.hold("default", "demo"):
-            turn = await room.say("Hello.")
-            room.stop()
+        live = await service.tenant("default").create("demo")
+        async with service.runtime.locks.lock("default", "demo"):
+            turn = await live.submit("Hello.")
+            live.stop()
         assert (await turn.outcome()).why == "stopped"
         provider.gate.set()
-        assert (await (await room.say("Again.")).outcome()).why == "answered"
+        assert (await (await live.submit("Again.")).outcome()).why == "answered"
 
 
 @run
-async def test_a_key_that_looks_like_a_secret_is_not_stored_and_still_names_its_turn(tmp_path: Path) -> None:
+async def test_a_secret_key_is_stored_as_a_hash_and_still_finds_its_turn(tmp_path: Path) -> None:
     secret = "sk-proj-" + "Ab3dEf6hIj9lMn2pQr5tUv8xYz1b" * 2
     async with opened(tmp_path, "Paid.") as service:
-        room = await service.tenant("default").create("demo")
-        await (await room.say("Pay the bill.", key=secret)).outcome()
+        live = await service.tenant("default").create("demo")
+        await (await live.submit("Pay the bill.", key=secret)).outcome()
     async with opened(tmp_path, "Paid twice.") as service:
-        room = await service.tenant("default").room("demo")
-        assert (await (await room.say("Pay the bill.", key=secret)).outcome()).text == "Paid."
-        assert spoken(await events(room)) == ["Pay the bill.", "Paid."]
+        live = await service.tenant("default").session("demo")
+        assert (await (await live.submit("Pay the bill.", key=secret)).outcome()).text == "Paid."
+        assert spoken(await events(live)) == ["Pay the bill.", "Paid."]
     for path in (tmp_path / "served").rglob("*"):
         if path.is_file():
             assert secret.encode() not in path.read_bytes(), path
@@ -770,7 +770,7 @@ from pathlib import Path
 from foveal.server.locks import SessionLocks
 
 async def main():
-    async with SessionLocks(Path(sys.argv[1])).hold("default", "demo"):
+    async with SessionLocks(Path(sys.argv[1])).lock("default", "demo"):
         print("held", flush=True)
         await asyncio.sleep(3600)
 
@@ -779,33 +779,33 @@ asyncio.run(main())
 
 
 @run
-async def test_a_service_ends_although_another_process_works_on_a_session_that_somebody_waits_for(
+async def test_a_service_closes_while_another_process_holds_a_session_lock(
     tmp_path: Path,
 ) -> None:
     async with opened(tmp_path, "Yes.") as service:
-        room = await service.tenant("default").create("demo")
+        live = await service.tenant("default").create("demo")
         command = [sys.executable, "-c", HOLDER, str(tmp_path / "served" / "turnstile.lock")]
         with subprocess.Popen(command, stdout=subprocess.PIPE) as holder:
             assert holder.stdout is not None
             assert holder.stdout.readline() == b"held\n"
-            turn = await room.say("Hello.")
+            turn = await live.submit("Hello.")
             await service.end_turns(grace=0.0)
-            assert (await turn.outcome()).kept
+            assert (await turn.outcome()).is_pending
             holder.kill()
     async with opened(tmp_path, "Yes.") as service:
         assert await service.recover() == 1
-        await (await service.tenant("default").room("demo")).at_rest()
+        await (await service.tenant("default").session("demo")).wait_idle()
         assert spoken(await service.tenant("default").store.read("demo")) == ["Hello.", "Yes."]
 
 
 @run
-async def test_a_message_that_another_process_has_left_is_taken_up_while_the_server_runs(
+async def test_a_message_left_by_another_process_is_answered_periodically(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rooms, "CARE", 0.05)
+    monkeypatch.setattr("foveal.server.service.RECOVERY_INTERVAL_S", 0.05)
     async with opened(tmp_path, "Found.") as service:
-        room = await service.tenant("default").create("demo")
+        live = await service.tenant("default").create("demo")
         left = {"key": "k", "content": "Left behind.", "dialect": ""}
-        await service.ground.desk.put("default", "demo", now=service.ground.clock(), **left)
-        while spoken(await events(room)) != ["Left behind.", "Found."]:
+        await service.runtime.inbox.put("default", "demo", now=service.runtime.clock(), **left)
+        while spoken(await events(live)) != ["Left behind.", "Found."]:
             await asyncio.sleep(0.01)

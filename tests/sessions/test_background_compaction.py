@@ -1,6 +1,6 @@
-"""Summaries in the background of a real session: who waits, what is dropped, and what the log says about it.
+"""Background compaction of real sessions: waiting, discarded results, and what the log records.
 
-Summarisers are scripted: one waits until the test lets it go, so that everything that can happen meanwhile does.
+Summarisers are scripted: one waits until the test releases it, so that a test decides what happens meanwhile.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from foveal.core.compaction import FAILURES, CompactionHealth, Summariser, SummaryRequest, measures
+from foveal.core.compaction import MAX_FAILURES, CompactionHealth, Summariser, SummaryRequest, read_metrics
 from foveal.core.engine import Engine
 from foveal.core.log import (
     REDUCTIONS,
@@ -99,8 +99,8 @@ def _one(kept: Any) -> Callable[[], Any]:
     return opened
 
 
-class Scribe:
-    """A summariser that writes when it is let go."""
+class PausedSummariser:
+    """A summariser that answers once it is released."""
 
     def __init__(self, *answers: Any, held: bool = True) -> None:
         self.answers = list(answers)
@@ -112,11 +112,11 @@ class Scribe:
             self._free.set()
 
     @property
-    def summariser(self) -> Summariser:
-        """With a model of its own that reads everything at once."""
+    def as_summariser(self) -> Summariser:
+        """The summariser, with a model that reads everything at once."""
         return Summariser(self.write, model=BIG)
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         self._free.set()
 
     async def write(self, request: SummaryRequest) -> Any:
@@ -140,14 +140,13 @@ class Scribe:
             await asyncio.sleep(0.001)
 
 
-async def idle(session: Session) -> None:
-    """Until nothing is written in the background."""
-    while session._coordinator.busy:
-        await asyncio.sleep(0.001)
+async def wait_until_idle(session: Session) -> None:
+    """Wait until nothing is written in the background."""
+    await session._background.wait()
 
 
 async def say(session: Session, turn: int, *, lines: int = 50) -> None:
-    """One turn: a request, a call with its result, an answer."""
+    """Append one turn: a request, a call with its result, an answer."""
     call = Call(id=f"c{turn}", name="read", arguments=f'{{"path": "file_{turn}.py"}}')
     body = "\n".join(f"line {n} of file_{turn}.py" for n in range(lines))
     await session.append(
@@ -158,8 +157,8 @@ async def say(session: Session, turn: int, *, lines: int = 50) -> None:
     )
 
 
-async def filled(session: Session, state: str, *, start: int = 0) -> int:
-    """Talk until the report says so; returns the next turn's number."""
+async def fill_until(session: Session, state: str, *, start: int = 0) -> int:
+    """Append turns until the report has this state; return the number of the next turn."""
     order = ["ok", "warn", "act", "over"]
     turn = start
     while order.index((await session.report()).state) < order.index(state):
@@ -173,175 +172,176 @@ async def of(session: Session, *kinds: type) -> list[Any]:
 
 
 async def shown(session: Session) -> tuple[Any, ...]:
-    """The request as it stands, without anything done about it."""
-    view = (await session._keeper.caught_up()).view
+    """Return the facts of the current view, without reducing it."""
+    view = (await session._writer.refresh()).view
     return tuple(fact for step in view.steps for fact in step.facts())
 
 
-async def replayed(session: Session) -> None:
-    """The view in memory is the fold of what is stored."""
-    live = await session._keeper.caught_up()
-    whole = Engine(*session._keeper.setup, log=await session.events())
+async def check_view_is_fold(session: Session) -> None:
+    """Check that the view in memory is the fold of the stored log."""
+    live = await session._writer.refresh()
+    whole = Engine(*session._writer.settings, log=await session.events())
     assert [list(step.facts()) for step in live.view.steps] == [list(s.facts()) for s in whole.view.steps]
-    assert live.record == whole.record
+    assert live.compaction_health == whole.compaction_health
+    assert live.provider_limits == whole.provider_limits
     assert live.view.units == whole.view.units
 
 
-# ── in the background ────────────────────────────────────────────────────────────────────────────────────
+# ── Waiting ────────────────────────────────────────────────────────────────────────────────────
 
 
 @run
-async def test_a_summary_is_begun_at_the_warning_and_the_request_does_not_wait_for_it(
+async def test_at_the_warning_a_summary_starts_and_no_request_waits(
     stores: Callable[[], Any],
 ) -> None:
-    scribe = Scribe()
+    summariser = PausedSummariser()
     async with stores() as store:
-        session = await Session.open(store, "demo", summarise=scribe.summariser, **settings())
+        session = await Session.open(store, "demo", summarise=summariser.as_summariser, **settings())
         await say(session, 0)
         await session.fit()
-        assert session._coordinator.idle, "below the warning nobody is asked"
-        await filled(session, "warn")
+        assert session._background.is_idle, "below the warning no summary is started"
+        await fill_until(session, "warn")
         before = (await session.fit()).facts
-        await scribe.asked()
+        await summariser.asked()
         assert not await of(session, Compacted), "nothing is recorded yet"
         await say(session, 90, lines=1)
-        assert (await session.fit()).facts[: len(before)] == before, "nor is anything shown differently"
-        scribe.let_go()
-        await idle(session)
-        assert not await of(session, Compacted), "what nobody needs yet is not used yet"
-        await filled(session, "act", start=91)
+        assert (await session.fit()).facts[: len(before)] == before, "and the request is unchanged"
+        summariser.release()
+        await wait_until_idle(session)
+        assert not await of(session, Compacted), "a summary is not used before it is needed"
+        await fill_until(session, "act", start=91)
         await session.fit()
         (made,) = await of(session, Compacted)
         assert made.by == "somebody/big"
-        assert len(scribe.requests) == 1
-        await replayed(session)
+        assert len(summariser.requests) == 1
+        await check_view_is_fold(session)
         await session.close()
 
 
 @run
-async def test_above_the_trigger_but_below_the_hard_limit_the_next_turn_does_not_wait(
+async def test_below_the_hard_limit_the_next_turn_does_not_wait(
     stores: Callable[[], Any],
 ) -> None:
-    scribe = Scribe()
+    summariser = PausedSummariser()
     async with stores() as store:
-        session = await Session.open(store, "demo", summarise=scribe.summariser, **settings())
-        turn = await filled(session, "act")
+        session = await Session.open(store, "demo", summarise=summariser.as_summariser, **settings())
+        turn = await fill_until(session, "act")
         for later in range(turn, turn + 2):
             await asyncio.wait_for(session.fit(), timeout=5)
             await say(session, later, lines=1)
-        await scribe.asked()
+        await summariser.asked()
         assert await of(session, Compacted, Masked, Dropped) == []
-        assert len(scribe.requests) == 1, "one at a time"
-        scribe.let_go()
-        await idle(session)
+        assert len(summariser.requests) == 1, "one at a time"
+        summariser.release()
+        await wait_until_idle(session)
         await session.fit()
         assert len(await of(session, Compacted)) == 1
         await session.close()
 
 
 @run
-async def test_at_the_hard_limit_the_request_waits_and_what_is_appended_meanwhile_is_stored_and_answered(
+async def test_at_the_hard_limit_fit_waits_and_appends_are_stored(
     stores: Callable[[], Any],
 ) -> None:
-    scribe = Scribe()
+    summariser = PausedSummariser()
     async with stores() as store:
-        session = await Session.open(store, "demo", summarise=scribe.summariser, **settings())
-        await filled(session, "over")
+        session = await Session.open(store, "demo", summarise=summariser.as_summariser, **settings())
+        await fill_until(session, "over")
         waiting = asyncio.create_task(session.fit())
-        await scribe.asked()
-        await asyncio.sleep(0.02)
-        assert not waiting.done()
+        await summariser.asked()
+        done, _ = await asyncio.wait([waiting], timeout=0.02)
+        assert not done
         (event,) = await asyncio.wait_for(session.append(UserSaid(content="while you write")), timeout=5)
         assert (await store.read("demo"))[-1] == event, "stored before anything else happens"
-        scribe.let_go()
+        summariser.release()
         fitted = await waiting
         assert fitted.facts[-1] == UserSaid(content="while you write")
         assert "Half of it is done." in str(fitted.facts)
         assert fitted.tokens <= fitted.limit
         assert len(await of(session, Compacted)) == 1
-        await replayed(session)
+        await check_view_is_fold(session)
         await session.close()
 
 
 @run
-async def test_who_gives_up_waiting_does_not_stop_the_writing(stores: Callable[[], Any]) -> None:
-    scribe = Scribe()
+async def test_cancelling_the_wait_does_not_cancel_the_summary(stores: Callable[[], Any]) -> None:
+    summariser = PausedSummariser()
     async with stores() as store:
-        session = await Session.open(store, "demo", summarise=scribe.summariser, **settings())
-        await filled(session, "over")
+        session = await Session.open(store, "demo", summarise=summariser.as_summariser, **settings())
+        await fill_until(session, "over")
         waiting = asyncio.create_task(session.fit())
-        await scribe.asked()
+        await summariser.asked()
         waiting.cancel()
         with suppress(asyncio.CancelledError):
             await waiting
         assert await of(session, Compacted, CompactionFailed) == []
-        scribe.let_go()
+        summariser.release()
         fitted = await session.fit()
-        assert (len(scribe.requests), scribe.cancelled) == (1, 0)
+        assert (len(summariser.requests), summariser.cancelled) == (1, 0)
         assert fitted.tokens <= fitted.limit
         await session.close()
 
 
 @run
-async def test_closing_stops_the_writing_and_leaves_nothing(stores: Callable[[], Any]) -> None:
-    scribe = Scribe()
+async def test_close_cancels_the_summary_and_records_nothing(stores: Callable[[], Any]) -> None:
+    summariser = PausedSummariser()
     async with stores() as store:
-        session = await Session.open(store, "demo", summarise=scribe.summariser, **settings())
-        await filled(session, "act")
+        session = await Session.open(store, "demo", summarise=summariser.as_summariser, **settings())
+        await fill_until(session, "act")
         await session.fit()
-        await scribe.asked()
+        await summariser.asked()
         log = await session.events()
         await session.close()
         await session.close()
-        assert scribe.cancelled == 1
+        assert summariser.cancelled == 1
         assert await session.events() == log
-        assert session._coordinator.idle
+        assert session._background.is_idle
 
 
 @run
-async def test_cancelling_a_summary_by_hand_leaves_nothing_half_done(stores: Callable[[], Any]) -> None:
-    scribe = Scribe()
+async def test_cancelling_compact_records_nothing(stores: Callable[[], Any]) -> None:
+    summariser = PausedSummariser()
     async with stores() as store:
-        session = await Session.open(store, "demo", summarise=scribe.summariser, **settings())
+        session = await Session.open(store, "demo", summarise=summariser.as_summariser, **settings())
         for turn in range(5):
             await say(session, turn)
         before = (await session.fit()).facts
         log = await session.events()
         work = asyncio.create_task(session.compact())
-        await scribe.asked()
+        await summariser.asked()
         work.cancel()
         with suppress(asyncio.CancelledError):
             await work
         assert await session.events() == log
         assert (await session.fit()).facts == before
-        scribe.let_go()
-        assert isinstance((await session.compact()).fact, Compacted)
+        summariser.release()
+        assert isinstance((await session.event(await session.compact())).fact, Compacted)
         await session.close()
 
 
 @run
-async def test_a_summary_by_hand_takes_messages_in_while_it_is_written(stores: Callable[[], Any]) -> None:
-    scribe = Scribe()
+async def test_messages_can_be_appended_during_compact(stores: Callable[[], Any]) -> None:
+    summariser = PausedSummariser()
     async with stores() as store:
-        session = await Session.open(store, "demo", summarise=scribe.summariser, **settings())
+        session = await Session.open(store, "demo", summarise=summariser.as_summariser, **settings())
         for turn in range(5):
             await say(session, turn)
         work = asyncio.create_task(session.compact("the ports"))
-        await scribe.asked()
+        await summariser.asked()
         await asyncio.wait_for(say(session, 6), timeout=5)
         assert "request 6" in str((await asyncio.wait_for(session.fit(), timeout=5)).facts)
-        scribe.let_go()
-        made = await work
+        summariser.release()
+        made = await session.event(await work)
         assert isinstance(made.fact, Compacted)
         fitted = await session.fit()
         assert "Half of it is done." in str(fitted.facts)
         assert "request 6" in str(fitted.facts)
-        assert str(scribe.requests[0].messages).count("the ports") == 1
-        await replayed(session)
+        assert str(summariser.requests[0].messages).count("the ports") == 1
+        await check_view_is_fold(session)
         await session.close()
 
 
-# ── what changes meanwhile ───────────────────────────────────────────────────────────────────────────────
+# ── Changes meanwhile ───────────────────────────────────────────────────────────────────────────────
 
 
 async def _undone(session: Session, _: Session) -> None:
@@ -371,41 +371,41 @@ async def _pinned(session: Session, _: Session) -> None:
 
 @pytest.mark.parametrize("change", [_rewound, _compacted, _dropped_elsewhere, _pinned])
 @run
-async def test_a_result_is_dropped_and_recorded_as_failed_when_its_source_has_changed(
+async def test_a_summary_of_a_changed_range_is_recorded_as_failed(
     change: Callable[[Session, Session], Awaitable[None]],
 ) -> None:
-    scribe = Scribe()
+    summariser = PausedSummariser()
     store = MemoryStore()
-    session = await Session.open(store, "demo", summarise=scribe.summariser, **settings())
+    session = await Session.open(store, "demo", summarise=summariser.as_summariser, **settings())
     other = await Session.open(store, "demo", **settings())
-    turn = await filled(session, "act")
+    turn = await fill_until(session, "act")
     await session.fit()
-    await scribe.asked()
+    await summariser.asked()
     await change(session, other)
-    scribe.let_go()
-    await idle(session)
-    await filled(session, "act", start=turn)
+    summariser.release()
+    await wait_until_idle(session)
+    await fill_until(session, "act", start=turn)
     await say(session, 99, lines=1)
     await session.fit()
     failed = await of(session, CompactionFailed)
     assert [fact.problem for fact in failed] == [CHANGED]
-    assert measures(failed[0]).asked == 1, "what it cost is not forgotten"
+    assert read_metrics(failed[0]).asked == 1, "its cost is recorded"
     assert "Half of it is done." not in str((await session.fit()).facts)
-    await replayed(session)
+    await check_view_is_fold(session)
     await session.close()
 
 
 @run
-async def test_new_messages_behind_the_range_do_not_spoil_a_summary() -> None:
-    scribe = Scribe()
-    session = await Session.open(MemoryStore(), "demo", summarise=scribe.summariser, **settings())
-    turn = await filled(session, "act")
+async def test_new_messages_after_the_range_do_not_invalidate_a_summary() -> None:
+    summariser = PausedSummariser()
+    session = await Session.open(MemoryStore(), "demo", summarise=summariser.as_summariser, **settings())
+    turn = await fill_until(session, "act")
     await session.fit()
-    await scribe.asked()
+    await summariser.asked()
     await say(session, turn)
     await session.pin("a new rule")
-    scribe.let_go()
-    await idle(session)
+    summariser.release()
+    await wait_until_idle(session)
     await session.fit()
     assert len(await of(session, Compacted)) == 1
     assert await of(session, CompactionFailed) == []
@@ -413,16 +413,16 @@ async def test_new_messages_behind_the_range_do_not_spoil_a_summary() -> None:
 
 
 @run
-async def test_a_summary_by_hand_is_dropped_when_its_source_has_changed(stores: Callable[[], Any]) -> None:
-    scribe = Scribe()
+async def test_compact_fails_when_its_range_has_changed(stores: Callable[[], Any]) -> None:
+    summariser = PausedSummariser()
     async with stores() as store:
-        session = await Session.open(store, "demo", summarise=scribe.summariser, **settings())
+        session = await Session.open(store, "demo", summarise=summariser.as_summariser, **settings())
         for turn in range(6):
             await say(session, turn)
         work = asyncio.create_task(session.compact())
-        await scribe.asked()
+        await summariser.asked()
         await _rewound(session, session)
-        scribe.let_go()
+        summariser.release()
         with pytest.raises(NotCompacted, match="changed meanwhile"):
             await work
         assert [fact.problem for fact in await of(session, CompactionFailed)] == [CHANGED]
@@ -431,23 +431,23 @@ async def test_a_summary_by_hand_is_dropped_when_its_source_has_changed(stores: 
 
 
 @run
-async def test_a_model_whose_summaries_were_only_outrun_is_not_taken_for_a_broken_one() -> None:
-    scribe = Scribe(held=False)
-    session = await Session.open(MemoryStore(), "demo", summarise=scribe.summariser, **settings())
+async def test_summaries_of_changed_ranges_do_not_count_as_model_failures() -> None:
+    summariser = PausedSummariser(held=False)
+    session = await Session.open(MemoryStore(), "demo", summarise=summariser.as_summariser, **settings())
     for turn in range(6):
         await say(session, turn)
-    engine = await session._keeper.caught_up()
-    for number in range(FAILURES):
-        scribe._free.clear()
+    engine = await session._writer.refresh()
+    for number in range(MAX_FAILURES):
+        summariser._free.clear()
         work = asyncio.create_task(session.compact())
-        await scribe.asked(number + 1)
+        await summariser.asked(number + 1)
         target = [e.seq for e in await session.events() if isinstance(e.fact, ToolReturned)][number]
         await session.pin(event=target)
-        scribe.let_go()
+        summariser.release()
         with pytest.raises(NotCompacted, match="changed meanwhile"):
             await work
-    engine = await session._keeper.caught_up()
-    assert not engine.record.broken
+    engine = await session._writer.refresh()
+    assert not engine.compaction_health.is_broken
     await session.close()
 
 
@@ -462,99 +462,99 @@ async def test_many_short_messages_are_summarised_before_any_is_dropped(policy: 
     assert await of(session, Dropped) == []
 
 
-# ── one at a time, and every outcome is recorded ─────────────────────────────────────────────────────────
+# ── One at a time, and every outcome is recorded ─────────────────────────────────────────────────────────
 
 
 @run
-async def test_two_summaries_by_hand_at_once_are_written_one_after_the_other() -> None:
-    scribe = Scribe()
-    session = await Session.open(MemoryStore(), "demo", summarise=scribe.summariser, **settings())
+async def test_two_compactions_at_once_run_one_after_the_other() -> None:
+    summariser = PausedSummariser()
+    session = await Session.open(MemoryStore(), "demo", summarise=summariser.as_summariser, **settings())
     for turn in range(6):
         await say(session, turn)
     both = asyncio.gather(session.compact(), session.compact(), return_exceptions=True)
-    await scribe.asked()
-    await asyncio.sleep(0.02)
-    scribe.let_go()
+    await summariser.asked()
+    await asyncio.wait([both], timeout=0.02)  # a second summary would start now
+    summariser.release()
     done = await both
-    assert scribe.most_at_once == 1
-    assert sorted(type(one).__name__ for one in done) == ["Event", "NotCompacted"]
+    assert summariser.most_at_once == 1
+    assert sorted(type(one).__name__ for one in done) == ["NotCompacted", "str"]
     await session.close()
 
 
 @run
-async def test_three_summaries_by_hand_at_once_and_new_messages_meanwhile_are_no_trouble() -> None:
-    scribe = Scribe()
+async def test_three_compactions_at_once_with_new_messages() -> None:
+    summariser = PausedSummariser()
     session = await Session.open(
-        MemoryStore(), "demo", summarise=scribe.summariser, **settings(window=40_000)
+        MemoryStore(), "demo", summarise=summariser.as_summariser, **settings(window=40_000)
     )
     for turn in range(6):
         await say(session, turn)
     all_three = asyncio.gather(*(session.compact() for _ in range(3)), return_exceptions=True)
-    await scribe.asked()
+    await summariser.asked()
     for turn in range(6, 12):
         await say(session, turn)
-    scribe.let_go()
+    summariser.release()
     done = await all_three
-    assert all(isinstance(outcome, Event | NotCompacted) for outcome in done), done
-    assert scribe.most_at_once == 1
+    assert all(isinstance(outcome, str | NotCompacted) for outcome in done), done
+    assert summariser.most_at_once == 1
     assert (await session.report()).summaries
-    await replayed(session)
+    await check_view_is_fold(session)
     await session.close()
 
 
 @run
-async def test_while_one_is_written_by_hand_none_is_begun_in_the_background() -> None:
-    scribe = Scribe()
-    session = await Session.open(MemoryStore(), "demo", summarise=scribe.summariser, **settings())
-    turn = await filled(session, "act")
+async def test_no_background_summary_starts_during_compact() -> None:
+    summariser = PausedSummariser()
+    session = await Session.open(MemoryStore(), "demo", summarise=summariser.as_summariser, **settings())
+    turn = await fill_until(session, "act")
     work = asyncio.create_task(session.compact())
-    await scribe.asked()
+    await summariser.asked()
     await say(session, turn, lines=1)
     await session.fit()
-    await asyncio.sleep(0.02)
-    scribe.let_go()
+    await asyncio.wait([work], timeout=0.02)  # a background summary would start now
+    summariser.release()
     await work
-    await idle(session)
-    assert scribe.most_at_once == 1
+    await wait_until_idle(session)
+    assert summariser.most_at_once == 1
     await session.close()
 
 
 @run
-async def test_what_was_written_in_the_background_is_not_thrown_away_by_a_summary_by_hand() -> None:
-    scribe = Scribe(held=False)
-    session = await Session.open(MemoryStore(), "demo", summarise=scribe.summariser, **settings())
-    await filled(session, "warn")
+async def test_compact_records_a_finished_background_summary() -> None:
+    summariser = PausedSummariser(held=False)
+    session = await Session.open(MemoryStore(), "demo", summarise=summariser.as_summariser, **settings())
+    await fill_until(session, "warn")
     await session.fit()
-    await scribe.asked()
-    await idle(session)
+    await summariser.asked()
+    await wait_until_idle(session)
     with suppress(NotCompacted):
         await session.compact()
     outcomes = await of(session, Compacted, CompactionFailed)
-    assert sum(measures(fact).asked for fact in outcomes) == len(scribe.requests)
+    assert sum(read_metrics(fact).asked for fact in outcomes) == len(summariser.requests)
     await session.close()
 
 
 @run
-async def test_that_a_background_summary_was_outrun_is_recorded_by_a_summary_by_hand_too() -> None:
-    scribe = Scribe()
-    session = await Session.open(MemoryStore(), "demo", summarise=scribe.summariser, **settings())
-    await filled(session, "act")
+async def test_compact_records_a_failed_background_summary() -> None:
+    summariser = PausedSummariser()
+    session = await Session.open(MemoryStore(), "demo", summarise=summariser.as_summariser, **settings())
+    await fill_until(session, "act")
     await session.fit()
-    await scribe.asked()
+    await summariser.asked()
     await _pinned(session, session)
-    scribe.let_go()
-    await idle(session)
+    summariser.release()
+    await wait_until_idle(session)
     await session.compact()
     assert [fact.problem for fact in await of(session, CompactionFailed)] == [CHANGED]
     assert len(await of(session, Compacted)) == 1
-    await replayed(session)
+    await check_view_is_fold(session)
     await session.close()
 
 
-# ── when it goes wrong ───────────────────────────────────────────────────────────────────────────────────
+# ── Failures ───────────────────────────────────────────────────────────────────────────────────
 
 
-async def went_on(session: Session, turns: int, *, start: int) -> int:
+async def run_turns(session: Session, turns: int, *, start: int) -> int:
     for turn in range(start, start + turns):
         await say(session, turn)
         fitted = await session.fit()
@@ -563,78 +563,88 @@ async def went_on(session: Session, turns: int, *, start: int) -> int:
 
 
 @run
-async def test_after_three_failures_no_model_is_asked_and_the_ledger_keeps_the_session_alive(
+async def test_after_three_failures_only_the_ledger_writes_summaries(
     stores: Callable[[], Any],
 ) -> None:
-    scribe = Scribe(ValueError("no such model"), held=False)
+    summariser = PausedSummariser(ValueError("no such model"), held=False)
     async with stores() as store:
-        session = await Session.open(store, "demo", summarise=scribe.summariser, **settings(window=5_000))
-        await went_on(session, 60, start=0)
-        made = await of(session, Compacted)
-        assert [bool(measures(fact).asked) for fact in made] == [True] * FAILURES + [False] * (
-            len(made) - FAILURES
+        session = await Session.open(
+            store, "demo", summarise=summariser.as_summariser, **settings(window=5_000)
         )
-        assert len(made) > FAILURES + 1
+        await run_turns(session, 60, start=0)
+        made = await of(session, Compacted)
+        assert [bool(read_metrics(fact).asked) for fact in made] == [True] * MAX_FAILURES + [False] * (
+            len(made) - MAX_FAILURES
+        )
+        assert len(made) > MAX_FAILURES + 1
         assert {fact.by for fact in made} == {"ledger"}
-        assert all("no such model" in measures(fact).checks[0] for fact in made[:FAILURES])
-        asked = len(scribe.requests)
-        assert asked == FAILURES
-        assert (await session._keeper.caught_up()).record.broken
-        await replayed(session)
-        again = await Session.open(store, "demo", summarise=scribe.summariser, **settings(window=5_000))
-        await went_on(again, 10, start=60)
-        assert len(scribe.requests) == asked, "the breaker is remembered"
+        assert all("no such model" in read_metrics(fact).checks[0] for fact in made[:MAX_FAILURES])
+        asked = len(summariser.requests)
+        assert asked == MAX_FAILURES
+        assert (await session._writer.refresh()).compaction_health.is_broken
+        await check_view_is_fold(session)
+        again = await Session.open(
+            store, "demo", summarise=summariser.as_summariser, **settings(window=5_000)
+        )
+        await run_turns(again, 10, start=60)
+        assert len(summariser.requests) == asked, "the failures are remembered after reopening"
 
 
 @run
-async def test_by_hand_a_broken_model_is_asked_anyway_and_success_closes_the_matter() -> None:
-    scribe = Scribe(ValueError("busy"), ValueError("busy"), ValueError("busy"), GOOD, held=False)
-    session = await Session.open(MemoryStore(), "demo", summarise=scribe.summariser, **settings(window=5_000))
+async def test_compact_asks_a_failed_model_again_and_success_resets_it() -> None:
+    summariser = PausedSummariser(
+        ValueError("busy"), ValueError("busy"), ValueError("busy"), GOOD, held=False
+    )
+    session = await Session.open(
+        MemoryStore(), "demo", summarise=summariser.as_summariser, **settings(window=5_000)
+    )
     turn = 0
-    while not (await session._keeper.caught_up()).record.broken:
-        turn = await went_on(session, 1, start=turn)
-    turn = await went_on(session, 2, start=turn)
-    made = await session.compact()
+    while not (await session._writer.refresh()).compaction_health.is_broken:
+        turn = await run_turns(session, 1, start=turn)
+    turn = await run_turns(session, 2, start=turn)
+    made = await session.event(await session.compact())
     assert isinstance(made.fact, Compacted)
     assert made.fact.by == "somebody/big"
-    assert not (await session._keeper.caught_up()).record.broken
-    asked = len(scribe.requests)
-    await went_on(session, 20, start=turn)
-    assert len(scribe.requests) > asked, "it is asked by itself again"
+    assert not (await session._writer.refresh()).compaction_health.is_broken
+    asked = len(summariser.requests)
+    await run_turns(session, 20, start=turn)
+    assert len(summariser.requests) > asked, "background summaries ask the model again"
     await session.close()
 
 
 @run
-async def test_one_success_between_failures_starts_the_count_again() -> None:
-    scribe = Scribe(
+async def test_a_success_resets_the_count_of_failures() -> None:
+    summariser = PausedSummariser(
         ValueError("a"), ValueError("b"), GOOD, ValueError("c"), ValueError("d"), GOOD, held=False
     )
-    session = await Session.open(MemoryStore(), "demo", summarise=scribe.summariser, **settings(window=5_000))
+    session = await Session.open(
+        MemoryStore(), "demo", summarise=summariser.as_summariser, **settings(window=5_000)
+    )
     turn = 0
-    while len(scribe.requests) < 7:
-        turn = await went_on(session, 1, start=turn)
-        await idle(session)
-    assert not (await session._keeper.caught_up()).record.broken
+    while len(summariser.requests) < 7:
+        turn = await run_turns(session, 1, start=turn)
+        await wait_until_idle(session)
+    assert not (await session._writer.refresh()).compaction_health.is_broken
     await session.close()
 
 
 @run
-async def test_the_next_in_the_chain_is_asked_when_the_first_fails() -> None:
-    first, second = Scribe(ValueError("gone"), held=False), Scribe(held=False)
+async def test_the_next_summariser_is_called_when_the_first_fails() -> None:
+    first, second = PausedSummariser(ValueError("gone"), held=False), PausedSummariser(held=False)
     small = replace(plain_model(20_000), name="small")
-    chain = [first.summariser, Summariser(second.write, model=small)]
+    chain = [first.as_summariser, Summariser(second.write, model=small)]
     session = await Session.open(MemoryStore(), "demo", summarise=chain, **settings())
     for turn in range(5):
         await say(session, turn)
-    made = (await session.compact()).fact
+    made = (await session.event(await session.compact())).fact
     assert isinstance(made, Compacted)
     assert made.by == "small"
-    assert measures(made).asked == 2
+    assert read_metrics(made).asked == 2
     await session.close()
 
 
 @run
-async def test_a_window_that_refills_three_times_in_a_turn_stops_summaries_and_says_why() -> None:
+async def test_three_refills_in_a_turn_pause_summaries_with_a_note() -> None:
     session = await Session.open(MemoryStore(), "demo", **settings(window=4_000))
     await session.append(UserSaid(content="the task"))
     for n in range(40):
@@ -643,37 +653,41 @@ async def test_a_window_that_refills_three_times_in_a_turn_stops_summaries_and_s
         await session.append(ModelSaid(content=(call,)), ToolReturned(call_id=call.id, content=body))
         fitted = await session.fit()
         assert fitted.tokens <= fitted.limit
-    engine = await session._keeper.caught_up()
-    assert engine.record.paused
+    engine = await session._writer.refresh()
+    assert engine.compaction_health.is_paused
     notes = await of(session, Noted)
-    assert len(notes) == 1, "said once"
+    assert len(notes) == 1, "the note is recorded once"
     assert "refilled 3 times" in notes[0].text
     assert "Read less at a time" in notes[0].text
     before = len(await of(session, Compacted))
     await session.append(UserSaid(content="go on"))
-    assert not (await session._keeper.caught_up()).record.paused, "when the user speaks it is tried again"
+    assert not (await session._writer.refresh()).compaction_health.is_paused, (
+        "the user's message ends the pause"
+    )
     assert before >= 3
-    await replayed(session)
+    await check_view_is_fold(session)
 
 
 @run
-async def test_a_window_that_refills_never_asks_a_model_more_than_a_few_times_in_a_turn() -> None:
-    scribe = Scribe(held=False)
-    session = await Session.open(MemoryStore(), "demo", summarise=scribe.summariser, **settings(window=4_000))
+async def test_a_refilling_window_calls_a_model_only_a_few_times_per_turn() -> None:
+    summariser = PausedSummariser(held=False)
+    session = await Session.open(
+        MemoryStore(), "demo", summarise=summariser.as_summariser, **settings(window=4_000)
+    )
     await session.append(UserSaid(content="the task"))
     for n in range(40):
         call = Call(id=f"c{n}", name="read", arguments=f'{{"path": "f_{n}.py"}}')
         body = "\n".join(f"line {k} of f_{n}.py again" for k in range(70))
         await session.append(ModelSaid(content=(call,)), ToolReturned(call_id=call.id, content=body))
         await session.fit()
-        await idle(session)
+        await wait_until_idle(session)
     summaries = await of(session, Compacted, CompactionFailed)
-    assert sum(bool(measures(fact).asked) for fact in summaries) <= 5
+    assert sum(bool(read_metrics(fact).asked) for fact in summaries) <= 5
     await session.close()
 
 
-class Failing:
-    """A store whose disk is full at times."""
+class FailingStore:
+    """A store whose disk can be full."""
 
     def __init__(self, store: Store) -> None:
         self.store, self.fail = store, False
@@ -688,10 +702,12 @@ class Failing:
 
 
 @run
-async def test_a_summary_that_could_not_be_stored_is_not_reported_as_made(stores: Callable[[], Any]) -> None:
+async def test_a_summary_that_could_not_be_stored_is_not_reported(stores: Callable[[], Any]) -> None:
     async with stores() as inner:
-        store = Failing(inner)
-        session = await Session.open(store, "demo", summarise=Scribe(held=False).summariser, **settings())
+        store = FailingStore(inner)
+        session = await Session.open(
+            store, "demo", summarise=PausedSummariser(held=False).as_summariser, **settings()
+        )
         for turn in range(6):
             await say(session, turn)
         before, log = (await session.fit()).facts, await session.events()
@@ -702,17 +718,19 @@ async def test_a_summary_that_could_not_be_stored_is_not_reported_as_made(stores
         assert (await session.fit()).facts == before
         assert await session.events() == log
         assert (await session.report()).summaries == ()
-        assert isinstance((await session.compact()).fact, Compacted)
+        assert isinstance((await session.event(await session.compact())).fact, Compacted)
         await session.close()
 
 
 @run
-async def test_a_background_summary_that_could_not_be_stored_leaves_the_request_as_it_was() -> None:
-    store = Failing(MemoryStore())
-    session = await Session.open(store, "demo", summarise=Scribe(held=False).summariser, **settings())
-    turn = await filled(session, "act")
+async def test_an_unstored_background_summary_does_not_change_the_request() -> None:
+    store = FailingStore(MemoryStore())
+    session = await Session.open(
+        store, "demo", summarise=PausedSummariser(held=False).as_summariser, **settings()
+    )
+    turn = await fill_until(session, "act")
     await session.fit()
-    await idle(session)
+    await wait_until_idle(session)
     await say(session, turn, lines=1)
     store.fail = True
     with pytest.raises(OSError, match="disk full"):
@@ -720,17 +738,17 @@ async def test_a_background_summary_that_could_not_be_stored_leaves_the_request_
     store.fail = False
     fitted = await session.fit()
     assert fitted.tokens <= fitted.limit
-    await replayed(session)
+    await check_view_is_fold(session)
     await session.close()
 
 
 @run
-async def test_a_summary_that_was_paid_for_is_kept_when_the_request_does_not_fit_for_another_reason() -> None:
-    scribe = Scribe(held=False)
+async def test_a_paid_summary_is_kept_when_the_request_does_not_fit() -> None:
+    summariser = PausedSummariser(held=False)
     session = await Session.open(
-        MemoryStore(), "demo", summarise=scribe.summariser, max_images=0, **settings()
+        MemoryStore(), "demo", summarise=summariser.as_summariser, max_images=0, **settings()
     )
-    await filled(session, "over")
+    await fill_until(session, "over")
     picture = Media(
         native=raw({"type": "image_url", "image_url": {"url": "data:,"}}), mime="image/png", size=10
     )
@@ -738,23 +756,23 @@ async def test_a_summary_that_was_paid_for_is_kept_when_the_request_does_not_fit
     for _ in range(3):
         with pytest.raises(ContextOverflow, match="images"):
             await session.fit()
-    assert len(scribe.requests) == 1
+    assert len(summariser.requests) == 1
     assert len(await of(session, Compacted)) == 1
     await session.close()
 
 
-# ── modes ────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Modes ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @run
-async def test_with_confirm_nothing_happens_without_consent_and_the_question_returns_after_each_answer(
+async def test_mode_confirm_asks_before_every_compaction(
     stores: Callable[[], Any],
 ) -> None:
-    scribe = Scribe(held=False)
+    summariser = PausedSummariser(held=False)
     async with stores() as store:
-        session = await Session.open(store, "demo", summarise=scribe.summariser, **settings("confirm"))
+        session = await Session.open(store, "demo", summarise=summariser.as_summariser, **settings("confirm"))
         assert (await session.report()).question == ""
-        turn = await filled(session, "act")
+        turn = await fill_until(session, "act")
         for later in range(turn, turn + 2):
             await session.fit()
             report = await session.report()
@@ -763,21 +781,21 @@ async def test_with_confirm_nothing_happens_without_consent_and_the_question_ret
                 f"({report.used:,}/{report.limit:,} tokens). Compact conversation? [y/N]" in report.question
             )
             await session.append(UserSaid(content="no"), ModelSaid(content=f"as you wish {later}"))
-        assert scribe.requests == []
+        assert summariser.requests == []
         assert await of(session, Compacted, Masked, Dropped) == []
         assert (await session.report()).question
         await session.compact()
         assert (await session.report()).question == ""
-        assert len(scribe.requests) == 1
-        await filled(session, "act", start=turn)
-        assert (await session.report()).question, "and returns when it is full again"
+        assert len(summariser.requests) == 1
+        await fill_until(session, "act", start=turn)
+        assert (await session.report()).question, "the question returns when the window is full again"
         await session.close()
 
 
 @run
-async def test_the_question_is_worded_as_people_know_it() -> None:
+async def test_the_question_of_mode_confirm() -> None:
     session = await Session.open(MemoryStore(), "demo", **settings("confirm", window=8_000))
-    await filled(session, "act")
+    await fill_until(session, "act")
     report = await session.report()
     percent = round(100 * report.used / report.limit)
     assert percent > 90
@@ -787,13 +805,13 @@ async def test_the_question_is_worded_as_people_know_it() -> None:
 
 
 @run
-async def test_without_consent_the_hard_limit_is_kept_by_masks_and_drops_that_say_so(
+async def test_without_consent_masks_and_drops_keep_the_hard_limit(
     stores: Callable[[], Any],
 ) -> None:
-    scribe = Scribe(held=False)
+    summariser = PausedSummariser(held=False)
     async with stores() as store:
         session = await Session.open(
-            store, "demo", summarise=scribe.summariser, **settings("confirm", window=4_000)
+            store, "demo", summarise=summariser.as_summariser, **settings("confirm", window=4_000)
         )
         await session.append(Instructed(content="You are careful."))
         await session.pin("never delete the archive")
@@ -802,7 +820,7 @@ async def test_without_consent_the_hard_limit_is_kept_by_masks_and_drops_that_sa
             fitted = await session.fit()
             assert fitted.tokens <= fitted.limit
             assert "never delete the archive" in str(fitted.facts)
-        assert scribe.requests == []
+        assert summariser.requests == []
         assert await of(session, Compacted) == []
         masks = await of(session, Masked)
         assert masks
@@ -813,14 +831,14 @@ async def test_without_consent_the_hard_limit_is_kept_by_masks_and_drops_that_sa
 
 
 @run
-async def test_with_mode_off_an_overflow_names_the_choices_and_by_hand_it_goes_on() -> None:
+async def test_with_mode_off_an_overflow_names_the_choices() -> None:
     off = {"preset": "handoff", "mode": "off"}
     session = await Session.open(MemoryStore(), "demo", **settings(off, window=4_000))
-    await filled(session, "over")
+    await fill_until(session, "over")
     log = await session.events()
     with pytest.raises(ContextOverflow) as problem:
         await session.fit()
-    for choice in ("compact()", 'mode "auto"', "another policy", "a model that holds more", "a new session"):
+    for choice in ("compact()", 'mode "auto"', "another policy", "a larger window", "a new session"):
         assert choice in str(problem.value)
     assert await session.events() == log
     await session.compact()
@@ -828,7 +846,7 @@ async def test_with_mode_off_an_overflow_names_the_choices_and_by_hand_it_goes_o
     assert fitted.tokens <= fitted.limit
 
 
-# ── several sessions ─────────────────────────────────────────────────────────────────────────────────────
+# ── Several sessions ─────────────────────────────────────────────────────────────────────────────────────
 
 
 @run
@@ -836,27 +854,27 @@ async def test_two_sessions_on_one_log_that_compact_at_once_agree_on_one_view(
     stores: Callable[[], Any],
 ) -> None:
     async with stores() as store:
-        one_scribe, two_scribe = Scribe(), Scribe()
-        one = await Session.open(store, "demo", summarise=one_scribe.summariser, **settings())
+        first_summariser, second_summariser = PausedSummariser(), PausedSummariser()
+        one = await Session.open(store, "demo", summarise=first_summariser.as_summariser, **settings())
         for turn in range(6):
             await say(one, turn)
-        two = await Session.open(store, "demo", summarise=two_scribe.summariser, **settings())
+        two = await Session.open(store, "demo", summarise=second_summariser.as_summariser, **settings())
         both = asyncio.gather(one.compact(), two.compact(), return_exceptions=True)
-        await one_scribe.asked()
-        await two_scribe.asked()
-        one_scribe.let_go()
-        two_scribe.let_go()
+        await first_summariser.asked()
+        await second_summariser.asked()
+        first_summariser.release()
+        second_summariser.release()
         done = await both
-        assert sorted(type(outcome).__name__ for outcome in done) == ["Event", "NotCompacted"]
+        assert sorted(type(outcome).__name__ for outcome in done) == ["NotCompacted", "str"]
         assert len(await of(one, Compacted)) == len(await of(one, CompactionFailed)) == 1
         assert len((await one.report()).summaries) == 1
         assert (await one.fit()).facts == (await two.fit()).facts
-        await replayed(one)
-        await replayed(two)
+        await check_view_is_fold(one)
+        await check_view_is_fold(two)
 
 
-class Meddling:
-    """A store on which somebody else appends, once: just before a summary does, or just after."""
+class InterferingStore:
+    """A store on which another session appends once, just before or just after a summary is stored."""
 
     def __init__(
         self,
@@ -884,15 +902,17 @@ class Meddling:
 
 
 @run
-async def test_whose_summary_was_recorded_is_told_so_whatever_another_session_recorded_after_it() -> None:
+async def test_compact_returns_its_own_summary_not_a_later_outcome() -> None:
     inner = MemoryStore()
     other = await Session.open(inner, "demo", **settings())
     failed = CompactionFailed(first=1, last=2, problem="theirs")
-    store = Meddling(inner, then=lambda: other.append(failed))
-    session = await Session.open(store, "demo", summarise=Scribe(held=False).summariser, **settings())
+    store = InterferingStore(inner, then=lambda: other.append(failed))
+    session = await Session.open(
+        store, "demo", summarise=PausedSummariser(held=False).as_summariser, **settings()
+    )
     for turn in range(6):
         await say(session, turn)
-    made = await session.compact()
+    made = await session.event(await session.compact())
     assert isinstance(made.fact, Compacted)
     assert made in await session.events()
 
@@ -906,51 +926,53 @@ async def test_a_message_that_another_session_appended_can_be_pinned() -> None:
 
 
 @run
-async def test_a_summary_is_not_recorded_when_its_source_changes_at_the_very_last_moment() -> None:
+async def test_a_change_just_before_recording_fails_the_summary() -> None:
     inner = MemoryStore()
     other = await Session.open(inner, "demo", **settings())
-    store = Meddling(inner, lambda: _rewound(other, other))
-    session = await Session.open(store, "demo", summarise=Scribe(held=False).summariser, **settings())
+    store = InterferingStore(inner, lambda: _rewound(other, other))
+    session = await Session.open(
+        store, "demo", summarise=PausedSummariser(held=False).as_summariser, **settings()
+    )
     for turn in range(6):
         await say(session, turn)
     with pytest.raises(NotCompacted, match="changed meanwhile"):
         await session.compact()
     assert [fact.problem for fact in await of(session, CompactionFailed)] == [CHANGED]
     assert await of(session, Compacted) == []
-    await replayed(session)
+    await check_view_is_fold(session)
 
 
 @run
-async def test_a_summary_is_recorded_although_somebody_else_spoke_at_the_very_last_moment() -> None:
+async def test_a_new_message_just_before_recording_keeps_the_summary() -> None:
     inner = MemoryStore()
     other = await Session.open(inner, "demo", **settings())
-    scribe = Scribe(held=False)
-    store = Meddling(inner, lambda: other.append(ModelSaid(content="me too")))
-    session = await Session.open(store, "demo", summarise=scribe.summariser, **settings())
-    turn = await filled(session, "act")
+    summariser = PausedSummariser(held=False)
+    store = InterferingStore(inner, lambda: other.append(ModelSaid(content="me too")))
+    session = await Session.open(store, "demo", summarise=summariser.as_summariser, **settings())
+    turn = await fill_until(session, "act")
     await session.fit()
-    await idle(session)
+    await wait_until_idle(session)
     await say(session, turn, lines=1)
     await session.fit()
-    await asyncio.sleep(0.01)
+    await wait_until_idle(session)
     assert store.done
-    assert len(scribe.requests) == 1
+    assert len(summariser.requests) == 1
     (made,) = await of(session, Compacted)
     assert made.by == "somebody/big"
-    await replayed(session)
+    await check_view_is_fold(session)
     await session.close()
 
 
 @run
-async def test_two_sessions_on_one_log_that_both_run_full_agree_on_one_view(
+async def test_two_full_sessions_on_one_log_agree_on_one_view(
     stores: Callable[[], Any],
 ) -> None:
     async with stores() as store:
         one = await Session.open(
-            store, "demo", summarise=Scribe(held=False).summariser, **settings(window=5_000)
+            store, "demo", summarise=PausedSummariser(held=False).as_summariser, **settings(window=5_000)
         )
         two = await Session.open(
-            store, "demo", summarise=Scribe(held=False).summariser, **settings(window=5_000)
+            store, "demo", summarise=PausedSummariser(held=False).as_summariser, **settings(window=5_000)
         )
         for turn in range(0, 30, 2):
             await say(one, turn)
@@ -962,16 +984,16 @@ async def test_two_sessions_on_one_log_that_both_run_full_agree_on_one_view(
         assert (await one.fit()).facts == (await two.fit()).facts
         seqs = [event.seq for event in await one.events()]
         assert seqs == list(range(len(seqs)))
-        await replayed(one)
+        await check_view_is_fold(one)
         await one.close()
         await two.close()
 
 
 @run
-async def test_the_settings_and_the_summaries_of_one_session_do_not_touch_another() -> None:
+async def test_sessions_do_not_share_settings_or_summaries() -> None:
     store = MemoryStore()
-    scribe = Scribe(held=False)
-    one = await Session.open(store, "one", summarise=scribe.summariser, **settings(window=5_000))
+    summariser = PausedSummariser(held=False)
+    one = await Session.open(store, "one", summarise=summariser.as_summariser, **settings(window=5_000))
     two = await Session.open(store, "two", **settings("recent-summary", window=50_000))
     for turn in range(25):
         await say(one, turn)
@@ -987,36 +1009,38 @@ async def test_the_settings_and_the_summaries_of_one_session_do_not_touch_anothe
 
 
 @run
-async def test_a_fork_is_summarised_apart_and_begins_with_the_same_view(stores: Callable[[], Any]) -> None:
+async def test_a_fork_starts_with_the_same_view_and_compacts_separately(stores: Callable[[], Any]) -> None:
     async with stores() as store:
-        scribe = Scribe(held=False)
-        session = await Session.open(store, "demo", summarise=scribe.summariser, **settings(window=5_000))
-        await went_on(session, 20, start=0)
+        summariser = PausedSummariser(held=False)
+        session = await Session.open(
+            store, "demo", summarise=summariser.as_summariser, **settings(window=5_000)
+        )
+        await run_turns(session, 20, start=0)
         before = (await session.fit()).facts
         fork = await session.fork("other")
         assert (await fork.fit()).facts == before
-        await replayed(fork)
+        await check_view_is_fold(fork)
         await say(fork, 77)
         await fork.compact()
         assert (await session.fit()).facts == before
-        await replayed(session)
+        await check_view_is_fold(session)
         await session.close()
         await fork.close()
 
 
-# ── reopening ────────────────────────────────────────────────────────────────────────────────────────────
+# ── Reopening ────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("policy", ["handoff", "sliding-summary", "recent-summary", "confirm", "economy"])
 @run
-async def test_the_view_after_reopening_is_the_view_before_after_every_summary(
-    policy: str, tmp_path: Path
-) -> None:
+async def test_reopening_after_every_summary_shows_the_same_view(policy: str, tmp_path: Path) -> None:
     path = tmp_path / "chats.db"
     how = settings(policy, window=5_000)
     seen = 0
     async with open_store(path, durability="normal") as store:
-        session = await Session.open(store, "demo", summarise=Scribe(held=False).summariser, **how)
+        session = await Session.open(
+            store, "demo", summarise=PausedSummariser(held=False).as_summariser, **how
+        )
         for turn in range(40):
             await say(session, turn)
             before = (await session.fit()).facts
@@ -1025,7 +1049,7 @@ async def test_the_view_after_reopening_is_the_view_before_after_every_summary(
                 seen = made
                 again = await Session.open(store, "demo", **how)
                 assert await shown(again) == before
-                await replayed(again)
+                await check_view_is_fold(again)
         if policy == "confirm":
             await session.compact()
             before = (await session.fit()).facts
@@ -1037,49 +1061,51 @@ async def test_the_view_after_reopening_is_the_view_before_after_every_summary(
 
 
 @run
-async def test_resume_then_compact(stores: Callable[[], Any]) -> None:
+async def test_a_resumed_session_can_be_compacted(stores: Callable[[], Any]) -> None:
     async with stores() as store:
         session = await Session.open(
-            store, "demo", summarise=Scribe(held=False).summariser, **settings(window=5_000)
+            store, "demo", summarise=PausedSummariser(held=False).as_summariser, **settings(window=5_000)
         )
-        await went_on(session, 30, start=0)
+        await run_turns(session, 30, start=0)
         await session.close()
     async with stores() as store:
-        scribe = Scribe(held=False)
-        again = await Session.open(store, "demo", summarise=scribe.summariser, **settings(window=5_000))
+        summariser = PausedSummariser(held=False)
+        again = await Session.open(
+            store, "demo", summarise=summariser.as_summariser, **settings(window=5_000)
+        )
         for turn in range(30, 34):
             await say(again, turn)
-        made = (await again.compact()).fact
+        made = (await again.event(await again.compact())).fact
         assert isinstance(made, Compacted)
         assert "Half of it is done." in made.summary
-        assert len(scribe.requests) == 1
+        assert len(summariser.requests) == 1
         fitted = await again.fit()
         assert made.summary in [text_of(f.content) for f in fitted.facts if isinstance(f, UserSaid)]
-        await replayed(again)
+        await check_view_is_fold(again)
         await again.close()
 
 
 @run
-async def test_a_process_that_ends_while_a_summary_is_written_loses_nothing_but_the_summary(
+async def test_a_process_exit_during_a_summary_loses_only_the_summary(
     stores: Callable[[], Any],
 ) -> None:
     async with stores() as store:
-        scribe = Scribe()
-        session = await Session.open(store, "demo", summarise=scribe.summariser, **settings())
-        await filled(session, "act")
+        summariser = PausedSummariser()
+        session = await Session.open(store, "demo", summarise=summariser.as_summariser, **settings())
+        await fill_until(session, "act")
         before = (await session.fit()).facts
-        await scribe.asked()
+        await summariser.asked()
         log = await session.events()
         await session.close()
     async with stores() as store:
         again = await Session.open(store, "demo", **settings())
         assert await again.events() == log
-        whole = Engine(*again._keeper.setup, log=log)
+        whole = Engine(*again._writer.settings, log=log)
         assert tuple(fact for step in whole.view.steps for fact in step.facts()) == before
 
 
 @run
-async def test_an_expanded_range_survives_reopening_and_ends_when_the_user_speaks(
+async def test_an_expanded_range_survives_reopening_until_the_next_message(
     stores: Callable[[], Any],
 ) -> None:
     async with stores() as store:
@@ -1088,11 +1114,12 @@ async def test_an_expanded_range_survives_reopening_and_ends_when_the_user_speak
             await say(session, turn)
         made = await session.compact()
         before = (await session.fit()).facts
-        await session.expand(made.handle)
+        expanded = await session.event(await session.expand(made))
+        assert isinstance(expanded.fact, Expanded)
         shown = (await session.fit()).facts
         assert "line 3 of file_0.py" in str(shown)
         assert "line 3 of file_0.py" not in str(before)
-        await replayed(session)
+        await check_view_is_fold(session)
     async with stores() as store:
         again = await Session.open(store, "demo", **settings(window=40_000))
         assert (await again.fit()).facts == shown
@@ -1104,15 +1131,17 @@ async def test_an_expanded_range_survives_reopening_and_ends_when_the_user_speak
             ModelSaid(content="I see."),
             UserSaid(content="and now?"),
         )
-        await replayed(again)
+        await check_view_is_fold(again)
         assert len(await of(again, Expanded)) >= 1
 
 
 @run
-async def test_a_summary_of_a_summary_is_taken_back_after_reopening(stores: Callable[[], Any]) -> None:
+async def test_a_merged_summary_is_undone_after_reopening(stores: Callable[[], Any]) -> None:
     how = settings({"preset": "handoff", "max_summaries": 1}, window=40_000)
     async with stores() as store:
-        session = await Session.open(store, "demo", summarise=Scribe(held=False).summariser, **how)
+        session = await Session.open(
+            store, "demo", summarise=PausedSummariser(held=False).as_summariser, **how
+        )
         for turn in range(6):
             await say(session, turn)
         first = await session.compact()
@@ -1127,13 +1156,13 @@ async def test_a_summary_of_a_summary_is_taken_back_after_reopening(stores: Call
         assert (await again.fit()).facts == two
         await again.undo()
         assert (await again.fit()).facts == one
-        await again.undo(first.handle)
+        await again.undo(first)
         assert not [f for f in (await again.fit()).facts if "[foveal: record" in str(f)]
-        await replayed(again)
+        await check_view_is_fold(again)
 
 
 @run
-async def test_going_on_with_a_smaller_model_reduces_before_the_next_call_and_says_why(
+async def test_a_smaller_model_reduces_before_the_next_call(
     stores: Callable[[], Any],
 ) -> None:
     async with stores() as store:
@@ -1153,7 +1182,7 @@ async def test_going_on_with_a_smaller_model_reduces_before_the_next_call_and_sa
         assert [fact.model for fact in await of(again, Opened)] == ["somebody/unheard-of", "somebody/small"]
 
 
-OPS = (
+OPERATIONS = (
     "say",
     "say",
     "say",
@@ -1171,8 +1200,8 @@ OPS = (
 )
 
 
-class Walk:
-    """A session to which one thing after the other happens."""
+class RandomWalk:
+    """A session that undergoes random operations."""
 
     def __init__(self, seed: int, store: Store, how: dict[str, Any]) -> None:
         self.dice, self.store, self.how = Random(seed), store, how
@@ -1181,7 +1210,7 @@ class Walk:
         self.id = "walk"
 
     async def opened(self) -> Session:
-        summarise = Scribe(held=False).summariser if self.dice.random() < 0.5 else None
+        summarise = PausedSummariser(held=False).as_summariser if self.dice.random() < 0.5 else None
         return await Session.open(self.store, self.id, summarise=summarise, **self.how)
 
     async def one(self, session: Session, op: str) -> Session:
@@ -1228,46 +1257,44 @@ class Walk:
 
 @given(st.integers(0, 2**32), st.sampled_from(["handoff", "sliding-summary", "recent-summary", "economy"]))
 @hypothesis.settings(max_examples=25)
-def test_whatever_happens_the_view_is_the_fold_of_the_log_and_the_same_after_reopening(
-    seed: int, policy: str
-) -> None:
+def test_random_operations_keep_the_view_equal_to_the_fold(seed: int, policy: str) -> None:
     async def walked() -> None:
-        walk = Walk(seed, MemoryStore(), settings(policy, window=5_000))
+        walk = RandomWalk(seed, MemoryStore(), settings(policy, window=5_000))
         session = await walk.opened()
         for _ in range(30):
             with suppress(ContextOverflow, NotCompacted, UnknownHandle):
-                session = await walk.one(session, walk.dice.choice(OPS))
-            await idle(session)
-            await replayed(session)
+                session = await walk.one(session, walk.dice.choice(OPERATIONS))
+            await wait_until_idle(session)
+            await check_view_is_fold(session)
             assert await shown(await walk.opened()) == await shown(session)
         await session.close()
 
     asyncio.run(asyncio.wait_for(walked(), timeout=30))
 
 
-# ── the record, as a log tells it ────────────────────────────────────────────────────────────────────────
+# ── Compaction health ────────────────────────────────────────────────────────────────────────
 
 
-def test_the_record_counts_failures_in_a_row_and_forgets_them_after_a_success_or_another_model() -> None:
+def test_failures_in_a_row_are_reset_by_success_or_another_model() -> None:
     failed = CompactionFailed(first=0, last=1, problem="no", metrics=raw({"asked": 1}))
     ledger = Compacted(first=0, last=1, summary="s", by="ledger", metrics=raw({"asked": 2}))
     record = CompactionHealth()
     for fact in (failed, ledger, failed):
-        assert not record.broken
+        assert not record.is_broken
         record = record.after(fact)
-    assert record.broken
-    assert not record.after(Compacted(first=0, last=1, summary="s", by="gpt-4.1")).broken
-    assert not record.after(Opened(model="another")).broken
+    assert record.is_broken
+    assert not record.after(Compacted(first=0, last=1, summary="s", by="gpt-4.1")).is_broken
+    assert not record.after(Opened(model="another")).is_broken
     unasked = Compacted(first=0, last=1, summary="s", by="ledger")
-    assert record.after(unasked).broken, "a ledger that asked nobody proves nothing"
+    assert record.after(unasked).is_broken, "a ledger without a model call does not reset failures"
 
 
-def test_summaries_by_hand_and_by_turns_are_no_refills() -> None:
+def test_manual_and_per_turn_summaries_are_not_refills() -> None:
     record = CompactionHealth(said=0)
     for reason in ("hand", "turns"):
         record = record.after(Compacted(first=0, last=1, summary="s", reason=reason))
     assert record.refills == 0
     for _ in range(3):
         record = record.after(Compacted(first=0, last=1, summary="s", reason="tokens"))
-    assert record.paused
-    assert not record.after(UserSaid(content="go on")).paused
+    assert record.is_paused
+    assert not record.after(UserSaid(content="go on")).is_paused

@@ -1,8 +1,9 @@
-"""Durable sessions: what was appended is there, the view after reopening is the view before, memory stays small."""
+"""Durable sessions: appended facts are stored, reopening shows the same view, memory stays small."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable, Coroutine
 from functools import wraps
 from pathlib import Path
@@ -15,12 +16,14 @@ from foveal.core.log import (
     AnyFact,
     Call,
     Compacted,
+    CompactionFailed,
     Dropped,
     Event,
     Instructed,
     Masked,
     ModelSaid,
     Opened,
+    Overflowed,
     Pinned,
     Rewound,
     SnapshotTaken,
@@ -29,8 +32,9 @@ from foveal.core.log import (
     UserSaid,
     decode,
     encode,
+    raw,
 )
-from foveal.core.view import effective
+from foveal.core.view import effective_events
 from foveal.errors import BadSetting, Conflict, ContextOverflow, StoreError, UnknownHandle, UnknownSession
 from foveal.ports import Store
 from foveal.sessions import Session, SessionOptions, events_in_memory
@@ -65,8 +69,8 @@ def stores(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Any]:
     return Kept
 
 
-async def talk(session: Session, turns: int, *, start: int = 0, size: int = 300) -> None:
-    """So many turns: a request, a call with a long result, an answer; fitted before each utterance."""
+async def run_turns(session: Session, turns: int, *, start: int = 0, size: int = 300) -> None:
+    """Append turns of a request, a call with a long result and an answer; fit before each answer."""
     for i in range(start, start + turns):
         await session.append(UserSaid(content=f"request {i}: look at file_{i}.py please"))
         await session.fit()
@@ -78,9 +82,9 @@ async def talk(session: Session, turns: int, *, start: int = 0, size: int = 300)
         await session.append(ModelSaid(content=f"file_{i}.py is fine."))
 
 
-async def whole(session: Session) -> Engine:
-    """The engine that a fold of the whole stored log gives."""
-    return Engine(*session._keeper.setup, log=await session.events())
+async def full_engine(session: Session) -> Engine:
+    """Return an engine folded from the whole stored log."""
+    return Engine(*session._writer.settings, log=await session.events())
 
 
 def shown(engine: Engine) -> list[Any]:
@@ -93,21 +97,21 @@ async def test_the_view_after_reopening_equals_the_view_before(stores: Callable[
         session = await Session.open(store, "demo", **SMALL)
         await session.append(Instructed(content="Be brief."))
         await session.pin("Never touch main.py")
-        await talk(session, 30)
+        await run_turns(session, 30)
         before = (await session.fit()).facts
     async with stores() as store:
         again = await Session.open(store, "demo", **SMALL)
         assert (await again.fit()).facts == before
-        assert shown(await whole(again)) == list(before)
+        assert shown(await full_engine(again)) == list(before)
 
 
 @run
-async def test_every_dialect_gets_a_legal_request_with_the_rules_in_it(stores: Callable[[], Any]) -> None:
+async def test_requests_in_every_dialect_are_legal_and_hold_the_rules(stores: Callable[[], Any]) -> None:
     async with stores() as store:
         session = await Session.open(store, "demo", **SMALL)
         await session.append(Instructed(content="Be brief."))
         await session.pin("Never touch main.py")
-        await talk(session, 25)
+        await run_turns(session, 25)
         await session.append(UserSaid(content="and now?"))
         fitted = await session.fit()
         assert check_chat(fitted.to_openai()) == []
@@ -124,14 +128,14 @@ async def test_every_dialect_gets_a_legal_request_with_the_rules_in_it(stores: C
 async def test_only_what_the_view_needs_is_in_memory(stores: Callable[[], Any]) -> None:
     async with stores() as store:
         session = await Session.open(store, "demo", **SMALL)
-        limit = events_in_memory(session._keeper.setup.model)
+        limit = events_in_memory(session._writer.settings.model)
         for i in range(600):
             await session.append(UserSaid(content=f"m{i}"), ModelSaid(content=f"answer {i}"))
             await session.fit()
-            assert session._keeper.engine is not None
-            assert len(session._keeper.engine.log) <= limit
+            assert session._writer.engine is not None
+            assert len(session._writer.engine.log) <= limit
         assert len(await session.events()) > 1_200
-        assert shown(await whole(session)) == list((await session.fit()).facts)
+        assert shown(await full_engine(session)) == list((await session.fit()).facts)
 
 
 @pytest.mark.parametrize(
@@ -144,9 +148,9 @@ def test_the_number_of_events_in_memory_follows_the_window(window: int, events: 
 
 
 @run
-async def test_opening_reads_from_the_newest_point_that_the_view_needs(tmp_path: Path) -> None:
+async def test_opening_reads_only_what_the_view_needs(tmp_path: Path) -> None:
     class Watched:
-        """A store that remembers from where it was read."""
+        """A store that records which events were read."""
 
         def __init__(self, store: Store) -> None:
             self.store = store
@@ -161,7 +165,7 @@ async def test_opening_reads_from_the_newest_point_that_the_view_needs(tmp_path:
 
     async with open_store(tmp_path / "chats.db", durability="normal") as store:
         session = await Session.open(store, "demo", **SMALL)
-        await talk(session, 60)
+        await run_turns(session, 60)
         last = session.last
         watched = Watched(store)
         again = await Session.open(watched, "demo", **SMALL)
@@ -170,25 +174,24 @@ async def test_opening_reads_from_the_newest_point_that_the_view_needs(tmp_path:
 
 
 @run
-async def test_a_single_mask_is_undone_with_later_turns_present(stores: Callable[[], Any]) -> None:
+async def test_a_mask_is_undone_after_later_turns(stores: Callable[[], Any]) -> None:
     async with stores() as store:
         session = await Session.open(store, "demo", **SMALL)
-        await talk(session, 12)
+        await run_turns(session, 12)
         masked = next(e for e in await session.events() if isinstance(e.fact, Masked))
         target = masked.fact.masks[0].target
-        await talk(session, 1, start=12)
-        undone = await session.undo(masked.handle)
-        assert undone.seq == masked.seq
-        found = (await session._keeper.caught_up()).view.find(target)
+        await run_turns(session, 1, start=12)
+        assert await session.undo(masked.handle) == masked.handle
+        found = (await session._writer.refresh()).view.find(target)
         assert found is None or found[1].level == "full"
-        assert shown(await whole(session)) == shown(await session._keeper.caught_up())
+        assert shown(await full_engine(session)) == shown(await session._writer.refresh())
 
 
 @run
-async def test_a_compaction_is_undone_and_its_messages_are_back(stores: Callable[[], Any]) -> None:
+async def test_an_undone_compaction_shows_its_messages_again(stores: Callable[[], Any]) -> None:
     async with stores() as store:
         session = await Session.open(store, "demo", model=MODEL, window=100_000, tokenizer="estimate")
-        await talk(session, 4)
+        await run_turns(session, 4)
         before = (await session.fit()).facts
         (made,) = await session.append(Compacted(first=1, last=6, summary="They read some files."))
         assert "They read some files." in str((await session.fit()).to_openai())
@@ -204,33 +207,35 @@ async def test_undo_without_a_name_takes_back_the_newest_reduction(stores: Calla
         await session.append(UserSaid(content="hi"))
         with pytest.raises(UnknownHandle, match="nothing"):
             await session.undo()
-        await talk(session, 12)
-        newest = [e for e in effective(await session.events()) if isinstance(e.fact, Masked | Dropped)][-1]
-        assert (await session.undo()).seq == newest.seq
+        await run_turns(session, 12)
+        newest = [
+            e for e in effective_events(await session.events()) if isinstance(e.fact, Masked | Dropped)
+        ][-1]
+        assert await session.undo() == newest.handle
 
 
 @run
-async def test_rewinding_shows_the_session_as_it_was_and_keeps_the_log(stores: Callable[[], Any]) -> None:
+async def test_rewind_shows_an_earlier_state_and_keeps_the_log(stores: Callable[[], Any]) -> None:
     async with stores() as store:
         session = await Session.open(store, "demo", **SMALL)
-        await talk(session, 2)
+        await run_turns(session, 2)
         at, then = session.last, (await session.fit()).facts
-        await talk(session, 10, start=2)
+        await run_turns(session, 10, start=2)
         count = len(await session.events())
         await session.rewind(at)
         assert (await session.fit()).facts == then
         assert isinstance((await session.events())[count].fact, Rewound)
-        with pytest.raises(UnknownHandle, match="there is no event 99999"):
+        with pytest.raises(UnknownHandle, match="no event has the handle 99999"):
             await session.rewind(99_999)
 
 
 @run
-async def test_a_fork_goes_its_own_way_and_knows_where_it_came_from(stores: Callable[[], Any]) -> None:
+async def test_a_fork_is_independent_and_records_its_origin(stores: Callable[[], Any]) -> None:
     async with stores() as store:
         session = await Session.open(store, "demo", **SMALL)
-        await talk(session, 3)
+        await run_turns(session, 3)
         at = session.last
-        await talk(session, 3, start=3)
+        await run_turns(session, 3, start=3)
         fork = await session.fork("other", at=at)
         await fork.append(UserSaid(content="elsewhere"))
         facts = [event.fact for event in await fork.events()]
@@ -244,7 +249,7 @@ async def test_a_fork_goes_its_own_way_and_knows_where_it_came_from(stores: Call
 async def test_a_deleted_session_has_no_text_but_a_gapless_log(stores: Callable[[], Any]) -> None:
     async with stores() as store:
         session = await Session.open(store, "demo", **SMALL)
-        await talk(session, 3)
+        await run_turns(session, 3)
         count = len(await session.events())
         await session.delete()
         events = await session.events()
@@ -257,7 +262,7 @@ async def test_a_session_continues_from_another_with_its_rules_and_summary(store
     async with stores() as store:
         old = await Session.open(store, "old", **SMALL)
         await old.pin("Answer in French")
-        await talk(old, 3)
+        await run_turns(old, 3)
         await old.append(Compacted(first=2, last=8, summary="We had read three files."))
         new = await Session.continue_from(store, "old", "new", **SMALL)
         await new.append(UserSaid(content="go on"))
@@ -271,15 +276,15 @@ async def test_a_session_continues_from_another_with_its_rules_and_summary(store
 
 
 @run
-async def test_a_session_that_was_never_summarised_hands_over_its_requests(stores: Callable[[], Any]) -> None:
+async def test_a_session_without_summary_passes_on_its_user_requests(stores: Callable[[], Any]) -> None:
     async with stores() as store:
-        await talk(await Session.open(store, "old", **SMALL), 3)
+        await run_turns(await Session.open(store, "old", **SMALL), 3)
         new = await Session.continue_from(store, "old", "new", **SMALL)
         assert "request 2: look at file_2.py" in str((await new.fit()).to_openai())
 
 
 @run
-async def test_two_sessions_on_one_log_both_get_their_messages_in(stores: Callable[[], Any]) -> None:
+async def test_two_sessions_on_one_log_both_store_their_messages(stores: Callable[[], Any]) -> None:
     async with stores() as store:
         one = await Session.open(store, "demo", **SMALL)
         two = await Session.open(store, "demo", **SMALL)
@@ -322,7 +327,7 @@ async def test_a_failed_append_leaves_no_trace_in_memory(stores: Callable[[], An
 
 
 @run
-async def test_a_cancelled_append_is_either_there_or_not_and_the_session_goes_on(
+async def test_a_cancelled_append_is_stored_whole_or_not_at_all(
     stores: Callable[[], Any],
 ) -> None:
     async with stores() as store:
@@ -335,14 +340,14 @@ async def test_a_cancelled_append_is_either_there_or_not_and_the_session_goes_on
         await session.append(UserSaid(content="surely"))
         events = await session.events()
         assert [event.seq for event in events] == list(range(len(events)))
-        assert shown(await whole(session)) == list((await session.fit()).facts)
+        assert shown(await full_engine(session)) == list((await session.fit()).facts)
 
 
 @run
 async def test_usage_is_added_up_and_survives_reopening(stores: Callable[[], Any]) -> None:
     async with stores() as store:
         session = await Session.open(store, "demo", **SMALL)
-        await talk(session, 40)
+        await run_turns(session, 40)
         for _ in range(3):
             await session.append(UserSaid(content="x"))
             await session.fit()
@@ -354,7 +359,7 @@ async def test_usage_is_added_up_and_survives_reopening(stores: Callable[[], Any
 
 
 @run
-async def test_what_cannot_fit_is_an_error_with_numbers_and_nothing_is_lost(
+async def test_a_request_that_cannot_fit_raises_and_loses_nothing(
     stores: Callable[[], Any],
 ) -> None:
     async with stores() as store:
@@ -366,10 +371,10 @@ async def test_what_cannot_fit_is_an_error_with_numbers_and_nothing_is_lost(
 
 
 @run
-async def test_every_original_is_found_again_and_why_says_what_hid_it(stores: Callable[[], Any]) -> None:
+async def test_every_original_can_be_read_and_why_names_its_cover(stores: Callable[[], Any]) -> None:
     async with stores() as store:
         session = await Session.open(store, "demo", **SMALL)
-        await talk(session, 30)
+        await run_turns(session, 30)
         first = next(e for e in await session.events() if isinstance(e.fact, ToolReturned))
         assert await session.original(first.handle) == first.fact.content
         assert (await session.why(first.handle)).level in ("dropped", "summarised")
@@ -383,7 +388,7 @@ async def test_a_snapshot_is_never_sent_and_survives_every_reduction(stores: Cal
     async with stores() as store:
         session = await Session.open(store, "demo", **SMALL)
         handle = await session.snapshot({"commit": "abc123"}, label="git")
-        await talk(session, 30)
+        await run_turns(session, 30)
         assert "abc123" not in str((await session.fit()).to_openai())
         kept = (await session.pick([int(handle[1:])]))[0].fact
         assert isinstance(kept, SnapshotTaken)
@@ -396,7 +401,7 @@ async def test_a_change_of_model_is_recorded_and_reduces_before_the_next_call(
 ) -> None:
     async with stores() as store:
         session = await Session.open(store, "demo", model=MODEL, window=100_000, tokenizer="estimate")
-        await talk(session, 20)
+        await run_turns(session, 20)
         large = await session.fit()
         smaller = await Session.open(store, "demo", **{**SMALL, "model": "gpt-4o"})
         fitted = await smaller.fit()
@@ -435,7 +440,7 @@ async def test_a_pin_can_be_undone(stores: Callable[[], Any]) -> None:
 
 
 @run
-async def test_messages_of_a_provider_and_its_tools_go_in_as_they_are(stores: Callable[[], Any]) -> None:
+async def test_provider_messages_and_tools_are_stored_as_they_are(stores: Callable[[], Any]) -> None:
     async with stores() as store:
         session = await Session.open(store, "demo", **SMALL)
         call = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
@@ -458,16 +463,16 @@ async def test_messages_of_a_provider_and_its_tools_go_in_as_they_are(stores: Ca
 
 
 @run
-async def test_a_session_that_exists_is_not_continued_into(stores: Callable[[], Any]) -> None:
+async def test_an_existing_session_is_no_target_of_continue_from(stores: Callable[[], Any]) -> None:
     async with stores() as store:
         for name in ("old", "new"):
-            await talk(await Session.open(store, name, **SMALL), 1)
+            await run_turns(await Session.open(store, name, **SMALL), 1)
         with pytest.raises(Conflict):
             await Session.continue_from(store, "old", "new", **SMALL)
 
 
 @run
-async def test_a_writer_that_always_loses_is_told_so_and_sends_nothing_unfitted(
+async def test_a_writer_that_loses_every_conflict_gets_an_error(
     stores: Callable[[], Any],
 ) -> None:
     class Losing:
@@ -492,20 +497,20 @@ async def test_a_writer_that_always_loses_is_told_so_and_sends_nothing_unfitted(
                 await attempt
 
 
-# ── terms ────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Options ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @run
-async def test_nothing_is_stored_that_did_not_go_through_the_redaction_and_tools_are_compared_after_it(
+async def test_everything_is_redacted_before_it_is_stored_or_compared(
     tmp_path: Path,
 ) -> None:
     def redact(fact: AnyFact) -> AnyFact:
         return decode(encode(Event(0, fact)).replace(b"hunter2", b"[gone]")).fact
 
     stored: list[Event] = []
-    terms = SessionOptions(redact=redact, watch=stored.extend)
+    options = SessionOptions(redact=redact, on_stored=stored.extend)
     async with open_store(tmp_path / "a.db") as store:
-        session = await Session.open(store, "a", model="gpt-4.1", terms=terms)
+        session = await Session.open(store, "a", model="gpt-4.1", options=options)
         await session.append(UserSaid(content="the password is hunter2"))
         await session.take({"role": "assistant", "content": "hunter2, I see"})
         await session.pin("never say hunter2")
@@ -521,3 +526,29 @@ async def test_nothing_is_stored_that_did_not_go_through_the_redaction_and_tools
             assert "hunter2" not in str(await store.read(id))
         assert len(stored) == (await store.info("a")).events + 2
         assert "hunter2" not in str((await session.fit()).to_openai())
+
+
+# ── Checkpoints ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+@run
+async def test_a_checkpoint_keeps_the_json_names_of_the_first_version() -> None:
+    store = MemoryStore()
+    session = await Session.open(store, "demo", **SMALL)
+    for limit in (5_000, 4_000):
+        await session.append(Overflowed(model=MODEL, limit=limit, needed=7_000, sent=7_000))
+    await run_turns(session, 12)
+    failed = CompactionFailed(first=1, last=2, problem="no answer", metrics=raw({"asked": 1}))
+    newest = [e for e in await session.events() if isinstance(e.fact, Masked | Dropped)][-1]
+    await session.append(failed)
+    await session.undo(newest.handle)
+    checkpoint = await store.checkpoint("demo")
+    assert checkpoint is not None
+    state = json.loads(checkpoint.state)
+    assert set(state) == {"seq", "carried", "calibration", "accounts", "unreduced", "record"}
+    said = state["record"].pop("said")
+    assert state["record"] == {"failures": 1, "refused": 2, "limits": {MODEL: 4_000}}
+    assert said == (await full_engine(session)).compaction_health.said
+    again = await Session.open(store, "demo", **SMALL)
+    assert (await again._writer.load()).provider_limits == (await full_engine(session)).provider_limits
+    assert (await again._writer.load()).compaction_health == (await full_engine(session)).compaction_health

@@ -1,4 +1,4 @@
-"""Sessions when processes die: what was acknowledged is there, and the view is the fold of the whole log.
+"""Sessions of killed processes: acknowledged events are stored, and the view is the fold of the log.
 
 FOVEAL_SOAK=1 kills ten times as often.
 """
@@ -38,13 +38,13 @@ from foveal.sessions import Session
 from foveal.stores import SqliteStore
 from support.legality import check_anthropic, check_chat
 from support.paths import SUPPORT
-from support.session_worker import SESSION, SMALL, turn
+from support.session_worker import SESSION, SMALL_WINDOW, turn
 
 SOAK: Final = bool(os.environ.get("FOVEAL_SOAK"))
 ROUNDS: Final = 300 if SOAK else 30
 WORKER: Final = SUPPORT / "session_worker.py"
-LONGEST: Final = 60.0
-"""Seconds that any child may live."""
+CHILD_TIMEOUT_S: Final = 60.0
+"""After this time a child process is killed."""
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def path(tmp_path: Path) -> Path:
 
 @contextmanager
 def worker(*args: object) -> Iterator[subprocess.Popen[bytes]]:
-    """A child, which is gone afterwards."""
+    """Run a child process, and end it afterwards."""
     command = [sys.executable, str(WORKER), *map(str, args)]
     child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     try:
@@ -68,12 +68,12 @@ def shown(engine: Engine) -> list[Any]:
     return [fact for step in engine.view.steps for fact in step.facts()]
 
 
-def said(log: list[Event]) -> list[AnyFact]:
-    """The facts that somebody appended, without what the session recorded of its own."""
+def appended_facts(log: list[Event]) -> list[AnyFact]:
+    """Return the facts that a caller appended, without those that the session recorded itself."""
     return [event.fact for event in log if isinstance(event.fact, UserSaid | ModelSaid | ToolReturned)]
 
 
-def speaker(fact: AnyFact) -> str:
+def author(fact: AnyFact) -> str:
     content = getattr(fact, "content", "")
     text = content if isinstance(content, str) else content[0].text
     found = re.match(r"\S+", text)
@@ -81,15 +81,15 @@ def speaker(fact: AnyFact) -> str:
     return found.group()
 
 
-async def reopened(path: Path) -> list[Event]:
-    """Open the session as the next process would, check it, make a request; returns the log before that."""
+async def check_reopened(path: Path) -> list[Event]:
+    """Open the session as the next process does, check it, fit a request; return the log before that."""
     async with SqliteStore(path, durability="normal") as store:
         log = await store.read(SESSION)
         assert [event.seq for event in log] == list(range(len(log)))
-        session = await Session.open(store, SESSION, **SMALL)
+        session = await Session.open(store, SESSION, **SMALL_WINDOW)
         assert await store.read(SESSION) == log, "opening alone records nothing"
-        whole = Engine(*session._keeper.setup, log=log)
-        assert shown(await session._keeper.ready()) == shown(whole)
+        whole = Engine(*session._writer.settings, log=log)
+        assert shown(await session._writer.load()) == shown(whole)
         fitted = await session.fit()
         assert check_chat(fitted.to_openai()) == []
         assert check_anthropic(fitted.to_anthropic()) == []
@@ -97,11 +97,11 @@ async def reopened(path: Path) -> list[Event]:
         after = await store.read(SESSION)
         assert after[: len(log)] == log
         assert all(isinstance(event.fact, REDUCTIONS) for event in after[len(log) :])
-        assert list(fitted.facts) == shown(Engine(*session._keeper.setup, log=after))
+        assert list(fitted.facts) == shown(Engine(*session._writer.settings, log=after))
         return log
 
 
-# ── kill -9 ──────────────────────────────────────────────────────────────────────────────────────────────
+# ── SIGKILL ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("seed", [1, 2])
@@ -109,14 +109,14 @@ def test_a_session_survives_kill_9_at_any_moment(path: Path, seed: int) -> None:
     pick = random.Random(seed)
     lives: dict[str, int] = {}
     log: list[Event] = []
-    with worker("nursery", path) as nursery:
+    with worker("spawn", path) as spawner:
         for nr in range(ROUNDS):
             name = f"life{nr}"
             seconds = pick.choice((0.005, 0.05, 0.2)) * pick.random()
-            acknowledged = _one_life(nursery, name, seconds, opened=nr % 3 < 2)
+            acknowledged = _one_life(spawner, name, seconds, opened=nr % 3 < 2)
             before = log
             try:
-                log = asyncio.run(reopened(path))
+                log = asyncio.run(check_reopened(path))
             except UnknownSession:
                 assert acknowledged == []
                 continue
@@ -128,19 +128,19 @@ def test_a_session_survives_kill_9_at_any_moment(path: Path, seed: int) -> None:
     assert any(isinstance(event.fact, Dropped) for event in log)
 
 
-def _one_life(nursery: subprocess.Popen[bytes], name: str, seconds: float, *, opened: bool) -> list[int]:
-    """Kill a child some time after it began, or after it had opened the session; what it was promised."""
-    assert nursery.stdin is not None
-    assert nursery.stdout is not None
-    nursery.stdin.write(f"{name}\n".encode())
-    nursery.stdin.flush()
-    word, pid = nursery.stdout.readline().split()
+def _one_life(spawner: subprocess.Popen[bytes], name: str, seconds: float, *, opened: bool) -> list[int]:
+    """Kill a child some time after it started, or after it opened the session; return the acknowledged seqs."""
+    assert spawner.stdin is not None
+    assert spawner.stdout is not None
+    spawner.stdin.write(f"{name}\n".encode())
+    spawner.stdin.flush()
+    word, pid = spawner.stdout.readline().split()
     assert word == b"child"
     if opened:
-        assert nursery.stdout.readline() == b"open\n"
+        assert spawner.stdout.readline() == b"open\n"
     time.sleep(seconds)
     os.kill(int(pid), signal.SIGKILL)
-    return _numbers(nursery.stdout)
+    return _numbers(spawner.stdout)
 
 
 def _numbers(lines: IO[bytes]) -> list[int]:
@@ -150,41 +150,41 @@ def _numbers(lines: IO[bytes]) -> list[int]:
             return found
         if line != b"open\n":
             found.append(int(line))
-    raise AssertionError("the nursery is gone")
+    raise AssertionError("the spawner is gone")
 
 
 def _nothing_is_lost(log: list[Event], name: str, first: int, acknowledged: list[int]) -> None:
-    """What the child said is the beginning of what it had to say, at least as far as it was promised, and each
-    append is there whole or not at all."""
-    found = [fact for fact in said(log) if speaker(fact) == name]
+    """Check that the child's facts are a prefix of what it appended, with everything that was acknowledged, and
+    that each append is stored whole or not at all."""
+    found = [fact for fact in appended_facts(log) if author(fact) == name]
     appends = [facts for nr in range(first, first + len(found) + 1) for facts in turn(name, nr)]
     ends, expected = {0}, []
     for facts in appends:
         expected += facts
         ends.add(len(expected))
     assert found == expected[: len(found)]
-    assert len(found) in ends, "half of an append is there"
+    assert len(found) in ends, "half of an append is stored"
     assert len(found) >= len(acknowledged)
     assert [log[seq].fact for seq in acknowledged] == found[: len(acknowledged)]
 
 
-# ── several processes ────────────────────────────────────────────────────────────────────────────────────
+# ── Several processes ────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_two_processes_that_talk_to_one_session_at_once_lose_nothing_and_keep_their_order(path: Path) -> None:
+def test_two_processes_on_one_session_lose_nothing_and_keep_order(path: Path) -> None:
     turns = 60 if SOAK else 12
     names = ("anna", "bert")
-    with worker("talk", path, "anna", turns) as anna, worker("talk", path, "bert", turns) as bert:
+    with worker("append", path, "anna", turns) as anna, worker("append", path, "bert", turns) as bert:
         for child in (anna, bert):
             _wait_until_open(child)
         for child in (anna, bert):
             _let_go(child)
-        answers = [child.communicate(timeout=LONGEST) for child in (anna, bert)]
+        answers = [child.communicate(timeout=CHILD_TIMEOUT_S) for child in (anna, bert)]
     assert [err for _, err in answers if err] == []
-    log = asyncio.run(reopened(path))
+    log = asyncio.run(check_reopened(path))
     for name, (out, _) in zip(names, answers, strict=True):
         expected = [fact for nr in range(turns) for facts in turn(name, nr) for fact in facts]
-        assert [fact for fact in said(log) if speaker(fact) == name] == expected
+        assert [fact for fact in appended_facts(log) if author(fact) == name] == expected
         promised = [int(line) for line in out.split(b"\n") if line.isdigit()]
         assert [log[seq].fact for seq in promised] == expected
     kinds = Counter(type(event.fact) for event in log)
@@ -204,16 +204,16 @@ def _let_go(child: subprocess.Popen[bytes]) -> None:
 
 
 @pytest.mark.parametrize("seed", range(10 if SOAK else 3))
-def test_when_one_of_two_processes_is_killed_the_other_goes_on(path: Path, seed: int) -> None:
+def test_when_one_of_two_processes_is_killed_the_other_continues(path: Path, seed: int) -> None:
     turns = 6
-    with worker("nursery", path) as nursery, worker("talk", path, "anna", turns) as anna:
+    with worker("spawn", path) as spawner, worker("append", path, "anna", turns) as anna:
         _wait_until_open(anna)
         _let_go(anna)
-        acknowledged = _one_life(nursery, "bert", 0.4 * random.Random(seed).random(), opened=True)
-        out, err = anna.communicate(timeout=LONGEST)
+        acknowledged = _one_life(spawner, "bert", 0.4 * random.Random(seed).random(), opened=True)
+        out, err = anna.communicate(timeout=CHILD_TIMEOUT_S)
     assert err == b""
-    log = asyncio.run(reopened(path))
+    log = asyncio.run(check_reopened(path))
     expected = [fact for nr in range(turns) for facts in turn("anna", nr) for fact in facts]
-    assert [fact for fact in said(log) if speaker(fact) == "anna"] == expected
+    assert [fact for fact in appended_facts(log) if author(fact) == "anna"] == expected
     assert [log[int(line)].fact for line in out.split(b"\n") if line.isdigit()] == expected
     _nothing_is_lost(log, "bert", 0, acknowledged)

@@ -1,7 +1,7 @@
-"""A session under everything that can happen to it, one thing after the other, against a plain list of facts.
+"""A state machine of sessions: random operations, compared with a plain list of facts.
 
-After every step the log is gapless and what the list says, and four views are the same: that of the session, that
-of one that was opened just now, the fold of the stored log, and the fold of the list.
+After every step the log is gapless and equals the list, and four views are equal: that of the session, that of a
+session opened just now, the fold of the stored log, and the fold of the list.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from foveal.core.log import (
 )
 from foveal.core.tokens import MessageTokens
 from foveal.core.tokens.counter import counter
-from foveal.core.view import View, effective
+from foveal.core.view import View, effective_events
 from foveal.core.view.fold import fold
 from foveal.errors import Conflict, ContextOverflow, StoreError, UnknownHandle
 from foveal.ports import Checkpoint, Store
@@ -58,12 +58,12 @@ SMALL: Final[dict[str, Any]] = {
     "tokenizer": "estimate",
     "policy": {"preset": "economy", "clip": {"tokens": 400}},
 }
-SESSIONS: Final = 3
-"""So many sessions at the most, forks included."""
+MAX_SESSIONS: Final = 3
+"""Including forks."""
 
 
 class Clock:
-    """Time that passes by one second with every look at it."""
+    """A clock that advances by one second with every call."""
 
     def __init__(self) -> None:
         self.now = 1_000.0
@@ -74,15 +74,15 @@ class Clock:
 
 
 def seen(view: View) -> tuple[Any, ...]:
-    """All of a view that a model sees, or that a later reduction depends on."""
+    """Return everything of a view that a model sees or that a later reduction depends on."""
     return (
-        [(s.seq, s.kind, s.pinned, s.messages, s.covers, list(s.facts())) for s in view.steps],
+        [(s.seq, s.kind, s.is_pinned, s.message_count, s.covers, list(s.facts())) for s in view.steps],
         {source: (shown.seq, shown.fact) for source, shown in view.asides.items()},
         view.units,
         view.tools,
-        (view.results, view.turns, view.dropped_messages, sorted(view.spared)),
-        sorted(step.seq for step in view.permanent),
-        [(seq, slot.ordinal) for seq, slot in sorted(view.live.items())],
+        (view.result_count, view.turn_count, view.dropped_messages, sorted(view.reverted_masks)),
+        sorted(step.seq for step in view.permanent_steps),
+        [(seq, slot.ordinal) for seq, slot in sorted(view.unmasked_results.items())],
     )
 
 
@@ -95,9 +95,9 @@ def words(start: str, size: int) -> str:
 
 
 class SessionMachine(RuleBasedStateMachine):
-    """Rules do one thing each; `facts` is the model, in which nothing is ever forgotten.
+    """Each rule does one thing; `facts` is the reference list, from which nothing is removed.
 
-    Ids of calls are used once here; what happens when they are not is a case of its own below."""
+    Call ids are unique here; a test below covers repeated ids."""
 
     names = Bundle("names")
 
@@ -125,7 +125,7 @@ class SessionMachine(RuleBasedStateMachine):
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         return self.loop.run_until_complete(work)
 
-    # ── helpers ──────────────────────────────────────────────────────────────────────────────────────
+    # ── Helpers ──────────────────────────────────────────────────────────────────────────────────────
 
     @property
     def path(self) -> Path:
@@ -153,8 +153,8 @@ class SessionMachine(RuleBasedStateMachine):
         self.number += 1
         return self.number
 
-    def happened(self, name: str, *given: AnyFact, also: tuple[type, ...] = (Clipped,)) -> None:
-        """These facts were recorded, in this order, and between them none but `also`."""
+    def expect_recorded(self, name: str, *given: AnyFact, also: tuple[type, ...] = (Clipped,)) -> None:
+        """Check that these facts were recorded in this order, with none between them but `also`."""
         known = self.facts[name]
         stored = [event.fact for event in self.run(self.store.read(name))]
         assert stored[: len(known)] == known
@@ -172,13 +172,13 @@ class SessionMachine(RuleBasedStateMachine):
         before = len(self.facts[name])
         events = self.run(session.append(*facts))
         assert [event.fact for event in events] == list(facts)
-        self.happened(name, *facts)
+        self.expect_recorded(name, *facts)
         assert all(self.facts[name][event.seq] == event.fact and event.seq >= before for event in events)
 
     def seq(self, name: str, share: float) -> int:
         return int(share * len(self.facts[name]))
 
-    # ── talking ──────────────────────────────────────────────────────────────────────────────────────
+    # ── Appending ──────────────────────────────────────────────────────────────────────────────────────
 
     @initialize(target=names)
     def begin(self) -> str:
@@ -194,7 +194,7 @@ class SessionMachine(RuleBasedStateMachine):
         self.append(name, UserSaid(content=words(f"request_{self.fresh()}", size)))
 
     @rule(name=names, aside=st.booleans())
-    def somebody_instructs(self, name: str, aside: bool) -> None:
+    def an_instruction_is_added(self, name: str, aside: bool) -> None:
         self.append(name, Instructed(content=f"Rule {self.fresh()}.", aside=aside, source="AGENTS.md"))
 
     @rule(name=names, share=st.floats(0, 0.999))
@@ -202,7 +202,7 @@ class SessionMachine(RuleBasedStateMachine):
         steps = [step for step in self.view(name).steps if step.kind == "instructed"]
         if steps:
             step = steps[int(share * len(steps))]
-            self.append(name, Instructed(content=f"New rule {self.fresh()}.", replaces=step.said.seq))
+            self.append(name, Instructed(content=f"New rule {self.fresh()}.", replaces=step.utterance.seq))
 
     @rule(
         name=names, calls=st.integers(1, 3), answered=st.integers(0, 3), size=st.sampled_from((0, 3, 12, 60))
@@ -226,7 +226,7 @@ class SessionMachine(RuleBasedStateMachine):
             self.append(name, ToolReturned(call_id=id, content=words(f"late_{id}", size)))
 
     @rule(name=names)
-    def a_result_comes_from_nowhere(self, name: str) -> None:
+    def a_result_without_a_call_arrives(self, name: str) -> None:
         self.append(name, ToolReturned(call_id="nobody", content="who asked?"))
 
     @rule(name=names)
@@ -236,17 +236,18 @@ class SessionMachine(RuleBasedStateMachine):
             shown = self.run(session.fit()).facts
         except ContextOverflow:
             shown = None
-        self.happened(name, also=REDUCTIONS)
+        self.expect_recorded(name, also=REDUCTIONS)
         if shown is not None:
             assert list(shown) == [fact for step in self.view(name).steps for fact in step.facts()]
 
-    # ── steering ─────────────────────────────────────────────────────────────────────────────────────
+    # ── Changing what is shown
+    # ─────────────────────────────────────────────────────────────────────────────────────
 
     @rule(name=names)
     def a_rule_is_pinned(self, name: str) -> None:
         text = f"Never touch file {self.fresh()}"
         assert self.run(self.session(name).pin(text)) == handle(len(self.facts[name]))
-        self.happened(name, Pinned(text=text))
+        self.expect_recorded(name, Pinned(text=text))
 
     @rule(name=names, share=st.floats(0, 0.999))
     def a_step_is_pinned(self, name: str, share: float) -> None:
@@ -254,7 +255,7 @@ class SessionMachine(RuleBasedStateMachine):
         if shown:
             target = shown[int(share * len(shown))]
             self.run(self.session(name).pin(event=target))
-            self.happened(name, Pinned(target=target))
+            self.expect_recorded(name, Pinned(target=target))
 
     @rule(name=names, share=st.floats(0, 0.999))
     def a_hidden_step_cannot_be_pinned(self, name: str, share: float) -> None:
@@ -262,7 +263,7 @@ class SessionMachine(RuleBasedStateMachine):
         if target not in self.view(name).seqs:
             with pytest.raises(UnknownHandle):
                 self.run(self.session(name).pin(event=target))
-            self.happened(name)
+            self.expect_recorded(name)
 
     @rule(name=names, share=st.floats(0, 0.999), several=st.booleans())
     def results_are_masked(self, name: str, share: float, several: bool) -> None:
@@ -285,32 +286,32 @@ class SessionMachine(RuleBasedStateMachine):
 
     @rule(name=names)
     def the_newest_reduction_is_undone(self, name: str) -> None:
-        found = [e for e in effective(self.log(name)) if isinstance(e.fact, REDUCTIONS)]
+        found = [e for e in effective_events(self.log(name)) if isinstance(e.fact, REDUCTIONS)]
         session = self.session(name)
         if found:
-            assert self.run(session.undo()).seq == found[-1].seq
-            self.happened(name, Reverted(target=found[-1].seq))
+            assert self.run(session.undo()) == found[-1].handle
+            self.expect_recorded(name, Reverted(target=found[-1].seq))
         else:
             with pytest.raises(UnknownHandle):
                 self.run(session.undo())
 
     @rule(name=names, share=st.floats(0, 0.999))
     def any_reduction_or_pin_is_undone(self, name: str, share: float) -> None:
-        counting = effective(self.log(name))
+        counting = effective_events(self.log(name))
         found = [e for e in counting if isinstance(e.fact, (*REDUCTIONS, Pinned))]
         if found:
             target = found[int(share * len(found))]
             self.run(self.session(name).undo(target.handle))
-            self.happened(name, Reverted(target=target.seq))
+            self.expect_recorded(name, Reverted(target=target.seq))
 
     @rule(name=names, share=st.floats(0, 0.999), recent=st.booleans())
     def the_session_is_rewound(self, name: str, share: float, recent: bool) -> None:
         end = len(self.facts[name])
         to = max(0, end - 1 - int(share * 6)) if recent else self.seq(name, share)
         self.run(self.session(name).rewind(to))
-        self.happened(name, Rewound(to=to))
+        self.expect_recorded(name, Rewound(to=to))
 
-    @precondition(lambda self: len(self.facts) < SESSIONS)
+    @precondition(lambda self: len(self.facts) < MAX_SESSIONS)
     @rule(target=names, name=names, share=st.floats(0, 0.999))
     def the_session_is_forked(self, name: str, share: float) -> str:
         at = self.seq(name, share)
@@ -318,7 +319,7 @@ class SessionMachine(RuleBasedStateMachine):
         self.live[new] = self.run(self.session(name).fork(new, at=at))
         opened = [fact for fact in self.facts[name] if isinstance(fact, Opened)][-1]
         self.facts[new] = self.facts[name][: at + 1]
-        self.happened(new, Opened(model=opened.model, policy=opened.policy, origin=f"{name}@{at}"))
+        self.expect_recorded(new, Opened(model=opened.model, policy=opened.policy, origin=f"{name}@{at}"))
         self.touched = new
         return new
 
@@ -327,11 +328,11 @@ class SessionMachine(RuleBasedStateMachine):
         self.titles[name] = f"title {self.fresh()}"
         self.run(self.session(name).rename(self.titles[name]))
 
-    # ── misfortune ───────────────────────────────────────────────────────────────────────────────────
+    # ── Faults ───────────────────────────────────────────────────────────────────────────────────
 
     @rule()
-    def the_power_fails(self) -> None:
-        """What a killed process leaves are the files as they are at this moment; nothing is closed."""
+    def the_process_is_killed(self) -> None:
+        """Copy the files as they are now, as a killed process leaves them; nothing is closed."""
         old = self.path
         self.crashes += 1
         for end in ("", "-wal"):
@@ -355,8 +356,8 @@ class SessionMachine(RuleBasedStateMachine):
         self.session(name)
 
     @rule(name=names, does=st.sampled_from(("speaks", "fits", "compacts", "undoes", "rewinds", "pins")))
-    def somebody_else_is_first(self, name: str, does: str) -> None:
-        """Another session on the same log, as another process has one; ours does not know."""
+    def another_session_appends_first(self, name: str, does: str) -> None:
+        """Let another session on the same log, as in another process, append without the first one knowing."""
         self.session(name)
         if name not in self.others:
             self.others[name] = self.open_again(name)
@@ -371,26 +372,26 @@ class SessionMachine(RuleBasedStateMachine):
             case "pins":
                 text = f"Their rule {self.fresh()}"
                 self.run(other.pin(text))
-                self.happened(name, Pinned(text=text))
+                self.expect_recorded(name, Pinned(text=text))
             case "rewinds":
                 self.run(other.rewind(max(0, end - 3)))
-                self.happened(name, Rewound(to=max(0, end - 3)))
+                self.expect_recorded(name, Rewound(to=max(0, end - 3)))
             case "undoes":
-                found = [e for e in effective(self.log(name)) if isinstance(e.fact, REDUCTIONS)]
+                found = [e for e in effective_events(self.log(name)) if isinstance(e.fact, REDUCTIONS)]
                 if found:
                     self.run(other.undo())
-                    self.happened(name, Reverted(target=found[-1].seq))
+                    self.expect_recorded(name, Reverted(target=found[-1].seq))
             case _:
                 with suppress(ContextOverflow):
                     self.run(other.fit())
-                self.happened(name, also=REDUCTIONS)
+                self.expect_recorded(name, also=REDUCTIONS)
 
     def _does(self, name: str, append: Callable[..., Coroutine[Any, Any, Any]], fact: AnyFact) -> None:
         self.run(append(fact))
-        self.happened(name, fact)
+        self.expect_recorded(name, fact)
 
     @rule(name=names)
-    def both_speak_at_once(self, name: str) -> None:
+    def two_sessions_append_at_once(self, name: str) -> None:
         ours = self.session(name)
         if name not in self.others:
             self.others[name] = self.open_again(name)
@@ -405,7 +406,7 @@ class SessionMachine(RuleBasedStateMachine):
         assert sorted(map(str, stored[len(self.facts[name]) :])) == sorted(map(str, facts))
         self.facts[name] = stored
 
-    # ── what always holds ────────────────────────────────────────────────────────────────────────────
+    # ── Invariants ────────────────────────────────────────────────────────────────────────────
 
     @invariant()
     def every_view_is_the_fold_of_the_log(self) -> None:
@@ -418,13 +419,13 @@ class SessionMachine(RuleBasedStateMachine):
         expected = seen(self.view(name))
         assert seen(folded(events)) == expected
         if name in self.live:
-            assert seen(self.run(self.live[name]._keeper.caught_up()).view) == expected
+            assert seen(self.run(self.live[name]._writer.refresh()).view) == expected
         again = self.open_again(name)
-        assert seen(self.run(again._keeper.ready()).view) == expected
+        assert seen(self.run(again._writer.load()).view) == expected
         assert again.last == len(events) - 1
 
     @invariant()
-    def the_list_of_sessions_tells_what_there_is(self) -> None:
+    def the_session_list_is_correct(self) -> None:
         if self.touched:
             listed = {info.id: (info.events, info.title) for info in self.run(self.store.sessions())}
             assert listed == {
@@ -442,11 +443,11 @@ TestSessionMachine = SessionMachine.TestCase
 TestSessionMachine.settings = settings(max_examples=60, stateful_step_count=25)
 
 
-# ── single cases that the machine leaves out ─────────────────────────────────────────────────────────────
+# ── Cases that the machine leaves out ─────────────────────────────────────────────────────────────
 
 
-class Unkind:
-    """A store that does what it is told, except for what has been broken."""
+class BrokenStore:
+    """A store whose methods can be made to fail."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -472,18 +473,18 @@ def calls(id: str) -> ModelSaid:
 
 
 async def shown_by(session: Session) -> list[Any]:
-    return [fact for step in (await session._keeper.caught_up()).view.steps for fact in step.facts()]
+    return [fact for step in (await session._writer.refresh()).view.steps for fact in step.facts()]
 
 
 async def check(store: Store, session: Session) -> None:
-    """The session, one that is opened now, and the fold of the log show the same."""
+    """Check that the session, one opened now, and the fold of the log show the same."""
     expected = [fact for step in folded(await store.read(session.id)).steps for fact in step.facts()]
     again = await Session.open(store, session.id, **SMALL)
     assert await shown_by(again) == expected
     assert await shown_by(session) == expected
 
 
-def test_a_result_for_a_hidden_call_stays_hidden_after_reopening_when_ids_are_used_again() -> None:
+def test_a_result_of_a_hidden_call_stays_hidden_with_reused_ids() -> None:
     async def act() -> None:
         store = MemoryStore()
         session = await Session.open(store, "demo", **SMALL)
@@ -497,7 +498,7 @@ def test_a_result_for_a_hidden_call_stays_hidden_after_reopening_when_ids_are_us
 
 
 @pytest.mark.parametrize("fact", [Reverted(target=4), Rewound(to=3)])
-def test_a_revert_or_rewind_that_is_appended_as_a_fact_is_folded_over_the_whole_log(fact: AnyFact) -> None:
+def test_an_appended_revert_or_rewind_refolds_the_whole_log(fact: AnyFact) -> None:
     async def act() -> None:
         store = MemoryStore()
         session = await Session.open(store, "demo", **SMALL)
@@ -509,9 +510,9 @@ def test_a_revert_or_rewind_that_is_appended_as_a_fact_is_folded_over_the_whole_
     asyncio.run(act())
 
 
-def test_a_checkpoint_that_cannot_be_kept_does_not_make_an_append_fail() -> None:
+def test_a_failed_checkpoint_does_not_fail_the_append() -> None:
     async def act() -> None:
-        store = Unkind(MemoryStore())
+        store = BrokenStore(MemoryStore())
         session = await Session.open(store, "demo", **SMALL)
         await session.append(UserSaid(content="1"))
         store.no_checkpoints = True
@@ -521,7 +522,7 @@ def test_a_checkpoint_that_cannot_be_kept_does_not_make_an_append_fail() -> None
     asyncio.run(act())
 
 
-def test_of_facts_of_which_one_is_refused_none_is_shown() -> None:
+def test_if_one_fact_is_refused_none_is_shown() -> None:
     async def act() -> None:
         store = MemoryStore()
         session = await Session.open(store, "demo", **SMALL)
@@ -549,7 +550,7 @@ def test_a_reduction_of_a_part_that_does_not_exist_changes_nothing(fact: AnyFact
     asyncio.run(act())
 
 
-def test_what_another_process_has_erased_is_not_shown_any_more() -> None:
+def test_what_another_process_erased_is_not_shown() -> None:
     async def act() -> None:
         store = MemoryStore()
         one, two = [await Session.open(store, "demo", **SMALL) for _ in range(2)]
@@ -563,9 +564,9 @@ def test_what_another_process_has_erased_is_not_shown_any_more() -> None:
     asyncio.run(act())
 
 
-def test_an_append_that_is_always_late_is_an_error() -> None:
+def test_an_append_that_loses_every_conflict_raises() -> None:
     async def act() -> None:
-        store = Unkind(MemoryStore())
+        store = BrokenStore(MemoryStore())
         session = await Session.open(store, "demo", **SMALL)
         store.always_late = True
         with pytest.raises(StoreError, match="conflicts in a row"):
@@ -577,9 +578,9 @@ def test_an_append_that_is_always_late_is_an_error() -> None:
 @pytest.mark.parametrize(
     "act_on", [Session.undo, lambda session: session.rewind(1), Session.fit], ids=["undo", "rewind", "fit"]
 )
-def test_what_is_always_late_is_an_error_and_not_silently_left_out(act_on: Any) -> None:
+def test_a_fit_that_loses_every_conflict_raises(act_on: Any) -> None:
     async def act() -> None:
-        store = Unkind(MemoryStore())
+        store = BrokenStore(MemoryStore())
         session = await Session.open(store, "demo", **SMALL)
         await session.append(*(UserSaid(content=words(f"request_{n}", 20)) for n in range(30)))
         await session.append(Compacted(first=1, last=1, summary="In short."))

@@ -1,4 +1,4 @@
-"""Both stores keep the contract; then what is particular to the one in a file."""
+"""Both stores pass the contract tests; then tests of the SQLite store alone."""
 
 from __future__ import annotations
 
@@ -22,58 +22,58 @@ from foveal.core.log import Erased, Event, Noted, ToolReturned, UserSaid, encode
 from foveal.errors import BadSetting, StoreError, StoreUnusable
 from foveal.ports import Checkpoint, Store
 from foveal.stores import MemoryStore, SqliteStore, open_store
-from foveal.stores.compression import LARGE, WORDS, CutText, LinePacker
-from foveal.stores.sqlite import APPLICATION, VERSION
-from foveal.stores.sqlite.schema import SPAN, STEPS
-from support.store_contract import LONG, NOISE, Contract, Maker, StoreMachine, log, said
+from foveal.stores.compression import DICTIONARY, MAX_INLINE_BYTES, CutText, LinePacker
+from foveal.stores.sqlite import STORE_APPLICATION_ID, STORE_SCHEMA_VERSION
+from foveal.stores.sqlite.schema import ID_STRIDE, MIGRATIONS
+from support.store_contract import LONG_TEXT, RANDOM_TEXT, Contract, StoreFactory, StoreMachine, log, said
 
 
-def in_memory(place: Path, clock: Callable[[], float]) -> Store:
+def make_memory(path: Path, clock: Callable[[], float]) -> Store:
     return MemoryStore(clock=clock)
 
 
-def in_full(place: Path, clock: Callable[[], float]) -> Store:
-    return SqliteStore(place, clock=clock)
+def make_full(path: Path, clock: Callable[[], float]) -> Store:
+    return SqliteStore(path, clock=clock)
 
 
-def in_normal(place: Path, clock: Callable[[], float]) -> Store:
-    return SqliteStore(place, durability="normal", clock=clock)
+def make_normal(path: Path, clock: Callable[[], float]) -> Store:
+    return SqliteStore(path, durability="normal", clock=clock)
 
 
 class TestMemoryStore(Contract):
-    make: ClassVar[Maker] = staticmethod(in_memory)
-    forgets = True
+    make: ClassVar[StoreFactory] = staticmethod(make_memory)
+    in_memory = True
 
 
 class TestSqliteStore(Contract):
-    make: ClassVar[Maker] = staticmethod(in_full)
+    make: ClassVar[StoreFactory] = staticmethod(make_full)
 
 
 class TestSqliteStoreOfNormalDurability(Contract):
-    make: ClassVar[Maker] = staticmethod(in_normal)
+    make: ClassVar[StoreFactory] = staticmethod(make_normal)
 
 
 class _MemoryMachine(StoreMachine):
-    make: ClassVar[Maker] = staticmethod(in_memory)
-    forgets = True
+    make: ClassVar[StoreFactory] = staticmethod(make_memory)
+    in_memory = True
 
 
 class _SqliteMachine(StoreMachine):
-    make: ClassVar[Maker] = staticmethod(in_normal)
+    make: ClassVar[StoreFactory] = staticmethod(make_normal)
 
 
-STEPS_OF_A_RUN = settings(max_examples=25, stateful_step_count=25)
+MACHINE_SETTINGS = settings(max_examples=25, stateful_step_count=25)
 
 
 class TestMemoryMachine(_MemoryMachine.TestCase):  # type: ignore[misc,valid-type]
-    settings = STEPS_OF_A_RUN
+    settings = MACHINE_SETTINGS
 
 
 class TestSqliteMachine(_SqliteMachine.TestCase):  # type: ignore[misc,valid-type]
-    settings = STEPS_OF_A_RUN
+    settings = MACHINE_SETTINGS
 
 
-# ── packing ──────────────────────────────────────────────────────────────────────────────────────────────
+# ── Packing ──────────────────────────────────────────────────────────────────────────────────────────────
 
 PACKER = LinePacker()
 
@@ -84,19 +84,21 @@ def test_a_packed_line_is_unpacked_to_the_same_bytes(texts: list[str]) -> None:
         encode(Event(0, Noted(text=t))) for t in texts
     )
     packed = PACKER.pack(line)
-    cuts = [CutText(cut.place, PACKER.inflate(PACKER.deflate(cut.text))) for cut in packed.cuts]
+    cuts = [
+        CutText(cut.offset, PACKER.decompress_blob(PACKER.compress_blob(cut.text))) for cut in packed.cuts
+    ]
     assert PACKER.unpack(packed.body, cuts) == line
-    assert all(len(cut.text) > LARGE for cut in cuts)
+    assert all(len(cut.text) > MAX_INLINE_BYTES for cut in cuts)
 
 
-def test_the_dictionary_never_changes_because_stored_bodies_need_it() -> None:
+def test_the_dictionary_never_changes() -> None:
     assert (
-        hashlib.sha256(WORDS).hexdigest()
+        hashlib.sha256(DICTIONARY).hexdigest()
         == "a59b984101cbfdcbf2590aedc4178a222a25913dc90f40e281cad3a35c455f8d"
     )
 
 
-# ── the file ─────────────────────────────────────────────────────────────────────────────────────────────
+# ── The file ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.fixture
@@ -112,26 +114,26 @@ def rows_of(path: Path, sql: str) -> list[tuple[object, ...]]:
         connection.close()
 
 
-def written(path: Path, **sessions: list[Event]) -> None:
-    async def act() -> None:
+def write(path: Path, **sessions: list[Event]) -> None:
+    async def work() -> None:
         async with open_store(path, durability="normal") as store:
             for session, events in sessions.items():
                 await store.append(session, events)
 
-    asyncio.run(act())
+    asyncio.run(work())
 
 
 def read(path: Path, session: str) -> list[Event]:
-    async def act() -> list[Event]:
+    async def work() -> list[Event]:
         async with open_store(path) as store:
             return await store.read(session)
 
-    return asyncio.run(act())
+    return asyncio.run(work())
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
-def test_files_are_made_for_their_owner_only_whatever_the_umask(path: Path, umask: int) -> None:
-    async def act() -> None:
+def test_files_are_created_for_their_owner_only(path: Path, umask: int) -> None:
+    async def work() -> None:
         async with open_store(path) as store:
             await store.append("a", said(1))
             modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in path.parent.iterdir()}
@@ -139,23 +141,23 @@ def test_files_are_made_for_their_owner_only_whatever_the_umask(path: Path, umas
 
     before = os.umask(umask)
     try:
-        asyncio.run(act())
+        asyncio.run(work())
     finally:
         os.umask(before)
 
 
-def test_permissions_of_a_file_that_exists_are_left_alone(path: Path) -> None:
-    written(path, a=said(1))
+def test_permissions_of_an_existing_file_do_not_change(path: Path) -> None:
+    write(path, a=said(1))
     path.chmod(0o640)
     assert read(path, "a") == said(1)
     assert stat.S_IMODE(path.stat().st_mode) == 0o640
 
 
-def test_durability_is_what_was_asked_for(path: Path) -> None:
+def test_durability_sets_the_synchronous_pragma(path: Path) -> None:
     async def synchronous(store: SqliteStore) -> object:
         async with store:
             await store.append("a", [])
-            return store._file.alone(lambda door: door.connection.pragma("synchronous"))
+            return store._file.exclusive(lambda db: db.connection.pragma("synchronous"))
 
     assert asyncio.run(synchronous(open_store(path))) == 2
     assert asyncio.run(synchronous(open_store(path, durability="normal"))) == 1
@@ -163,27 +165,27 @@ def test_durability_is_what_was_asked_for(path: Path) -> None:
         open_store(path, durability="none")  # type: ignore[arg-type]
 
 
-def test_identical_large_texts_are_stored_once_also_across_sessions(path: Path) -> None:
-    result = ToolReturned(call_id="1", content=NOISE)
-    written(path, a=log(result), b=log(*[result] * 20), c=log(UserSaid(content=NOISE)))
+def test_identical_large_texts_are_stored_once(path: Path) -> None:
+    result = ToolReturned(call_id="1", content=RANDOM_TEXT)
+    write(path, a=log(result), b=log(*[result] * 20), c=log(UserSaid(content=RANDOM_TEXT)))
     assert rows_of(path, "SELECT count(*) FROM blobs") == [(1,)]
     assert rows_of(path, "SELECT count(*) FROM cuts") == [(22,)]
 
 
-def test_the_room_of_what_sessions_share_is_divided_among_them(path: Path) -> None:
-    async def act() -> None:
+def test_bytes_of_shared_texts_are_divided_among_sessions(path: Path) -> None:
+    async def work() -> None:
         async with open_store(path) as store:
-            await store.append("a", log(UserSaid(content=NOISE)))
+            await store.append("a", log(UserSaid(content=RANDOM_TEXT)))
             alone = (await store.info("a")).bytes
             await store.fork("a", "b", at=0)
             shared = (await store.info("a")).bytes
             assert 0.5 * alone <= shared <= 0.51 * alone
             assert (await store.info("b")).bytes == shared
 
-    asyncio.run(act())
+    asyncio.run(work())
 
 
-def test_the_bytes_of_sessions_add_up_to_about_the_file(path: Path) -> None:
+def test_bytes_of_sessions_add_up_to_about_the_file_size(path: Path) -> None:
     pick = random.Random(5)
 
     def text() -> str:
@@ -191,32 +193,32 @@ def test_the_bytes_of_sessions_add_up_to_about_the_file(path: Path) -> None:
             f"{pick.getrandbits(pick.choice((8, 20, 40))):x}" for _ in range(pick.randint(5, 300))
         )
 
-    async def act() -> int:
+    async def work() -> int:
         async with open_store(path, durability="normal") as store:
             for session in "abc":
                 await store.append(session, log(*(UserSaid(content=text()) for _ in range(700))))
             return sum(info.bytes for info in await store.sessions())
 
-    counted = asyncio.run(act())
+    counted = asyncio.run(work())
     assert 0.8 <= counted / path.stat().st_size <= 1.05
 
 
-def test_the_schema_itself_refuses_gaps_duplicates_and_deletion(path: Path) -> None:
-    written(path, a=said(3))
+def test_the_schema_refuses_gaps_duplicates_and_deletion(path: Path) -> None:
+    write(path, a=said(3))
     connection = apsw.Connection(str(path))
     for seq in (2, 4, -1):
         with pytest.raises(apsw.ConstraintError):
-            connection.execute("INSERT INTO events VALUES (?, 1.0, 0, x'7b7d')", (SPAN + seq,))
+            connection.execute("INSERT INTO events VALUES (?, 1.0, 0, x'7b7d')", (ID_STRIDE + seq,))
     with pytest.raises(apsw.ConstraintError, match="gapless"):
-        connection.execute("INSERT INTO events VALUES (?, 1.0, 0, x'7b7d')", (7 * SPAN,))
+        connection.execute("INSERT INTO events VALUES (?, 1.0, 0, x'7b7d')", (7 * ID_STRIDE,))
     with pytest.raises(apsw.ConstraintError, match="append-only"):
         connection.execute("DELETE FROM events")
     connection.close()
     assert read(path, "a") == said(3)
 
 
-def test_the_log_is_copied_into_the_database_when_it_is_long(path: Path) -> None:
-    async def act() -> None:
+def test_a_long_write_ahead_log_is_copied_into_the_database(path: Path) -> None:
+    async def work() -> None:
         async with open_store(path, durability="normal") as store:
             for seq in range(3_000):
                 await store.append("a", log(Noted(text=str(seq)), first=seq))
@@ -224,38 +226,38 @@ def test_the_log_is_copied_into_the_database_when_it_is_long(path: Path) -> None
             assert path.stat().st_size > 50_000
             assert Path(f"{path}-wal").stat().st_size < 8 << 20
 
-    asyncio.run(act())
+    asyncio.run(work())
 
 
-def test_a_closed_store_says_so(path: Path) -> None:
-    async def act() -> None:
+def test_calls_on_a_closed_store_raise(path: Path) -> None:
+    async def work() -> None:
         async with open_store(path) as store:
             await store.append("a", said(1))
-        for question in (store.append("a", said(1, first=1)), store.read("a"), store.sessions()):
+        for call in (store.append("a", said(1, first=1)), store.read("a"), store.sessions()):
             with pytest.raises(StoreError, match="closed"):
-                await question
+                await call
 
-    asyncio.run(act())
+    asyncio.run(work())
 
 
-def test_an_id_or_a_title_that_is_not_unicode_is_refused(path: Path) -> None:
-    async def act() -> None:
+def test_an_id_or_title_with_a_lone_surrogate_is_refused(path: Path) -> None:
+    async def work() -> None:
         async with open_store(path) as store:
             await store.append("a", said(1))
-            for question in (
+            for call in (
                 store.append("\ud800", said(1)),
                 store.rename("a", "\ud800"),
                 store.read("\ud800"),
             ):
                 with pytest.raises(StoreError, match="Unicode"):
-                    await question
+                    await call
             assert [info.id for info in await store.sessions()] == ["a"]
 
-    asyncio.run(act())
+    asyncio.run(work())
 
 
-def test_a_cancelled_append_is_done_or_not_done_and_the_store_goes_on(path: Path) -> None:
-    async def act() -> None:
+def test_a_cancelled_append_is_atomic_and_the_store_still_works(path: Path) -> None:
+    async def work() -> None:
         async with open_store(path) as store:
             for _ in range(30):
                 end = (await store.info("a")).events if await store.sessions() else 0
@@ -263,15 +265,15 @@ def test_a_cancelled_append_is_done_or_not_done_and_the_store_goes_on(path: Path
                 await asyncio.sleep(0)
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
-            await store.append("b", said(1))  # comes after all that was asked for before
+            await store.append("b", said(1))  # runs after the cancelled appends
             found = await store.read("a")
             assert found == said(len(found))
             assert len(found) % 3 == 0
 
-    asyncio.run(act())
+    asyncio.run(work())
 
 
-def test_a_store_may_be_used_from_one_loop_after_another(path: Path) -> None:
+def test_a_store_may_be_used_from_several_event_loops(path: Path) -> None:
     store = open_store(path)
     for seq in range(5):
         asyncio.run(store.append("a", said(1, first=seq)))
@@ -279,7 +281,7 @@ def test_a_store_may_be_used_from_one_loop_after_another(path: Path) -> None:
     asyncio.run(store.close())
 
 
-def test_a_store_that_nobody_closed_does_not_keep_the_program_from_ending(path: Path) -> None:
+def test_an_unclosed_store_does_not_keep_the_program_running(path: Path) -> None:
     program = f"""
 import asyncio
 from foveal.core.log.events import Event, Noted
@@ -294,24 +296,24 @@ asyncio.run(store.read("a"))
 
 def test_a_text_of_100_megabytes_is_stored_and_read(path: Path) -> None:
     events = log(ToolReturned(call_id="1", content="0123456789" * 10_000_000))
-    written(path, a=events)
+    write(path, a=events)
     assert path.stat().st_size < 1_000_000
     assert read(path, "a") == events
 
 
-# ── erasure ──────────────────────────────────────────────────────────────────────────────────────────────
+# ── Erasure ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def stored_bytes(path: Path, session: int) -> list[bytes]:
-    """The bodies of a session as they lie in the file, and of its blobs."""
-    span = f"BETWEEN {session * SPAN} AND {session * SPAN + SPAN - 1}"
+    """Return the stored bodies of a session's events and blobs."""
+    span = f"BETWEEN {session * ID_STRIDE} AND {session * ID_STRIDE + ID_STRIDE - 1}"
     events = rows_of(path, f"SELECT body FROM events WHERE id {span}")
     blobs = rows_of(path, f"SELECT body FROM blobs WHERE id IN (SELECT blob FROM cuts WHERE event {span})")
     return [bytes(body) for (body,) in events + blobs if isinstance(body, bytes)]
 
 
-def remnants(path: Path, bodies: list[bytes]) -> int:
-    """How many pieces of 16 bytes of these are anywhere in the files beside the path."""
+def count_remnants(path: Path, bodies: list[bytes]) -> int:
+    """Count the pieces of 16 bytes of these bodies that are anywhere in the store's files."""
     files = b"".join(file.read_bytes() for file in path.parent.glob(f"{path.name}*"))
     pieces = sorted({body[at : at + 16] for body in bodies for at in range(20, len(body) - 16, 16)})
     assert len(pieces) > 200
@@ -319,7 +321,7 @@ def remnants(path: Path, bodies: list[bytes]) -> int:
 
 
 def secrets(seed: int, count: int) -> list[Event]:
-    """Events of words that nobody else says, long and short."""
+    """Return events, long and short, of words that occur nowhere else."""
     pick = random.Random(seed)
     words = (
         [f"{pick.getrandbits(64):016x}" for _ in range(pick.choice((3, 20, 60, 400)))] for _ in range(count)
@@ -328,13 +330,13 @@ def secrets(seed: int, count: int) -> list[Event]:
 
 
 @pytest.mark.parametrize("durability", ["full", "normal"])
-def test_erased_text_cannot_be_found_in_the_bytes_of_the_files(path: Path, durability: str) -> None:
+def test_erased_text_is_not_in_the_bytes_of_the_files(path: Path, durability: str) -> None:
     gone, kept = secrets(1, 150), secrets(2, 150)
     words = [word.encode() for event in gone for word in event.fact.content.split()[:2]]  # type: ignore[union-attr]
 
-    async def act() -> None:
+    async def work() -> None:
         async with open_store(path, durability=durability) as store:  # type: ignore[arg-type]
-            for mine, other in zip(gone, kept, strict=True):  # pages are split, which leaves copies behind
+            for mine, other in zip(gone, kept, strict=True):  # interleaved, so that split pages leave copies
                 await store.append("gone", [mine])
                 await store.append("kept", [other])
             await store.rename("gone", "a title of 0123456789abcdef")
@@ -343,61 +345,61 @@ def test_erased_text_cannot_be_found_in_the_bytes_of_the_files(path: Path, durab
             )
             assert await store.search("gone", words[0].decode())
             bodies = stored_bytes(path, 1)
-            assert remnants(path, bodies) > 200
+            assert count_remnants(path, bodies) > 200
             await store.erase("gone")
-            assert remnants(path, bodies) == 0
+            assert count_remnants(path, bodies) == 0
             files = b"".join(file.read_bytes() for file in path.parent.glob("chats.db*"))
             assert not [word for word in [*words, b"0123456789abcdef", b"fedcba9876543210"] if word in files]
             assert await store.search("gone", words[0].decode()) == []
             assert await store.read("kept") == kept
             assert {type(event.fact) for event in await store.read("gone")} == {Erased}
 
-    asyncio.run(act())
-    assert remnants(path, [encode(event) for event in gone]) == 0
+    asyncio.run(work())
+    assert count_remnants(path, [encode(event) for event in gone]) == 0
 
 
-# ── versions ─────────────────────────────────────────────────────────────────────────────────────────────
+# ── Versions ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def file_of_version(path: Path, version: int) -> None:
-    """A file as version `version` of the schema made it."""
+def create_file_of_version(path: Path, version: int) -> None:
+    """Create a file as version `version` of the schema."""
     connection = apsw.Connection(str(path))
-    for step in STEPS[:version]:
+    for step in MIGRATIONS[:version]:
         step(connection)
-    connection.pragma("application_id", APPLICATION)
+    connection.pragma("application_id", STORE_APPLICATION_ID)
     connection.pragma("user_version", version)
     connection.close()
 
 
-def test_a_file_of_an_older_version_is_migrated_with_all_it_has(path: Path) -> None:
-    events = [*said(3), *log(UserSaid(content=LONG), first=3)]
-    written(path.with_name("new.db"), a=events)
-    file_of_version(path, 1)
+def test_a_file_of_an_older_version_is_migrated_with_its_content(path: Path) -> None:
+    events = [*said(3), *log(UserSaid(content=LONG_TEXT), first=3)]
+    write(path.with_name("new.db"), a=events)
+    create_file_of_version(path, 1)
     connection = apsw.Connection(str(path))
     connection.execute("ATTACH ? AS new", (str(path.with_name("new.db")),))
     for table in ("sessions", "events", "blobs", "cuts"):
         connection.execute(f"INSERT INTO main.{table} SELECT * FROM new.{table}")
     connection.close()
     assert read(path, "a") == events
-    assert rows_of(path, "PRAGMA user_version") == [(VERSION,)]
+    assert rows_of(path, "PRAGMA user_version") == [(STORE_SCHEMA_VERSION,)]
 
-    async def act() -> None:
+    async def work() -> None:
         async with open_store(path) as store:
             assert [hit.seq for hit in await store.search("a", "parser")] == [3]
             await store.keep_checkpoint("a", Checkpoint(seq=1, needed=(), state=b""))
 
-    asyncio.run(act())
+    asyncio.run(work())
 
 
-@pytest.mark.parametrize("made", [Path.touch, lambda path: file_of_version(path, 0)])
+@pytest.mark.parametrize("made", [Path.touch, lambda path: create_file_of_version(path, 0)])
 def test_an_empty_file_becomes_a_store(path: Path, made: Callable[[Path], None]) -> None:
     made(path)
-    written(path, a=said(2))
+    write(path, a=said(2))
     assert read(path, "a") == said(2)
 
 
 def test_a_migration_that_fails_changes_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file_of_version(path, 1)
+    create_file_of_version(path, 1)
     before = rows_of(path, "SELECT name FROM sqlite_schema")
 
     def fails(connection: apsw.Connection) -> None:
@@ -405,31 +407,31 @@ def test_a_migration_that_fails_changes_nothing(path: Path, monkeypatch: pytest.
         raise apsw.FullError("disk full")
 
     with monkeypatch.context() as patch:
-        patch.setattr("foveal.stores.sqlite.schema.STEPS", (STEPS[0], fails))
+        patch.setattr("foveal.stores.sqlite.schema.MIGRATIONS", (MIGRATIONS[0], fails))
         with pytest.raises(StoreUnusable, match="disk is full"):
             read(path, "a")
     assert rows_of(path, "SELECT name FROM sqlite_schema") == before
-    written(path, a=said(1))
+    write(path, a=said(1))
     assert read(path, "a") == said(1)
 
 
 def test_a_file_of_a_newer_version_is_refused_and_not_touched(path: Path) -> None:
-    written(path, a=said(3))
+    write(path, a=said(3))
     connection = apsw.Connection(str(path))
-    connection.pragma("user_version", VERSION + 1)
+    connection.pragma("user_version", STORE_SCHEMA_VERSION + 1)
     connection.close()
     before = path.read_bytes()
-    with pytest.raises(StoreUnusable, match=f"later version of Foveal.*{VERSION + 1}.*upgrade"):
+    with pytest.raises(StoreUnusable, match=f"later version of Foveal.*{STORE_SCHEMA_VERSION + 1}.*upgrade"):
         read(path, "a")
     assert path.read_bytes() == before
     assert [file.name for file in path.parent.iterdir()] == ["chats.db"]
 
 
-def test_a_newer_file_whose_log_is_not_yet_copied_is_not_touched_either(path: Path) -> None:
-    written(path, a=said(3))
+def test_a_newer_file_with_a_write_ahead_log_is_not_touched(path: Path) -> None:
+    write(path, a=said(3))
     connection = apsw.Connection(str(path))
     connection.wal_autocheckpoint(0)
-    connection.pragma("user_version", VERSION + 1)
+    connection.pragma("user_version", STORE_SCHEMA_VERSION + 1)
     files = [path, Path(f"{path}-wal")]
     before = [file.read_bytes() for file in files]
     assert len(before[1]) > 0

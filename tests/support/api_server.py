@@ -1,10 +1,10 @@
-"""A server of the API inside the test: real sockets, a real store, a provider that does what the user says.
+"""The HTTP API inside the test process: real sockets, a real store, a scripted provider.
 
-    with Served(folder) as server:
+    with ApiServer(folder) as server:
         server.client().post("/api/sessions", json={"id": "demo"})
 
-What the last user message begins with decides: `hold NAME` says a word and waits until `server.release(NAME)`,
-`fail SORT` fails as a provider does, and anything else is repeated. A request for a summary gets one.
+The first word of the last user message decides: `hold NAME` streams a word and waits until `server.release(NAME)`,
+`fail CODE` fails with this code, and any other text is repeated. A request for a summary gets one.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from foveal.errors import ProviderError
 from foveal.ports import Reply, ReplyPiece
 from foveal.server import AuthTokens, Service
 from foveal.server.jobs import JobWorker
-from support.threaded_server import Threaded
+from support.threaded_server import ThreadedServer
 
 T = TypeVar("T")
 DEADLINE = 60.0
@@ -41,8 +41,8 @@ def gate(name: str) -> threading.Event:
     return _gates.setdefault(name, threading.Event())
 
 
-class Obedient:
-    """A provider without a model."""
+class ObedientProvider:
+    """A provider that obeys the user message, without a model."""
 
     dialect: Dialect = "openai_chat"
 
@@ -75,12 +75,14 @@ def _last(messages: list[dict[str, Any]]) -> str:
     return " ".join(part.get("text", f"({part['type']})") for part in content)
 
 
-def make(name: str | None, *, environment: Mapping[str, str], window: int | None, progress: Any) -> Obedient:
-    return Obedient(name or "scripted/model", window)
+def make(
+    name: str | None, *, environment: Mapping[str, str], window: int | None, progress: Any
+) -> ObedientProvider:
+    return ObedientProvider(name or "scripted/model", window)
 
 
-class Served(Threaded):
-    """The server, in a thread with an event loop of its own."""
+class ApiServer(ThreadedServer):
+    """The server, in a thread with its own event loop."""
 
     def __init__(self, folder: Path, *, background: bool = False, **settings: Any) -> None:
         super().__init__()
@@ -105,8 +107,8 @@ class Served(Threaded):
             self.loop = asyncio.get_running_loop()
             upstreams = Upstreams(service)
             stack.push_async_callback(upstreams.close)
-            work = await stack.enter_async_context(JobWorker.open(service)) if self._background else None
-            await self._run(app(service, upstreams=upstreams, work=work))
+            worker = await stack.enter_async_context(JobWorker.open(service)) if self._background else None
+            await self._run(app(service, upstreams=upstreams, worker=worker))
 
     async def _run(self, made: Any) -> None:
         told = uvicorn.Config(made, host="127.0.0.1", port=0, log_level="critical", lifespan="off")
@@ -119,21 +121,21 @@ class Served(Threaded):
         self.ready.set()
         await serving
 
-    # ── for tests ────────────────────────────────────────────────────────────────────────────────────
+    # ── For tests ────────────────────────────────────────────────────────────────────────────────────
 
     def client(self, token: str = "") -> httpx.Client:
         headers = {"Authorization": f"Bearer {token}"} if token else {}
-        # Without certificates, which take longer to load than most tests take.
+        # Without certificates: loading them takes longer than most tests.
         return httpx.Client(
             base_url=self.url, headers=headers, timeout=DEADLINE, trust_env=False, verify=False
         )
 
     def token(self, tenant: str) -> str:
-        tokens = AuthTokens(self.service.ground.database)
+        tokens = AuthTokens(self.service.runtime.database)
         return self.do(tokens.create(tenant, now=0.0))[1]
 
     def do(self, act: Coroutine[Any, Any, T]) -> T:
-        """Do something in the server's loop."""
+        """Run a coroutine in the server's event loop."""
         return asyncio.run_coroutine_threadsafe(act, self.loop).result(DEADLINE)
 
     def release(self, name: str) -> None:

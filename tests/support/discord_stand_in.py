@@ -1,11 +1,11 @@
-"""Discord on this machine: its REST interface and its gateway, as far as a bot with text needs them.
+"""A local stand-in of Discord: the parts of REST API and gateway that a text bot needs.
 
     async with DiscordApi() as discord:
-        await discord.say("hello", user=7)                # a person writes to the bot in a direct message
-        await until(lambda: discord.said())               # what the bot answered, channel by channel
+        await discord.say("hello", user=7)                # a user sends a direct message
+        await until(lambda: discord.said())               # wait for the answer of the bot
 
-It refuses what Discord refuses (a wrong token, empty or too long messages, long nonces), answers a repeated nonce
-with the message that there is, and echoes the bot's own messages through the gateway. It lives in the test's loop.
+Like Discord it refuses a wrong token, empty or too long messages and long nonces, answers a repeated nonce with the
+existing message, and echoes the bot's own messages through the gateway. It runs in the event loop of the test.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ TOKEN = "MTAx.standin.not-a-real-token"
 BOT = 900
 APPLICATION = 901
 GUILD = 5_000
-ROOM = 5_001
+CHANNEL = 5_001
 """A text channel of the guild."""
 ROLE = 5_002
-"""The role that Discord has made for the bot."""
+"""The role that Discord made for the bot."""
 DM = 6_000
-"""The direct channel of the user 7; others have `DM` + their id."""
+"""The direct channel of user 7; the channel of another user is `DM` + user id."""
 OWNER = 7
 
 
 async def until(condition: Callable[[], Any], *, seconds: float = 60.0) -> None:
-    """Wait for something to become true."""
+    """Wait until a condition is true."""
     limit = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < limit, "what was waited for did not happen"
+        assert time.monotonic() < limit, "the condition did not become true in time"
         await asyncio.sleep(0.005)
 
 
@@ -62,23 +62,25 @@ class Sent:
 
 @dataclass
 class DiscordApi:
+    """The server; the test acts as the users and as Discord."""
+
     token: str = TOKEN
     sent: list[Sent] = field(default_factory=list)
     commands: list[Json] = field(default_factory=list)
     """Application commands that the bot has registered."""
     callbacks: list[Json] = field(default_factory=list)
-    """First answers to interactions."""
+    """First responses to interactions."""
     typing: list[int] = field(default_factory=list)
-    """Channels in which the bot has been seen typing."""
+    """Channels in which the bot was typing."""
     logins: int = 0
     identified: list[Json] = field(default_factory=list)
     resumed: int = 0
-    trouble: list[tuple[int, Json | str, dict[str, str]]] = field(default_factory=list)
-    """Status, body and headers in place of the next answers to new messages."""
-    closing: int = 0
+    failures: list[tuple[int, Json | str, dict[str, str]]] = field(default_factory=list)
+    """Status, body and headers of the next responses to new messages, instead of success."""
+    refusal_code: int = 0
     """The code with which every IDENTIFY is refused."""
-    away: int = 0
-    """So many logins fail."""
+    failing_logins: int = 0
+    """Number of logins that fail."""
     url: str = ""
     _ids: int = 1_000_000_000_000_000_000
     _events: list[Json] = field(default_factory=list)
@@ -115,13 +117,13 @@ class DiscordApi:
         await self.drop()
         await self._runner.cleanup()
 
-    # What people do.
+    # ── users ────────────────────────────────────────────────────────────────────────────────────────
 
     async def say(
         self, text: str, *, user: int = OWNER, channel: int = 0, guild: bool = False, **more: Any
     ) -> Json:
-        """Somebody writes; `more` are fields of the message."""
-        message = self._made(text, channel or (ROOM if guild else _dm(user)), _user(user))
+        """Send a message as a user; `more` are further fields of the message."""
+        message = self.new_message(text, channel or (CHANNEL if guild else _dm(user)), _user(user))
         if guild:
             message["guild_id"] = str(GUILD)
             message["member"] = _member()
@@ -130,25 +132,25 @@ class DiscordApi:
         return message
 
     async def press(self, button: Json, *, user: int = OWNER, channel: int = 0, guild: bool = False) -> Json:
-        """Somebody presses a button under a message of the bot."""
+        """Press a button of a message of the bot as a user."""
         row = {"type": 1, "components": [{"type": 2, "style": 2, "label": "…"} | button]}
-        place = channel or (ROOM if guild else _dm(user))
-        under = self._made("…", place, _user(BOT, bot=True)) | {"components": [row]}
+        target = channel or (CHANNEL if guild else _dm(user))
+        message = self.new_message("…", target, _user(BOT, bot=True)) | {"components": [row]}
         data = {"custom_id": button["custom_id"], "component_type": 2}
-        return await self._interact(3, data, user=user, channel=channel, guild=guild, message=under)
+        return await self._interact(3, data, user=user, channel=channel, guild=guild, message=message)
 
     async def slash(
         self, command: str, *, user: int = OWNER, channel: int = 0, guild: bool = False, **options: str
     ) -> Json:
-        """Somebody uses an application command."""
+        """Use an application command as a user."""
         given = [{"name": key, "type": 3, "value": value} for key, value in options.items()]
         data = {"id": "77", "name": command, "type": 1, "options": given}
         return await self._interact(2, data, user=user, channel=channel, guild=guild)
 
     async def dispatch(self, event: str, data: Json) -> None:
-        """Send an event now, or when the bot comes back."""
+        """Send an event now, or when the bot has reconnected."""
         self._events.append({"op": 0, "t": event, "s": len(self._events) + 1, "d": data})
-        await self._give(self._events[-1])
+        await self._send_event(self._events[-1])
 
     async def again(self, message: Json) -> None:
         """Send a message a second time, as a gateway may after a resumed session."""
@@ -160,7 +162,7 @@ class DiscordApi:
         if socket is not None:
             await socket.close(code=4000)
 
-    # What the bot did.
+    # ── the bot ──────────────────────────────────────────────────────────────────────────────────────
 
     def said(self, channel: int = DM) -> list[str]:
         return [sent.content for sent in self.sent if sent.channel == channel]
@@ -169,7 +171,7 @@ class DiscordApi:
     def connected(self) -> bool:
         return self._socket is not None
 
-    # The gateway.
+    # ── gateway ──────────────────────────────────────────────────────────────────────────────────────
 
     async def _gateway(self, request: web.Request) -> web.WebSocketResponse:
         socket = web.WebSocketResponse()
@@ -178,20 +180,20 @@ class DiscordApi:
         async for frame in socket:
             if frame.type is not WSMsgType.TEXT:
                 break
-            asked = json.loads(frame.data)
-            if asked["op"] == 1:
+            payload = json.loads(frame.data)
+            if payload["op"] == 1:
                 await socket.send_json({"op": 11})
-            elif asked["op"] == 2:
-                await self._identify(socket, asked["d"])
-            elif asked["op"] == 6:
-                await self._resume(socket, asked["d"])
+            elif payload["op"] == 2:
+                await self._identify(socket, payload["d"])
+            elif payload["op"] == 6:
+                await self._resume(socket, payload["d"])
         if self._socket is socket:
             self._socket = None
         return socket
 
-    async def _identify(self, socket: web.WebSocketResponse, asked: Json) -> None:
-        if self.closing or asked["token"] != self.token:
-            await socket.close(code=self.closing or 4004)
+    async def _identify(self, socket: web.WebSocketResponse, payload: Json) -> None:
+        if self.refusal_code or payload["token"] != self.token:
+            await socket.close(code=self.refusal_code or 4004)
             return
         self._socket, self._events = socket, []
         ready = {
@@ -204,16 +206,16 @@ class DiscordApi:
         }
         await self.dispatch("READY", ready)
         await self.dispatch("GUILD_CREATE", _guild())
-        self.identified.append(asked)
+        self.identified.append(payload)
 
-    async def _resume(self, socket: web.WebSocketResponse, asked: Json) -> None:
+    async def _resume(self, socket: web.WebSocketResponse, payload: Json) -> None:
         self._socket = socket
         self.resumed += 1
-        for event in [event for event in self._events if event["s"] > asked["seq"]]:
-            await self._give(event)
+        for event in [event for event in self._events if event["s"] > payload["seq"]]:
+            await self._send_event(event)
         await self.dispatch("RESUMED", {})
 
-    async def _give(self, event: Json) -> None:
+    async def _send_event(self, event: Json) -> None:
         if self._socket is not None:
             with suppress(ConnectionError):
                 await self._socket.send_json(event)
@@ -222,7 +224,7 @@ class DiscordApi:
         self, kind: int, data: Json, *, user: int, channel: int, guild: bool, **more: Any
     ) -> Json:
         id = self._next()
-        place = channel or (ROOM if guild else _dm(user))
+        target = channel or (CHANNEL if guild else _dm(user))
         interaction: Json = {
             "id": str(id),
             "application_id": str(APPLICATION),
@@ -230,21 +232,21 @@ class DiscordApi:
             "data": data,
             "token": f"interaction-{id}",
             "version": 1,
-            "channel_id": str(place),
+            "channel_id": str(target),
             "attachment_size_limit": 1,
             "entitlements": [],
             "authorizing_integration_owners": {},
-            "channel": _room() if guild else {"id": str(place), "type": 1, "recipients": [_user(user)]},
+            "channel": _channel() if guild else {"id": str(target), "type": 1, "recipients": [_user(user)]},
         } | more
         if guild:
             interaction |= {"guild_id": str(GUILD), "member": _member() | {"user": _user(user)}}
         else:
             interaction["user"] = _user(user)
-        self._interactions[interaction["token"]] = place
+        self._interactions[interaction["token"]] = target
         await self.dispatch("INTERACTION_CREATE", interaction)
         return interaction
 
-    # The REST interface.
+    # ── REST API ─────────────────────────────────────────────────────────────────────────────────────
 
     @web.middleware
     async def _guarded(self, request: web.Request, handler: Any) -> web.StreamResponse:
@@ -255,9 +257,9 @@ class DiscordApi:
         return await handler(request)
 
     async def _me(self, request: web.Request) -> web.Response:
-        if self.away:
-            self.away -= 1
-            return _refused(503, 0, "away")
+        if self.failing_logins:
+            self.failing_logins -= 1
+            return _refused(503, 0, "unavailable")
         self.logins += 1
         return _json(_user(BOT, bot=True))
 
@@ -290,8 +292,8 @@ class DiscordApi:
 
     async def _message(self, request: web.Request) -> web.Response:
         body = await request.json()
-        if self.trouble:
-            status, answer, headers = self.trouble.pop(0)
+        if self.failures:
+            status, answer, headers = self.failures.pop(0)
             return _json(answer, status=status, headers=headers)
         return await self._posted(body, channel=int(request.match_info["channel"]), way="channel")
 
@@ -299,16 +301,16 @@ class DiscordApi:
         body = await request.json()
         self.callbacks.append(body)
         if body["type"] == 4:
-            place = self._interactions[request.match_info["token"]]
-            self._keep(body["data"], channel=place, way="callback")
+            target = self._interactions[request.match_info["token"]]
+            self._store(body["data"], channel=target, way="callback")
         answer = {"interaction": {"id": request.match_info["id"], "type": 2, "response_message_id": None}}
         return _json(answer)
 
     async def _followup(self, request: web.Request) -> web.Response:
-        place = self._interactions.get(request.match_info["token"])
-        if place is None:
+        target = self._interactions.get(request.match_info["token"])
+        if target is None:
             return _refused(404, 10015, "Unknown Webhook")
-        return await self._posted(await request.json(), channel=place, way="followup")
+        return await self._posted(await request.json(), channel=target, way="followup")
 
     async def _posted(self, body: Json, *, channel: int, way: str) -> web.Response:
         content, nonce = body.get("content") or "", str(body.get("nonce") or "")
@@ -318,21 +320,21 @@ class DiscordApi:
             return _refused(400, 50035, "Invalid Form Body")
         if nonce and body.get("enforce_nonce") and (channel, nonce) in self._nonces:
             return _json(self._nonces[channel, nonce])
-        message = self._keep(body, channel=channel, way=way)
+        message = self._store(body, channel=channel, way=way)
         if nonce:
             self._nonces[channel, nonce] = message
         await self.dispatch("MESSAGE_CREATE", message)
         return _json(message)
 
-    def _keep(self, body: Json, *, channel: int, way: str) -> Json:
-        message = self._made(body["content"], channel, _user(BOT, bot=True))
-        if channel == ROOM:
+    def _store(self, body: Json, *, channel: int, way: str) -> Json:
+        message = self.new_message(body["content"], channel, _user(BOT, bot=True))
+        if channel == CHANNEL:
             message["guild_id"] = str(GUILD)
         kept = Sent(channel=channel, content=body["content"], body=body, id=int(message["id"]), way=way)
         self.sent.append(kept)
         return message
 
-    def _made(self, text: str, channel: int, author: Json) -> Json:
+    def new_message(self, text: str, channel: int, author: Json) -> Json:
         return {
             "id": str(self._next()),
             "channel_id": str(channel),
@@ -383,8 +385,8 @@ def _member() -> Json:
     return {"roles": [], "joined_at": "2026-01-01T00:00:00+00:00", "deaf": False, "mute": False, "flags": 0}
 
 
-def _room() -> Json:
-    return {"id": str(ROOM), "type": 0, "name": "room", "position": 0, "permission_overwrites": []} | {
+def _channel() -> Json:
+    return {"id": str(CHANNEL), "type": 0, "name": "room", "position": 0, "permission_overwrites": []} | {
         "guild_id": str(GUILD),
         "parent_id": None,
         "nsfw": False,
@@ -420,7 +422,7 @@ def _guild() -> Json:
         "system_channel_flags": 0,
         "roles": [role, role | {"id": str(ROLE), "name": "bot", "tags": {"bot_id": str(BOT)}}],
         "members": [],
-        "channels": [_room()],
+        "channels": [_channel()],
         "threads": [],
         "large": False,
         "unavailable": False,
@@ -428,7 +430,7 @@ def _guild() -> Json:
 
 
 def _json(body: Any, *, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
-    """Without a charset, as Discord answers: discord.py compares the type as it stands."""
+    """Return JSON without a charset, as Discord does: discord.py compares the content type literally."""
     content = json.dumps(body).encode()
     return web.Response(
         body=content, status=status, headers={"Content-Type": "application/json"} | (headers or {})

@@ -1,4 +1,4 @@
-"""What tests of rooms, chats and bots share: a provider that waits to be let go on; tests that are coroutines."""
+"""A provider that waits for a gate, and a decorator that runs coroutine tests."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from foveal.ports import Reply, ReplyPiece
 from foveal.testing import Scripted
 
 DEADLINE: Final = 90.0
-"""Seconds that a test may take on a machine that is busy with others."""
+"""Seconds that a test may take on a busy machine."""
 
 
 def run(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
@@ -22,8 +22,8 @@ def run(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
     return sync
 
 
-class Gated(Scripted):
-    """Answers when it is let go on."""
+class GatedProvider(Scripted):
+    """Answers after its gate is set."""
 
     def __init__(self, *answers: Any, **more: Any) -> None:
         super().__init__(*answers, **more)

@@ -52,9 +52,9 @@ from foveal.core.log import (
 )
 from foveal.core.models import Model
 from foveal.core.tokens import PER_MESSAGE, Counter, Estimate, MessageTokens
-from foveal.core.view import Renderer, View
+from foveal.core.view import View, render_view
 from foveal.core.view.fold import fold
-from foveal.core.wire import measure, wire
+from foveal.core.wire import measure_media, wire_for
 from support.legality import check_anthropic, check_chat, check_responses
 
 DIALECTS: Final[tuple[Dialect, ...]] = ("openai_chat", "openai_responses", "anthropic")
@@ -423,7 +423,7 @@ def _recount_content(content: Any, counter: Counter) -> int:
     units = 0
     for part in content or ():
         if part["type"] in ("image", "image_url", "input_image"):
-            units += measure(part).units
+            units += measure_media(part).units
         elif part["type"] == "tool_use":
             given = msgspec.json.encode(part["input"]).decode()
             units += counter.count(part["name"]) + counter.count(given)
@@ -443,22 +443,22 @@ def reread(log: tuple[Event, ...] | list[Event]) -> list[Event]:
 
 
 def rendered(log: Any, dialect: Dialect, counter: Counter = ESTIMATE) -> list[Json]:
-    return Renderer().render(fold(list(log), MessageTokens(counter)), wire(dialect))[0]
+    return render_view(fold(list(log), MessageTokens(counter)), wire_for(dialect))[0]
 
 
 def described(view: View) -> tuple[Any, ...]:
     """All that a view is, in one comparable value."""
     return (
         view.units,
-        [(s.seq, s.kind, s.pinned, s.messages, s.covers, list(s.facts())) for s in view.steps],
+        [(s.seq, s.kind, s.is_pinned, s.message_count, s.covers, list(s.facts())) for s in view.steps],
         {source: (shown.seq, shown.fact) for source, shown in view.asides.items()},
-        list(view.live),
+        list(view.unmasked_results),
         list(view.media.items()),
-        [(c.level, c.owner, c.ranges, c.rule) for c in view.covers],
-        view.orphans,
-        view.late,
-        [s.seq for s in view.permanent],
-        (view.results, view.turns, view.dropped_messages, view.tools),
+        [(c.level, c.owner, c.ranges, c.rule) for c in view.covered_ranges],
+        view.orphan_results,
+        view.late_results,
+        [s.seq for s in view.permanent_steps],
+        (view.result_count, view.turn_count, view.dropped_messages, view.tools),
     )
 
 
@@ -477,7 +477,7 @@ def log_of(
     dice = Random(seed)
     story = told(tale(seed, turns, steps, 20), dialect)
     log: list[Event] = []
-    for chunk in wire(dialect).read(story.messages):
+    for chunk in wire_for(dialect).read(story.messages):
         for fact in chunk.facts:
             log.append(Event(len(log), fact))
             while dice.random() < 0.3:

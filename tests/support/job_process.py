@@ -1,8 +1,8 @@
-"""A server's background work without a server, for tests that kill it: `python job_process.py FOLDER NAME`.
+"""A job worker without a server, for tests that kill it: `python job_process.py FOLDER NAME`.
 
-For each line `TENANT SESSION KEY` on stdin it asks for a run and says `stored KEY`; it says `working` when it gets
-the office. Its model says who answered. In FOLDER, `failing` makes the model fail as if it had too much to do, when
-it is asked what the file says; `gate` makes it wait; each request leaves a line in `asked`.
+For each line `TENANT SESSION KEY` on stdin it requests a run and prints `stored KEY`; it prints `working` when it
+becomes the active worker. Its model names the process that answered. In FOLDER, the file `failing` holds a prompt
+for which the model fails with a rate limit, `gate` makes the model wait, and each request adds a line to `asked`.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from foveal.core.view import Fitted
 from foveal.errors import ProviderError
 from foveal.ports import Reply, ReplyPiece
 from foveal.server import Service
-from foveal.server.jobs import JobWorker, WorkerPace
+from foveal.server.jobs import JobWorker, WorkerTiming
 from foveal.testing import Scripted
 
-QUICK = WorkerPace(look=0.05, poll=0.05, pauses=(0.05,) * 200)
+QUICK = WorkerTiming(poll_s=0.05, engine_poll_s=0.05, retry_delays_s=(0.05,) * 200)
 
 
 class Model(Scripted):
-    """Answers as its environment says."""
+    """Answers, waits or fails according to the files in its folder."""
 
     def __init__(self, folder: Path, name: str) -> None:
         super().__init__(name="scripted/model")
@@ -66,7 +66,7 @@ async def main(folder: Path, name: str) -> None:
     }
     async with (
         Service.open(Config(values={}), folder=folder / "server", environment=environment) as service,
-        JobWorker.open(service, pace=QUICK) as work,
+        JobWorker.open(service, timing=QUICK) as work,
     ):
         say("open")
         watching = asyncio.create_task(_say_when_working(work))
@@ -78,7 +78,7 @@ async def main(folder: Path, name: str) -> None:
 
 
 async def _say_when_working(work: JobWorker) -> None:
-    while not work.at_work:
+    while not work.is_active:
         await asyncio.sleep(0.01)
     say("working")
 

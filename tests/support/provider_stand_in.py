@@ -1,13 +1,15 @@
-"""A provider on this machine: speaks OpenAI chat, OpenAI Responses and Anthropic messages over HTTP.
+"""HTTP server that stands in for OpenAI chat, OpenAI Responses and Anthropic messages.
 
     with StandIn(window=6_000) as provider:
         client = openai.OpenAI(base_url=provider.openai, api_key="none")
 
-It refuses what a provider refuses, with the provider's own error: histories that are not legal (judged by `legal`),
-requests above the window, and reasoning that came back changed. Otherwise it gives the next answer of its script,
-with the usage that it has counted: in a vocabulary that is `ratio` times o200k, plus `hidden` tokens of its own;
-the prefix that it shares with the request before is cached. What is asked for as a stream is sent as one. With
-`trouble` it fails as providers do: an error's status, a connection that breaks off, an answer that is none.
+1. It refuses what providers refuse, with the provider's own error: illegal histories (checked by
+   `support.legality`), requests above the window, and reasoning that was changed.
+2. Otherwise it sends the next answer of its script, as a stream if the request asks for one.
+3. Usage is counted with a vocabulary of `ratio` times o200k, plus `hidden` tokens; the prefix shared with the
+   previous request is cached.
+4. With `trouble` it fails as providers do: an error status, a connection that breaks off, a response that is not an
+   answer.
 """
 
 from __future__ import annotations
@@ -31,26 +33,27 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True)
 class Answer:
-    """What the model says next: calls, or the last word of its turn."""
+    """The next answer of the model: calls, or the final text of the turn."""
 
     text: str = ""
     calls: tuple[tuple[str, Json | str], ...] = ()
-    """Name and arguments; a text is sent as it is, however wrong."""
+    """Name and arguments; a string is sent unchanged, even if it is not JSON."""
     thought: str = ""
 
 
 @dataclass(frozen=True)
 class Trouble:
-    """What goes wrong with one request."""
+    """A failure of one request."""
 
     status: int = 0
-    """An error in place of an answer."""
+    """The status of an error response, 0 for none."""
     headers: tuple[tuple[str, str], ...] = ()
     body: str = ""
-    """Sent as it is in place of the answer, with this type."""
+    """Sent unchanged in place of the answer."""
     kind: str = "application/json"
+    """Content type of `body`."""
     drop: int | None = None
-    """The connection breaks off after so many events."""
+    """Number of events after which the connection breaks off."""
     delay: float = 0.0
     """Seconds before each event."""
 
@@ -59,7 +62,7 @@ Script = Callable[[int], Answer]
 
 
 def looping(tool: str = "search", *, steps: int = 4) -> Script:
-    """Turns of `steps` utterances with one to three calls each, then an answer; for ever."""
+    """Return a script of endless turns: `steps` messages with one to three calls each, then an answer."""
 
     def script(number: int) -> Answer:
         turn, step = divmod(number - 1, steps + 1)
@@ -73,7 +76,7 @@ def looping(tool: str = "search", *, steps: int = 4) -> Script:
 
 @dataclass
 class Request:
-    """One request that came in, and what was said to it."""
+    """A received request and its result."""
 
     dialect: str
     body: Json
@@ -84,6 +87,8 @@ class Request:
 
 @dataclass
 class StandIn:
+    """The server; a context manager that listens on a free port of the loopback interface."""
+
     window: int = 128_000
     script: Script = field(default_factory=looping)
     ratio: float = 1.12
@@ -92,9 +97,9 @@ class StandIn:
     key: str = ""
     """The only key that is accepted; "" accepts all."""
     trouble: Callable[[int], Trouble | None] = lambda number: None
-    """What goes wrong with the request of this number, the first being 1."""
+    """Returns the failure of a request by its number; the first is 1."""
     attempts: int = 0
-    """Requests that came in, answered or not."""
+    """Number of received requests, answered or not."""
 
     def __enter__(self) -> StandIn:
         self._lock = Lock()
@@ -121,18 +126,18 @@ class StandIn:
 
     @property
     def faults(self) -> list[str]:
-        """Everything that was refused, and why."""
+        """Reasons of all refusals."""
         return [fault for request in self.requests for fault in request.faults]
 
     def reply(self, path: str, body: Json) -> tuple[int, Json]:
-        """Status and body of the reply to one request."""
+        """Return the status and body of the response to a request."""
         dialect = _DIALECTS[path]
         with self._lock:
             prompt = self.hidden + round(self.ratio * sum(map(counter().count, dialect.texts(body))))
             text = json.dumps([body.get(name) for name in ("tools", "system", "instructions")])
             text += json.dumps(body.get("messages") or body.get("input"))
             text = dialect.prefix(text, body)
-            shared = _alike(self._before, text) / len(text)
+            shared = _shared_chars(self._before, text) / len(text)
             cached = dialect.cached(int(prompt * shared), body)
             faults = dialect.check(body)
             output = (
@@ -149,8 +154,8 @@ class StandIn:
             self._answered += 1
             return 200, dialect.answer(self._answered, self.script(self._answered), body, prompt, cached)
 
-    def troubled(self, path: str, bearer: str, headers: Any) -> Trouble:
-        """What goes wrong with the next request; nothing, for most."""
+    def next_trouble(self, path: str, bearer: str, headers: Any) -> Trouble:
+        """Return the failure of the next request; an empty `Trouble` for none."""
         with self._lock:
             self.attempts += 1
             given = bearer.removeprefix("Bearer ") or headers.get("x-api-key") or ""
@@ -164,12 +169,12 @@ class StandIn:
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
-            wbufsize = -1  # head and body in one packet: two would wait for each other
+            wbufsize = -1  # head and body in one packet; two would be delayed by Nagle's algorithm
 
             def do_POST(self) -> None:
                 body = json.loads(self.rfile.read(int(self.headers["content-length"])))
                 path = self.path.partition("?")[0]
-                trouble = standin.troubled(path, self.headers.get("authorization") or "", self.headers)
+                trouble = standin.next_trouble(path, self.headers.get("authorization") or "", self.headers)
                 if trouble.status or trouble.body:
                     self._send(trouble.status or 200, trouble.body.encode(), trouble.kind, trouble.headers)
                     return
@@ -195,7 +200,7 @@ class StandIn:
                 self.send_header("content-type", "text/event-stream")
                 self.send_header("transfer-encoding", "chunked")
                 self.end_headers()
-                with suppress(ConnectionError):  # who asked has gone
+                with suppress(ConnectionError):  # the client has closed the connection
                     for event in islice(events, trouble.drop):
                         sleep(trouble.delay)
                         data = event.encode()
@@ -211,7 +216,7 @@ class StandIn:
         return Handler
 
 
-# ── what the dialects share ──────────────────────────────────────────────────────────────────────────────
+# ── Shared by the dialects ──────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True)
@@ -225,7 +230,7 @@ class Dialect:
     answer: Callable[[int, Answer, Json, int, int], Json]
     stream: Callable[[Json], Iterator[str]]
     prefix: Callable[[str, Json], str] = lambda text, body: text
-    """What is compared with the request before."""
+    """The text that is compared with the previous request, to find the cached prefix."""
 
 
 _NOT_COUNTED = (
@@ -241,39 +246,39 @@ _NOT_COUNTED = (
 )
 
 
-def _words(value: Any) -> Iterator[str]:
-    """Every text inside a JSON value that a model would read, and a little for each object."""
+def _model_texts(value: Any) -> Iterator[str]:
+    """Yield every text in a JSON value that a model reads, and a short text for each object."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, list):
         for item in value:
-            yield from _words(item)
+            yield from _model_texts(item)
     elif isinstance(value, dict):
         yield "{}"
         for name, item in value.items():
             if name not in _NOT_COUNTED:
-                yield from _words(item)
+                yield from _model_texts(item)
 
 
 def _texts(body: Json) -> Iterator[str]:
     if body.get("tools"):
         yield json.dumps(body["tools"])
     for name in ("system", "instructions", "messages", "input"):
-        yield from _words(body.get(name) or [])
+        yield from _model_texts(body.get(name) or [])
 
 
-def _alike(one: str, other: str) -> int:
-    """Characters from the start that two texts share."""
+def _shared_chars(one: str, other: str) -> int:
+    """Return the length of the common prefix of two texts."""
     pairs = enumerate(zip(one, other, strict=False))
     return next((place for place, (a, b) in pairs if a != b), min(len(one), len(other)))
 
 
-def _seal(text: str) -> str:
-    """What a provider puts beside a thought to know it again."""
+def _signature(text: str) -> str:
+    """Return the signature that a provider adds to thinking, to detect changes."""
     return sha256(text.encode()).hexdigest()
 
 
-def _written(arguments: Json | str) -> str:
+def _arguments_text(arguments: Json | str) -> str:
     return arguments if isinstance(arguments, str) else json.dumps(arguments)
 
 
@@ -285,7 +290,7 @@ def _event(data: Json, name: str = "") -> str:
     return (f"event: {name}\n" if name else "") + f"data: {json.dumps(data)}\n\n"
 
 
-def _output(answer: Answer) -> int:
+def _output_tokens(answer: Answer) -> int:
     return counter().count(answer.text + answer.thought) + 20 * len(answer.calls) + 4
 
 
@@ -314,14 +319,14 @@ def _chat(number: int, answer: Answer, body: Json, prompt: int, cached: int) -> 
         {
             "id": f"call_{number}_{place}",
             "type": "function",
-            "function": {"name": name, "arguments": _written(arguments)},
+            "function": {"name": name, "arguments": _arguments_text(arguments)},
         }
         for place, (name, arguments) in enumerate(answer.calls)
     ]
     message: Json = {"role": "assistant", "content": answer.text or None, "refusal": None, "annotations": []}
     if calls:
         message["tool_calls"] = calls
-    output = _output(answer)
+    output = _output_tokens(answer)
     reason = "tool_calls" if calls else "stop"
     return {
         "id": f"chatcmpl-{number}",
@@ -343,7 +348,7 @@ def _responses(number: int, answer: Answer, body: Json, prompt: int, cached: int
     items: list[Json] = []
     if answer.thought:
         thought = {"type": "summary_text", "text": answer.thought}
-        sealed = _seal(answer.thought)
+        sealed = _signature(answer.thought)
         items.append(
             {"id": f"rs_{number}", "type": "reasoning", "summary": [thought], "encrypted_content": sealed}
         )
@@ -353,9 +358,9 @@ def _responses(number: int, answer: Answer, body: Json, prompt: int, cached: int
         items.append({**frame, "content": [said]})
     for place, (name, arguments) in enumerate(answer.calls):
         frame = {"id": f"fc_{number}_{place}", "type": "function_call", "status": "completed"}
-        called = {"call_id": f"call_{number}_{place}", "name": name, "arguments": _written(arguments)}
+        called = {"call_id": f"call_{number}_{place}", "name": name, "arguments": _arguments_text(arguments)}
         items.append({**frame, **called})
-    output = _output(answer)
+    output = _output_tokens(answer)
     return {
         "id": f"resp_{number}",
         "object": "response",
@@ -427,7 +432,8 @@ def _check_responses(body: Json) -> list[str]:
     changed = [
         f"[{index}] reasoning that was changed"
         for index, item in enumerate(items)
-        if item.get("type") == "reasoning" and item["encrypted_content"] != _seal(item["summary"][0]["text"])
+        if item.get("type") == "reasoning"
+        and item["encrypted_content"] != _signature(item["summary"][0]["text"])
     ]
     return check_responses(items) + changed
 
@@ -440,20 +446,20 @@ def _anthropic_cached(shared: int, body: Json) -> int:
     return shared if marked and shared >= 1024 else 0
 
 
-def _unmarked(value: Any) -> Any:
-    """A request as the cache compares it: marks do not count, and a text is a list of one block."""
+def _without_marks(value: Any) -> Any:
+    """Return a request as the cache compares it: without marks, and a text as a list of one block."""
     if isinstance(value, list):
-        return [_unmarked(item) for item in value]
+        return [_without_marks(item) for item in value]
     if not isinstance(value, dict):
         return value
-    kept = {name: _unmarked(item) for name, item in value.items() if name != "cache_control"}
+    kept = {name: _without_marks(item) for name, item in value.items() if name != "cache_control"}
     if "role" in kept and isinstance(kept["content"], str):
         kept["content"] = [{"type": "text", "text": kept["content"]}]
     return kept
 
 
 def _anthropic_prefix(text: str, body: Json) -> str:
-    return json.dumps(_unmarked([body.get(name) for name in ("tools", "system", "messages")]))
+    return json.dumps(_without_marks([body.get(name) for name in ("tools", "system", "messages")]))
 
 
 def _anthropic_error(message: str, code: str) -> Json:
@@ -471,7 +477,9 @@ def _anthropic_too_long(prompt: int, window: int) -> tuple[str, str]:
 def _anthropic(number: int, answer: Answer, body: Json, prompt: int, cached: int) -> Json:
     blocks: list[Json] = []
     if answer.thought:
-        blocks.append({"type": "thinking", "thinking": answer.thought, "signature": _seal(answer.thought)})
+        blocks.append(
+            {"type": "thinking", "thinking": answer.thought, "signature": _signature(answer.thought)}
+        )
     if answer.text:
         blocks.append({"type": "text", "text": answer.text})
     for place, (name, arguments) in enumerate(answer.calls):
@@ -490,7 +498,7 @@ def _anthropic(number: int, answer: Answer, body: Json, prompt: int, cached: int
             "input_tokens": prompt - cached - written,
             "cache_read_input_tokens": cached,
             "cache_creation_input_tokens": written,
-            "output_tokens": _output(answer),
+            "output_tokens": _output_tokens(answer),
         },
     }
 
@@ -536,7 +544,7 @@ def _check_anthropic(body: Json) -> list[str]:
         for index, message in enumerate(body["messages"])
         if isinstance(message["content"], list)
         for block in message["content"]
-        if block["type"] == "thinking" and block["signature"] != _seal(block["thinking"])
+        if block["type"] == "thinking" and block["signature"] != _signature(block["thinking"])
     ]
     return check_anthropic(body["messages"]) + changed
 

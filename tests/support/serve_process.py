@@ -1,9 +1,9 @@
-"""`foveal serve` as a process of its own, for tests: on a free port, in a folder of its own, ended by its pid.
+"""`foveal serve` as a separate process: on a free port, in its own folder.
 
     with serving(provider="support.serve_process:scripted") as server:
         httpx.get(f"{server.url}/healthz")
 
-`FOVEAL_PROVIDER=module:function` puts a provider into the process; modules of this folder can be imported there.
+`FOVEAL_PROVIDER=module:function` sets the provider of the process; it can import the modules of `tests`.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ from foveal.testing import Scripted
 
 HERE: Final = Path(__file__).parents[1]
 DEADLINE: Final = 60.0
-"""Seconds that anything may take on a machine that is busy with other things."""
+"""Seconds that any step may take on a busy machine."""
 CANARY: Final = "canary-7f3a"
-"""Words that may be seen nowhere but by those whom they are for."""
+"""Text that must not appear in logs or other tenants' data."""
 _PASSED_ON: Final = re.compile(r"PATH|LANG|LC_\w+|TMPDIR|SYSTEMROOT|VIRTUAL_ENV|COVERAGE_\w+")
 
 
-class Answers:
-    """What a request was answered."""
+class HttpReply:
+    """The response to a request."""
 
     def __init__(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
         self.status = status
         self.headers = headers
-        """Names in small letters."""
+        """Names are in lower case."""
         self.body = body
 
     @property
@@ -59,8 +59,8 @@ def ask(
     body: Any = None,
     headers: Mapping[str, str] | None = None,
     token: str = "",
-) -> Answers:
-    """One request over a connection of its own; a body that is not bytes is sent as JSON."""
+) -> HttpReply:
+    """Send one request over a new connection; a body that is not bytes is sent as JSON."""
     place = urlsplit(url)
     connection = http.client.HTTPConnection(place.hostname or "", place.port, timeout=DEADLINE)
     sent = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
@@ -71,17 +71,17 @@ def ask(
         connection.request(method, path, sent, {**kind, **own, **(headers or {})})
         answer = connection.getresponse()
         named = {name.lower(): value for name, value in answer.getheaders()}
-        return Answers(answer.status, named, answer.read())
+        return HttpReply(answer.status, named, answer.read())
     finally:
         connection.close()
 
 
 def raw(url: str, sent: bytes) -> bytes:
-    """What comes back for these bytes, until the server hangs up."""
+    """Send bytes and return what the server sends until it closes the connection."""
     place = urlsplit(url)
     with socket.create_connection((place.hostname or "", place.port or 0), timeout=DEADLINE) as connection:
         come = b""
-        with suppress(ConnectionError):  # a server that hangs up does not read what is still on its way
+        with suppress(ConnectionError):  # the server may close before it has read everything
             connection.sendall(sent)
             while data := connection.recv(1 << 16):
                 come += data
@@ -89,7 +89,7 @@ def raw(url: str, sent: bytes) -> bytes:
 
 
 class Server:
-    """A server that runs."""
+    """A running server process."""
 
     def __init__(self, arguments: list[str], environment: Mapping[str, str], folder: Path) -> None:
         self.folder = folder
@@ -110,17 +110,17 @@ class Server:
 
     @property
     def output(self) -> str:
-        """What it has said so far on standard error."""
+        """The standard error output so far."""
         with self._news:
             return "".join(self._lines)
 
     @property
     def logged(self) -> list[dict[str, Any]]:
-        """The lines of its log."""
+        """The JSON lines of its log."""
         return [json.loads(line) for line in self.output.splitlines() if line.startswith("{")]
 
     def wait_for(self, event: str, *, seconds: float = DEADLINE, **fields: Any) -> dict[str, Any]:
-        """The first line of the log about something, once it is there."""
+        """Wait for the first log line with this event and these fields, and return it."""
 
         def found() -> dict[str, Any] | None:
             wanted = {"event": event, **fields}
@@ -132,22 +132,22 @@ class Server:
         assert line is not None, f"no {event} {fields} in:\n{self.output}"
         return line
 
-    def ask(self, path: str, **how: Any) -> Answers:
-        """One request."""
+    def ask(self, path: str, **how: Any) -> HttpReply:
+        """Send one request."""
         return ask(self.url, path, **how)
 
     def kill(self) -> None:
-        """As `kill -9` does."""
+        """Kill the process as `kill -9` does."""
         self._signal(signal.SIGKILL)
         self.wait()
 
     def stop(self) -> int:
-        """As a service manager does; the exit code."""
+        """Stop the process as a service manager does; return the exit code."""
         self._signal(signal.SIGTERM)
         return self.wait()
 
     def interrupt(self) -> None:
-        """A signal, without waiting for what follows."""
+        """Send SIGTERM without waiting."""
         self._signal(signal.SIGTERM)
 
     def wait(self) -> int:
@@ -156,7 +156,7 @@ class Server:
         return code
 
     def close(self) -> None:
-        """End it in any case, and leave nothing open."""
+        """End the process if it still runs, and close its pipe."""
         if self._process.poll() is None:
             self._process.kill()
         self.wait()
@@ -178,7 +178,7 @@ class Server:
 
 
 def environment_of(home: Path, **more: str) -> dict[str, str]:
-    """An environment without anything of this machine's user: no keys, no configuration."""
+    """Return an environment without the current user's keys and configuration."""
     kept = {name: value for name, value in os.environ.items() if _PASSED_ON.fullmatch(name)}
     return {
         **kept,
@@ -199,9 +199,8 @@ def serving(
     environment: Mapping[str, str] | None = None,
     provider: str = "support.serve_process:scripted",
 ) -> Iterator[Server]:
-    """A server that answers requests; `folder` is its own (a new one if not given), `settings` are keys of the
-    configuration, `provider` is "" for the one that the environment names. Tokens are estimated, which saves a
-    second of every start."""
+    """Run a server. `folder` is its data folder (default: a new one), `settings` are configuration keys, and
+    `provider=""` leaves the choice to the environment. Tokens are estimated: this saves a second per start."""
     with tempfile.TemporaryDirectory(prefix="foveal-") as place:
         home = Path(place)
         given = {"FOVEAL_PROVIDER": provider} if provider else {}
@@ -221,17 +220,17 @@ def serving(
 
 
 def until(condition: Callable[[], Any], *, seconds: float = DEADLINE) -> Any:
-    """What a condition says, once it says something."""
+    """Wait until a condition returns a true value, and return it."""
     end = time.monotonic() + seconds
     while not (found := condition()):
-        assert time.monotonic() < end, "it did not come about"
+        assert time.monotonic() < end, "the condition did not become true"
         time.sleep(0.02)
     return found
 
 
 class Echo(Scripted):
-    """Answers with the words that the user said last. When they begin with `hold`, it says a word and then waits
-    until the file that the environment calls GATE is there."""
+    """Repeats the last user message. If it begins with `hold`, the model streams a word and waits until the file
+    named by the environment variable GATE exists."""
 
     def __init__(self, *, window: int, name: str, gate: str) -> None:
         super().__init__(window=window, name=name)
@@ -253,5 +252,5 @@ def scripted(
 ) -> Scripted:
     """A provider for `FOVEAL_PROVIDER=support.serve_process:scripted`."""
     if name == "broken/model":
-        raise RuntimeError(f"{CANARY}: nobody expected this")
+        raise RuntimeError(f"{CANARY}: unexpected")
     return Echo(window=window or 0, name=name or "scripted/model", gate=environment.get("GATE", ""))

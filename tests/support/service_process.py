@@ -1,4 +1,4 @@
-"""A process with a service of its own, to be killed at a chosen moment or to speak beside another one."""
+"""A process with a service: it dies at a chosen point, or sends messages beside another process."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from foveal.server import Inbox, Service
 from foveal.sessions import Session
 from foveal.testing import Scripted
 
-DYING = ("stored", "taken", "heard", "asked", "called", "returned", "answered")
-"""Where a process can be killed: after the message was laid down, after it was taken up, …"""
+KILL_POINTS = ("stored", "taken", "heard", "asked", "called", "returned", "answered")
+"""Where the process can be killed: after the message was stored, after it was taken, …"""
 
 
 def script() -> Scripted:
-    """An answer with a call, then the last word."""
+    """Return a provider that calls a tool and then answers."""
     return Scripted([("recall_search", {"query": "work"})], "It is done.", "It is done.", "It is done.")
 
 
 class Echo(Scripted):
-    """Says again what was said last."""
+    """Repeats the last user message."""
 
     async def send(self, request: Any, *, max_tokens: int) -> AsyncIterator[ReplyPiece | Reply]:
         last = next(fact for fact in reversed(request.facts) if isinstance(fact, UserSaid))
@@ -41,7 +41,7 @@ def die() -> None:
 
 
 def kill_at(point: str, service: Service, provider: Scripted) -> None:
-    """Arrange for the end, by wrapping what is called at that moment."""
+    """Kill the process at a point, by wrapping the function that is called there."""
     if point == "stored":
         take = Inbox.take
 
@@ -55,7 +55,7 @@ def kill_at(point: str, service: Service, provider: Scripted) -> None:
         async def done(self: Inbox, id: int, **more: Any) -> None:
             die()
 
-        Inbox.done = done  # type: ignore[method-assign]
+        Inbox.finish = done  # type: ignore[method-assign]
     elif point == "asked":
 
         async def send(request: Any, *, max_tokens: int) -> AsyncIterator[ReplyPiece | Reply]:
@@ -81,17 +81,17 @@ def kill_at(point: str, service: Service, provider: Scripted) -> None:
 
 
 async def main(folder: Path, what: str, name: str, count: int) -> None:
-    config = load(folder, environ={}, user_folder=folder / "nobody")
+    config = load(folder, environ={}, user_folder=folder / "empty")
     async with Service.open(config, folder=folder / "served", environment={}) as service:
         provider = script() if what == "die" else Echo()
-        service.ground._providers[""] = provider
-        room = await service.tenant("default").ensure("demo")
+        service.runtime._providers[""] = provider
+        live = await service.tenant("default").ensure("demo")
         if what == "die":
             kill_at(name, service, provider)
-            await (await room.say("Do the work.", key="k")).outcome()
+            await (await live.submit("Do the work.", key="k")).outcome()
             return
         for n in range(count):
-            outcome = await (await room.say(f"{name} {n}", key=f"{name}-{n}")).outcome()
+            outcome = await (await live.submit(f"{name} {n}", key=f"{name}-{n}")).outcome()
             sys.stdout.write(f"{outcome.text}\n")
 
 

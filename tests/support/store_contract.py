@@ -1,7 +1,7 @@
-"""What every store must do, whatever it is made of: import `Contract` and `machine` and say how to make a store.
+"""Contract tests for every `Store`: inherit from `Contract` and `StoreMachine` and set `make`.
 
-A maker opens the store that lives at a path. Opening the same path again gives the same sessions, unless the store
-says that it forgets (`forgets = True`).
+`make` opens the store at a path. Opening the same path again gives the same sessions, unless the store is in memory
+(`in_memory = True`).
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ from foveal.errors import Conflict, StoreError, UnknownSession
 from foveal.ports import Checkpoint, SessionInfo, Store
 
 T = TypeVar("T")
-Maker = Callable[[Path, Callable[[], float]], Store]
+StoreFactory = Callable[[Path, Callable[[], float]], Store]
 
 
 class Clock:
-    """A clock that goes on by a second whenever it is looked at, and where it is put."""
+    """A clock that advances by a second each time it is read; `now` sets it."""
 
     def __init__(self, now: float = 1_700_000_000.0) -> None:
         self.now = now
@@ -60,7 +60,7 @@ class Clock:
 
 
 def log(*facts: AnyFact, first: int = 0, at: float | None = 1_700_000_000.5) -> list[Event]:
-    """Events of these facts, a second apart."""
+    """Return events with these facts, a second apart."""
     return [Event(first + nr, fact, None if at is None else at + nr) for nr, fact in enumerate(facts)]
 
 
@@ -69,35 +69,46 @@ def said(count: int, *, first: int = 0, text: str = "word") -> list[Event]:
     return log(*facts, first=first, at=1_700_000_000.5 + first)
 
 
-LONG = "".join(f"line {nr}: the parser stops at token {nr * 7919 % 1000}\n" for nr in range(2_000))
-NOISE = "".join(f"{nr * 2654435761 % 2**32:08x}" for nr in range(3_000))
+LONG_TEXT = "".join(f"line {nr}: the parser stops at token {nr * 7919 % 1000}\n" for nr in range(2_000))
+RANDOM_TEXT = "".join(f"{nr * 2654435761 % 2**32:08x}" for nr in range(3_000))
 
-ODD: dict[str, AnyFact] = {
+UNUSUAL_FACTS: dict[str, AnyFact] = {
     "an empty text": UserSaid(content=""),
-    "a long text": ToolReturned(call_id="c", content=LONG),
+    "a long text": ToolReturned(call_id="c", content=LONG_TEXT),
     "a text of exactly 4096 bytes": UserSaid(content="x" * 4096),
     "a text that is just larger": UserSaid(content="y" * 4097),
     "quotes and backslashes around the limit": UserSaid(content='\\"' * 2048 + "\\"),
     "two long parts with a call between": ModelSaid(
-        content=(Text(text=LONG), Call(id="1", name="f", arguments='{"a":"' + NOISE + '"}'), Text(text=NOISE))
+        content=(
+            Text(text=LONG_TEXT),
+            Call(id="1", name="f", arguments='{"a":"' + RANDOM_TEXT + '"}'),
+            Text(text=RANDOM_TEXT),
+        )
     ),
     "a picture": UserSaid(
-        content=(Media(native=raw({"url": "data:image/png;base64," + NOISE}), size=24_000),)
+        content=(Media(native=raw({"url": "data:image/png;base64," + RANDOM_TEXT}), size=24_000),)
     ),
     "many tools, none of them large": Equipped(
         tools=raw([{"name": f"tool_{nr}", "description": "does " * 9} for nr in range(200)])
     ),
     "many small and one large": Masked(
-        masks=(*(Mask(target=nr, text=f"[left out {nr}]") for nr in range(300)), Mask(target=300, text=LONG))
+        masks=(
+            *(Mask(target=nr, text=f"[left out {nr}]") for nr in range(300)),
+            Mask(target=300, text=LONG_TEXT),
+        )
     ),
-    "a large summary": Compacted(first=0, last=5, summary=LONG, metrics=raw({"a": [1, None, True]})),
+    "a large summary": Compacted(first=0, last=5, summary=LONG_TEXT, metrics=raw({"a": [1, None, True]})),
     "pieces and markers": Clipped(target=3, pieces=((0, 10), "…" * 5_000, (90, 100))),
     "a lone surrogate": Noted(text="\ud800 alone"),
-    "a lone surrogate in a long text": UserSaid(content=LONG + "\udfff"),
+    "a lone surrogate in a long text": UserSaid(content=LONG_TEXT + "\udfff"),
     "NUL and control characters": UserSaid(content="\x00\x01\x1b[31m\x7f\u202e\u200b" * 900),
     "other scripts": UserSaid(content="日本語テキスト 😀 한국어 العربية " * 300),
-    "JSON inside JSON inside JSON": ToolReturned(call_id="j", content=json.dumps(json.dumps({"a": LONG}))),
-    "a kind of a later version": Unknown(kind="dreamt", raw=raw({"kind": "dreamt", "of": NOISE}), version=7),
+    "JSON inside JSON inside JSON": ToolReturned(
+        call_id="j", content=json.dumps(json.dumps({"a": LONG_TEXT}))
+    ),
+    "a kind of a later version": Unknown(
+        kind="dreamt", raw=raw({"kind": "dreamt", "of": RANDOM_TEXT}), version=7
+    ),
     "a later version's small kind": Unknown(kind="hm", raw=raw({"kind": "hm"}), version=2),
     "numbers": Used(input=2**53, cache_read=3, output=0),
     "nested a hundred deep": Instructed(content="x", extra=raw(json.loads("[" * 100 + "]" * 100))),
@@ -105,34 +116,34 @@ ODD: dict[str, AnyFact] = {
 
 
 class Contract:
-    """Inherit from it in a class whose name begins with `Test`, and set `make`."""
+    """Inherit from it in a class whose name starts with `Test`, and set `make`."""
 
-    make: ClassVar[Maker]
-    forgets: ClassVar[bool] = False
+    make: ClassVar[StoreFactory]
+    in_memory: ClassVar[bool] = False
 
     @pytest.fixture
-    def place(self, tmp_path: Path) -> Path:
+    def path(self, tmp_path: Path) -> Path:
         return tmp_path / "store.db"
 
     @asynccontextmanager
-    async def opened(self, place: Path, clock: Callable[[], float] | None = None) -> AsyncIterator[Store]:
-        store = type(self).make(place, clock or Clock())
+    async def open_store(self, path: Path, clock: Callable[[], float] | None = None) -> AsyncIterator[Store]:
+        store = type(self).make(path, clock or Clock())
         try:
             yield store
         finally:
             await store.close()
 
-    def do(self, place: Path, act: Callable[[Store], Coroutine[Any, Any, T]]) -> T:
-        async def all_of_it() -> T:
-            async with self.opened(place) as store:
-                return await act(store)
+    def run(self, path: Path, work: Callable[[Store], Coroutine[Any, Any, T]]) -> T:
+        async def open_and_run() -> T:
+            async with self.open_store(path) as store:
+                return await work(store)
 
-        return asyncio.run(all_of_it())
+        return asyncio.run(open_and_run())
 
-    # ── appending and reading ────────────────────────────────────────────────────────────────────────────
+    # ── Appending and reading ────────────────────────────────────────────────────────────────────────────
 
-    def test_what_was_appended_is_read(self, place: Path) -> None:
-        async def act(store: Store) -> None:
+    def test_appended_events_are_read(self, path: Path) -> None:
+        async def work(store: Store) -> None:
             await store.append("a", said(3))
             await store.append("a", said(2, first=3))
             assert await store.read("a") == said(5)
@@ -142,11 +153,11 @@ class Contract:
             assert await store.read("a", first=5) == await store.read("a", first=3, last=2) == []
             assert await store.read("a", last=-1) == await store.read("a", first=2**40) == []
 
-        self.do(place, act)
+        self.run(path, work)
 
-    def test_what_was_appended_is_there_after_reopening(self, place: Path) -> None:
-        if self.forgets:
-            pytest.skip("this store forgets")
+    def test_appended_events_are_there_after_reopening(self, path: Path) -> None:
+        if self.in_memory:
+            pytest.skip("this store is in memory")
 
         async def write(store: Store) -> SessionInfo:
             await store.append("a", said(3))
@@ -157,62 +168,60 @@ class Contract:
         async def read(store: Store) -> tuple[list[Event], SessionInfo, Checkpoint | None]:
             return await store.read("a"), await store.info("a"), await store.checkpoint("a")
 
-        before = self.do(place, write)
-        assert self.do(place, read) == (said(3), before, Checkpoint(seq=2, needed=(0, 1), state=b"\x00s"))
+        before = self.run(path, write)
+        assert self.run(path, read) == (said(3), before, Checkpoint(seq=2, needed=(0, 1), state=b"\x00s"))
 
-    @pytest.mark.parametrize("what", ODD)
-    def test_any_text_comes_back_byte_for_byte(self, place: Path, what: str) -> None:
-        events = log(ODD[what], UserSaid(content="between"), ODD[what])
+    @pytest.mark.parametrize("what", UNUSUAL_FACTS)
+    def test_any_text_comes_back_byte_for_byte(self, path: Path, what: str) -> None:
+        events = log(UNUSUAL_FACTS[what], UserSaid(content="between"), UNUSUAL_FACTS[what])
 
-        async def act(store: Store) -> None:
+        async def work(store: Store) -> None:
             await store.append("a", events[:1])
             await store.append("a", events[1:])
             for found in (await store.read("a"), await store.pick("a", [0, 1, 2])):
                 assert [encode(event) for event in found] == [encode(event) for event in events]
                 assert [event.seq for event in found] == [0, 1, 2]
 
-        self.do(place, act)
+        self.run(path, work)
 
-    def test_times_come_back_exactly_also_when_there_are_none(self, place: Path) -> None:
+    def test_times_come_back_exactly_even_if_missing(self, path: Path) -> None:
         times = [None, 0.0, 0.1 + 0.2, 1_700_000_000.123456, -5.0, 1e300, None]
         events = [Event(nr, Noted(text="."), at) for nr, at in enumerate(times)]
 
-        async def act(store: Store) -> None:
+        async def work(store: Store) -> None:
             for event in events:
                 await store.append("a", [event])
             assert [event.at for event in await store.read("a")] == times
 
-        self.do(place, act)
+        self.run(path, work)
 
-    def test_single_events_are_picked_in_order_and_only_from_their_session(self, place: Path) -> None:
-        async def act(store: Store) -> None:
+    def test_pick_returns_single_events_of_the_session_in_order(self, path: Path) -> None:
+        async def work(store: Store) -> None:
             for session in "abc":
                 await store.append(session, said(50, text=session))
-            everything = said(50, text="b")
+            expected = said(50, text="b")
             assert await store.pick("b", [7, 3, 3, 49, 50, -1, 2**32, 2**32 + 1, -(2**32), 2**70]) == [
-                everything[3],
-                everything[7],
-                everything[49],
+                expected[3],
+                expected[7],
+                expected[49],
             ]
             assert await store.pick("b", []) == []
-            assert await store.pick("b", range(2_000)) == everything
+            assert await store.pick("b", range(2_000)) == expected
 
-        self.do(place, act)
+        self.run(path, work)
 
-    def test_nothing_to_append_does_nothing(self, place: Path) -> None:
-        async def act(store: Store) -> None:
+    def test_appending_no_events_does_nothing(self, path: Path) -> None:
+        async def work(store: Store) -> None:
             await store.append("a", [])
             assert await store.sessions() == []
 
-        self.do(place, act)
+        self.run(path, work)
 
-    # ── conflicts ────────────────────────────────────────────────────────────────────────────────────────
+    # ── Conflicts ────────────────────────────────────────────────────────────────────────────────────────
 
     @pytest.mark.parametrize("first", [-1, 0, 1, 4, 2**32 + 2, 2**63])
-    def test_a_seq_that_is_not_the_next_is_a_conflict_and_nothing_is_written(
-        self, place: Path, first: int
-    ) -> None:
-        async def act(store: Store) -> None:
+    def test_a_seq_that_is_not_the_next_is_a_conflict(self, path: Path, first: int) -> None:
+        async def work(store: Store) -> None:
             await store.append("other", said(9))
             await store.append("a", said(2))
             for count in (1, 2):
@@ -224,20 +233,20 @@ class Contract:
             assert await store.read("a") == said(2)
             assert {info.id for info in await store.sessions()} == {"a", "other"}
 
-        self.do(place, act)
+        self.run(path, work)
 
-    def test_events_of_one_call_must_follow_one_another_or_none_is_written(self, place: Path) -> None:
-        async def act(store: Store) -> None:
+    def test_events_of_one_append_must_have_consecutive_seqs(self, path: Path) -> None:
+        async def work(store: Store) -> None:
             await store.append("a", said(1))
             for batch in ([*said(1, first=1), *said(1, first=3)], [*said(1, first=1), *said(1, first=1)]):
                 with pytest.raises(StoreError):
                     await store.append("a", batch)
             assert await store.read("a") == said(1)
 
-        self.do(place, act)
+        self.run(path, work)
 
-    def test_of_many_appends_at_once_exactly_one_wins_each_seq(self, place: Path) -> None:
-        async def act(store: Store) -> None:
+    def test_exactly_one_of_many_concurrent_appends_wins_each_seq(self, path: Path) -> None:
+        async def work(store: Store) -> None:
             async def writer(name: str) -> list[int]:
                 won: list[int] = []
                 seq = 0
@@ -258,14 +267,14 @@ class Contract:
             for nr, seqs in enumerate(won):
                 assert {events[seq].fact for seq in seqs} == {Noted(text=f"writer {nr}")}
 
-        self.do(place, act)
+        self.run(path, work)
 
-    # ── sessions ─────────────────────────────────────────────────────────────────────────────────────────
+    # ── Sessions ─────────────────────────────────────────────────────────────────────────────────────────
 
-    def test_every_question_about_a_session_that_is_not_there_says_so(self, place: Path) -> None:
-        async def act(store: Store) -> None:
+    def test_every_call_for_an_unknown_session_raises(self, path: Path) -> None:
+        async def work(store: Store) -> None:
             await store.append("a", said(1))
-            questions: list[Awaitable[object]] = [
+            calls: list[Awaitable[object]] = [
                 store.read("b"),
                 store.pick("b", [0]),
                 store.checkpoint("b"),
@@ -276,14 +285,14 @@ class Contract:
                 store.fork("b", "c", at=0),
                 store.erase("b"),
             ]
-            for question in questions:
+            for call in calls:
                 with pytest.raises(UnknownSession, match="'b'"):
-                    await question
+                    await call
 
-        self.do(place, act)
+        self.run(path, work)
 
-    def test_the_list_shows_the_most_recently_active_first(self, place: Path) -> None:
-        async def act(store: Store) -> None:
+    def test_sessions_lists_the_most_recently_active_first(self, path: Path) -> None:
+        async def work(store: Store) -> None:
             await store.append("old", log(Noted(text="x"), at=100.0))
             await store.append("new", log(Noted(text="x"), at=300.0))
             await store.append("between", log(Noted(text="x"), Noted(text="y"), at=200.0))
@@ -298,31 +307,31 @@ class Contract:
             ]
             assert [await store.info(info.id) for info in infos] == infos
 
-        self.do(place, act)
+        self.run(path, work)
 
-    def test_events_without_a_time_are_dated_by_the_clock_of_the_store(self, place: Path) -> None:
-        async def act() -> None:
+    def test_events_without_a_time_use_the_store_s_clock(self, path: Path) -> None:
+        async def work() -> None:
             clock = Clock(500.0)
-            async with self.opened(place, clock) as store:
+            async with self.open_store(path, clock) as store:
                 await store.append("a", log(Noted(text="x"), at=None))
                 assert (await store.info("a")).created == (await store.info("a")).active == 501.0
                 await store.append("a", log(Noted(text="x"), first=1, at=None))
                 info = await store.info("a")
                 assert (info.created, info.active) == (501.0, 502.0)
 
-        asyncio.run(act())
+        asyncio.run(work())
 
-    def test_a_clock_that_goes_backwards_changes_times_only(self, place: Path) -> None:
-        async def act(store: Store) -> None:
+    def test_times_that_go_backwards_change_nothing_else(self, path: Path) -> None:
+        async def work(store: Store) -> None:
             for seq, at in enumerate((1000.0, 900.0, 0.0, -1.0)):
                 await store.append("a", [Event(seq, Noted(text=str(seq)), at)])
             assert [event.fact for event in await store.read("a")] == [Noted(text=str(nr)) for nr in range(4)]
             info = await store.info("a")
             assert (info.created, info.active, info.events) == (1000.0, -1.0, 4)
 
-        self.do(place, act)
+        self.run(path, work)
 
-    def test_ids_are_any_text_and_are_told_apart(self, place: Path) -> None:
+    def test_a_session_id_may_be_any_text(self, path: Path) -> None:
         ids = [
             "",
             " ",
@@ -337,30 +346,30 @@ class Contract:
             "x" * 5_000,
         ]
 
-        async def act(store: Store) -> None:
+        async def work(store: Store) -> None:
             for nr, id in enumerate(ids):
                 await store.append(id, said(1, text=f"of {nr}"))
             for nr, id in enumerate(ids):
                 assert await store.read(id) == said(1, text=f"of {nr}")
             assert {info.id for info in await store.sessions()} == set(ids)
 
-        self.do(place, act)
+        self.run(path, work)
 
-    def test_a_session_with_more_text_takes_more_room(self, place: Path) -> None:
-        async def act(store: Store) -> None:
+    def test_a_session_with_more_text_has_more_bytes(self, path: Path) -> None:
+        async def work(store: Store) -> None:
             await store.append("small", said(1))
-            await store.append("large", log(UserSaid(content=NOISE)))
+            await store.append("large", log(UserSaid(content=RANDOM_TEXT)))
             small, large = (await store.info("small")).bytes, (await store.info("large")).bytes
             assert 0 < small < 200
             assert large > 9_000
 
-        self.do(place, act)
+        self.run(path, work)
 
-    # ── fork, erase, checkpoints ─────────────────────────────────────────────────────────────────────────
+    # ── Fork, erase, checkpoints ─────────────────────────────────────────────────────────────────────────
 
-    def test_a_fork_has_the_events_up_to_there_and_goes_its_own_way(self, place: Path) -> None:
-        async def act(store: Store) -> None:
-            events = log(UserSaid(content=LONG), *(Noted(text=str(nr)) for nr in range(4)))
+    def test_a_fork_has_the_events_up_to_its_seq_and_is_independent(self, path: Path) -> None:
+        async def work(store: Store) -> None:
+            events = log(UserSaid(content=LONG_TEXT), *(Noted(text=str(nr)) for nr in range(4)))
             await store.append("a", events)
             await store.fork("a", "b", at=2)
             assert await store.read("b") == events[:3]
@@ -369,10 +378,10 @@ class Contract:
             assert await store.read("b") == events[:3] + said(1, first=3)
             assert await store.read("a") == events + said(1, first=5)
 
-        self.do(place, act)
+        self.run(path, work)
 
-    def test_a_fork_into_a_session_that_exists_or_from_where_nothing_is_fails(self, place: Path) -> None:
-        async def act(store: Store) -> None:
+    def test_a_fork_to_an_existing_id_or_at_a_missing_seq_fails(self, path: Path) -> None:
+        async def work(store: Store) -> None:
             await store.append("a", said(3))
             await store.append("b", said(2))
             for new, end in (("b", 2), ("a", 3)):
@@ -385,35 +394,35 @@ class Contract:
             assert {info.id for info in await store.sessions()} == {"a", "b"}
             assert await store.read("b") == said(2)
 
-        self.do(place, act)
+        self.run(path, work)
 
-    def test_a_fork_keeps_a_checkpoint_of_what_it_has(self, place: Path) -> None:
-        async def act(store: Store) -> None:
-            kept = Checkpoint(seq=2, needed=(1,), state=b"s")
+    def test_a_fork_copies_a_checkpoint_of_the_events_it_has(self, path: Path) -> None:
+        async def work(store: Store) -> None:
+            checkpoint = Checkpoint(seq=2, needed=(1,), state=b"s")
             await store.append("a", said(5))
-            await store.keep_checkpoint("a", kept)
+            await store.keep_checkpoint("a", checkpoint)
             await store.fork("a", "after", at=2)
             await store.fork("a", "before", at=1)
-            assert await store.checkpoint("after") == kept
+            assert await store.checkpoint("after") == checkpoint
             assert await store.checkpoint("before") is None
 
-        self.do(place, act)
+        self.run(path, work)
 
-    def test_the_newest_checkpoint_is_kept(self, place: Path) -> None:
-        async def act(store: Store) -> None:
+    def test_the_newest_checkpoint_replaces_the_older_one(self, path: Path) -> None:
+        async def work(store: Store) -> None:
             await store.append("a", said(5))
             assert await store.checkpoint("a") is None
             for seq in (1, 4):
-                kept = Checkpoint(seq=seq, needed=tuple(range(seq)), state=bytes(range(256)))
-                await store.keep_checkpoint("a", kept)
-                assert await store.checkpoint("a") == kept
+                checkpoint = Checkpoint(seq=seq, needed=tuple(range(seq)), state=bytes(range(256)))
+                await store.keep_checkpoint("a", checkpoint)
+                assert await store.checkpoint("a") == checkpoint
 
-        self.do(place, act)
+        self.run(path, work)
 
-    def test_erasing_leaves_the_kinds_and_seqs_and_nothing_else(self, place: Path) -> None:
-        facts = (*ODD.values(), UserSaid(content="x"), Erased(was="noted"))
+    def test_erasing_leaves_only_kinds_and_seqs(self, path: Path) -> None:
+        facts = (*UNUSUAL_FACTS.values(), UserSaid(content="x"), Erased(was="noted"))
 
-        async def act(store: Store) -> None:
+        async def work(store: Store) -> None:
             events = log(*facts)
             await store.append("a", events)
             await store.rename("a", "secret title")
@@ -433,10 +442,10 @@ class Contract:
                 Erased(was="user_said")
             ]
 
-        self.do(place, act)
+        self.run(path, work)
 
-    def test_the_news_are_what_was_appended_since_and_whether_all_was_erased(self, place: Path) -> None:
-        async def act(store: Store) -> None:
+    def test_news_returns_new_events_and_whether_the_session_was_erased(self, path: Path) -> None:
+        async def work(store: Store) -> None:
             events = said(4)
             await store.append("a", events)
             await store.append("b", events)
@@ -446,13 +455,13 @@ class Contract:
             assert await store.news("a", first=4) == ([], True)
             assert await store.news("b", first=0) == (events, False)
             with pytest.raises(UnknownSession):
-                await store.news("nobody", first=0)
+                await store.news("unknown", first=0)
 
-        self.do(place, act)
+        self.run(path, work)
 
-    def test_erasing_one_session_leaves_others_that_said_the_same(self, place: Path) -> None:
-        async def act(store: Store) -> None:
-            events = log(UserSaid(content=LONG), Noted(text="x"))
+    def test_erasing_a_session_leaves_others_with_the_same_text(self, path: Path) -> None:
+        async def work(store: Store) -> None:
+            events = log(UserSaid(content=LONG_TEXT), Noted(text="x"))
             await store.append("a", events)
             await store.append("b", events)
             await store.fork("a", "c", at=0)
@@ -461,53 +470,59 @@ class Contract:
             assert await store.read("c") == events[:1]
             assert not (await store.info("b")).erased
 
-        self.do(place, act)
+        self.run(path, work)
 
-    # ── search ───────────────────────────────────────────────────────────────────────────────────────────
+    # ── Search ───────────────────────────────────────────────────────────────────────────────────────────
 
-    def test_a_search_finds_words_in_its_session_only_also_those_just_appended(self, place: Path) -> None:
-        async def act(store: Store) -> None:
+    def test_a_search_finds_words_of_its_session_even_just_appended(self, path: Path) -> None:
+        async def work(store: Store) -> None:
             await store.append(
                 "a", log(UserSaid(content="the zebra crosses"), UserSaid(content="nothing here"))
             )
             await store.append("b", log(UserSaid(content="a zebra elsewhere"), UserSaid(content="okapi")))
             assert [hit.seq for hit in await store.search("a", "zebra")] == [0]
             assert await store.search("a", "okapi") == []
-            await store.append("a", log(ToolReturned(call_id="1", content=LONG + " okapi"), first=2))
+            await store.append("a", log(ToolReturned(call_id="1", content=LONG_TEXT + " okapi"), first=2))
             assert [hit.seq for hit in await store.search("a", "okapi")] == [2]
             assert len(await store.search("a", "zebra okapi nothing", limit=2)) == 2
             assert await store.search("a", "zebra", limit=0) == []
             await store.fork("b", "c", at=1)
             assert [hit.seq for hit in await store.search("c", "okapi")] == [1]
 
-        self.do(place, act)
+        self.run(path, work)
 
     @pytest.mark.parametrize(
         "query", ["", '"', "a AND OR (", "*", "\x00", "\ud800", "NEAR(", "x" * 50_000, "a:b ^"]
     )
-    def test_any_text_is_a_valid_query(self, place: Path, query: str) -> None:
-        async def act(store: Store) -> None:
+    def test_any_text_is_a_valid_query(self, path: Path, query: str) -> None:
+        async def work(store: Store) -> None:
             await store.append("a", said(3))
             assert isinstance(await store.search("a", query), list)
 
-        self.do(place, act)
+        self.run(path, work)
 
-    def test_closing_twice_is_fine(self, place: Path) -> None:
-        async def act(store: Store) -> None:
+    def test_closing_twice_is_allowed(self, path: Path) -> None:
+        async def work(store: Store) -> None:
             await store.append("a", said(1))
             assert await store.close() is None
             assert await store.close() is None
 
-        self.do(place, act)
+        self.run(path, work)
 
 
-# ── a store against a model of it ────────────────────────────────────────────────────────────────────────
+# ── A store compared with a model ────────────────────────────────────────────────────────────────────────
 
-_LARGE = {"long": LONG, "middle": LONG[:5_000], "noise": NOISE, "just": "x" * 4_096, "accents": "é" * 2_049}
+_LARGE_TEXTS = {
+    "long": LONG_TEXT,
+    "middle": LONG_TEXT[:5_000],
+    "noise": RANDOM_TEXT,
+    "just": "x" * 4_096,
+    "accents": "é" * 2_049,
+}
 _texts = st.one_of(
     st.text(max_size=40),
     st.sampled_from(["", "\ud800", "\x00"]),
-    st.sampled_from(sorted(_LARGE)).map(lambda name: _LARGE[name]),
+    st.sampled_from(sorted(_LARGE_TEXTS)).map(lambda name: _LARGE_TEXTS[name]),
 )
 _facts = st.one_of(
     st.builds(lambda text: UserSaid(content=text), _texts),
@@ -520,8 +535,8 @@ _facts = st.one_of(
 _names = st.sampled_from(["a", "b", "c", "d"])
 
 
-class _Modelled:
-    """What the machine expects of one session."""
+class _ExpectedSession:
+    """The expected state of one session."""
 
     def __init__(self, events: list[Event], *, erased: bool = False) -> None:
         self.events = events
@@ -531,28 +546,28 @@ class _Modelled:
 
 
 class StoreMachine(RuleBasedStateMachine):
-    """Do anything in any order; compare with plain lists after each step."""
+    """Calls the methods in any order; compares the store with plain lists after each step."""
 
-    make: ClassVar[Maker]
-    forgets: ClassVar[bool] = False
+    make: ClassVar[StoreFactory]
+    in_memory: ClassVar[bool] = False
 
     @initialize()
     def begin(self) -> None:
         self.folder = tempfile.TemporaryDirectory()
         self.loop = asyncio.new_event_loop()
-        self.model: dict[str, _Modelled] = {}
+        self.model: dict[str, _ExpectedSession] = {}
         self.clock = Clock()
         self._open()
 
     def _open(self) -> None:
         self.store = type(self).make(Path(self.folder.name) / "store.db", self.clock)
 
-    def run(self, act: Coroutine[Any, Any, T]) -> T:
-        return self.loop.run_until_complete(act)
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        return self.loop.run_until_complete(work)
 
-    def _fails(self, act: Coroutine[Any, Any, object], *errors: type[Exception]) -> None:
+    def _fails(self, work: Coroutine[Any, Any, object], *errors: type[Exception]) -> None:
         with pytest.raises(errors):
-            self.run(act)
+            self.run(work)
 
     @rule(
         name=_names, facts=st.lists(_facts, min_size=1, max_size=4), off=st.sampled_from([0, 0, 0, 0, -1, 1])
@@ -565,7 +580,7 @@ class StoreMachine(RuleBasedStateMachine):
             self._fails(self.store.append(name, events), Conflict)
             return
         self.run(self.store.append(name, events))
-        self.model.setdefault(name, _Modelled([])).events.extend(events)
+        self.model.setdefault(name, _ExpectedSession([])).events.extend(events)
 
     @rule(name=_names, new=_names, at=st.integers(-1, 6))
     def fork(self, name: str, new: str, at: int) -> None:
@@ -574,7 +589,7 @@ class StoreMachine(RuleBasedStateMachine):
             self._fails(self.store.fork(name, new, at=at), StoreError)
             return
         self.run(self.store.fork(name, new, at=at))
-        self.model[new] = copy = _Modelled(known.events[: at + 1], erased=known.erased)
+        self.model[new] = copy = _ExpectedSession(known.events[: at + 1], erased=known.erased)
         if known.checkpoint and known.checkpoint.seq <= at:
             copy.checkpoint = known.checkpoint
 
@@ -603,12 +618,12 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(name=_names, seq=st.integers(0, 9), state=st.binary(max_size=9))
     def keep_checkpoint(self, name: str, seq: int, state: bytes) -> None:
-        kept = Checkpoint(seq=seq, needed=tuple(range(seq)), state=state)
+        checkpoint = Checkpoint(seq=seq, needed=tuple(range(seq)), state=state)
         if name not in self.model:
-            self._fails(self.store.keep_checkpoint(name, kept), UnknownSession)
+            self._fails(self.store.keep_checkpoint(name, checkpoint), UnknownSession)
             return
-        self.run(self.store.keep_checkpoint(name, kept))
-        self.model[name].checkpoint = kept
+        self.run(self.store.keep_checkpoint(name, checkpoint))
+        self.model[name].checkpoint = checkpoint
 
     @rule(name=_names, first=st.integers(-2, 9), last=st.one_of(st.none(), st.integers(-2, 9)))
     def read(self, name: str, first: int, last: int | None) -> None:
@@ -633,12 +648,12 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule()
     def reopen(self) -> None:
-        if not self.forgets:
+        if not self.in_memory:
             self.run(self.store.close())
             self._open()
 
     @invariant()
-    def everything_is_as_it_should_be(self) -> None:
+    def the_store_equals_the_model(self) -> None:
         infos = {info.id: info for info in self.run(self.store.sessions())}
         assert infos.keys() == self.model.keys()
         for name, known in self.model.items():

@@ -1,13 +1,13 @@
-"""A program for tests of stores with real processes: `python store_worker.py COMMAND PATH …`.
+"""Child process for store tests: `python store_worker.py COMMAND PATH …`.
 
-    nursery PATH DURABILITY   for each line on stdin, fork a child that appends until it is killed
-    compete PATH NAME COUNT   append COUNT events to a session that others append to as well
-    limited PATH BYTES        append while no file may be larger than BYTES; say what went wrong
-    somebody PATH             the same as a user without rights, without a limit
-    hold PATH                 keep the file locked until stdin is closed
+    spawn PATH DURABILITY     for each line on stdin, fork a child that appends until it is killed
+    compete PATH NAME COUNT   append COUNT events to a session to which other processes append too
+    limited PATH BYTES        append while no file may be larger than BYTES; print the error
+    unprivileged PATH         append as a user without permissions; print the error
+    hold PATH                 lock the file until stdin is closed
     erase PATH                erase the session, after a line on stdin
 
-What a child appends is a function of the seq, so that whoever finds it can tell what it must be.
+What a child appends is a function of the seq, so that the tests know what each event must be.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from foveal.core.log import Event, Noted, ToolReturned, UserSaid
 from foveal.errors import Conflict, StoreError, UnknownSession
 from foveal.stores import SqliteStore
 
-SESSION = "worked on"
+SESSION = "test session"
 
 
 def event(seq: int) -> Event:
-    """The event with this seq: mostly small, sometimes a blob, sometimes one that was there before."""
+    """Return the event with this seq: most are small, some have a blob, some share one blob."""
     if seq % 7 == 3:
         return Event(seq, ToolReturned(call_id=str(seq), content=f"result {seq} " * 900), float(seq))
     if seq % 7 == 5:
@@ -37,11 +37,11 @@ def event(seq: int) -> Event:
 
 
 def batch(first: int) -> list[Event]:
-    """What is appended at once from there on."""
+    """Return the events that are appended in one call from `first` on."""
     return [event(seq) for seq in range(first, first + 1 + first % 3)]
 
 
-def say(line: object) -> None:
+def send(line: object) -> None:
     os.write(1, f"{line}\n".encode())
 
 
@@ -52,25 +52,25 @@ async def next_seq(store: SqliteStore) -> int:
         return 0
 
 
-async def append_for_ever(path: str, durability: str) -> None:
+async def append_until_killed(path: str, durability: str) -> None:
     async with SqliteStore(path, durability=durability) as store:  # type: ignore[arg-type]
         seq = await next_seq(store)
-        say("open")
+        send("open")
         while True:
             events = batch(seq)
             await store.append(SESSION, events)
             seq += len(events)
-            say(seq - 1)
+            send(seq - 1)
 
 
-def nursery(path: str, durability: str) -> None:
+def spawn(path: str, durability: str) -> None:
     for _ in sys.stdin:
         child = os.fork()
         if child == 0:
-            say(f"child {os.getpid()}")
-            asyncio.run(append_for_ever(path, durability))
+            send(f"child {os.getpid()}")
+            asyncio.run(append_until_killed(path, durability))
         os.waitpid(child, 0)
-        say("ended")
+        send("ended")
 
 
 async def compete(path: str, name: str, count: str) -> None:
@@ -80,15 +80,15 @@ async def compete(path: str, name: str, count: str) -> None:
         while won < int(count):
             try:
                 await store.append(SESSION, [Event(seq, Noted(text=name), time.time())])
-                say(seq)
+                send(seq)
                 won += 1
                 seq += 1
             except Conflict as conflict:
                 seq = conflict.next_seq
 
 
-async def append_until_it_fails(path: str) -> None:
-    """Append more and more, read all of it again whatever happens, and tell how it ended."""
+async def append_until_error(path: str) -> None:
+    """Append until an error, read all events again, and print the last acknowledged seq and the error."""
     acknowledged = -1
     try:
         async with SqliteStore(path, timeout=1) as store:
@@ -101,51 +101,51 @@ async def append_until_it_fails(path: str) -> None:
                 if acknowledged >= 0:
                     assert await store.read(SESSION) == [event(seq) for seq in range(acknowledged + 1)]
     except StoreError as problem:
-        say(f"{acknowledged} {type(problem).__name__} {problem}")
+        send(f"{acknowledged} {type(problem).__name__} {problem}")
     else:
-        say(f"{acknowledged} fine")
+        send(f"{acknowledged} fine")
 
 
-def limited(path: str, size: str) -> None:
+def run_limited(path: str, size: str) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (int(size), int(size)))
-    asyncio.run(append_until_it_fails(path))
+    asyncio.run(append_until_error(path))
 
 
-def somebody(path: str) -> None:
+def run_unprivileged(path: str) -> None:
     if os.getuid() == 0:
         os.setgid(65534)
         os.setuid(65534)
-    asyncio.run(append_until_it_fails(path))
+    asyncio.run(append_until_error(path))
 
 
-def hold(path: str) -> None:
+def hold_lock(path: str) -> None:
     connection = apsw.Connection(path)
     connection.execute("BEGIN IMMEDIATE")
-    say("held")
+    send("held")
     sys.stdin.read()
     connection.execute("ROLLBACK")
 
 
 async def erase(path: str) -> None:
     async with SqliteStore(path, durability="normal") as store:
-        say("ready")
+        send("ready")
         sys.stdin.readline()
         await store.erase(SESSION)
-        say("erased")
+        send("erased")
 
 
 def main(command: str, path: str, *rest: str) -> None:
     match command:
-        case "nursery":
-            nursery(path, *rest)
+        case "spawn":
+            spawn(path, *rest)
         case "compete":
             asyncio.run(compete(path, *rest))
         case "limited":
-            limited(path, *rest)
-        case "somebody":
-            somebody(path)
+            run_limited(path, *rest)
+        case "unprivileged":
+            run_unprivileged(path)
         case "hold":
-            hold(path)
+            hold_lock(path)
         case "erase":
             asyncio.run(erase(path))
 

@@ -1,12 +1,12 @@
-"""A stand-in of Telegram's Bot API on this machine, over real HTTP: what a bot may rely on, and what it must bear.
+"""A local stand-in of Telegram's Bot API over real HTTP.
 
     async with BotApi() as api:
-        api.hear("Hello", user=42)                 # a private chat has the number of its user
+        api.hear("Hello", user=42)                 # the id of a private chat is the id of its user
         said = await api.said(1)                   # waits for the first message of the bot
 
-1. Updates are given again until somebody asks for later ones, as Telegram does.
-2. What Telegram refuses is refused: wrong tokens, empty and too long texts, entities outside the text, buttons with
-   too much data.
+1. As at Telegram, updates are sent again until the bot asks for later ones.
+2. As at Telegram, these are refused: wrong tokens, empty and too long texts, entities outside the text, buttons
+   with too much data.
 3. `fail` makes the next calls of a method fail in a given way.
 """
 
@@ -27,14 +27,14 @@ from foveal.testing import Scripted
 TOKEN: Final = "110201543:AAHdqTcvCH1vGWJxfSeofSAs0K5PALDsaw"
 NAME: Final = "foveal_bot"
 ME: Final = {"id": 110201543, "is_bot": True, "first_name": "Foveal", "username": NAME}
-WAIT: Final = 60.0
-"""Seconds after which a test gives up."""
+MAX_WAIT_S: Final = 60.0
+"""Time after which a test fails."""
 
 Json = dict[str, Any]
 
 
 class Fault(Exception):
-    """What the bot is told instead of an answer."""
+    """An error response."""
 
     def __init__(self, status: int, description: str, **parameters: int) -> None:
         super().__init__(description)
@@ -49,16 +49,18 @@ class HangUp(Exception):
 
 
 class BotApi:
+    """The server; the test acts as the users and as Telegram."""
+
     def __init__(self) -> None:
         self.calls: list[tuple[str, Json]] = []
-        """What the bot has asked for, but for updates and whether it types."""
+        """Calls of the bot, without `getUpdates`, `getMe`, `sendMessage` and typing."""
         self.messages: list[Json] = []
-        """What the bot has said, as it was taken."""
+        """Messages of the bot that were accepted."""
         self.typed = 0
         self.updates: list[Json] = []
-        """Updates that the bot has not yet said it took."""
+        """Updates that the bot has not acknowledged."""
         self.asked: list[int | None] = []
-        """The offsets that updates were asked for with."""
+        """Offsets of the calls of `getUpdates`."""
         self._faults: dict[str, list[Exception]] = {}
         self._next = 1_000
         self._news = asyncio.Condition()
@@ -76,13 +78,13 @@ class BotApi:
 
     async def __aexit__(self, *_: object) -> None:
         self._closing = True
-        await self._tell()
+        await self._notify()
         await self._runner.cleanup()
 
-    # ── what people do ───────────────────────────────────────────────────────────────────────────────
+    # ── users ───────────────────────────────────────────────────────────────────────────────────────
 
     def hear(self, text: str | None, *, user: int, chat: int | None = None, **fields: Any) -> Json:
-        """Somebody says something; returns the update. A chat below 0 is a group."""
+        """Send a message as a user and return the update; a chat below 0 is a group."""
         chat = user if chat is None else chat
         self._next += 1
         kind = "private" if chat > 0 else "supergroup"
@@ -97,7 +99,7 @@ class BotApi:
         return self.give({"message": message})
 
     def press(self, data: str, *, user: int, message: Json | None) -> Json:
-        """Somebody presses a button of a message that the bot sent."""
+        """Press a button of a message of the bot as a user."""
         query: Json = {"from": {"id": user, "is_bot": False, "first_name": "A"}, "chat_instance": "1"}
         query |= {"id": f"q{self._next}", "data": data}
         if message is not None:
@@ -105,7 +107,7 @@ class BotApi:
         return self.give({"callback_query": query})
 
     def give(self, update: Json) -> Json:
-        """An update, with the next number if it has none; the same one again is given again."""
+        """Queue an update, with the next number if it has none; an update can be queued twice."""
         if "update_id" not in update:
             self._next += 1
             update = {"update_id": self._next, **update}
@@ -114,35 +116,35 @@ class BotApi:
         return update
 
     def fail(self, method: str, *faults: Exception) -> None:
-        """The next calls of a method go wrong, one for each."""
+        """Let the next calls of a method fail, one per fault."""
         self._faults.setdefault(method, []).extend(faults)
 
-    # ── what a test waits for ────────────────────────────────────────────────────────────────────────
+    # ── waiting ──────────────────────────────────────────────────────────────────────────────────────
 
     async def until(self, true: Callable[[], bool]) -> None:
-        async with asyncio.timeout(WAIT), self._news:
+        async with asyncio.timeout(MAX_WAIT_S), self._news:
             await self._news.wait_for(true)
 
     async def said(self, count: int) -> list[Json]:
-        """All messages so far, at least so many."""
+        """Wait for this many messages and return all so far."""
         await self.until(lambda: len(self.messages) >= count)
         return list(self.messages)
 
     async def taken(self) -> None:
-        """Until the bot has said that it took every update, and asks for more."""
+        """Wait until the bot has acknowledged every update and asks for more."""
         await self.until(lambda: not self.updates and bool(self.asked))
 
-    # ── what the bot asks for ────────────────────────────────────────────────────────────────────────
+    # ── methods of the API ───────────────────────────────────────────────────────────────────────────
 
     async def _serve(self, request: web.Request) -> web.StreamResponse:
         method = request.match_info["method"]
-        given = {name: _value(name, value) for name, value in (await request.post()).items()}
+        parameters = {name: _value(name, value) for name, value in (await request.post()).items()}
         try:
             if request.match_info["token"] != TOKEN:
                 raise Fault(401, "Unauthorized")
             if self._faults.get(method):
                 raise self._faults[method].pop(0)
-            result = await getattr(self, f"_{method}", self._anything)(method, given)
+            result = await getattr(self, f"_{method}", self._other_method)(method, parameters)
         except Fault as fault:
             return web.json_response(fault.body, status=fault.status)
         except HangUp:
@@ -150,47 +152,47 @@ class BotApi:
             request.transport.close()
             return web.Response()
         finally:
-            await self._tell()
+            await self._notify()
         return web.json_response({"ok": True, "result": result})
 
-    async def _anything(self, method: str, given: Json) -> bool:
-        self.calls.append((method, given))
+    async def _other_method(self, method: str, parameters: Json) -> bool:
+        self.calls.append((method, parameters))
         return True
 
-    async def _getMe(self, method: str, given: Json) -> Json:
+    async def _getMe(self, method: str, parameters: Json) -> Json:
         return ME
 
-    async def _getUpdates(self, method: str, given: Json) -> list[Json]:
-        offset = given.get("offset")
+    async def _getUpdates(self, method: str, parameters: Json) -> list[Json]:
+        offset = parameters.get("offset")
         self.asked.append(offset)
         if offset is not None:
             self.updates = [update for update in self.updates if update["update_id"] >= offset]
-        await self._tell()
+        await self._notify()
         async with self._news:
             await self._news.wait_for(lambda: bool(self.updates) or self._closing)
-        return self.updates[: given.get("limit", 100)]
+        return self.updates[: parameters.get("limit", 100)]
 
-    async def _sendChatAction(self, method: str, given: Json) -> bool:
-        assert given["action"] == "typing"
+    async def _sendChatAction(self, method: str, parameters: Json) -> bool:
+        assert parameters["action"] == "typing"
         self.typed += 1
         return True
 
-    async def _sendMessage(self, method: str, given: Json) -> Json:
-        text = given["text"]
+    async def _sendMessage(self, method: str, parameters: Json) -> Json:
+        text = parameters["text"]
         if not isinstance(text, str) or not text.strip():
             raise Fault(400, "Bad Request: message text is empty")
         units = len(text.encode("utf-16-le")) // 2
         if units > 4096:
             raise Fault(400, "Bad Request: message is too long")
-        for entity in given.get("entities", []):
+        for entity in parameters.get("entities", []):
             if entity["offset"] < 0 or entity["length"] < 1 or entity["offset"] + entity["length"] > units:
                 raise Fault(400, "Bad Request: entity is outside the text")
-        for row in given.get("reply_markup", {}).get("inline_keyboard", []):
+        for row in parameters.get("reply_markup", {}).get("inline_keyboard", []):
             if any(not 0 < len(button["callback_data"].encode()) <= 64 for button in row):
                 raise Fault(400, "Bad Request: BUTTON_DATA_INVALID")
         self._next += 1
-        chat = {"id": given["chat_id"], "type": "private" if given["chat_id"] > 0 else "supergroup"}
-        message = {"message_id": self._next, "date": 1_760_000_000, "chat": chat, "from": ME, **given}
+        chat = {"id": parameters["chat_id"], "type": "private" if parameters["chat_id"] > 0 else "supergroup"}
+        message = {"message_id": self._next, "date": 1_760_000_000, "chat": chat, "from": ME, **parameters}
         self.messages.append(message)
         del message["chat_id"]
         return {
@@ -198,28 +200,28 @@ class BotApi:
         }
 
     def _wake(self) -> None:
-        """For callers that do not wait."""
-        task = asyncio.get_running_loop().create_task(self._tell())
+        """Notify waiting tasks without blocking."""
+        task = asyncio.get_running_loop().create_task(self._notify())
         self._waking = task
 
-    async def _tell(self) -> None:
+    async def _notify(self) -> None:
         async with self._news:
             self._news.notify_all()
 
 
-def _value(name: str, given: Any) -> Any:
-    """A parameter as it was meant: the library sends everything but texts as JSON."""
-    return given if name in ("text", "action", "callback_query_id") else json.loads(given)
+def _value(name: str, parameters: Any) -> Any:
+    """Decode a parameter: the library sends everything except texts as JSON."""
+    return parameters if name in ("text", "action", "callback_query_id") else json.loads(parameters)
 
 
-class Deadly(Scripted):
-    """A model whose question kills the server."""
+class KillingProvider(Scripted):
+    """A provider whose first request kills the server process."""
 
     async def send(self, request: Any, *, max_tokens: int) -> AsyncIterator[ReplyPiece | Reply]:
         os.kill(os.getpid(), signal.SIGKILL)
         yield ReplyPiece(text="")
 
 
-def deadly(name: str | None, **_: Any) -> Scripted:
-    """For `FOVEAL_PROVIDER`."""
-    return Deadly()
+def killing_provider(name: str | None, **_: Any) -> Scripted:
+    """Create the provider, for `FOVEAL_PROVIDER`."""
+    return KillingProvider()

@@ -1,4 +1,4 @@
-"""A real terminal for tests: a process behind a pseudo-terminal, and the screen that a person would see."""
+"""A terminal for tests: a process behind a pseudo-terminal, and the screen as text."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CTRL_C, CTRL_D, ENTER, ESCAPE, TAB = "\x03", "\x04", "\r", "\x1b", "\t"
 
 
 class Terminal:
-    """`foveal …` in a window of so many columns and rows."""
+    """Runs `foveal …` in a terminal with this many columns and rows."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class Terminal:
         self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
     ) -> None:
         if problem is not None:
-            sys.stderr.write(self.text[-3000:])  # what a person would have seen
+            sys.stderr.write(self.text[-3000:])  # the end of the screen
         self.close()
 
     def close(self) -> None:
@@ -60,7 +60,7 @@ class Terminal:
             self._pid = 0
         os.close(self._file)
 
-    # ── what a person does ───────────────────────────────────────────────────────────────────────────
+    # ── input ───────────────────────────────────────────────────────────────────────────────────────
 
     def type(self, text: str) -> None:
         data = memoryview(text.encode())
@@ -80,16 +80,16 @@ class Terminal:
         self.screen.resize(rows, columns)
         fcntl.ioctl(self._file, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
-    # ── what a person sees ───────────────────────────────────────────────────────────────────────────
+    # ── output ──────────────────────────────────────────────────────────────────────────────────────
 
     @property
     def lines(self) -> list[str]:
-        """The screen as it is now."""
+        """The lines on the screen."""
         return [line.rstrip() for line in self.screen.display]
 
     @property
     def text(self) -> str:
-        """The screen, and all that has scrolled off it."""
+        """The screen and everything that has scrolled off it."""
         above = (
             "".join(line[x].data for x in range(self.screen.columns)) for line in self.screen.history.top
         )
@@ -97,11 +97,11 @@ class Terminal:
 
     @property
     def bottom(self) -> str:
-        """The lowest line that is not empty."""
+        """The last line that is not empty."""
         return next((line for line in reversed(self.lines) if line), "")
 
     def see(self, wanted: str | Callable[[Terminal], bool], *, seconds: float = 15.0) -> str:
-        """Wait until a text is to be seen, or something is true; all that is to be seen."""
+        """Wait until a text is on the screen, or a condition is true, and return `text`."""
         until = time.monotonic() + seconds
         while not (wanted in self.text if isinstance(wanted, str) else wanted(self)):
             left = until - time.monotonic()
@@ -110,7 +110,7 @@ class Terminal:
         return self.text
 
     def ended(self, *, seconds: float = 15.0) -> int:
-        """The exit code, once the program has ended."""
+        """Wait for the program to end and return its exit code."""
         until = time.monotonic() + seconds
         while self._read(0.05) and time.monotonic() < until:
             pass
@@ -123,7 +123,7 @@ class Terminal:
         raise AssertionError(f"it did not end\n{self.text[-3000:]}")
 
     def _read(self, seconds: float) -> bool:
-        """Take in what the program writes; False when it has ended."""
+        """Read what the program writes; return False when it has ended."""
         ready, _, _ = select.select([self._file], [], [], seconds)
         if ready:
             try:

@@ -1,4 +1,4 @@
-"""A server that runs in a thread of a test's own process, with an event loop of its own."""
+"""Base class of servers that run in a thread of the test process."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from abc import ABC, abstractmethod
 from types import TracebackType
 from typing import Final, Self
 
-LONGEST: Final = 60.0
-"""Seconds that it may take to begin and to end, on a machine that is busy with others."""
+START_STOP_TIMEOUT_S: Final = 60.0
+"""Seconds allowed to start and to stop, on a busy machine."""
 
 
-class Threaded(ABC):
-    """Runs while the block lasts. `serve` sets `ready` when it can be asked."""
+class ThreadedServer(ABC):
+    """Runs for the duration of a `with` block. `serve` sets `ready` when it accepts requests."""
 
     def __init__(self) -> None:
         self.ready = threading.Event()
@@ -22,15 +22,15 @@ class Threaded(ABC):
 
     @abstractmethod
     async def serve(self) -> None:
-        """Until it is told to end."""
+        """Run until `end` is called."""
 
     @abstractmethod
     def end(self) -> None:
-        """Tell it to end, from another thread."""
+        """Stop the server; called from another thread."""
 
     def __enter__(self) -> Self:
         self._thread.start()
-        assert self.ready.wait(LONGEST)
+        assert self.ready.wait(START_STOP_TIMEOUT_S)
         if self._problem is not None:
             raise self._problem
         return self
@@ -39,7 +39,7 @@ class Threaded(ABC):
         self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.end()
-        self._thread.join(LONGEST)
+        self._thread.join(START_STOP_TIMEOUT_S)
         assert not self._thread.is_alive()
 
     async def _main(self) -> None:

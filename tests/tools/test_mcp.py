@@ -1,4 +1,4 @@
-"""MCP servers: real ones, in processes of their own, over stdio and HTTP."""
+"""MCP servers in their own processes, over stdio and HTTP."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from foveal.core.log import Call, Media, ModelSaid, Text, ToolReturned, UserSaid
 from foveal.core.policies import Policy
 from foveal.core.reduction import Limits
 from foveal.stores import MemoryStore
-from foveal.tools import McpServers, Toolbox, ToolOutput, full_name
+from foveal.tools import McpServers, Toolbox, ToolOutput, mcp_tool_name
 
 SERVER: Final = '''
-"""A server with a tool of every sort."""
+"""A server with all kinds of tools."""
 import os, sys, time
 from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
@@ -49,7 +49,7 @@ def add(a: int, b: int = 0) -> str:
 
 @server.tool()
 def everything() -> CallToolResult:
-    """One of each sort."""
+    """One of each kind."""
     return CallToolResult(content=[
         TextContent(text="words"),
         ImageContent(data=PNG, mime_type="image/png"),
@@ -74,7 +74,7 @@ def fails() -> str:
 
 @server.tool()
 def much(size: int) -> str:
-    """So many characters."""
+    """A text of this length."""
     return "x" * size
 
 
@@ -87,7 +87,7 @@ def slow() -> str:
 
 @server.tool()
 def secrets() -> str:
-    """What the process knows."""
+    """Names of the environment variables."""
     return " ".join(sorted(os.environ))
 
 
@@ -126,13 +126,13 @@ def stdio(script: Path, pid: Path) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def http(script: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A server on this machine; ended by its id."""
+    """Run a server on this machine and yield its URL."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     log = tmp_path_factory.mktemp("http")
     argv = [sys.executable, str(script), str(log / "pid"), str(port)]
-    with (log / "said").open("w") as out, subprocess.Popen(argv, stdout=out, stderr=out) as child:
+    with (log / "output").open("w") as out, subprocess.Popen(argv, stdout=out, stderr=out) as child:
         try:
             until = time.monotonic() + 20
             while time.monotonic() < until:
@@ -145,11 +145,12 @@ def http(script: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str
             child.kill()
 
 
-async def ask(box: Toolbox, name: str, **arguments: Any) -> ToolOutput:
+async def call(box: Toolbox, name: str, **arguments: Any) -> ToolOutput:
     return await box.call(name, json.dumps(arguments))
 
 
-def ended(pid: Path) -> bool:
+def ends(pid: Path) -> bool:
+    """Return whether the process ends within 5 seconds."""
     until = time.monotonic() + 5
     while time.monotonic() < until:
         try:
@@ -160,8 +161,8 @@ def ended(pid: Path) -> bool:
     return False
 
 
-class Talk(NamedTuple):
-    """One conversation with a server, for tests that only look at its answers."""
+class Exchange(NamedTuple):
+    """Calls to a server and their answers, for tests that only check the answers."""
 
     box: Toolbox
     outputs: dict[str, ToolOutput]
@@ -170,68 +171,68 @@ class Talk(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def talk(script: Path, tmp_path_factory: pytest.TempPathFactory) -> Talk:
-    pid = tmp_path_factory.mktemp("talk") / "pid"
+def exchange(script: Path, tmp_path_factory: pytest.TempPathFactory) -> Exchange:
+    pid = tmp_path_factory.mktemp("exchange") / "pid"
     config = {"command": sys.executable, "args": [str(script), str(pid)], "env": {"WIKI_TOKEN": "for it"}}
 
-    async def all_of_it() -> Talk:
+    async def make_calls() -> Exchange:
         async with McpServers({"odd": config}, limits=Limits(tokens=100)) as servers:
             box = Toolbox(servers.tools)
             outputs = {
-                name: await ask(box, f"odd__{name}")
+                name: await call(box, f"odd__{name}")
                 for name in ("everything", "structured", "fails", "secrets")
             }
-            outputs["add"] = await ask(box, "odd__add", a=2, b="3")
-            outputs["wrong"] = await ask(box, "odd__add", b=3)
-            outputs["much"] = await ask(box, "odd__much", size=3_000_000)
-            return Talk(box, outputs, servers.notes, pid)
+            outputs["add"] = await call(box, "odd__add", a=2, b="3")
+            outputs["wrong"] = await call(box, "odd__add", b=3)
+            outputs["much"] = await call(box, "odd__much", size=3_000_000)
+            return Exchange(box, outputs, servers.notes, pid)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("OPENAI_API_KEY", "hush")
-        return asyncio.run(all_of_it())
+        return asyncio.run(make_calls())
 
 
-def test_tools_of_a_server_are_offered_and_answered_like_our_own(talk: Talk) -> None:
-    box, outputs = talk.box, talk.outputs
+def test_tools_of_a_server_work_like_builtin_tools(exchange: Exchange) -> None:
+    box, outputs = exchange.box, exchange.outputs
     names = ("add", "dies", "everything", "fails", "much", "secrets", "slow", "structured")
-    assert [tool["name"] for tool in box.offered] == [f"odd__{name}" for name in names]
-    assert box.offered[0]["description"] == "Add two numbers."
-    assert box.changes("odd__add", '{"a": 1}')
+    assert [tool["name"] for tool in box.schemas] == [f"odd__{name}" for name in names]
+    assert box.schemas[0]["description"] == "Add two numbers."
+    assert box.needs_approval("odd__add", '{"a": 1}')
     assert box.describe("odd__add", '{"a": 1}') == 'odd__add {"a": 1}'
     assert outputs["add"] == ToolOutput(content="5")
     assert text_of(outputs["wrong"].content).startswith("odd__add was not run: the field 'a' is missing.")
     assert outputs["fails"].error
     assert "no such page" in text_of(outputs["fails"].content)
     assert json.loads(text_of(outputs["structured"].content)) == {"answer": 42}
-    assert talk.notes == []
-    assert ended(talk.pid)
+    assert exchange.notes == []
+    assert ends(exchange.pid)
 
 
-def test_text_pictures_sounds_links_and_files_become_parts(talk: Talk) -> None:
-    content = talk.outputs["everything"].content
+def test_text_images_audio_links_and_files_become_parts(exchange: Exchange) -> None:
+    content = exchange.outputs["everything"].content
     assert isinstance(content, tuple)
-    words, picture, sound, link, note, file = content
-    assert words == Text(text="words")
-    assert isinstance(picture, Media)
-    assert (picture.mime, picture.units) == ("image/png", 1)
-    assert isinstance(sound, Media)
-    assert sound.mime == "audio/wav"
+    text, image, audio, link, note, file = content
+    assert text == Text(text="words")
+    assert isinstance(image, Media)
+    assert (image.mime, image.units) == ("image/png", 1)
+    assert isinstance(audio, Media)
+    assert audio.mime == "audio/wav"
     assert link == Text(text="[resource file:///a.txt: a.txt a file]")
     assert note == Text(text="[resource note://1]\nremember")
     assert isinstance(file, Media)
     assert file.mime == "application/pdf"
     fact = ToolReturned(call_id="c", name="odd__everything", content=content)
     for dialect in ("anthropic", "openai_chat", "openai_responses"):
-        assert "remember" in json.dumps(foveal.core.wire.wire(dialect).write(fact))
+        assert "remember" in json.dumps(foveal.core.wire.wire_for(dialect).write(fact))
 
 
-def test_a_large_result_comes_whole_and_is_clipped_like_any_other(talk: Talk) -> None:
+def test_a_large_result_is_stored_whole_and_truncated(exchange: Exchange) -> None:
     async def shown_and_stored() -> tuple[str, str]:
-        policy = Policy(name="mine", ladder="off", clip_tools=talk.box.limits)
+        policy = Policy(name="mine", ladder="off", clip_tools=exchange.box.limits)
         session = await foveal.Session.open(MemoryStore(), "s", model="gpt-4.1", policy=policy)
         call = Call(id="c", name="odd__much", arguments="{}")
         await session.append(UserSaid(content="go"), ModelSaid(content=(call,)))
-        result = ToolReturned(call_id="c", name="odd__much", content=talk.outputs["much"].content)
+        result = ToolReturned(call_id="c", name="odd__much", content=exchange.outputs["much"].content)
         events = await session.append(result)
         shown = (await session.fit()).to_openai()[-1]["content"]
         return shown, await session.original(events[0].handle)
@@ -242,78 +243,76 @@ def test_a_large_result_comes_whole_and_is_clipped_like_any_other(talk: Talk) ->
     assert len(shown) < 2_000
 
 
-def test_a_server_gets_none_of_our_secrets_but_what_is_configured(talk: Talk) -> None:
-    names = text_of(talk.outputs["secrets"].content).split()
+def test_a_server_gets_only_the_configured_secrets(exchange: Exchange) -> None:
+    names = text_of(exchange.outputs["secrets"].content).split()
     assert "OPENAI_API_KEY" not in names
     assert "WIKI_TOKEN" in names
 
 
 def test_a_server_on_http_is_used_the_same_way(http: str) -> None:
-    async def talk() -> None:
+    async def work() -> None:
         async with McpServers({"web": {"url": http, "headers": {"x-test": "1"}}}) as servers:
             box = Toolbox(servers.tools)
-            assert await ask(box, "web__add", a=20, b=22) == ToolOutput(content="42")
-            assert text_of((await ask(box, "web__much", size=3_000_000)).content) == "x" * 3_000_000
+            assert await call(box, "web__add", a=20, b=22) == ToolOutput(content="42")
+            assert text_of((await call(box, "web__much", size=3_000_000)).content) == "x" * 3_000_000
             assert servers.notes == []
 
-    asyncio.run(talk())
+    asyncio.run(work())
 
 
-def test_a_call_that_takes_too_long_is_stopped_and_the_server_goes_on_with_others(
+def test_a_slow_call_is_stopped_and_other_servers_continue(
     stdio: dict[str, Any], http: str, pid: Path
 ) -> None:
-    async def talk() -> None:
+    async def work() -> None:
         stdio["odd"]["timeout"] = 0.5
         async with McpServers({**stdio, "web": {"url": http}}) as servers:
             box = Toolbox(servers.tools)
-            slow = await ask(box, "odd__slow")
+            slow = await call(box, "odd__slow")
             assert slow == ToolOutput(
                 content="[odd__slow was stopped: it took longer than 0.5 seconds]", error=True
             )
-            assert await ask(box, "web__add", a=1) == ToolOutput(content="1")
+            assert await call(box, "web__add", a=1) == ToolOutput(content="1")
 
-    asyncio.run(talk())
-    assert ended(pid)
+    asyncio.run(work())
+    assert ends(pid)
 
 
-def test_a_server_that_dies_is_a_note_and_the_rest_goes_on(
+def test_a_server_that_dies_is_noted_and_the_others_continue(
     stdio: dict[str, Any], http: str, pid: Path
 ) -> None:
-    told: list[str] = []
+    notes: list[str] = []
 
-    async def talk() -> None:
-        async with McpServers({**stdio, "web": {"url": http}}, note=told.append) as servers:
+    async def work() -> None:
+        async with McpServers({**stdio, "web": {"url": http}}, note=notes.append) as servers:
             box = Toolbox(servers.tools)
-            dead = await ask(box, "odd__dies")
+            dead = await call(box, "odd__dies")
             assert dead == ToolOutput(
                 content="The MCP server odd has ended, so this call has no result.", error=True
             )
-            again = await ask(box, "odd__add", a=1)
+            again = await call(box, "odd__add", a=1)
             assert again == ToolOutput(content="The MCP server odd is not running any more.", error=True)
-            assert await ask(box, "web__add", a=1) == ToolOutput(content="1")
+            assert await call(box, "web__add", a=1) == ToolOutput(content="1")
 
-    asyncio.run(talk())
-    assert told == ["MCP server odd: has ended (it said: fatal: out of coffee)."]
-    assert ended(pid)
+    asyncio.run(work())
+    assert notes == ["MCP server odd: has ended (it said: fatal: out of coffee)."]
+    assert ends(pid)
 
 
-def test_a_server_that_is_killed_between_calls_is_noticed_at_the_next(
-    stdio: dict[str, Any], pid: Path
-) -> None:
-    async def talk() -> list[str]:
+def test_a_server_killed_between_calls_is_noted_at_the_next_call(stdio: dict[str, Any], pid: Path) -> None:
+    async def work() -> list[str]:
         async with McpServers(stdio) as servers:
             box = Toolbox(servers.tools)
             os.kill(int(pid.read_text()), signal.SIGKILL)
-            await asyncio.sleep(0.2)
-            gone = await ask(box, "odd__add", a=1)
+            assert await asyncio.to_thread(ends, pid)
+            gone = await call(box, "odd__add", a=1)
             assert gone.error
             assert "has ended" in text_of(gone.content)
             return servers.notes
 
-    assert asyncio.run(talk()) == ["MCP server odd: has ended."]
+    assert asyncio.run(work()) == ["MCP server odd: has ended."]
 
 
-def test_servers_that_do_not_start_are_notes_and_the_others_are_offered(
+def test_servers_that_do_not_start_are_noted_and_the_others_used(
     stdio: dict[str, Any], tmp_path: Path
 ) -> None:
     with socket.socket() as closed:
@@ -330,12 +329,12 @@ def test_servers_that_do_not_start_are_notes_and_the_others_are_offered(
         **stdio,
     }
 
-    async def talk() -> tuple[list[str], int]:
+    async def work() -> tuple[list[str], int]:
         async with McpServers(config) as servers:
-            assert await ask(Toolbox(servers.tools), "odd__add", a=1) == ToolOutput(content="1")
+            assert await call(Toolbox(servers.tools), "odd__add", a=1) == ToolOutput(content="1")
             return servers.notes, len(servers.tools)
 
-    notes, count = asyncio.run(talk())
+    notes, count = asyncio.run(work())
     assert count == 8
     about = {note.split(":")[0].removeprefix("MCP server "): note for note in notes}
     assert sorted(about) == sorted(config.keys() - {"odd"})
@@ -346,33 +345,35 @@ def test_servers_that_do_not_start_are_notes_and_the_others_are_offered(
     assert all("\n" not in note and "Traceback" not in note for note in notes)
 
 
-def test_a_server_that_says_nothing_is_given_up_in_time() -> None:
-    async def talk() -> list[str]:
-        async with McpServers({"mute": {"command": "sleep", "args": ["60"]}}, start=0.3) as servers:
+def test_a_silent_server_is_given_up_in_time() -> None:
+    async def work() -> list[str]:
+        async with McpServers(
+            {"silent": {"command": "sleep", "args": ["60"]}}, start_timeout_s=0.3
+        ) as servers:
             assert servers.tools == []
             return servers.notes
 
-    assert asyncio.run(talk()) == ["MCP server mute: did not answer within 0.3 seconds."]
+    assert asyncio.run(work()) == ["MCP server silent: did not answer within 0.3 seconds."]
 
 
-def test_giving_up_while_servers_start_ends_those_that_did(stdio: dict[str, Any], pid: Path) -> None:
-    async def talk() -> None:
-        async with McpServers({**stdio, "mute": {"command": "sleep", "args": ["60"]}}):
+def test_cancelling_the_start_ends_the_started_servers(stdio: dict[str, Any], pid: Path) -> None:
+    async def work() -> None:
+        async with McpServers({**stdio, "silent": {"command": "sleep", "args": ["60"]}}):
             raise AssertionError
 
-    async def impatient() -> None:
-        task = asyncio.create_task(talk())
+    async def cancel_start() -> None:
+        task = asyncio.create_task(work())
         while not pid.exists() or not pid.read_text():
             await asyncio.sleep(0.02)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
 
-    asyncio.run(impatient())
-    assert ended(pid)
+    asyncio.run(cancel_start())
+    assert ends(pid)
 
 
-def test_without_servers_nothing_is_begun_and_nothing_is_imported() -> None:
+def test_without_servers_the_library_is_not_imported() -> None:
     code = (
         "import asyncio, sys\nfrom foveal.tools.mcp import McpServers\n"
         "async def main():\n    async with McpServers({}) as servers: assert servers.tools == []\n"
@@ -385,8 +386,8 @@ def test_without_servers_nothing_is_begun_and_nothing_is_imported() -> None:
     assert "pip install foveal[mcp]" in done.stdout
 
 
-def test_names_have_the_letters_and_the_length_that_providers_take() -> None:
-    assert full_name("wiki", "get.page") == "wiki__get_page"
-    long, other = full_name("wiki", "x" * 100), full_name("wiki", "x" * 101)
+def test_tool_names_fit_every_provider() -> None:
+    assert mcp_tool_name("wiki", "get.page") == "wiki__get_page"
+    long, other = mcp_tool_name("wiki", "x" * 100), mcp_tool_name("wiki", "x" * 101)
     assert len(long) == len(other) == 64
     assert long != other

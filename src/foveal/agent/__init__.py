@@ -1,6 +1,6 @@
 """The agent: a loop of model and tools on a session."""
 
-from foveal.agent.agent import INTERRUPTED, Agent, HookOccasion, HookVerdict, own_model
+from foveal.agent.agent import INTERRUPTED_RESULT, Agent, HookOccasion, HookVerdict
 from foveal.agent.agent_events import (
     AgentEvent,
     HookFailed,
@@ -10,9 +10,10 @@ from foveal.agent.agent_events import (
     TurnFinished,
     UserMessageHeard,
 )
+from foveal.agent.agent_summariser import summariser_for
 
 __all__ = [
-    "INTERRUPTED",
+    "INTERRUPTED_RESULT",
     "Agent",
     "AgentEvent",
     "HookFailed",
@@ -23,5 +24,5 @@ __all__ = [
     "TextStreamed",
     "TurnFinished",
     "UserMessageHeard",
-    "own_model",
+    "summariser_for",
 ]

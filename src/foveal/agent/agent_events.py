@@ -1,6 +1,6 @@
-"""What an agent tells while it works: one closed family of small facts, for whoever shows or forwards them.
+"""Events of an agent's turn, for code that shows or forwards them.
 
-They are told, not stored: what lasts is in the session's log, and a handle leads there.
+They are not stored: the session's log has what lasts, and `handle` names the event there.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from foveal.ports import ReplyPiece
 
 
 class AgentEvent(msgspec.Struct, frozen=True, kw_only=True, tag_field="happening"):
-    """Something that the agent did or met."""
+    """Base class of the events."""
 
 
 class UserMessageHeard(AgentEvent, frozen=True, tag="heard"):
-    """The user's words are stored: from here on they are not lost."""
+    """The user message is stored and cannot be lost any more."""
 
     handle: str
 
 
 class TextStreamed(AgentEvent, frozen=True, tag="streamed"):
-    """A bit of the answer as it comes."""
+    """A piece of the answer has arrived."""
 
     piece: ReplyPiece
 
@@ -35,6 +35,7 @@ class ModelAnswered(AgentEvent, frozen=True, tag="answered"):
 
     text: str
     calls: int
+    """Number of tool calls in the answer."""
     handle: str
 
 
@@ -43,7 +44,7 @@ class ToolCalling(AgentEvent, frozen=True, tag="calling"):
 
     call: Call
     what: str
-    """One line for people."""
+    """Description of the call in one line, safe to print."""
 
 
 class ToolFinished(AgentEvent, frozen=True, tag="returned"):
@@ -57,21 +58,24 @@ class ToolFinished(AgentEvent, frozen=True, tag="returned"):
 
 
 class ContextReduced(AgentEvent, frozen=True, tag="reduced"):
-    """Something was clipped, masked, summarised or dropped for the next request, or a summary failed."""
+    """Something was truncated, masked, summarised or dropped for the next request, or a summary failed."""
 
     events: tuple[Event, ...]
     before: int
-    """Tokens of the request before and after."""
+    """Tokens of the request before the reduction."""
     after: int
+    """Tokens of the request after it."""
 
 
 class RequestRefused(AgentEvent, frozen=True, tag="refused"):
-    """The provider said that the request was too large; a smaller one follows."""
+    """The provider refused the request as too large; a smaller one follows."""
 
     problem: str
 
 
 class HookFailed(AgentEvent, frozen=True, tag="hook_failed"):
+    """A hook has raised an exception."""
+
     hook: str
     at: str
     problem: str

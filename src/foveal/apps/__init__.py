@@ -1,1 +1,1 @@
-"""Composition roots: programs that put the library together. Nobody imports them, nor do they each other."""
+"""Composition roots: the programs. No other package imports them, and they do not import each other."""

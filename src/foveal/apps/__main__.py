@@ -1,6 +1,7 @@
-"""The program `foveal`: what the terminal can do, and what the server and its gateways can.
+"""The command `foveal`: the commands of the terminal, the server and the gateways.
 
-This and `serve` are the two places that know more than one app."""
+Only this module and `serve` import more than one app.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from foveal.apps.http import token_command
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; the answer is the exit code."""
+    """Run one command and return the exit code."""
     return cli.main(argv, others=(serve, token_command, pair_command))
 
 

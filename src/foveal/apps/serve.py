@@ -1,8 +1,10 @@
-"""`foveal serve`: the service, its background work, HTTP and the chat gateways in one process, from start to end.
+"""`foveal serve`: service, background jobs, HTTP server and chat bots in one process.
 
-It begins with what can go wrong (configuration, address, folder, token), so that it either serves or says in one
-sentence why not. On SIGTERM or SIGINT it takes nothing new, lets what runs finish within `server.grace` seconds,
-and stores the rest; a second signal shortens that to nothing.
+1. The steps that can fail come first (configuration, address, folder, token), so the process either serves or exits
+   with one sentence that says why.
+2. SIGTERM or SIGINT begins the shutdown, which `foveal.apps.http.shutdown` describes.
+3. Imports are inside the functions: the command line loads this module for every command, also without the packages
+   of `foveal[server]`.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
 from foveal.config import Config
-from foveal.core.models import model
+from foveal.core.models.model import model
 from foveal.core.redaction import redact
 from foveal.core.tokens.counter import counter
 from foveal.errors import BadSetting, FovealError, ProviderError
@@ -31,57 +33,61 @@ if TYPE_CHECKING:
     from foveal.apps.http.shutdown import ShutdownState, StopSignal
     from foveal.server import Service
 
-# ── warming ───────────────────────────────────────────────────────────────────────────────────────
-# What the first request would have to wait for, done before there is one: vocabularies, tables and patterns.
+# ── Warm-up ───────────────────────────────────────────────────────────────────────────────────────
 
-SAMPLE: Final = (
+WARM_UP_TEXT: Final = (
     'def main(): return {"id": 12, "name": "Ørsted"}  # 2026-01-01T00:00:00Z, https://a.example/b?c=d\n'
 )
 
 
-def warm(config: Config) -> None:
-    """Raises `BadSetting` when there is no counter of the configured name."""
-    counter(config.get("tokenizer") or "auto", model=config.get("model") or "").count(SAMPLE)
-    model.model("gpt-4.1")
-    redact.scrub(SAMPLE)
+def warm_up(config: Config) -> None:
+    """Load the vocabulary, model tables and patterns that the first request would wait for. Raises `BadSetting`."""
+    counter(config.get("tokenizer") or "auto", model=config.get("model") or "").count(WARM_UP_TEXT)
+    model("gpt-4.1")
+    redact.scrub(WARM_UP_TEXT)
 
 
-# ── serve ─────────────────────────────────────────────────────────────────────────────────────────
+# ── Command ───────────────────────────────────────────────────────────────────────────────────────
 
 COMMANDS: Final = ("serve",)
-NEEDED: Final = ("starlette", "uvicorn", "aiohttp", "prometheus_client", "dbos")
-USUAL: Final = "~/.local/share/foveal/server"
-FURTHER: Final = """`foveal config` shows all settings and where each was set. Of the environment count the keys and
-addresses of providers (OPENAI_API_KEY, OPENAI_BASE_URL, ANTHROPIC_API_KEY, ANTHROPIC_BASE_URL and others), and
-TELEGRAM_BOT_TOKEN and DISCORD_BOT_TOKEN, each of which starts a bot. Without a key a small local model answers."""
-FILES: Final = 65_536
-"""That are enough to have open at once."""
+REQUIRED_PACKAGES: Final = ("starlette", "uvicorn", "aiohttp", "prometheus_client", "dbos")
+DEFAULT_FOLDER: Final = "~/.local/share/foveal/server"
+EPILOG: Final = """`foveal config` shows all settings and where each was set. The server also reads the API keys and
+addresses of providers from the environment (OPENAI_API_KEY, OPENAI_BASE_URL, ANTHROPIC_API_KEY, ANTHROPIC_BASE_URL
+and others), and TELEGRAM_BOT_TOKEN and DISCORD_BOT_TOKEN, each of which starts a bot. Without an API key, a small
+local model answers."""
+MAX_OPEN_FILES: Final = 65_536
+"""The limit that the process asks for: a stream takes two files, a tenant several."""
 
 
 def add_commands(commands: Any) -> None:
     """Add the command to the parser."""
     about = "serve sessions and drop-in endpoints over HTTP, Telegram and Discord"
-    parser = commands.add_parser("serve", help=about, description=about, epilog=FURTHER)
-    parser.add_argument("--host", metavar="ADDRESS", help="where to listen; default: this machine only")
-    parser.add_argument("--port", type=int, metavar="PORT", help="default: 8790; 0 takes a free one")
-    parser.add_argument("--folder", metavar="PATH", help=f"where everything is kept; default: {USUAL}")
-    parser.add_argument("--model", metavar="NAME", help="provider/model for sessions of this server")
+    parser = commands.add_parser("serve", help=about, description=about, epilog=EPILOG)
     parser.add_argument(
-        "--window", type=int, metavar="TOKENS", help="what the model holds, if you know better"
+        "--host", metavar="ADDRESS", help="the address to listen on; default: this machine only"
     )
-    told = "any other setting, such as server.grace=10; again for another one"
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help=told)
+    parser.add_argument(
+        "--port", type=int, metavar="PORT", help="the port to listen on; default: 8790; 0 takes a free port"
+    )
+    parser.add_argument(
+        "--folder", metavar="PATH", help=f"the folder for all data; default: {DEFAULT_FOLDER}"
+    )
+    parser.add_argument("--model", metavar="NAME", help="provider/model for sessions of this server")
+    parser.add_argument("--window", type=int, metavar="TOKENS", help="the context window of the model")
+    about_set = "any other setting, such as server.grace=10; can be repeated"
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help=about_set)
 
 
-def serve(given: argparse.Namespace) -> int:
-    """Serve until a signal comes; the answer is the exit code."""
-    missing = [name for name in NEEDED if find_spec(name) is None]
+def serve(args: argparse.Namespace) -> int:
+    """Serve until a stop signal, and return the exit code."""
+    missing = [name for name in REQUIRED_PACKAGES if find_spec(name) is None]
     if missing:
         raise FovealError(
-            f"this needs {', '.join(missing)}, not installed here: {sys.executable} -m pip install 'foveal[server]'"
+            f"`foveal serve` needs {', '.join(missing)}: run {sys.executable} -m pip install 'foveal[server]'"
         )
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        return runner.run(_serve(given))
+        return runner.run(_serve(args))
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -92,51 +98,51 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return uvloop.new_event_loop
 
 
-async def _serve(given: argparse.Namespace) -> int:
+async def _serve(args: argparse.Namespace) -> int:
     from foveal.apps.http import json_logs
-    from foveal.apps.http.banner import greeting, say
-    from foveal.apps.http.listener import bound, url_of
-    from foveal.apps.http.shutdown import ShutdownState, StopSignal, end
+    from foveal.apps.http.banner import banner_lines, print_line
+    from foveal.apps.http.listener import bind, url_of
+    from foveal.apps.http.shutdown import ShutdownState, StopSignal, shut_down
     from foveal.config import load
     from foveal.server import Service
 
-    config = load(flags=_flags(given))
-    _open_many_files()
+    config = load(flags=_flags(args))
+    _raise_open_files_limit()
     async with AsyncExitStack() as stack:
-        listener = bound(config.get("server.host"), config.get("server.port"))
+        listener = bind(config.get("server.host"), config.get("server.port"))
         stack.callback(listener.close)
         service = await stack.enter_async_context(Service.open(config))
-        await _safe(service)
-        json_logs.to_stderr()
-        asyncio.get_running_loop().set_exception_handler(_lost)
-        stop, ending = StopSignal(), ShutdownState()
+        await _check_before_serving(service)
+        json_logs.log_to_stderr()
+        asyncio.get_running_loop().set_exception_handler(_log_uncaught)
+        stop, shutdown = StopSignal(), ShutdownState()
         stop.listen()
-        if not await fetched(service, stop):
+        if not await download_local_model(service, stop):
             return 0
-        warm(config)
-        upstreams, bots = await stack.enter_async_context(_running(service, listener, ending))
+        warm_up(config)
+        upstreams, bots = await stack.enter_async_context(_running_components(service, listener, shutdown))
         url = url_of(listener)
-        told = await greeting(service, url, upstreams=upstreams, chats=await _chats(service, bots))
-        say("\n".join([*told, *(f"  note      {note}" for note in config.notes)]))
-        json_logs.tell("listening", {"url": url, "pid": os.getpid()})
-        await stop.asked.wait()
-        json_logs.tell("stopping")
+        lines = await banner_lines(service, url, upstreams=upstreams, chats=await _bots_text(service, bots))
+        print_line("\n".join([*lines, *(f"  note      {note}" for note in config.notes)]))
+        json_logs.log_event("listening", {"url": url, "pid": os.getpid()})
+        await stop.requested.wait()
+        json_logs.log_event("stopping")
         for bot in bots:
             await bot.stop_listening()
-        await end(service, ending, stop, grace=config.get("server.grace"))
-    json_logs.tell("stopped")
+        await shut_down(service, shutdown, stop, grace=config.get("server.grace"))
+    json_logs.log_event("stopped")
     return 0
 
 
-def _flags(given: argparse.Namespace) -> dict[str, Any]:
+def _flags(args: argparse.Namespace) -> dict[str, Any]:
     flags: dict[str, Any] = {
-        "server.host": given.host,
-        "server.port": given.port,
-        "server.folder": given.folder,
-        "model": given.model,
-        "window": given.window,
+        "server.host": args.host,
+        "server.port": args.port,
+        "server.folder": args.folder,
+        "model": args.model,
+        "window": args.window,
     }
-    for setting in given.set:
+    for setting in args.set:
         name, equals, value = setting.partition("=")
         if not equals:
             raise BadSetting("--set", setting, "KEY=VALUE, such as server.grace=10")
@@ -144,107 +150,111 @@ def _flags(given: argparse.Namespace) -> dict[str, Any]:
     return flags
 
 
-def _open_many_files() -> None:
-    """As many as the system lets us, within reason: each stream takes two, and each tenant some."""
+def _raise_open_files_limit() -> None:
+    """Raise the soft limit of open files to `MAX_OPEN_FILES`, as far as the hard limit allows."""
     with suppress(ImportError, OSError, ValueError):
         import resource
 
-        few, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-        wanted = FILES if most == resource.RLIM_INFINITY else min(FILES, most)
-        if few != resource.RLIM_INFINITY and few < wanted:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        wanted = MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else min(MAX_OPEN_FILES, hard)
+        if soft != resource.RLIM_INFINITY and soft < wanted:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-def _lost(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """What no task has caught: told by its type, since its words may be a message's."""
+def _log_uncaught(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Log an exception that no task caught, by its type: its message may contain text of a conversation."""
     from foveal.apps.http import json_logs
 
-    json_logs.tell("error", level=logging.ERROR, problem=context.get("exception"))
+    json_logs.log_event("error", level=logging.ERROR, problem=context.get("exception"))
 
 
-async def _safe(service: Service) -> None:
-    """Nobody serves the world without a token, nor a model that was named and cannot be asked. This is also the
-    first look into the file."""
-    from foveal.apps.http.banner import named_folder
+async def _check_before_serving(service: Service) -> None:
+    """Raise `FovealError` if other machines could connect without a token, or the configured model cannot be used.
+
+    This is also the first read of the database.
+    """
+    from foveal.apps.http.banner import explicit_folder
     from foveal.apps.http.http_headers import is_loopback
-    from foveal.apps.http.token_command import command
+    from foveal.apps.http.token_command import shell_command
     from foveal.server.auth_tokens import AuthTokens
 
-    host = service.ground.config.get("server.host")
-    if not await AuthTokens(service.ground.database).any() and not is_loopback(host):
-        create = command("token create", named_folder(service))
+    host = service.runtime.config.get("server.host")
+    if not await AuthTokens(service.runtime.database).any_exist() and not is_loopback(host):
+        create = shell_command("token create", explicit_folder(service))
         raise FovealError(
-            f"{host} can be reached from other machines, and there is no token yet: {create} makes one"
+            f"{host} can be reached from other machines, and there is no token yet: {create} creates one"
         )
-    if service.ground.config.get("model"):
-        service.ground.provider("")
+    if service.runtime.config.get("model"):
+        service.runtime.provider("")
 
 
-async def fetched(service: Service, stop: StopSignal) -> bool:
-    """Have the local model on the disk, if there is no other; False when the user would not wait for it."""
-    from foveal.apps.http.banner import FetchProgress, say, to_fetch
-    from foveal.apps.http.shutdown import first_of
+async def download_local_model(service: Service, stop: StopSignal) -> bool:
+    """Download the local model if sessions use it; return False if a stop signal came before the end."""
+    from foveal.apps.http.banner import ModelDownloadPrinter, model_to_download, print_line
+    from foveal.apps.http.shutdown import finishes_before
 
-    service.ground.fetching = FetchProgress()
-    provider = to_fetch(service)
+    service.runtime.report_downloads_to(ModelDownloadPrinter())
+    provider = model_to_download(service)
     if provider is None:
         return True
-    say(f"{provider.name} answers in sessions here, and is not on this machine yet. It is fetched now, once:")
+    print_line(
+        f"Sessions of this server use {provider.name}, which is not on this machine yet. Downloading it once:"
+    )
     try:
-        return await first_of(provider.start(), stop.asked)
+        return await finishes_before(provider.start(), stop.requested)
     except ProviderError as problem:
-        say(f"it could not be fetched, and will be tried again when it is asked: {problem}")
+        print_line(f"the download failed; the next request to the model tries again: {problem}")
         return True
 
 
 @asynccontextmanager
-async def _running(
-    service: Service, listener: socket, ending: ShutdownState
+async def _running_components(
+    service: Service, listener: socket, shutdown: ShutdownState
 ) -> AsyncIterator[tuple[Upstreams, list[RunningBot]]]:
-    """Everything, in the order in which it can begin, and ends the other way round."""
+    """Start all components in the order of their dependencies, and stop them in the reverse order."""
     from foveal.apps.http.app import app
-    from foveal.apps.http.listener import listening
+    from foveal.apps.http.listener import run_server
     from foveal.apps.http.proxy import Upstreams
     from foveal.server.jobs import JobWorker
 
     async with AsyncExitStack() as stack:
-        bots = await _gateways(service, stack)  # before anything is answered that they have to tell
-        work = await stack.enter_async_context(JobWorker.open(service))
+        bots = await _start_bots(service, stack)  # before the worker and HTTP, whose turns they report
+        worker = await stack.enter_async_context(JobWorker.open(service))
         upstreams = Upstreams(service)
         stack.push_async_callback(upstreams.close)
-        made = app(service, upstreams=upstreams, work=work, ending=ending)
+        asgi_app = app(service, upstreams=upstreams, worker=worker, shutdown=shutdown)
         await service.recover()
-        await stack.enter_async_context(listening(made, listener))
+        await stack.enter_async_context(run_server(asgi_app, listener))
         yield upstreams, bots
 
 
-async def _gateways(service: Service, stack: AsyncExitStack) -> list[RunningBot]:
-    """The bots of the chat apps that there are tokens for."""
+async def _start_bots(service: Service, stack: AsyncExitStack) -> list[RunningBot]:
+    """Start the bots of the chat apps whose tokens are in the environment."""
     from foveal.server.pairing import Pairing
 
-    ground = service.ground
-    pairing = Pairing(ground.database)
+    runtime = service.runtime
+    pairing = Pairing(runtime.database)
     bots: list[RunningBot] = []
-    if ground.environment.get("TELEGRAM_BOT_TOKEN", "").strip():
+    if runtime.environment.get("TELEGRAM_BOT_TOKEN", "").strip():
         from foveal.apps.gateways.telegram import telegram
 
-        bot = telegram(service, pairing, ground.config, ground.environment)
+        bot = telegram(service, pairing, runtime.config, runtime.environment)
         bots.append(await stack.enter_async_context(bot))
-    if ground.environment.get("DISCORD_BOT_TOKEN", "").strip():
+    if runtime.environment.get("DISCORD_BOT_TOKEN", "").strip():
         from foveal.apps.gateways.discord import discord
 
-        other = discord(service, pairing, ground.config, ground.environment)
+        other = discord(service, pairing, runtime.config, runtime.environment)
         bots.append(await stack.enter_async_context(other))
     return bots
 
 
-async def _chats(service: Service, bots: Sequence[RunningBot]) -> str:
-    """How the bots stand."""
+async def _bots_text(service: Service, bots: Sequence[RunningBot]) -> str:
+    """Describe the state of each chat app for the startup message."""
     from foveal.apps.gateways.gateway import connection_states
-    from foveal.apps.http.banner import named_folder
-    from foveal.apps.http.token_command import command
+    from foveal.apps.http.banner import explicit_folder
+    from foveal.apps.http.token_command import shell_command
 
     def pair(face: str) -> str:
-        return command(f"pair {face}", named_folder(service))
+        return shell_command(f"pair {face}", explicit_folder(service))
 
     return ", ".join(await connection_states(bots, pair=pair))

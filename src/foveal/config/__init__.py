@@ -1,20 +1,21 @@
-"""What the user has set, from all places that he may set it in, and where each value comes from.
+"""Configuration from TOML files, environment and flags, with the source of each value.
 
-    config = load()                                    # foveal.toml twice, FOVEAL_…, and flags if you have any
+    config = load()                                    # foveal.toml twice, FOVEAL_… variables, flags
     config.get("context.max_history_tokens")           # the value
     config.source("context.max_history_tokens")        # /home/me/.config/foveal/foveal.toml:12
     Session.open(store, id, model=model, **config.session(model))
-    config.agent("reviewer").session(model)            # the same with what [agents.reviewer] says
+    config.agent("reviewer").session(model)            # the same with the values of [agents.reviewer]
 
-Rising order: defaults, the user's file, the project's file, the environment, flags. Nothing changes afterwards. A
-key that there is not, or a value that is not allowed, is a `BadConfig` that names the place and what would be
-allowed. What an untrusted project may not set is passed over, and `notes` says so.
+1. Later sources override earlier ones: defaults, the user's file, the project's file, the environment, flags.
+2. A loaded configuration does not change.
+3. An unknown key, or a value that is not allowed, raises `BadConfig`, which names the place and what is allowed.
+4. Values that an untrusted project may not set are ignored, and `notes` says so.
 """
 
-from foveal.config.config import Config, ConfigEntry, ServerSettings, without_passwords
-from foveal.config.keys import ScheduleSetting, dotted, find
+from foveal.config.config import Config, ConfigEntry, ServerSettings, strip_url_secrets
+from foveal.config.keys import ScheduleSetting, dotted_name, find_key
 from foveal.config.load import load
-from foveal.config.sources import BadConfig, ValueSource, line_of, lines
+from foveal.config.sources import BadConfig, ValueSource, key_lines, line_of
 
 __all__ = [
     "BadConfig",
@@ -23,10 +24,10 @@ __all__ = [
     "ScheduleSetting",
     "ServerSettings",
     "ValueSource",
-    "dotted",
-    "find",
+    "dotted_name",
+    "find_key",
+    "key_lines",
     "line_of",
-    "lines",
     "load",
-    "without_passwords",
+    "strip_url_secrets",
 ]

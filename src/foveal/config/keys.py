@@ -1,8 +1,9 @@
-"""Every key that a configuration may have: what it means, what is allowed, what holds when nobody sets it.
+"""All configuration keys: meaning, allowed values, default, and who may set them.
 
-A key is a path of names; `*` stands for a name that the user chooses (a tool, an agent, a server). Those that an
-untrusted project may not set are not `safe`: they run commands, choose where conversations are sent, let tools run
-unasked, or name files to read.
+1. A key is a path of names; `*` stands for a name that the user chooses (a tool, an agent, a server).
+2. A key that is not `safe` counts in a project's file only if the user trusts the project: it runs commands,
+   chooses where conversations are sent, lets tools run without asking, or names files to read.
+3. Keys of `foveal serve` can be set by the user only, never by a project.
 """
 
 from __future__ import annotations
@@ -13,41 +14,41 @@ from collections.abc import Callable, Iterable, Mapping
 from math import isfinite
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, get_args
 
-from foveal.core.models.budget import LARGEST_WINDOW, MARGIN
+from foveal.core.models.budget import MARGIN, MAX_WINDOW_TOKENS
 from foveal.core.policies import PRESETS
 from foveal.core.policies.presets import Mode
 from foveal.core.reduction.truncation import Strategy
-from foveal.instructions.rules import LARGEST, MARKERS, InstructionRules
+from foveal.instructions.rules import MAX_RULE_BYTES, ROOT_MARKERS, InstructionRules
 
-# ── kinds ─────────────────────────────────────────────────────────────────────────────────────────
-# What a key of the configuration is, and the kinds of values that one may take.
+# ── Kinds of values ──────────────────────────────────────────────────────────────────────────────────────
 
-Path: TypeAlias = tuple[str, ...]
+KeyPath: TypeAlias = tuple[str, ...]
 
 
 class ValueKind(NamedTuple):
-    """What values a key takes."""
+    """What values a key accepts."""
 
     allowed: str
-    fits: Callable[[Any], bool]
-    read: Callable[[str], Any]
-    """The value that a text means; raises ValueError when it means none."""
-    problem: Callable[[Any], str] = lambda _: ""
-    """What is wrong with a value that does not fit, if more can be said than what is allowed."""
+    """Description for error messages."""
+    is_valid: Callable[[Any], bool]
+    parse: Callable[[str], Any]
+    """Returns the value of a variable or flag; raises ValueError if it has none."""
+    explain: Callable[[Any], str] = lambda _: ""
+    """Returns what is wrong with an invalid value, where that says more than `allowed`; else ""."""
 
 
-def whole(least: int, most: int = LARGEST_WINDOW) -> ValueKind:
+def whole_number(lowest: int, highest: int = MAX_WINDOW_TOKENS) -> ValueKind:
     return ValueKind(
-        f"a whole number from {least:,} to {most:,}",
-        lambda value: type(value) is int and least <= value <= most,
+        f"a whole number from {lowest:,} to {highest:,}",
+        lambda value: type(value) is int and lowest <= value <= highest,
         lambda text: int(text.replace(",", "")),
     )
 
 
-def share(most: float = 1.0) -> ValueKind:
+def fraction(highest: float = 1.0) -> ValueKind:
     return ValueKind(
-        f"a number from 0 to {most:g}",
-        lambda value: type(value) in (int, float) and isfinite(value) and 0 <= value <= most,
+        f"a number from 0 to {highest:g}",
+        lambda value: type(value) in (int, float) and isfinite(value) and 0 <= value <= highest,
         float,
     )
 
@@ -57,82 +58,85 @@ def one_of(names: Iterable[str]) -> ValueKind:
     return ValueKind(f"one of {', '.join(names)}", lambda value: value in names, str)
 
 
-def _truth(text: str) -> bool:
+def _parse_bool(text: str) -> bool:
     if text.lower() not in ("true", "1", "yes", "on", "false", "0", "no", "off"):
         raise ValueError(text)
     return text.lower() in ("true", "1", "yes", "on")
 
 
-def _toml(text: str, otherwise: Callable[[], Any]) -> Any:
-    """A list as TOML writes it, or else as people write one in a shell."""
+def _parse_list(text: str, otherwise: Callable[[], Any]) -> Any:
+    """Parse a TOML list; for any other text, call `otherwise`, which parses the short form for a shell."""
     return tomllib.loads(f"x = {text}")["x"] if text.lstrip().startswith("[") else otherwise()
 
 
-TEXT: Final = ValueKind("a text", lambda value: isinstance(value, str), str)
-URL: Final = ValueKind(
-    "an address that begins with http:// or https://",
+STRING: Final = ValueKind("a string", lambda value: isinstance(value, str), str)
+HTTP_URL: Final = ValueKind(
+    "a URL that begins with http:// or https://",
     lambda value: isinstance(value, str) and value.startswith(("http://", "https://")),
     str,
 )
-TRUTH: Final = ValueKind("true or false", lambda value: isinstance(value, bool), _truth)
-TEXTS: Final = ValueKind(
-    "a list of texts",
-    lambda value: isinstance(value, list) and all(isinstance(one, str) for one in value),
-    lambda text: _toml(text, lambda: [one.strip() for one in text.split(",") if one.strip()]),
+BOOLEAN: Final = ValueKind("true or false", lambda value: isinstance(value, bool), _parse_bool)
+STRINGS: Final = ValueKind(
+    "a list of strings",
+    lambda value: isinstance(value, list) and all(isinstance(item, str) for item in value),
+    lambda text: _parse_list(text, lambda: [item.strip() for item in text.split(",") if item.strip()]),
 )
-NUMBERS: Final = ValueKind(
+POSITIVE_NUMBERS: Final = ValueKind(
     "a list of whole numbers above 0",
-    lambda value: isinstance(value, list) and all(type(one) is int and one > 0 for one in value),
-    lambda text: _toml(text, lambda: [int(one) for one in text.replace(",", " ").split()]),
+    lambda value: isinstance(value, list) and all(type(item) is int and item > 0 for item in value),
+    lambda text: _parse_list(text, lambda: [int(item) for item in text.replace(",", " ").split()]),
 )
-FILE_NAMES: Final = TEXTS._replace(
-    allowed="a list of names of files, without a folder",
-    fits=lambda value: TEXTS.fits(value) and all(one and not re.search(r"[/\\]|^\.+$", one) for one in value),
+FILE_NAMES: Final = STRINGS._replace(
+    allowed="a list of file names without folders",
+    is_valid=lambda value: (
+        STRINGS.is_valid(value) and all(item and not re.search(r"[/\\]|^\.+$", item) for item in value)
+    ),
 )
 
 
-def _no_text(text: str) -> Any:
+def _refuse_text(text: str) -> Any:
     raise ValueError(text)
 
 
-TABLE: Final = ValueKind(
-    "a table of texts",
-    lambda value: isinstance(value, dict) and all(isinstance(one, str) for one in value.values()),
-    _no_text,
+STRING_TABLE: Final = ValueKind(
+    "a table of strings",
+    lambda value: isinstance(value, dict) and all(isinstance(item, str) for item in value.values()),
+    _refuse_text,
 )
 
 
 class ConfigKey(NamedTuple):
-    path: Path
+    """A configuration key."""
+
+    path: KeyPath
     kind: ValueKind
-    about: str
+    description: str
     default: Any = None
-    """None is left to the model or to the policy."""
+    """None: the model or the policy decides."""
     safe: bool = True
-    """An untrusted project may set it."""
+    """Whether an untrusted project may set it."""
     project: bool = True
-    """A project may set it at all."""
+    """Whether a project may set it at all."""
     secret: bool = False
-    """Its values are never printed."""
+    """Whether its values are never printed."""
 
     @property
     def variable(self) -> str:
-        """Its name in the environment; "" when it has none."""
+        """Name of its environment variable; "" if it has none."""
         return "" if "*" in self.path else f"FOVEAL_{'_'.join(self.path).upper()}"
 
 
-def key_named(name: str, kind: ValueKind, about: str, **more: Any) -> ConfigKey:
-    return ConfigKey(tuple(name.split(".")), kind, about, **more)
+def config_key(name: str, kind: ValueKind, description: str, **more: Any) -> ConfigKey:
+    return ConfigKey(tuple(name.split(".")), kind, description, **more)
 
 
-# ── server keys ───────────────────────────────────────────────────────────────────────────────────
-# What can be set for `foveal serve`: only by the user, never by a project.
+# ── Keys of the server ───────────────────────────────────────────────────────────────────────────────────
 
-Missed = Literal["once", "skip"]
+MissedRuns = Literal["once", "skip"]
 
 
 class ScheduleSetting(NamedTuple):
-    """A prompt that comes at given times."""
+    """A prompt that the server sends at given times."""
 
     name: str
     session: str
@@ -140,178 +144,215 @@ class ScheduleSetting(NamedTuple):
     prompt: str
     zone: str = "UTC"
     tenant: str = "default"
-    missed: Missed = "once"
-    """What happens with times that passed while no server ran: one run for all of them, or none."""
+    missed: MissedRuns = "once"
+    """What to do about times that passed while no server ran: item run for all of them, or none."""
 
 
-_NEEDED: Final = tuple(
+_REQUIRED_FIELDS: Final = tuple(
     name for name in ScheduleSetting._fields if name not in ScheduleSetting._field_defaults
 )
 
 
-def _problem(value: Any) -> str:
-    """What is wrong with a list of schedules; "" when nothing is."""
-    if not isinstance(value, list) or not all(isinstance(one, Mapping) for one in value):
+def _schedules_problem(value: Any) -> str:
+    """Return what is wrong with a list of schedules, "" if nothing is."""
+    if not isinstance(value, list) or not all(isinstance(item, Mapping) for item in value):
         return "each is a table: [[schedule]]"
-    names = [one.get("name") for one in value]
+    names = [item.get("name") for item in value]
     for number, table in enumerate(value, 1):
-        wrong = _wrong(table)
+        wrong = _schedule_problem(table)
         if not wrong and names.index(table["name"]) != number - 1:
-            wrong = "another one has this name"
+            wrong = "another schedule has this name"
         if wrong:
             return f"schedule {table.get('name') or number}: {wrong}"
     return ""
 
 
-def _wrong(table: Mapping[str, Any]) -> str:
-    if missing := [name for name in _NEEDED if name not in table]:
+def _schedule_problem(table: Mapping[str, Any]) -> str:
+    if missing := [name for name in _REQUIRED_FIELDS if name not in table]:
         return f"{missing[0]} is missing"
-    if strange := [name for name in table if name not in ScheduleSetting._fields]:
-        return f"there is no {strange[0]}; allowed are {', '.join(ScheduleSetting._fields)}"
+    if unknown := [name for name in table if name not in ScheduleSetting._fields]:
+        return f"there is no {unknown[0]}; allowed are {', '.join(ScheduleSetting._fields)}"
     if empty := [name for name, text in table.items() if not isinstance(text, str) or not text.strip()]:
-        return f"{empty[0]} is a text that is not empty"
+        return f"{empty[0]} must be a string that is not empty"
     if table.get("missed", "once") not in ("once", "skip"):
-        return f"missed is once or skip, not {table['missed']}"
+        return f"missed must be once or skip, not {table['missed']}"
     return ""
 
 
-def _empty_value(text: str) -> Any:
-    raise ValueError(text)
-
-
 _SCHEDULES: Final = ValueKind(
-    f"tables with different names, each with {', '.join(_NEEDED)} and perhaps zone, tenant, missed (once, skip)",
-    lambda value: not _problem(value),
-    _empty_value,
-    _problem,
+    f"tables with different names, each with {', '.join(_REQUIRED_FIELDS)} "
+    "and perhaps zone, tenant, missed (once, skip)",
+    lambda value: not _schedules_problem(value),
+    _refuse_text,
+    _schedules_problem,
 )
-_SECONDS: Final = whole(0, 86_400)
+_SECONDS_OF_A_DAY: Final = whole_number(0, 86_400)
 
 
-def _server(name: str, kind: ValueKind, about: str, default: Any) -> ConfigKey:
-    return key_named(name, kind, about, default=default, project=False)
+def _server_key(name: str, kind: ValueKind, description: str, default: Any) -> ConfigKey:
+    return config_key(name, kind, description, default=default, project=False)
 
 
 SERVER_KEYS: Final = (
-    _server("server.host", TEXT, "the address to listen on", "127.0.0.1"),
-    _server("server.port", whole(0, 65_535), "the port; 0 takes a free one", 8790),
-    _server("server.folder", TEXT, "where the server keeps everything", ""),
-    _server(
-        "server.hosts", TEXTS, "names that the server may be called by, beside those of this machine", []
+    _server_key("server.host", STRING, "the address to listen on", "127.0.0.1"),
+    _server_key("server.port", whole_number(0, 65_535), "the port; 0 chooses a free item", 8790),
+    _server_key("server.folder", STRING, "where the server keeps its files", ""),
+    _server_key("server.hosts", STRINGS, "further host names that requests may use", []),
+    _server_key("server.max_body", whole_number(1_024, 1 << 30), "maximum bytes of a request body", 32 << 20),
+    _server_key("server.max_depth", whole_number(4, 500), "maximum nesting depth of JSON", 100),
+    _server_key(
+        "server.max_messages", whole_number(1, 1_000_000), "maximum number of messages in a request", 20_000
     ),
-    _server("server.max_body", whole(1_024, 1 << 30), "bytes that a request may have", 32 << 20),
-    _server("server.max_depth", whole(4, 500), "how deep JSON may be nested", 100),
-    _server("server.max_messages", whole(1, 1_000_000), "messages that a request may have", 20_000),
-    _server("server.rate", whole(0, 1_000_000), "requests a minute and token; 0 is no limit", 600),
-    _server("server.redact", TRUTH, "keep what looks like a key or password out of the log", default=True),
-    _server("server.grace", _SECONDS, "seconds that running turns get when the server stops", 30),
-    _server("server.silence", whole(1, 86_400), "seconds to wait for a byte from upstream", 900),
-    _server("server.openai_url", URL, "upstream for chat completions and Responses", None),
-    _server("server.anthropic_url", URL, "upstream for Anthropic's messages", None),
-    _server("server.models", TEXTS, "models that clients may ask for, * for any part; none set: all", []),
-    _server("telegram.allowed", NUMBERS, "user ids that the bot talks to; none set: nobody", []),
-    _server("telegram.footer", TRUTH, "how full the window is, below each answer", default=True),
-    _server("telegram.base_url", URL, "a Bot API server of your own", None),
-    _server("discord.allowed", NUMBERS, "user ids that the bot talks to; none set: nobody", []),
-    _server("discord.footer", TRUTH, "how full the window is, below each answer", default=True),
-    _server("discord.base_url", URL, "another address of the API", None),
-    _server("schedule", _SCHEDULES, "prompts that come at given times", []),
+    _server_key(
+        "server.rate", whole_number(0, 1_000_000), "requests per minute and token; 0 is no limit", 600
+    ),
+    _server_key(
+        "server.redact", BOOLEAN, "remove likely API keys and passwords before storing", default=True
+    ),
+    _server_key(
+        "server.grace", _SECONDS_OF_A_DAY, "seconds that running turns get when the server stops", 30
+    ),
+    _server_key("server.silence", whole_number(1, 86_400), "seconds to wait for a byte from upstream", 900),
+    _server_key("server.openai_url", HTTP_URL, "upstream for chat completions and Responses", None),
+    _server_key("server.anthropic_url", HTTP_URL, "upstream for Anthropic messages", None),
+    _server_key(
+        "server.models",
+        STRINGS,
+        "models that clients may request, with * as a wildcard; an empty list allows all",
+        [],
+    ),
+    _server_key("telegram.allowed", POSITIVE_NUMBERS, "ids of users who may talk to the bot", []),
+    _server_key("telegram.footer", BOOLEAN, "show how full the window is below each answer", default=True),
+    _server_key("telegram.base_url", HTTP_URL, "URL of your own Bot API server", None),
+    _server_key("discord.allowed", POSITIVE_NUMBERS, "ids of users who may talk to the bot", []),
+    _server_key("discord.footer", BOOLEAN, "show how full the window is below each answer", default=True),
+    _server_key("discord.base_url", HTTP_URL, "another URL of the API", None),
+    _server_key("schedule", _SCHEDULES, "prompts that the server sends at given times", []),
 )
 
 
-# ── keys ──────────────────────────────────────────────────────────────────────────────────────────
+# ── Keys ─────────────────────────────────────────────────────────────────────────────────────────────────
 
-_BARE: Final = re.compile(r"[A-Za-z0-9_-]+")
+_BARE_NAME: Final = re.compile(r"[A-Za-z0-9_-]+")
 
 
-_DEFAULTS: Final = InstructionRules()
-_TOKENS: Final = whole(0)
-_SOME: Final = whole(1)
+_DEFAULT_RULES: Final = InstructionRules()
+_FROM_ZERO: Final = whole_number(0)
+_FROM_ONE: Final = whole_number(1)
 _STRATEGIES: Final = one_of(get_args(Strategy))
 
-_OWN: Final = (
-    key_named("model", TEXT, "provider/model; chosen by what the environment has, if not set", safe=False),
-    key_named("base_url", URL, "where the model is served, if not at its provider's own address", safe=False),
-    key_named("tokenizer", TEXT, "a vocabulary, auto or estimate", default="auto"),
-    key_named("window", _SOME, "tokens that the model holds, if you know better"),
-    key_named("reserve", _TOKENS, "tokens kept free for the answer"),
-    key_named("margin", share(0.9), "share of the window that is never planned for", default=MARGIN),
-    key_named("max_input_tokens", _SOME, "the most that a request may take"),
-    key_named("max_output_tokens", _SOME, "the most that an answer may take"),
-    key_named("context.policy", one_of(PRESETS), "how the window is kept", default="economy"),
-    key_named(
-        "context.max_history_tokens", _TOKENS, "tokens for messages other than instructions; 0 is no cap"
+_AGENT_KEYS: Final = (
+    config_key(
+        "model", STRING, "provider/model; if not set, chosen by the API keys in the environment", safe=False
     ),
-    key_named("context.max_tool_result_tokens", _TOKENS, "the most that is shown of a result; 0 is no limit"),
-    key_named("context.tool_result_truncation", _STRATEGIES, "which part of a long result is shown"),
-    key_named("context.tool_result_keep_first", _TOKENS, "so many of the first results are never masked"),
-    key_named("context.tool_result_keep_last", _TOKENS, "so many of the newest results are never masked"),
-    key_named("context.tools.*.max_tool_result_tokens", _TOKENS, "the same for one tool"),
-    key_named("context.tools.*.tool_result_truncation", _STRATEGIES, "the same for one tool"),
-    key_named("context.tools.*.mask", TRUTH, "false: results of this tool are never masked"),
-    key_named("compaction.mode", one_of(get_args(Mode)), "whether old turns become summaries"),
-    key_named("compaction.threshold", share(), "share of the room above which something is reduced"),
-    key_named("compaction.token_threshold", _SOME, "the same as tokens of the whole request"),
-    key_named("compaction.safety_ratio", share(), "the same as a share of the window"),
-    key_named("compaction.invocation_threshold", _SOME, "a summary after so many turns"),
-    key_named(
-        "compaction.overlap_size", _TOKENS, "so many summarised turns are read again for the next summary"
+    config_key("base_url", HTTP_URL, "URL of the model's API, if it is not the provider's own", safe=False),
+    config_key("tokenizer", STRING, "a vocabulary, auto or estimate", default="auto"),
+    config_key("window", _FROM_ONE, "tokens in the model's context window, if the known value is wrong"),
+    config_key("reserve", _FROM_ZERO, "tokens reserved for the answer"),
+    config_key("margin", fraction(0.9), "share of the window kept free as a safety margin", default=MARGIN),
+    config_key("max_input_tokens", _FROM_ONE, "maximum size of a request"),
+    config_key("max_output_tokens", _FROM_ONE, "maximum size of an answer"),
+    config_key("context.policy", one_of(PRESETS), "the context policy", default="economy"),
+    config_key(
+        "context.max_history_tokens", _FROM_ZERO, "tokens for messages other than instructions; 0 is no cap"
     ),
-    key_named("compaction.prompt_template", TEXT, "a prompt, or file://… with one", safe=False, default=""),
-    key_named("compaction.model", TEXT, "who writes summaries; the model itself, if not set", safe=False),
-    key_named("tools.allow", TEXTS, "tools that run without asking", safe=False, default=[]),
-    key_named("tools.deny", TEXTS, "tools that are not offered", default=[]),
+    config_key("context.max_tool_result_tokens", _FROM_ZERO, "maximum size of a tool result; 0 is no limit"),
+    config_key("context.tool_result_truncation", _STRATEGIES, "which part of a long tool result is shown"),
+    config_key(
+        "context.tool_result_keep_first", _FROM_ZERO, "this many of the first tool results are never masked"
+    ),
+    config_key(
+        "context.tool_result_keep_last", _FROM_ZERO, "this many of the newest tool results are never masked"
+    ),
+    config_key("context.tools.*.max_tool_result_tokens", _FROM_ZERO, "the same for item tool"),
+    config_key("context.tools.*.tool_result_truncation", _STRATEGIES, "the same for item tool"),
+    config_key("context.tools.*.mask", BOOLEAN, "false: results of this tool are never masked"),
+    config_key("compaction.mode", one_of(get_args(Mode)), "whether old turns are summarised"),
+    config_key(
+        "compaction.threshold",
+        fraction(),
+        "share of the room for messages above which the context is reduced",
+    ),
+    config_key("compaction.token_threshold", _FROM_ONE, "the same as tokens of the whole request"),
+    config_key("compaction.safety_ratio", fraction(), "the same as a share of the window"),
+    config_key("compaction.invocation_threshold", _FROM_ONE, "summarise after this many turns"),
+    config_key(
+        "compaction.overlap_size",
+        _FROM_ZERO,
+        "this many summarised turns are read again for the next summary",
+    ),
+    config_key(
+        "compaction.prompt_template",
+        STRING,
+        "the prompt for summaries, or file://… with item",
+        safe=False,
+        default="",
+    ),
+    config_key(
+        "compaction.model",
+        STRING,
+        "the model that writes summaries; if not set, the session's model",
+        safe=False,
+    ),
+    config_key("tools.allow", STRINGS, "tools that run without asking", safe=False, default=[]),
+    config_key("tools.deny", STRINGS, "tools that are not offered", default=[]),
 )
-_ONCE: Final = (
-    key_named(
+_GLOBAL_KEYS: Final = (
+    config_key(
         "instructions.max_bytes",
-        whole(0, LARGEST),
-        "for all AGENTS.md together; 0 reads none",
-        default=_DEFAULTS.max_bytes,
+        whole_number(0, MAX_RULE_BYTES),
+        "limit for all AGENTS.md files together; 0 disables reading",
+        default=_DEFAULT_RULES.max_bytes,
     ),
-    key_named(
+    config_key(
         "instructions.preferences_max_bytes",
-        whole(0, LARGEST),
-        "for preferences.md; 0 reads none",
-        default=_DEFAULTS.preferences_max_bytes,
+        whole_number(0, MAX_RULE_BYTES),
+        "limit for preferences.md; 0 disables reading",
+        default=_DEFAULT_RULES.preferences_max_bytes,
     ),
-    key_named("instructions.fallback_names", FILE_NAMES, "instead of AGENTS.md", safe=False, default=[]),
-    key_named(
+    config_key(
+        "instructions.fallback_names",
+        FILE_NAMES,
+        "file names to try where there is no AGENTS.md",
+        safe=False,
+        default=[],
+    ),
+    config_key(
         "instructions.root_markers",
-        TEXTS,
-        "what the root of a project has; none: the working directory is the root",
+        STRINGS,
+        "files that mark the root of a project; with an empty list, the working directory is the root",
         project=False,
-        default=list(MARKERS),
+        default=list(ROOT_MARKERS),
     ),
-    key_named("instructions.ignore", TEXTS, "folders whose AGENTS.md do not count", default=[]),
-    key_named("mcp.*.command", TEXT, "the program to start", safe=False),
-    key_named("mcp.*.args", TEXTS, "its arguments", safe=False, secret=True),
-    key_named("mcp.*.env", TABLE, "its environment", safe=False, secret=True),
-    key_named("mcp.*.url", URL, "or the address of a server that runs already", safe=False),
+    config_key("instructions.ignore", STRINGS, "folders whose AGENTS.md is ignored", default=[]),
+    config_key("mcp.*.command", STRING, "the program to start", safe=False),
+    config_key("mcp.*.args", STRINGS, "its arguments", safe=False, secret=True),
+    config_key("mcp.*.env", STRING_TABLE, "its environment", safe=False, secret=True),
+    config_key("mcp.*.url", HTTP_URL, "the URL of a server that already runs", safe=False),
 )
 KEYS: Final = (
-    *_OWN,
-    *_ONCE,
+    *_AGENT_KEYS,
+    *_GLOBAL_KEYS,
     *SERVER_KEYS,
-    *(key._replace(path=("agents", "*", *key.path), default=None) for key in _OWN),
+    *(key._replace(path=("agents", "*", *key.path), default=None) for key in _AGENT_KEYS),
 )
 
 
-def find(path: Path) -> ConfigKey | None:
-    """The key that a path of names means."""
-    return next((key for key in KEYS if len(key.path) == len(path) and _begins(key, path)), None)
+def find_key(path: KeyPath) -> ConfigKey | None:
+    """Return the key for a path of names, None if there is none."""
+    return next((key for key in KEYS if len(key.path) == len(path) and _starts_with(key, path)), None)
 
 
-def below(path: Path) -> tuple[str, ...]:
-    """What may stand at a place that is no key: the names of tables and keys, `*` for any name."""
-    found = (key.path[len(path)] for key in KEYS if len(key.path) > len(path) and _begins(key, path))
+def names_below(path: KeyPath) -> tuple[str, ...]:
+    """Return the names of tables and keys below a path; `*` for any name."""
+    found = (key.path[len(path)] for key in KEYS if len(key.path) > len(path) and _starts_with(key, path))
     return tuple(dict.fromkeys(found))
 
 
-def _begins(key: ConfigKey, path: Path) -> bool:
+def _starts_with(key: ConfigKey, path: KeyPath) -> bool:
     return all(known in ("*", name) for known, name in zip(key.path, path, strict=False))
 
 
-def dotted(path: Path) -> str:
-    """A path as TOML writes it."""
-    return ".".join(name if _BARE.fullmatch(name) else f'"{name}"' for name in path)
+def dotted_name(path: KeyPath) -> str:
+    """Return a path in TOML notation."""
+    return ".".join(name if _BARE_NAME.fullmatch(name) else f'"{name}"' for name in path)

@@ -1,4 +1,4 @@
-"""Reading a configuration from all of its places."""
+"""Loading of a configuration from files, environment and flags."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from types import MappingProxyType
 from typing import Any
 
 from foveal.config.config import Config
-from foveal.config.keys import dotted, find
-from foveal.config.policy_settings import FIELDS
+from foveal.config.keys import dotted_name, find_key
+from foveal.config.policy_settings import POLICY_FIELDS
 from foveal.config.sources import (
-    FILE,
+    CONFIG_FILE_NAME,
     BadConfig,
-    Values,
+    ConfigValues,
     ValueSource,
     bad_value,
     read_environment,
@@ -22,10 +22,10 @@ from foveal.config.sources import (
     read_flags,
 )
 from foveal.errors import BadSetting
-from foveal.instructions.rules import MARKERS
+from foveal.instructions.rules import ROOT_MARKERS
 from foveal.project import Trust, config_folder, find_root
 
-_MARKERS = ("instructions", "root_markers")
+_ROOT_MARKERS_PATH = ("instructions", "root_markers")
 
 
 def load(
@@ -36,72 +36,74 @@ def load(
     user_folder: Path | None = None,
     trust: Trust | None = None,
 ) -> Config:
-    """The configuration for a working directory. `flags` are values by dotted names, as `context.policy`. The
-    environment, the user's folder and his trust are those of the process, unless you give others. Raises
-    `BadConfig`."""
+    """Return the configuration for a working directory; raises `BadConfig`.
+
+    `flags` are values by dotted name, such as `context.policy`. The environment, the user's folder and the stored
+    trust answers are those of the process unless you pass others."""
     environ = os.environ if environ is None else environ
     here = Path(os.path.realpath(cwd))
-    mine = (user_folder or config_folder(environ)) / FILE
-    user = read_file(mine, kind="user")
-    variables, strange = read_environment(environ, here)
-    given = read_flags(flags or {}, here)
-    above = {**(user or {}), **variables, **given}
-    markers = above[_MARKERS].value if _MARKERS in above else MARKERS
+    user_file = (user_folder or config_folder(environ)) / CONFIG_FILE_NAME
+    user = read_file(user_file, kind="user")
+    variables, unknown = read_environment(environ, here)
+    flag_values = read_flags(flags or {}, here)
+    above = {**(user or {}), **variables, **flag_values}
+    markers = above[_ROOT_MARKERS_PATH].value if _ROOT_MARKERS_PATH in above else ROOT_MARKERS
     root = find_root(here, markers)
-    trusted = (trust or Trust()).trusted(root)
-    theirs = root / FILE
-    project = None if _same(theirs, mine) else read_file(theirs, kind="project")
-    allowed, notes = _allowed(project or {}, root, trusted=bool(trusted))
-    notes += [f"{name} is set, and means nothing here" for name in strange]
+    trusted = (trust or Trust()).is_trusted(root)
+    project_file = root / CONFIG_FILE_NAME
+    project = None if _is_same_file(project_file, user_file) else read_file(project_file, kind="project")
+    allowed, notes = _filter_untrusted(project or {}, root, trusted=bool(trusted))
+    notes += [f"{name} is set but is not a known setting" for name in unknown]
     config = Config(
-        values=MappingProxyType({**(user or {}), **allowed, **variables, **given}),
-        files=((mine, user is not None), (theirs, project is not None)),
+        values=MappingProxyType({**(user or {}), **allowed, **variables, **flag_values}),
+        files=((user_file, user is not None), (project_file, project is not None)),
         root=root,
         trusted=trusted,
         notes=tuple(notes),
     )
-    _check(config)
+    _check_combinations(config)
     return config
 
 
-def _same(one: Path, other: Path) -> bool:
+def _is_same_file(first: Path, second: Path) -> bool:
     try:
-        return os.path.samefile(one, other)
+        return os.path.samefile(first, second)
     except OSError:
         return False
 
 
-def _allowed(values: Values, root: Path, *, trusted: bool) -> tuple[Values, list[str]]:
-    """What a project may set, and a note for each value that it may not."""
+def _filter_untrusted(values: ConfigValues, root: Path, *, trusted: bool) -> tuple[ConfigValues, list[str]]:
+    """Return the values that the project may set, and a note for each value that it may not."""
     if trusted:
         return values, []
-    risky = {path for path in values if (key := find(path)) is not None and not key.safe}
+    risky = {path for path in values if (key := find_key(path)) is not None and not key.safe}
     notes = [
-        f"{values[path].source}: {dotted(path)} does not count, because {root} is not trusted"
+        f"{values[path].source}: {dotted_name(path)} is ignored, because {root} is not trusted"
         for path in values
         if path in risky
     ]
     return {path: value for path, value in values.items() if path not in risky}, notes
 
 
-def _check(config: Config) -> None:
-    """What no single value shows: values that do not go together."""
-    for name, table in config.named("mcp").items():
+def _check_combinations(config: Config) -> None:
+    """Raise `BadConfig` for values that exclude each other."""
+    for name, table in config.named_tables("mcp").items():
         if ("command" in table) == ("url" in table):
             path, value = next((p, v) for p, v in config.values.items() if p[:2] == ("mcp", name))
-            problem = f"[{dotted(path[:2])}] needs either command or url"
+            problem = f"[{dotted_name(path[:2])}] needs either command or url"
             raise BadConfig(value.source, path, problem)
-    for one in (config, *(config.agent(name) for name in config.agents)):
+    for agent_config in (config, *(config.agent(name) for name in config.agents)):
         try:
-            one.policy()
+            agent_config.policy()
         except BadSetting as problem:
-            raise _located(one, problem) from None
+            raise _add_source(agent_config, problem) from None
 
 
-def _located(config: Config, problem: BadSetting) -> BadConfig:
-    names = {field: name for name, field in FIELDS.items()}
+def _add_source(config: Config, problem: BadSetting) -> BadConfig:
+    """Return the error of a policy setting as an error of the key that set it."""
+    names = {field: name for name, field in POLICY_FIELDS.items()}
     name = names.get(
-        problem.field, problem.field if find(tuple(problem.field.split("."))) else "context.policy"
+        problem.field, problem.field if find_key(tuple(problem.field.split("."))) else "context.policy"
     )
     source: ValueSource = config.source(name)
     return bad_value(source, tuple(name.split(".")), problem.value, problem.allowed)

@@ -1,4 +1,7 @@
-"""Where values come from: files, the environment and flags, each checked where it stands."""
+"""Sources of configuration values: TOML files, environment variables, flags.
+
+Each value is checked when it is read, so that an error names its file and line, its variable or its flag.
+"""
 
 from __future__ import annotations
 
@@ -10,79 +13,77 @@ from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple
 
-from foveal.config.keys import KEYS, ConfigKey, Path, below, dotted, find
+from foveal.config.keys import KEYS, ConfigKey, KeyPath, dotted_name, find_key, names_below
 from foveal.errors import BadSetting
-from foveal.project import UnusableFile, read
+from foveal.project import UnusableFile, read_text_file
 
-# ── lines ─────────────────────────────────────────────────────────────────────────────────────────
-# On which line of a TOML text a key stands, which `tomllib` does not tell.
-#
-# Each statement of a TOML text is a TOML text of its own, so `tomllib` itself says which keys a statement sets; all
-# that is left to find out is where a statement ends. One that goes over several lines ends in a line with a closing
-# bracket or triple quotes.
+# ── Line numbers ─────────────────────────────────────────────────────────────────────────────────────────
+# `tomllib` does not report the lines of keys. Each TOML statement is itself a valid TOML text, so `tomllib` can
+# parse single statements and say which keys they set; only the end of a statement must be found. A statement over
+# several lines ends in a line with a closing bracket or triple quotes.
 
-_CLOSES: Final = ("]", '"""', "'''")
-_TRIES: Final = 200
+_CLOSING_MARKS: Final = ("]", '"""', "'''")
+_MAX_PARSE_ATTEMPTS: Final = 200
 
 
-def lines(text: str) -> dict[tuple[str, ...], int]:
-    """For each table and key of a valid TOML text, the line it begins on, counted from 1."""
+def key_lines(text: str) -> dict[tuple[str, ...], int]:
+    """Return the line of each table and key of a valid TOML text, counted from 1."""
     found: dict[tuple[str, ...], int] = {}
     table: tuple[str, ...] = ()
     rows = text.replace("\r\n", "\n").split("\n")
     at = 0
     while at < len(rows):
-        end, stated = _statement(rows, at)
-        if stated is None:
-            break  # rather no line than a wrong one
+        end, parsed = _statement(rows, at)
+        if parsed is None:
+            break  # no line number is better than a wrong one
         header = rows[at].lstrip().startswith("[")
-        for path in _paths(stated):
+        for path in _paths(parsed):
             found.setdefault(path if header else (*table, *path), at + 1)
         if header:
-            table = max(_paths(stated), key=len)
+            table = max(_paths(parsed), key=len)
         at = end
     return found
 
 
 def _statement(rows: list[str], at: int) -> tuple[int, dict[str, Any] | None]:
-    """The line after a statement, and what it says."""
+    """Return the index of the line after a statement, and its parsed content."""
     tries = 0
     for end in range(at + 1, len(rows) + 1):
-        if end > at + 1 and not any(mark in rows[end - 1] for mark in _CLOSES):
+        if end > at + 1 and not any(mark in rows[end - 1] for mark in _CLOSING_MARKS):
             continue
         try:
             return end, tomllib.loads("\n".join(rows[at:end]) + "\n")
         except tomllib.TOMLDecodeError:
             tries += 1
-            if tries > _TRIES:
+            if tries > _MAX_PARSE_ATTEMPTS:
                 break
     return at, None
 
 
-def _paths(stated: Any, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
+def _paths(parsed: Any, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
     found = [path] if path else []
-    if isinstance(stated, list) and stated and isinstance(stated[0], dict):
-        stated = stated[0]
-    if isinstance(stated, dict):
-        for name, inner in stated.items():
+    if isinstance(parsed, list) and parsed and isinstance(parsed[0], dict):
+        parsed = parsed[0]
+    if isinstance(parsed, dict):
+        for name, inner in parsed.items():
             found += _paths(inner, (*path, name))
     return found
 
 
 def line_of(found: dict[tuple[str, ...], int], path: tuple[str, ...]) -> int:
-    """The line of a key, or of the nearest table around it; 0 when that is not known."""
+    """Return the line of a key, or of the nearest table around it; 0 if unknown."""
     while path and path not in found:
         path = path[:-1]
     return found.get(path, 0)
 
 
-# ── sources ───────────────────────────────────────────────────────────────────────────────────────
+# ── Values ───────────────────────────────────────────────────────────────────────────────────────────────
 
-FILE: Final = "foveal.toml"
-OTHERS: Final = ("FOVEAL_STORE", "FOVEAL_GGUF", "FOVEAL_PROVIDER", "FOVEAL_SOAK")
-"""Variables that are read elsewhere."""
-LARGEST: Final = 256 * 1024
-_SECRET: Final = re.compile(r"key|token|secret|password", re.IGNORECASE)
+CONFIG_FILE_NAME: Final = "foveal.toml"
+OTHER_VARIABLES: Final = ("FOVEAL_STORE", "FOVEAL_GGUF", "FOVEAL_PROVIDER", "FOVEAL_SOAK")
+"""Variables that other parts of Foveal read."""
+MAX_CONFIG_BYTES: Final = 256 * 1024
+_SECRET_NAME: Final = re.compile(r"key|token|secret|password", re.IGNORECASE)
 
 
 class ValueSource(NamedTuple):
@@ -99,145 +100,156 @@ class ValueSource(NamedTuple):
 
 
 class ConfigValue(NamedTuple):
+    """A value and its source."""
+
     value: Any
     source: ValueSource
 
 
-Values = dict[Path, ConfigValue]
+ConfigValues = dict[KeyPath, ConfigValue]
 
 
 class BadConfig(BadSetting):
-    """A key that there is not, or a value that is not allowed: says where, and what would be."""
+    """An unknown key, or a value that is not allowed; names the place and what is allowed."""
 
-    def __init__(self, source: ValueSource, path: Path, problem: str, *, value: object = None) -> None:
-        super().__init__(dotted(path), value, problem)
+    def __init__(self, source: ValueSource, path: KeyPath, problem: str, *, value: object = None) -> None:
+        super().__init__(dotted_name(path), value, problem)
         self.args = (f"{source}: {problem}",)
         self.source = source
         self.problem = problem
 
 
 def bad_value(
-    source: ValueSource, path: Path, value: object, allowed: str, *, secret: bool = False
+    source: ValueSource, path: KeyPath, value: object, allowed: str, *, secret: bool = False
 ) -> BadConfig:
+    """Return the error for a value; only the type of a secret value is shown."""
     shown = type(value).__name__ if secret else repr(value)
-    problem = f"{dotted(path)} = {shown} is not allowed: {allowed}"
+    problem = f"{dotted_name(path)} = {shown} is not allowed: {allowed}"
     return BadConfig(source, path, problem, value=None if secret else value)
 
 
-# ── files ────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Files ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def read_file(path: pathlib.Path, *, kind: Literal["user", "project"]) -> Values | None:
-    """The values of a file, None when there is no such file."""
-    place = ValueSource(kind, str(path))
+def read_file(path: pathlib.Path, *, kind: Literal["user", "project"]) -> ConfigValues | None:
+    """Return the values of a file, None if there is no such file."""
+    source = ValueSource(kind, str(path))
     try:
-        found = read(path, most=LARGEST, within=path.parent if kind == "project" else None)
+        found = read_text_file(
+            path, max_bytes=MAX_CONFIG_BYTES, within=path.parent if kind == "project" else None
+        )
     except UnusableFile as problem:
-        raise BadConfig(place, (), f"this file is not usable: {problem}") from None
+        raise BadConfig(source, (), f"this file cannot be used: {problem}") from None
     if found is None:
         return None
     if found.unread or found.damaged:
-        raise BadConfig(place, (), f"a configuration is UTF-8 of at most {LARGEST:,} bytes")
+        raise BadConfig(source, (), f"a configuration file is UTF-8 of at most {MAX_CONFIG_BYTES:,} bytes")
     text = found.text.removeprefix("\ufeff")
     try:
         table = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as problem:
         at = re.search(r"line (\d+)", str(problem))
         line = int(at[1]) if at else text.rstrip().count("\n") + 1  # "at end of document"
-        raise BadConfig(place._replace(line=line), (), f"no TOML: {problem}") from None
-    where = lines(text)
-    return dict(_flat(table, (), lambda key: place._replace(line=line_of(where, key)), path.parent))
+        raise BadConfig(source._replace(line=line), (), f"invalid TOML: {problem}") from None
+    where = key_lines(text)
+    return dict(_flatten(table, (), lambda key: source._replace(line=line_of(where, key)), path.parent))
 
 
-def _flat(
-    table: Mapping[str, Any], path: Path, place: Callable[[Path], ValueSource], folder: pathlib.Path
-) -> Iterator[tuple[Path, ConfigValue]]:
+def _flatten(
+    table: Mapping[str, Any], path: KeyPath, source_of: Callable[[KeyPath], ValueSource], folder: pathlib.Path
+) -> Iterator[tuple[KeyPath, ConfigValue]]:
     for name, value in table.items():
         here = (*path, name)
-        key, inner, source = find(here), below(here), place(here)
+        key, inner, source = find_key(here), names_below(here), source_of(here)
         if key is not None:
-            yield here, ConfigValue(_checked(key, here, value, source, folder), source)
+            yield here, ConfigValue(_check_value(key, here, value, source, folder), source)
         elif not inner:
-            raise _unknown(source, here)
+            raise _unknown_key(source, here)
         elif not isinstance(value, dict):
-            raise bad_value(source, here, value, f"a table with {_named(inner)}", secret=True)
+            raise bad_value(source, here, value, f"a table with {_list_names(inner)}", secret=True)
         else:
-            yield from _flat(value, here, place, folder)
+            yield from _flatten(value, here, source_of, folder)
 
 
-def _checked(key: ConfigKey, path: Path, value: Any, source: ValueSource, folder: pathlib.Path) -> Any:
-    if not key.kind.fits(value):
-        if problem := key.kind.problem(value):
+def _check_value(key: ConfigKey, path: KeyPath, value: Any, source: ValueSource, folder: pathlib.Path) -> Any:
+    if not key.kind.is_valid(value):
+        if problem := key.kind.explain(value):
             raise BadConfig(source, path, problem, value=None if key.secret else value)
         raise bad_value(source, path, value, key.kind.allowed, secret=key.secret)
     if source.kind == "project" and not key.project:
-        problem = (
-            f"{dotted(path)} cannot be set by a project, only in your own file, the environment or a flag"
-        )
-        raise BadConfig(source, path, problem)
+        allowed = "only in your own file, the environment or a flag"
+        raise BadConfig(source, path, f"{dotted_name(path)} cannot be set by a project, {allowed}")
     if path[-1] == "prompt_template" and value.startswith("file://"):
         name = os.path.expanduser(value.removeprefix("file://"))
-        return f"file://{folder / name}"  # relative to the file that says so
+        return f"file://{folder / name}"  # relative to the folder of the configuration file
     if isinstance(value, dict):
         return MappingProxyType(value)
     return tuple(value) if isinstance(value, list) else value
 
 
-def _unknown(source: ValueSource, path: Path) -> BadConfig:
-    hint = "; keys of providers belong in the environment" if _SECRET.search(path[-1]) else ""
+def _unknown_key(source: ValueSource, path: KeyPath) -> BadConfig:
+    hint = "; keys of providers belong in the environment" if _SECRET_NAME.search(path[-1]) else ""
     known = path[:-1]
-    while known and not below(known):
+    while known and not names_below(known):
         known = known[:-1]
-    around = f"in [{dotted(known)}] " if known else ""
-    allowed = _named(below(known))
-    return BadConfig(source, path, f"there is no key {dotted(path)}; allowed {around}are {allowed}{hint}")
+    around = f"in [{dotted_name(known)}] " if known else ""
+    allowed = _list_names(names_below(known))
+    return BadConfig(
+        source, path, f"there is no key {dotted_name(path)}; allowed {around}are {allowed}{hint}"
+    )
 
 
-def _named(names: tuple[str, ...]) -> str:
+def _list_names(names: tuple[str, ...]) -> str:
     return ", ".join("a name of your own" if name == "*" else name for name in names)
 
 
-# ── texts ────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Environment and flags ───────────────────────────────────────────────────────────────────────────────
 
 
-def read_environment(environ: Mapping[str, str], folder: pathlib.Path) -> tuple[Values, list[str]]:
-    """The values of `FOVEAL_…` variables, and those that mean nothing here; an empty one is not set."""
+def read_environment(environ: Mapping[str, str], folder: pathlib.Path) -> tuple[ConfigValues, list[str]]:
+    """Return the values of `FOVEAL_…` variables, and the names of unknown ones; an empty variable is not set."""
     keys = {key.variable: key for key in KEYS if key.variable}
     values = {
-        keys[name].path: _read(keys[name], keys[name].path, text, ValueSource("environment", name), folder)
+        keys[name].path: _parse_text(
+            keys[name], keys[name].path, text, ValueSource("environment", name), folder
+        )
         for name, text in sorted(environ.items())
         if name in keys and text
     }
-    strange = sorted(n for n in environ if n.startswith("FOVEAL_") and n not in keys and n not in OTHERS)
-    return values, strange
+    unknown = sorted(
+        n for n in environ if n.startswith("FOVEAL_") and n not in keys and n not in OTHER_VARIABLES
+    )
+    return values, unknown
 
 
-def read_flags(flags: Mapping[str, Any], folder: pathlib.Path) -> Values:
-    """The values of flags, by dotted names. A text is read as a variable would be; None is not set."""
-    values: Values = {}
+def read_flags(flags: Mapping[str, Any], folder: pathlib.Path) -> ConfigValues:
+    """Return the values of flags by dotted name. A string is parsed like a variable; None is not set."""
+    values: ConfigValues = {}
     for name, given in flags.items():
-        path = tuple(_split(name))
+        path = tuple(_split_name(name))
         source = ValueSource("flag", f"flag {name}")
-        key = find(path)
+        key = find_key(path)
         if given is None:
             continue
         if key is None:
-            raise _unknown(source, path)
+            raise _unknown_key(source, path)
         if isinstance(given, str):
-            values[path] = _read(key, path, given, source, folder)
+            values[path] = _parse_text(key, path, given, source, folder)
         else:
-            values[path] = ConfigValue(_checked(key, path, given, source, folder), source)
+            values[path] = ConfigValue(_check_value(key, path, given, source, folder), source)
     return values
 
 
-def _split(name: str) -> list[str]:
-    """`context.tools."my.tool".mask` as its names."""
+def _split_name(name: str) -> list[str]:
+    """Split a name such as `context.tools."my.tool".mask` into its parts."""
     return [quoted or bare for quoted, bare in re.findall(r'"([^"]*)"|([^.]+)', name)]
 
 
-def _read(key: ConfigKey, path: Path, text: str, source: ValueSource, folder: pathlib.Path) -> ConfigValue:
+def _parse_text(
+    key: ConfigKey, path: KeyPath, text: str, source: ValueSource, folder: pathlib.Path
+) -> ConfigValue:
     try:
-        value = key.kind.read(text)
+        value = key.kind.parse(text)
     except ValueError:
         raise bad_value(source, path, text, key.kind.allowed, secret=key.secret) from None
-    return ConfigValue(_checked(key, path, value, source, folder), source)
+    return ConfigValue(_check_value(key, path, value, source, folder), source)

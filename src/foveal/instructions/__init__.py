@@ -1,25 +1,25 @@
-"""Instruction files (AGENTS.md, preferences) and the rules for them."""
+"""Instruction files (AGENTS.md, preferences.md): finding, reading, showing them."""
 
 from foveal.instructions.instruction_files import InstructionFiles
 from foveal.instructions.rules import (
-    MARKERS,
-    WITHDRAWN,
+    ROOT_MARKERS,
+    WITHDRAWN_PREFIX,
     InstructionFile,
     InstructionRules,
-    fit,
-    folders,
+    fit_files,
+    folders_between,
     instruction_set,
     paths_in,
 )
 
 __all__ = [
-    "MARKERS",
-    "WITHDRAWN",
+    "ROOT_MARKERS",
+    "WITHDRAWN_PREFIX",
     "InstructionFile",
     "InstructionFiles",
     "InstructionRules",
-    "fit",
-    "folders",
+    "fit_files",
+    "folders_between",
     "instruction_set",
     "paths_in",
 ]

@@ -1,17 +1,18 @@
-"""Instructions on disk: found, read with care, and told to a session.
+"""Instruction files on disk: finding, reading, and keeping a session up to date.
 
     files = InstructionFiles(cwd, rules=config.rules)
-    if files.asks:                                        # a project that nobody has judged yet
-        files.trust.trust(files.root, yes=ask(files.root))
+    if files.needs_trust_answer:                          # the user was not asked about this project yet
+        files.trust.set_trusted(files.root, trusted=ask(files.root))
     await session.append(*await files.refresh(session))   # before each user message
     await session.append(*await files.touched(session, paths_in(call.arguments)))   # after a step's results
 
-`refresh` returns the facts after which the model sees every file exactly once and in its newest version; none when
-nothing has changed. `touched` returns what applies to files that were not touched before. What was left out, cut or
-looks odd is in `notes`, and goes into the log as `Noted`, once; no model sees that.
-
-Only files of trusted projects are read, and only those between the project's root and the working directory or the
-files that were touched. Nothing above the root is read, and `@imports` in a file are text like any other.
+1. `refresh` returns the facts after which the model sees every file exactly once and in its newest version; none if
+   nothing has changed.
+2. `touched` returns the instructions for files that no call had touched before.
+3. `notes` says what was left out, cut or looks unusual. Each note goes into the log once, as `Noted`, which no
+   model sees.
+4. Only files of trusted projects are read, and only those between the project's root and the working directory or
+   the touched files. Nothing above the root is read, and `@imports` in a file are not followed.
 """
 
 from __future__ import annotations
@@ -25,36 +26,36 @@ from typing import Final, Protocol
 from foveal.core.log.events import AnyFact, Event, Instructed, Noted
 from foveal.core.wire.safe_print import one_line, visible
 from foveal.instructions.rules import (
-    PREFERENCES,
+    PREFERENCES_NAME,
     InstructionFile,
     InstructionKind,
     InstructionRules,
     InstructionSet,
     ShownFile,
-    changes,
-    concerns,
-    fit,
-    folders,
+    affects_instructions,
+    changed_facts,
+    fit_files,
+    folders_between,
     instruction_set,
-    slot,
+    slot_of,
 )
-from foveal.project import FileText, Trust, UnusableFile, config_folder, find_root, read
+from foveal.project import FileText, Trust, UnusableFile, config_folder, find_root, read_text_file
 
-TOPIC: Final = "instructions"
-"""Of the notes in the log."""
-OWN: Final = ".foveal"
-"""The folder of a project with what is Foveal's."""
-_LEAST_READ: Final = 1 << 20
+INSTRUCTION_NOTE_TOPIC: Final = "instructions"
+"""Topic of the notes in the log."""
+PROJECT_FOLDER_NAME: Final = ".foveal"
+"""The folder of a project that holds its preferences.md."""
+_MIN_READ_BYTES: Final = 1 << 20
 
 
 class InstructionLog(Protocol):
-    """A session, as far as its log is read here."""
+    """What is needed of a session: reading its log."""
 
     async def events(self, *, first: int = 0, last: int | None = None) -> list[Event]: ...
 
 
 class InstructionFiles:
-    """The instructions of one working directory, for one session."""
+    """The instruction files of one working directory, for one session."""
 
     def __init__(
         self,
@@ -72,155 +73,163 @@ class InstructionFiles:
         self.shown: tuple[ShownFile, ...] = ()
         """What the model sees of each file, in order."""
         self.notes: tuple[str, ...] = ()
-        """What people should know about the files: left out, cut, odd."""
+        """What the user should know about the files: left out, cut, unusual."""
         self._log: list[Event] = []
         self._noted: set[str] = set()
         self._next = 0
-        self._beside: dict[str, None] = {}
-        """Folders beside the way down to the working directory whose files were touched."""
-        self._looked: set[str] = set()
-        """Folders that were looked into since the last refresh."""
+        self._other_folders: dict[str, None] = {}
+        """Touched folders that are not between the root and the working directory."""
+        self._checked: set[str] = set()
+        """Folders that were checked since the last refresh."""
 
     @property
-    def asks(self) -> bool:
-        """Nobody has said yet whether this project is trusted, and it has something to say."""
-        if self.trust.trusted(self.root) is not None:
+    def needs_trust_answer(self) -> bool:
+        """Whether the project has instruction files and the user was not asked yet whether to trust it."""
+        if self.trust.is_trusted(self.root) is not None:
             return False
-        names = [folder / name for folder in map(Path, self._way()) for name in self.rules.names]
-        return any(map(os.path.lexists, [*names, self.root / OWN / PREFERENCES]))
+        names = [folder / name for folder in map(Path, self._main_folders()) for name in self.rules.names]
+        return any(map(os.path.lexists, [*names, self.root / PROJECT_FOLDER_NAME / PREFERENCES_NAME]))
 
-    # ── for an agent ─────────────────────────────────────────────────────────────────────────────────
+    # ── Async, for an agent ──────────────────────────────────────────────────────────────────────────────
 
     async def refresh(self, session: InstructionLog) -> tuple[AnyFact, ...]:
-        """What has changed since the last turn."""
+        """Return the facts for what has changed since the last turn."""
         events = await session.events(first=self._next)
-        return await asyncio.to_thread(self.look, events)
+        return await asyncio.to_thread(self.refresh_blocking, events)
 
     async def touched(self, session: InstructionLog, paths: Sequence[str]) -> tuple[AnyFact, ...]:
-        """What applies to files and folders that were touched for the first time."""
-        if not await asyncio.to_thread(self._fresh, paths):
+        """Return the instructions for files and folders that were touched for the first time."""
+        if not await asyncio.to_thread(self._unchecked, paths):
             return ()
         events = await session.events(first=self._next)
-        return await asyncio.to_thread(self.for_paths, paths, events)
+        return await asyncio.to_thread(self.touched_blocking, paths, events)
 
-    # ── without an event loop ────────────────────────────────────────────────────────────────────────
+    # ── Blocking ─────────────────────────────────────────────────────────────────────────────────────────
 
-    def look(self, events: Iterable[Event]) -> tuple[AnyFact, ...]:
-        """What to append, given the session's events; those that were given before may be left out."""
-        held = self._take(events)
-        self._looked.clear()
-        elsewhere = {*self._way(), self.user_folder.as_posix()}
-        self._beside = dict.fromkeys(
-            place
-            for place, one in held.files.items()
-            if place not in elsewhere and place != one.source and folders(self.root.as_posix(), place)
+    def refresh_blocking(self, events: Iterable[Event]) -> tuple[AnyFact, ...]:
+        """Do the work of `refresh` with the session's events; earlier events need not be passed again."""
+        current = self._update(events)
+        self._checked.clear()
+        elsewhere = {*self._main_folders(), self.user_folder.as_posix()}
+        self._other_folders = dict.fromkeys(
+            folder
+            for folder, file in current.files.items()
+            if folder not in elsewhere
+            and folder != file.source
+            and folders_between(self.root.as_posix(), folder)
         )
-        return (*self._found(held), *self._new_notes())
+        return (*self._read_changes(current), *self._new_notes())
 
-    def for_paths(self, paths: Sequence[str], events: Iterable[Event] = ()) -> tuple[AnyFact, ...]:
-        """The instructions of folders that were not looked into before; changes elsewhere wait for `look`."""
-        held = self._take(events)
-        new = self._fresh(paths)
-        self._looked.update(new)
-        if not new or not self.trust.trusted(self.root):
+    def touched_blocking(self, paths: Sequence[str], events: Iterable[Event] = ()) -> tuple[AnyFact, ...]:
+        """Do the work of `touched`: read folders that were not checked before; other changes wait for `refresh`."""
+        current = self._update(events)
+        new = self._unchecked(paths)
+        self._checked.update(new)
+        if not new or not self.trust.is_trusted(self.root):
             return ()
-        self._beside |= dict.fromkeys(new)
-        facts = self._found(held)
-        known = {slot(one.path) for one in self.shown} | held.files.keys()
-        self._beside = dict.fromkeys(place for place in self._beside if place in known)
-        added = (fact for fact in facts if fact.replaces is None and slot(fact.source) in new)
+        self._other_folders |= dict.fromkeys(new)
+        facts = self._read_changes(current)
+        known = {slot_of(file.path) for file in self.shown} | current.files.keys()
+        self._other_folders = dict.fromkeys(folder for folder in self._other_folders if folder in known)
+        added = (fact for fact in facts if fact.replaces is None and slot_of(fact.source) in new)
         return (*added, *self._new_notes())
 
-    def _take(self, events: Iterable[Event]) -> InstructionSet:
-        """What the session shows now."""
+    def _update(self, events: Iterable[Event]) -> InstructionSet:
+        """Take in new events and return what the session shows now."""
         for event in events:
             if event.seq >= self._next:
                 self._next = event.seq + 1
-                if concerns(event):
+                if affects_instructions(event):
                     self._log.append(event)
-                elif isinstance(event.fact, Noted) and event.fact.topic == TOPIC:
+                elif isinstance(event.fact, Noted) and event.fact.topic == INSTRUCTION_NOTE_TOPIC:
                     self._noted.add(event.fact.text)
         return instruction_set(self._log)
 
     def _new_notes(self) -> tuple[Noted, ...]:
-        return tuple(Noted(text=note, topic=TOPIC) for note in self.notes if note not in self._noted)
+        return tuple(
+            Noted(text=note, topic=INSTRUCTION_NOTE_TOPIC) for note in self.notes if note not in self._noted
+        )
 
-    # ── which folders ────────────────────────────────────────────────────────────────────────────────
+    # ── Folders ──────────────────────────────────────────────────────────────────────────────────────────
 
-    def _way(self) -> tuple[str, ...]:
-        """The folders from the root down to the working directory."""
-        return folders(self.root.as_posix(), self.cwd.as_posix())
+    def _main_folders(self) -> tuple[str, ...]:
+        """Return the folders from the root down to the working directory."""
+        return folders_between(self.root.as_posix(), self.cwd.as_posix())
 
-    def _fresh(self, paths: Sequence[str]) -> list[str]:
-        """Folders of the project on the way to these paths that nobody has looked into."""
-        seen = {*self._way(), *self._beside, *self._looked}
-        found = (folder for path in paths for folder in self._through(path) if folder not in seen)
+    def _unchecked(self, paths: Sequence[str]) -> list[str]:
+        """Return folders of the project on the way to these paths that were not checked yet."""
+        seen = {*self._main_folders(), *self._other_folders, *self._checked}
+        found = (folder for path in paths for folder in self._folders_to(path) if folder not in seen)
         return list(dict.fromkeys(found))
 
-    def _through(self, path: str) -> tuple[str, ...]:
+    def _folders_to(self, path: str) -> tuple[str, ...]:
         try:
             folder = Path(os.path.realpath(self.cwd / os.path.expanduser(path)))
         except (OSError, ValueError):
             return ()
         while not os.path.isdir(folder) and folder != folder.parent:
             folder = folder.parent
-        return folders(self.root.as_posix(), folder.as_posix())
+        return folders_between(self.root.as_posix(), folder.as_posix())
 
-    # ── what they say ────────────────────────────────────────────────────────────────────────────────
+    # ── Content ──────────────────────────────────────────────────────────────────────────────────────────
 
-    def _found(self, held: InstructionSet) -> tuple[Instructed, ...]:
-        """Read everything again, and compare it with what is shown."""
-        reading = _DiskReader(self.rules, self.root)
-        shown = [*self._instructions(reading), *self._preferences(reading)]
-        if self.asks:
-            reading.note(self.root, "is not trusted yet: its instructions are not read")
-        self.shown, self.notes = tuple(shown), tuple(reading.notes)
-        return changes(
-            held, self.shown, {place: self._why_gone(one.source) for place, one in held.files.items()}
+    def _read_changes(self, current: InstructionSet) -> tuple[Instructed, ...]:
+        """Read all files again and return the facts for what differs from what is shown."""
+        reader = _DiskReader(self.rules, self.root)
+        shown = [*self._instructions(reader), *self._preferences(reader)]
+        if self.needs_trust_answer:
+            reader.note(self.root, "is not trusted yet: its instructions are not read")
+        self.shown, self.notes = tuple(shown), tuple(reader.notes)
+        return changed_facts(
+            current, self.shown, {key: self._why_gone(file.source) for key, file in current.files.items()}
         )
 
-    def _instructions(self, reading: _DiskReader) -> list[ShownFile]:
+    def _instructions(self, reader: _DiskReader) -> list[ShownFile]:
         room = self.rules.max_bytes
         if not room:
             return []
-        names, trusted = self.rules.names, self.trust.trusted(self.root)
-        way = reading.first(self.user_folder, names, kind="user")
-        for folder in self._way() if trusted else ():
-            way += reading.first(Path(folder), names)
-        shown = reading.fitted(way, room)
-        for folder in self._beside if trusted else ():  # what is left is theirs: nothing before them moves
-            left = room - sum(len(one.content.encode("utf-8", "surrogatepass")) for one in shown)
-            shown += reading.fitted(reading.first(Path(folder), names), left)
+        names, trusted = self.rules.names, self.trust.is_trusted(self.root)
+        files = reader.first(self.user_folder, names, kind="user")
+        for folder in self._main_folders() if trusted else ():
+            files += reader.first(Path(folder), names)
+        shown = reader.fit(files, room)
+        # Other folders share the remaining room, so that nothing before them moves.
+        for folder in self._other_folders if trusted else ():
+            left = room - sum(len(file.content.encode("utf-8", "surrogatepass")) for file in shown)
+            shown += reader.fit(reader.first(Path(folder), names), left)
         return shown
 
-    def _preferences(self, reading: _DiskReader) -> list[ShownFile]:
+    def _preferences(self, reader: _DiskReader) -> list[ShownFile]:
         if not self.rules.preferences_max_bytes:
             return []
-        files = reading.first(self.user_folder, (PREFERENCES,), kind="preferences")
-        if self.trust.trusted(self.root):
-            files += reading.first(self.root / OWN, (PREFERENCES,), kind="preferences", within=self.root)
-        return reading.fitted(files, self.rules.preferences_max_bytes)
+        files = reader.first(self.user_folder, (PREFERENCES_NAME,), kind="preferences")
+        if self.trust.is_trusted(self.root):
+            files += reader.first(
+                self.root / PROJECT_FOLDER_NAME, (PREFERENCES_NAME,), kind="preferences", within=self.root
+            )
+        return reader.fit(files, self.rules.preferences_max_bytes)
 
     def _why_gone(self, source: str) -> str:
         if not os.path.lexists(source):
             return "was deleted"
-        inside = folders(self.root.as_posix(), os.path.dirname(source))
-        if inside and not self.trust.trusted(self.root):
+        inside = folders_between(self.root.as_posix(), os.path.dirname(source))
+        if inside and not self.trust.is_trusted(self.root):
             return "is not read, because its project is not trusted"
         return "is not used any more"
 
 
 class _DiskReader:
-    """One look at the disk: each file is read once, and what is odd about it is noted."""
+    """Reads each file once and collects notes about unusual ones."""
 
     def __init__(self, rules: InstructionRules, root: Path) -> None:
         self.notes: list[str] = []
         self._rules = rules
         self._root = root
-        self._most = max(_LEAST_READ, rules.max_bytes, rules.preferences_max_bytes)
+        self._max_bytes = max(_MIN_READ_BYTES, rules.max_bytes, rules.preferences_max_bytes)
         self._seen: dict[tuple[int, int], str] = {}
 
     def note(self, path: Path | str, what: str) -> None:
+        """Add a note about a file or folder."""
         self.notes.append(f"{one_line(str(path), width=1_000)} {what}")
 
     def first(
@@ -231,7 +240,7 @@ class _DiskReader:
         kind: InstructionKind = "project",
         within: Path | None = None,
     ) -> list[InstructionFile]:
-        """The first file of a folder that can be used, if there is one."""
+        """Return the first usable file of a folder, as a list of at most one."""
         if kind == "project":
             within = self._root
             if self._rules.ignores(folder.relative_to(self._root).as_posix()):
@@ -239,13 +248,13 @@ class _DiskReader:
         for name in names:
             path = folder / name
             try:
-                found = read(path, most=self._most, within=within)
+                found = read_text_file(path, max_bytes=self._max_bytes, within=within)
             except UnusableFile as problem:
                 self.note(path, f"is left out: {problem}")
                 continue
             if found is None:
                 continue
-            if found.identity in self._seen:  # it stands already, and nothing else counts beside it
+            if found.identity in self._seen:  # already shown; no other file of this folder counts
                 self.note(path, f"is left out: it is the same file as {self._seen[found.identity]}")
                 return []
             if self._usable(path, found):
@@ -259,24 +268,24 @@ class _DiskReader:
         self._seen[found.identity] = one_line(str(path), width=1_000)
         if found.damaged:
             self.note(path, "is not UTF-8 throughout: what could not be read is shown as U+FFFD")
-        if hidden := _hidden(found.text):
+        if hidden := _hidden_characters(found.text):
             self.note(path, f"has characters that cannot be seen ({hidden}); they are kept as they are")
         return True
 
-    def fitted(self, files: Sequence[InstructionFile], room: int) -> list[ShownFile]:
-        """What is shown of files in so many bytes."""
-        fitted = fit(files, room)
-        for file, one in zip(files, fitted, strict=True):
-            if one is None:
+    def fit(self, files: Sequence[InstructionFile], room: int) -> list[ShownFile]:
+        """Return what is shown of the files within `room` bytes; note files that are cut or left out."""
+        shown = fit_files(files, room)
+        for file, part in zip(files, shown, strict=True):
+            if part is None:
                 self.note(file.path, "is left out: there is no room for it")
-            elif not one.whole:
+            elif not part.whole:
                 more = " or more" if file.unread else ""
-                self.note(file.path, f"is cut: {one.lines:,} of {one.total:,}{more} lines are shown")
-        return [one for one in fitted if one is not None]
+                self.note(file.path, f"is cut: {part.lines:,} of {part.total:,}{more} lines are shown")
+        return [file for file in shown if file is not None]
 
 
-def _hidden(text: str) -> str:
-    """The characters of a text that do not show, by number."""
+def _hidden_characters(text: str) -> str:
+    """Return the code points of invisible characters in a text."""
     marks = set(text.removeprefix("\ufeff").replace("\r\n", "\n"))
     found = sorted(ord(mark) for mark in marks if visible(mark) != mark)
     named = ", ".join(f"U+{code:04X}" for code in found[:5])

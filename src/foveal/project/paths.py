@@ -1,4 +1,4 @@
-"""Where the user's own files are, and where a project begins."""
+"""Paths of the user's own files, and the root of a project."""
 
 from __future__ import annotations
 
@@ -8,27 +8,28 @@ from pathlib import Path
 
 
 def config_folder(environ: Mapping[str, str] | None = None) -> Path:
-    """`foveal.toml`, AGENTS.md and preferences.md of the user."""
+    """Return the folder of the user's `foveal.toml`, AGENTS.md and preferences.md."""
     return _folder("XDG_CONFIG_HOME", ".config", environ)
 
 
 def state_folder(environ: Mapping[str, str] | None = None) -> Path:
-    """What Foveal remembers by itself: which projects are trusted."""
+    """Return the folder of what Foveal remembers itself, such as which projects are trusted."""
     return _folder("XDG_STATE_HOME", ".local/state", environ)
 
 
 def _folder(variable: str, default: str, environ: Mapping[str, str] | None) -> Path:
     given = (os.environ if environ is None else environ).get(variable, "")
-    base = Path(given) if os.path.isabs(given) else Path.home() / default  # relative ones do not count
+    # The XDG specification says to ignore relative paths.
+    base = Path(given) if os.path.isabs(given) else Path.home() / default
     return base / "foveal"
 
 
 def find_root(cwd: Path, markers: Sequence[str]) -> Path:
-    """The folder where the project of a working directory begins, links resolved.
+    """Return the root folder of the project of a working directory, links resolved.
 
-    Markers are tried in their order, so that a package inside a repository does not end the search. A folder that
-    the user's home lies in is never the root of what lies deeper: not all that is in a home is one project. Without
-    a marker, or when none is found, the working directory is the root."""
+    Markers are tried in their order, so that a package inside a repository is not the root. The user's home folder,
+    and the folders above it, are never the root of a folder below them, because a home is not one project. Without
+    markers, or if none is found, the working directory is the root."""
     here = Path(os.path.realpath(cwd))
     home = Path(os.path.realpath(Path.home()))
     folders = [here, *(folder for folder in here.parents if not home.is_relative_to(folder))]

@@ -1,4 +1,4 @@
-"""A summary prompt given as text or as a file."""
+"""Summary prompt, given as text or as a file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _FILE_URL: Final = "file://"
 
 
 def prompt_text(setting: str) -> str:
-    """Return the text of a `prompt` setting: "" for the bundled prompt, a text, or the content of a `file://path`."""
+    """Return the prompt of a `prompt` setting: "" for the bundled one, a text, or the content of `file://path`."""
     if not setting.startswith(_FILE_URL):
         return setting
     path = Path(setting[len(_FILE_URL) :]).expanduser()

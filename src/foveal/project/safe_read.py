@@ -1,9 +1,9 @@
-"""Reading a file that a stranger may have put there.
+"""Safe reading of a text file from an untrusted folder.
 
-1. Nothing blocks: pipes, devices and sockets are not opened, whatever they are called.
-2. Nothing is read through a link that leaves the folder that the file belongs to.
-3. At most `most` bytes are read, however large the file is.
-4. Whatever is wrong with a file is one sentence, an `Unusable`. That there is none is None.
+1. Reading never blocks: pipes, devices and sockets are not opened.
+2. Links that lead out of the given folder are not followed.
+3. At most `max_bytes` bytes are read.
+4. A file that cannot be read raises `UnusableFile`, whose text says why. A missing file gives None.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _FILE_KINDS: Final = (
     (stat.S_ISCHR, "a device"),
     (stat.S_ISBLK, "a device"),
 )
-_FLAGS: Final = (
+_OPEN_FLAGS: Final = (
     os.O_RDONLY
     | getattr(os, "O_NONBLOCK", 0)
     | getattr(os, "O_NOFOLLOW", 0)
@@ -34,22 +34,25 @@ _FLAGS: Final = (
 
 
 class UnusableFile(FovealError):
-    """There is something of that name, and it cannot be read as text; says why."""
+    """The path exists but cannot be read as text; says why."""
 
 
 class FileText(NamedTuple):
+    """The text of a file, and what is known about the file."""
+
     text: str
     identity: tuple[int, int]
-    """The same for all names of one file."""
+    """Device and inode: equal for all names of one file."""
     unread: int = 0
-    """Bytes that were not read because the file is so large."""
+    """Bytes beyond the limit, which were not read."""
     damaged: bool = False
-    """Bytes that are not UTF-8 were replaced by U+FFFD."""
+    """Whether bytes that are not UTF-8 were replaced by U+FFFD."""
 
 
-def read(path: Path, *, most: int, within: Path | None = None) -> FileText | None:
-    """The text of a file, or of its first `most` bytes up to a line end; None when there is no such file.
-    `within` is the folder that no link may lead out of."""
+def read_text_file(path: Path, *, max_bytes: int, within: Path | None = None) -> FileText | None:
+    """Return the text of a file, or of its first `max_bytes` bytes up to a line end; None if there is no such file.
+
+    A link must not lead out of the folder `within`."""
     try:
         os.lstat(path)
     except (FileNotFoundError, NotADirectoryError, ValueError):
@@ -57,26 +60,26 @@ def read(path: Path, *, most: int, within: Path | None = None) -> FileText | Non
     except OSError as problem:
         raise UnusableFile(f"it cannot be read ({problem.strerror})") from None
     try:
-        return _read(path, most, within)
+        return _read_text(path, max_bytes, within)
     except FileNotFoundError:
         raise UnusableFile("it leads to nothing, or vanished while it was read") from None
     except OSError as problem:
         raise UnusableFile(f"it cannot be read ({problem.strerror})") from None
 
 
-def _read(path: Path, most: int, within: Path | None) -> FileText:
+def _read_text(path: Path, max_bytes: int, within: Path | None) -> FileText:
     real = os.path.realpath(path, strict=True)
     if within is not None and not Path(real).is_relative_to(os.path.realpath(within)):
         raise UnusableFile("it is a link that leads out of the project")
     _check_regular(os.stat(real))
-    with closing(_Opened(real)) as file:
+    with closing(_FileDescriptor(real)) as file:
         about = os.fstat(file.number)
-        _check_regular(about)  # it may have been exchanged since
-        data = file.read(most + 1)
+        _check_regular(about)  # the file may have been replaced since the first check
+        data = file.read(max_bytes + 1)
     unread = 0
-    if len(data) > most:
-        data = data[: data.rfind(b"\n", 0, most) + 1]
-        unread = max(about.st_size, most + 1) - len(data)
+    if len(data) > max_bytes:
+        data = data[: data.rfind(b"\n", 0, max_bytes) + 1]
+        unread = max(about.st_size, max_bytes + 1) - len(data)
     if b"\0" in data:
         raise UnusableFile("it is not text (it has NUL bytes)")
     try:
@@ -91,17 +94,18 @@ def _check_regular(about: os.stat_result) -> None:
         raise UnusableFile(f"it is {kind}")
 
 
-class _Opened:
-    """A file descriptor; opening it never waits for anybody."""
+class _FileDescriptor:
+    """A file descriptor; opening it never blocks."""
 
     def __init__(self, path: str) -> None:
-        self.number = os.open(path, _FLAGS)
+        self.number = os.open(path, _OPEN_FLAGS)
 
-    def read(self, most: int) -> bytes:
+    def read(self, max_bytes: int) -> bytes:
+        """Return up to `max_bytes` bytes."""
         pieces: list[bytes] = []
-        while most > 0 and (piece := os.read(self.number, min(most, 1 << 20))):
+        while max_bytes > 0 and (piece := os.read(self.number, min(max_bytes, 1 << 20))):
             pieces.append(piece)
-            most -= len(piece)
+            max_bytes -= len(piece)
         return b"".join(pieces)
 
     def close(self) -> None:

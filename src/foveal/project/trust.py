@@ -1,11 +1,12 @@
-"""Which projects the user trusts. Asked once, remembered by the path of the project's root, links resolved.
+"""Stored answers to whether the user trusts a project.
 
     trust = Trust()
-    if trust.trusted(root) is None:             # nobody has said so yet
-        trust.trust(root, yes=ask(f"Do you trust {root}?"))
+    if trust.is_trusted(root) is None:             # no answer is stored yet
+        trust.set_trusted(root, trusted=ask(f"Do you trust {root}?"))
 
-The file is read each time, so what one process is told holds for the others. A file that cannot be understood
-counts as empty: then the user is asked again.
+1. A project is identified by the path of its root, links resolved.
+2. The file is read on each call, so an answer stored by one process counts for all.
+3. A file that cannot be parsed counts as empty: the user is asked again.
 """
 
 from __future__ import annotations
@@ -18,44 +19,48 @@ from typing import Final
 import msgspec
 
 from foveal.project.paths import state_folder
-from foveal.project.safe_read import UnusableFile, read
+from foveal.project.safe_read import UnusableFile, read_text_file
 
-_MOST: Final = 4 * 1024 * 1024
+_MAX_TRUST_FILE_BYTES: Final = 4 * 1024 * 1024
 
 
-class _Said(msgspec.Struct):
+class _TrustFile(msgspec.Struct):
+    """Content of `trust.json`: the answer by path of the root."""
+
     projects: dict[str, bool] = {}
 
 
 class Trust:
+    """The user's answers, in the file `path`."""
+
     def __init__(self, path: Path | None = None) -> None:
         self.path = path or state_folder() / "trust.json"
 
-    def trusted(self, root: Path) -> bool | None:
-        """What the user said of a project; None when nobody has asked yet."""
+    def is_trusted(self, root: Path) -> bool | None:
+        """Return the stored answer; None if the user was not asked yet."""
         return self._read().projects.get(_key(root))
 
-    def trust(self, root: Path, *, yes: bool) -> None:
-        """Remember what the user said."""
-        said = self._read()
-        said.projects[_key(root)] = yes
-        self._write(msgspec.json.format(msgspec.json.encode(said), indent=2))
+    def set_trusted(self, root: Path, *, trusted: bool) -> None:
+        """Store the user's answer."""
+        content = self._read()
+        content.projects[_key(root)] = trusted
+        self._write(msgspec.json.format(msgspec.json.encode(content), indent=2))
 
     def forget(self, root: Path) -> None:
-        """Ask again the next time."""
-        said = self._read()
-        if said.projects.pop(_key(root), None) is not None:
-            self._write(msgspec.json.format(msgspec.json.encode(said), indent=2))
+        """Delete the answer, so that the user is asked again."""
+        content = self._read()
+        if content.projects.pop(_key(root), None) is not None:
+            self._write(msgspec.json.format(msgspec.json.encode(content), indent=2))
 
-    def _read(self) -> _Said:
+    def _read(self) -> _TrustFile:
         try:
-            found = read(self.path, most=_MOST)
-            return msgspec.json.decode(found.text, type=_Said) if found is not None else _Said()
+            found = read_text_file(self.path, max_bytes=_MAX_TRUST_FILE_BYTES)
+            return msgspec.json.decode(found.text, type=_TrustFile) if found is not None else _TrustFile()
         except (UnusableFile, msgspec.DecodeError):
-            return _Said()
+            return _TrustFile()
 
     def _write(self, data: bytes) -> None:
-        """Whole or not at all: a crash leaves the old file."""
+        """Replace the file atomically: a crash leaves the old file."""
         self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         number, name = tempfile.mkstemp(dir=self.path.parent, prefix=self.path.name)
         try:
@@ -68,5 +73,5 @@ class Trust:
 
 
 def _key(root: Path) -> str:
-    """A path as text that JSON can hold, whatever bytes its name has."""
+    """Return a path as text for JSON, even if its name is not valid UTF-8."""
     return os.fsencode(os.path.realpath(root)).decode("utf-8", "backslashreplace")

@@ -1,5 +1,5 @@
-"""Models that answer: adapters of the `Provider` port, one file a dialect, and the local model.
+"""Clients of model APIs: one `Provider` per dialect, and the bundled local model.
 
-`choose.provider` finds the right one by name or by what the environment has. The client libraries are optional and
-slow to import, so they are loaded when the first request is made and not before.
+`selection.provider` finds the provider of a model by its name, or by the keys in the environment. The client
+libraries are optional and slow to import, so a provider imports its library with the first request.
 """

@@ -1,7 +1,9 @@
-"""Anthropic's messages: system text beside, thinking kept with its signature, and marks for the prompt cache.
+"""Provider for Anthropic's messages API.
 
-The reply is put together from the raw events, because the library's own helper gives up on arguments that are not
-JSON. Here they stay the text that the model wrote, for the tool to refuse in words that the model can read.
+1. The system text is a field of its own, and cache breakpoints are added to each request.
+2. The reply is assembled from the raw events, because the library's own helper fails on tool arguments that are not
+   JSON. Here such arguments stay the text that the model wrote, and the tool reports the error to the model.
+3. Thinking is kept with its signature, so that it can be sent back.
 """
 
 from __future__ import annotations
@@ -13,31 +15,43 @@ from typing import Any, Final
 from foveal.core.log.events import Dialect
 from foveal.core.view.request import Fitted
 from foveal.ports import Reply, ReplyPiece
-from foveal.providers import base
-from foveal.providers.base import BaseProvider, JsonObject, StreamedReply, for_anthropic
-from foveal.providers.cache_breakpoints import marked
+from foveal.providers.base import (
+    BaseProvider,
+    JsonObject,
+    StreamedReply,
+    anthropic_client,
+    anthropic_tools,
+)
+from foveal.providers.cache_breakpoints import add_breakpoints
 
-_USED: Final = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens", "output_tokens")
+_USAGE_FIELDS: Final = (
+    "input_tokens",
+    "cache_read_input_tokens",
+    "cache_creation_input_tokens",
+    "output_tokens",
+)
 
 
 class Anthropic(BaseProvider):
+    """A provider that speaks Anthropic's messages API."""
+
     dialect: Dialect = "anthropic"
-    _before: Sequence[JsonObject] = ()
-    """The messages of the request before, as they were without marks."""
+    _last_messages: Sequence[JsonObject] = ()
+    """The messages of the previous request, without cache marks."""
 
-    def client(self) -> Any:
-        return base.anthropic_client(self.place, silence=self.silence)
+    def make_client(self) -> Any:
+        return anthropic_client(self.endpoint, read_timeout_s=self.read_timeout_s)
 
-    async def ask(self, client: Any, body: JsonObject) -> Any:
+    async def open_stream(self, client: Any, body: JsonObject) -> Any:
         return await client.messages.create(**body)
 
-    def answer(self) -> StreamedReply:
+    def new_reply(self) -> StreamedReply:
         return AnthropicReply()
 
-    def body(self, request: Fitted, max_tokens: int) -> JsonObject:
+    def request_body(self, request: Fitted, max_tokens: int) -> JsonObject:
         messages = request.to_anthropic()
         body: JsonObject = {
-            "model": self.served,
+            "model": self.model_id,
             "messages": messages,
             "max_tokens": max_tokens,
             "stream": True,
@@ -46,54 +60,55 @@ class Anthropic(BaseProvider):
         if request.system:
             body["system"] = request.system
         if request.tools:
-            body["tools"] = for_anthropic(request.tools)
-        before, self._before = self._before, messages
-        return marked(body, before)
+            body["tools"] = anthropic_tools(request.tools)
+        previous, self._last_messages = self._last_messages, messages
+        return add_breakpoints(body, previous)
 
 
 class AnthropicReply:
-    """An answer from the events of its stream."""
+    """A reply assembled from the events of the stream."""
 
     def __init__(self) -> None:
-        self.began = False
+        self.has_started = False
         self.text = ""
-        self.stop = ""
-        self._message: JsonObject = {}
+        self._stop = ""
         self._usage: JsonObject = {}
         self._blocks: dict[int, JsonObject] = {}
         self._arguments: dict[int, str] = {}
 
+    @property
+    def is_complete(self) -> bool:
+        return bool(self._stop)
+
     def add(self, event: JsonObject) -> list[ReplyPiece]:
         match event.get("type"):
             case "message_start":
-                self._message = event.get("message") or {}
-                self._count(self._message.get("usage"))
+                self._add_usage((event.get("message") or {}).get("usage"))
             case "content_block_start":
-                return self._start(event.get("index", 0), event.get("content_block") or {})
+                return self._start_block(event.get("index", 0), event.get("content_block") or {})
             case "content_block_delta":
-                return self._delta(event.get("index", 0), event.get("delta") or {})
+                return self._add_delta(event.get("index", 0), event.get("delta") or {})
             case "message_delta":
-                self.stop = (event.get("delta") or {}).get("stop_reason") or self.stop
-                self._count(event.get("usage"))
+                self._stop = (event.get("delta") or {}).get("stop_reason") or self._stop
+                self._add_usage(event.get("usage"))
         return []
 
-    @property
-    def complete(self) -> bool:
-        return bool(self.stop)
-
     def reply(self) -> Reply:
-        message = {"role": "assistant", "content": [self._whole(at) for at in sorted(self._blocks)]}
-        return Reply(message=message, usage={**self._usage, "stop_reason": self.stop}, stop=self.stop)
+        message = {
+            "role": "assistant",
+            "content": [self._complete_block(index) for index in sorted(self._blocks)],
+        }
+        return Reply(message=message, usage={**self._usage, "stop_reason": self._stop}, stop=self._stop)
 
-    def _start(self, at: int, block: JsonObject) -> list[ReplyPiece]:
-        self.began = True
-        self._blocks[at] = dict(block)
+    def _start_block(self, index: int, block: JsonObject) -> list[ReplyPiece]:
+        self.has_started = True
+        self._blocks[index] = dict(block)
         if block.get("type") == "tool_use":
             return [ReplyPiece(text=block.get("name", ""), kind="call")]
         return []
 
-    def _delta(self, at: int, delta: JsonObject) -> list[ReplyPiece]:
-        block = self._blocks.setdefault(at, {})
+    def _add_delta(self, index: int, delta: JsonObject) -> list[ReplyPiece]:
+        block = self._blocks.setdefault(index, {})
         match delta.get("type"):
             case "text_delta" if delta["text"]:
                 self.text += delta["text"]
@@ -105,23 +120,23 @@ class AnthropicReply:
             case "signature_delta":
                 block["signature"] = delta["signature"]
             case "input_json_delta":
-                self._arguments[at] = self._arguments.get(at, "") + (delta.get("partial_json") or "")
+                self._arguments[index] = self._arguments.get(index, "") + (delta.get("partial_json") or "")
             case "citations_delta":
                 block["citations"] = [*(block.get("citations") or []), delta["citation"]]
         return []
 
-    def _whole(self, at: int) -> JsonObject:
-        """A block with its arguments: an object where they are one, else as they were written."""
-        block, written = self._blocks[at], self._arguments.get(at, "")
+    def _complete_block(self, index: int) -> JsonObject:
+        """Return a block with its arguments: as an object if they are one, else as the text that was written."""
+        block, written = self._blocks[index], self._arguments.get(index, "")
         if not written:
             return block
         try:
-            given = json.loads(written)
+            arguments = json.loads(written)
         except (ValueError, RecursionError):
-            given = written
-        return {**block, "input": given if isinstance(given, dict) else written}
+            arguments = written
+        return {**block, "input": arguments if isinstance(arguments, dict) else written}
 
-    def _count(self, usage: Any) -> None:
-        """Later numbers replace earlier ones; what is left out stays."""
+    def _add_usage(self, usage: Any) -> None:
+        """Replace earlier numbers by later ones; a number that is left out keeps its earlier value."""
         if isinstance(usage, dict):
-            self._usage |= {name: usage[name] for name in _USED if usage.get(name) is not None}
+            self._usage |= {name: usage[name] for name in _USAGE_FIELDS if usage.get(name) is not None}

@@ -1,236 +1,246 @@
-"""What the adapters share: one request is sent, its stream is read, and whatever goes wrong is told.
+"""Base class of the providers: sends a request, reads the stream, explains errors.
 
-An adapter adds three things: how its library is called, what the body of a request is, and how an answer is put
-together from the events of its stream.
+A dialect's module adds three things: how its client library is called, the body of a request, and a `StreamedReply`
+that assembles the reply from the events of the stream. This module also creates the client libraries' clients and
+converts tools to each dialect's form.
 """
 
 from __future__ import annotations
 
-import importlib.util
-from typing import TYPE_CHECKING, Any, Final
-
-from foveal.errors import ProviderError
-from foveal.providers.endpoint import Endpoint
-from foveal.providers.provider_errors import PATIENCE, TRIES, wait_of
-
-if TYPE_CHECKING:
-    from anthropic import AsyncAnthropic
-    from openai import AsyncOpenAI
 import asyncio
+import importlib.util
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from foveal.core.log.events import Dialect
 from foveal.core.models.model import Model
 from foveal.core.view.request import Fitted
+from foveal.errors import ProviderError
 from foveal.ports import Reply, ReplyPiece
 from foveal.providers import provider_errors
+from foveal.providers.endpoint import ProviderEndpoint
+from foveal.providers.provider_errors import MAX_RETRIES, MAX_RETRY_WAIT_S, retry_after_s
 
-# ── clients ───────────────────────────────────────────────────────────────────────────────────────
-# The official client libraries, loaded when they are needed, with bounded patience.
-#
-# A library retries by itself what may pass: a connection that fails, 408, 409, 429 and 5xx. It would also wait as
-# long as the provider asks, which may be an hour; beyond `PATIENCE` seconds we would rather say so.
+if TYPE_CHECKING:
+    from anthropic import AsyncAnthropic
+    from openai import AsyncOpenAI
 
-CONNECT: Final = 10.0
-"""Seconds for a connection."""
-SILENCE: Final = 300.0
-"""Seconds without a single byte until an answer is given up."""
-NO_KEY: Final = "none"
-"""What is sent where no key is needed, because the libraries insist on one."""
+JsonObject = dict[str, Any]
+
+SDK_CONNECT_TIMEOUT_S: Final = 10.0
+"""Seconds until a connection must be open."""
+READ_TIMEOUT_S: Final = 300.0
+"""Seconds without a byte after which a request is given up."""
+PLACEHOLDER_KEY: Final = "none"
+"""The key sent to a service that needs none, because the client libraries require one."""
 
 
-def openai_client(place: Endpoint, *, silence: float = SILENCE) -> AsyncOpenAI:
-    need("openai")
+# ── Providers ─────────────────────────────────────────────────────────────────────────────────────
+
+
+class StreamedReply(Protocol):
+    """A reply assembled from the events of its stream."""
+
+    has_started: bool
+    """Whether the stream has delivered any part of the reply."""
+    text: str
+    """The text so far."""
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the end of the reply has arrived."""
+        ...
+
+    def add(self, event: JsonObject) -> list[ReplyPiece]:
+        """Add an event and return the pieces to show; raise the error that the event reports."""
+        ...
+
+    def reply(self) -> Reply:
+        """Return the whole reply."""
+        ...
+
+
+class BaseProvider(ABC):
+    """A `Provider` for one model at one endpoint."""
+
+    dialect: Dialect
+
+    def __init__(
+        self,
+        endpoint: ProviderEndpoint,
+        model: Model,
+        *,
+        name: str = "",
+        model_id: str = "",
+        options: Mapping[str, Any] | None = None,
+        read_timeout_s: float = READ_TIMEOUT_S,
+    ) -> None:
+        """`model_id` is the server's name of the model, `options` are further fields of every request, and a
+        request is given up after `read_timeout_s` seconds without a byte."""
+        self.name = name or model.name
+        self.model = model
+        self.endpoint = endpoint
+        self.model_id = model_id or model.name.partition("/")[2] or model.name
+        self.options = dict(options or {})
+        self.read_timeout_s = read_timeout_s
+        self._client: Any = None
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r}, {self.endpoint!r})"
+
+    async def send(self, request: Fitted, *, max_tokens: int) -> AsyncGenerator[ReplyPiece | Reply, None]:
+        """Send a request; yield pieces of the reply as they arrive and the whole reply last."""
+        reply, content_type = self.new_reply(), ""
+        try:
+            # The library retries a request that times out, so its own timeout does not bound the sum of the tries.
+            async with asyncio.timeout(self.read_timeout_s):
+                client = await self._ready_client()
+                stream = await self.open_stream(client, self.request_body(request, max_tokens))
+            async with stream:
+                content_type = stream.response.headers.get("content-type", "")
+                async for event in stream:
+                    for piece in reply.add(event.to_dict(mode="json")):
+                        yield piece
+        except Exception as error:
+            explained = provider_errors.explain(
+                error, self.endpoint, self.model_id, text=reply.text, has_started=reply.has_started
+            )
+            if explained is error:
+                raise
+            raise explained from None
+        if not reply.is_complete:
+            raise provider_errors.incomplete_stream_error(
+                self.endpoint, reply.text, has_started=reply.has_started, content_type=content_type
+            )
+        yield reply.reply()
+
+    async def close(self) -> None:
+        """Close the client and its connections."""
+        if self._client is not None:
+            await self._client.close()
+            self._client = None
+
+    async def _ready_client(self) -> Any:
+        if self._client is None:
+            # Importing the library takes seconds; a thread keeps the terminal responsive meanwhile.
+            self._client = await asyncio.to_thread(self.make_client)
+        return self._client
+
+    @abstractmethod
+    def make_client(self) -> Any:
+        """Create the library's client."""
+
+    @abstractmethod
+    async def open_stream(self, client: Any, body: JsonObject) -> Any:
+        """Send a request body and return the stream of the reply."""
+
+    @abstractmethod
+    def request_body(self, request: Fitted, max_tokens: int) -> JsonObject:
+        """Return the body of a request in the dialect's form."""
+
+    @abstractmethod
+    def new_reply(self) -> StreamedReply:
+        """Return an empty reply of the dialect."""
+
+
+# ── Client libraries ──────────────────────────────────────────────────────────────────────────────
+# The libraries retry failed connections and the statuses 408, 409, 429 and 5xx. They also wait as long as the
+# provider asks, which may be an hour: above `MAX_RETRY_WAIT_S` the error is reported instead.
+
+
+def openai_client(endpoint: ProviderEndpoint, *, read_timeout_s: float = READ_TIMEOUT_S) -> AsyncOpenAI:
+    """Create OpenAI's client for an endpoint."""
+    require_library("openai")
     import openai
 
-    return openai.AsyncOpenAI(
-        api_key=place.key.reveal() or NO_KEY,
-        base_url=place.url,
-        max_retries=TRIES,
-        http_client=_http(openai, place, silence),
-    )
+    return openai.AsyncOpenAI(**_client_options(openai, endpoint, read_timeout_s))
 
 
-def anthropic_client(place: Endpoint, *, silence: float = SILENCE) -> AsyncAnthropic:
-    need("anthropic")
+def anthropic_client(endpoint: ProviderEndpoint, *, read_timeout_s: float = READ_TIMEOUT_S) -> AsyncAnthropic:
+    """Create Anthropic's client for an endpoint."""
+    require_library("anthropic")
     import anthropic
 
-    return anthropic.AsyncAnthropic(
-        api_key=place.key.reveal() or NO_KEY,
-        base_url=place.url,
-        max_retries=TRIES,
-        http_client=_http(anthropic, place, silence),
-    )
+    return anthropic.AsyncAnthropic(**_client_options(anthropic, endpoint, read_timeout_s))
 
 
-def need(library: str) -> None:
-    """Raises when a library is not installed."""
+def _client_options(library: Any, endpoint: ProviderEndpoint, read_timeout_s: float) -> dict[str, Any]:
+    return {
+        "api_key": endpoint.key.reveal() or PLACEHOLDER_KEY,
+        "base_url": endpoint.url,
+        "max_retries": MAX_RETRIES,
+        "http_client": _http_client(library, endpoint, read_timeout_s),
+    }
+
+
+def require_library(library: str) -> None:
+    """Raise `ProviderError` if a client library is not installed."""
     if importlib.util.find_spec(library) is None:
         raise ProviderError(
             f"the library `{library}` is not installed: pip install 'foveal[chat]'", code="refused"
         )
 
 
-def _http(library: Any, place: Endpoint, silence: float) -> Any:
-    """An HTTP client for one place; one on this machine is never asked through a proxy."""
+def _http_client(library: Any, endpoint: ProviderEndpoint, read_timeout_s: float) -> Any:
+    """Create the HTTP client; a server on this machine is reached directly, never through a proxy."""
     return library.DefaultAsyncHttpxClient(
-        timeout=library.Timeout(silence, connect=CONNECT),
-        event_hooks={"response": [_impatient]},
-        trust_env=not place.here,
+        timeout=library.Timeout(read_timeout_s, connect=SDK_CONNECT_TIMEOUT_S),
+        event_hooks={"response": [_forbid_long_retry]},
+        trust_env=not endpoint.is_local,
     )
 
 
-async def _impatient(response: Any) -> None:
-    """Let the library not retry when it would have to wait for longer than a person does."""
-    wait = wait_of(response.headers)
-    if response.status_code >= 400 and wait is not None and wait > PATIENCE:
+async def _forbid_long_retry(response: Any) -> None:
+    """Stop the library from retrying when the provider asks for a wait above `MAX_RETRY_WAIT_S`."""
+    wait = retry_after_s(response.headers)
+    if response.status_code >= 400 and wait is not None and wait > MAX_RETRY_WAIT_S:
         response.headers["x-should-retry"] = "false"
 
 
-# ── offered ───────────────────────────────────────────────────────────────────────────────────────
-# Tools as each dialect offers them, from the neutral form `{"name", "description", "parameters"}`.
-#
-# Tools that are in some dialect's form already are understood too; what is none of ours (a tool that the provider
-# runs itself) is passed on as it is.
+# ── Tools ─────────────────────────────────────────────────────────────────────────────────────────
+# Tools in each dialect's form, from the neutral form `{"name", "description", "parameters"}` or any dialect's form.
+# A tool that the provider runs itself (web search, for example) is passed on unchanged.
 
-JsonObject = dict[str, Any]
-
-_NOTHING: Final[JsonObject] = {"type": "object", "properties": {}}
+_EMPTY_SCHEMA: Final[JsonObject] = {"type": "object", "properties": {}}
 
 
-def for_chat(tools: Iterable[JsonObject]) -> list[JsonObject]:
-    return _each(tools, lambda tool: {"type": "function", "function": tool})
+def chat_tools(tools: Iterable[JsonObject]) -> list[JsonObject]:
+    """Return tools in the form of OpenAI's chat completions."""
+    return _convert(tools, lambda tool: {"type": "function", "function": tool})
 
 
-def for_responses(tools: Iterable[JsonObject]) -> list[JsonObject]:
-    return _each(tools, lambda tool: {"type": "function", **tool, "strict": False})
+def responses_tools(tools: Iterable[JsonObject]) -> list[JsonObject]:
+    """Return tools in the form of OpenAI's Responses API."""
+    return _convert(tools, lambda tool: {"type": "function", **tool, "strict": False})
 
 
-def for_anthropic(tools: Iterable[JsonObject]) -> list[JsonObject]:
-    return _each(tools, _anthropic)
+def anthropic_tools(tools: Iterable[JsonObject]) -> list[JsonObject]:
+    """Return tools in the form of Anthropic's messages."""
+    return _convert(tools, _anthropic_tool)
 
 
-def names(tools: Iterable[JsonObject]) -> set[str]:
-    """The names of the tools that we run."""
-    return {found["name"] for tool in tools if (found := _neutral(tool)) is not None}
+def tool_names(tools: Iterable[JsonObject]) -> set[str]:
+    """Return the names of the tools that the agent runs, without those that the provider runs itself."""
+    return {found["name"] for tool in tools if (found := _neutral_form(tool)) is not None}
 
 
-def _anthropic(tool: JsonObject) -> JsonObject:
-    kept = {name: value for name, value in tool.items() if name != "parameters"}
-    return {**kept, "input_schema": tool["parameters"]}
+def _anthropic_tool(tool: JsonObject) -> JsonObject:
+    fields = {name: value for name, value in tool.items() if name != "parameters"}
+    return {**fields, "input_schema": tool["parameters"]}
 
 
-def _each(tools: Iterable[JsonObject], write: Callable[[JsonObject], JsonObject]) -> list[JsonObject]:
-    return [tool if (found := _neutral(tool)) is None else write(found) for tool in tools]
+def _convert(tools: Iterable[JsonObject], write: Callable[[JsonObject], JsonObject]) -> list[JsonObject]:
+    return [tool if (found := _neutral_form(tool)) is None else write(found) for tool in tools]
 
 
-def _neutral(tool: JsonObject) -> JsonObject | None:
-    """Name, description and parameters; None for what is not a function."""
+def _neutral_form(tool: JsonObject) -> JsonObject | None:
+    """Return name, description and parameters of a tool; None for a tool that the provider runs."""
     body = tool.get("function") if isinstance(tool.get("function"), dict) else tool
     if not isinstance(body, dict) or not isinstance(body.get("name"), str):
         return None
     schema = body.get("parameters", body.get("input_schema"))
     if schema is None and tool.get("type") not in (None, "function"):
         return None
-    about = {"description": body["description"]} if body.get("description") else {}
-    return {"name": body["name"], **about, "parameters": schema or _NOTHING}
-
-
-# ── adapter ───────────────────────────────────────────────────────────────────────────────────────
-
-
-class StreamedReply(Protocol):
-    """An answer that is put together from what its stream brings."""
-
-    began: bool
-    """Something of it has come."""
-    text: str
-    """What was said so far."""
-
-    @property
-    def complete(self) -> bool:
-        """Its end has come."""
-        ...
-
-    def add(self, event: JsonObject) -> list[ReplyPiece]:
-        """Take what one event brings, and tell what of it can be shown; raises what the event says went wrong."""
-        ...
-
-    def reply(self) -> Reply: ...
-
-
-class BaseProvider(ABC):
-    """A `Provider` for one model behind one address."""
-
-    dialect: Dialect
-
-    def __init__(
-        self,
-        place: Endpoint,
-        model: Model,
-        *,
-        name: str = "",
-        served: str = "",
-        options: Mapping[str, Any] | None = None,
-        silence: float = SILENCE,
-    ) -> None:
-        """`served` is what the server calls the model, `options` are further fields of every request, and after
-        `silence` seconds without a byte an answer is given up."""
-        self.name = name or model.name
-        self.model = model
-        self.place = place
-        self.served = served or model.name.partition("/")[2] or model.name
-        self.options = dict(options or {})
-        self.silence = silence
-        self._client: Any = None
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.name!r}, {self.place!r})"
-
-    async def send(self, request: Fitted, *, max_tokens: int) -> AsyncGenerator[ReplyPiece | Reply, None]:
-        answer, kind = self.answer(), ""
-        try:
-            async with asyncio.timeout(self.silence):  # the libraries would try again and again
-                stream = await self.ask(await self._ready(), self.body(request, max_tokens))
-            async with stream:
-                kind = stream.response.headers.get("content-type", "")
-                async for event in stream:
-                    for piece in answer.add(event.to_dict(mode="json")):
-                        yield piece
-        except Exception as error:
-            told = provider_errors.explained(
-                error, self.place, self.served, said=answer.text, began=answer.began
-            )
-            if told is error:
-                raise
-            raise told from None
-        if not answer.complete:
-            raise provider_errors.broken_off(self.place, answer.text, began=answer.began, kind=kind)
-        yield answer.reply()
-
-    async def close(self) -> None:
-        if self._client is not None:
-            await self._client.close()
-            self._client = None
-
-    async def _ready(self) -> Any:
-        if self._client is None:
-            # Loading the library takes seconds: the terminal must not stand still meanwhile.
-            self._client = await asyncio.to_thread(self.client)
-        return self._client
-
-    @abstractmethod
-    def client(self) -> Any:
-        """The library's client."""
-
-    @abstractmethod
-    async def ask(self, client: Any, body: JsonObject) -> Any:
-        """The stream of an answer."""
-
-    @abstractmethod
-    def body(self, request: Fitted, max_tokens: int) -> JsonObject: ...
-
-    @abstractmethod
-    def answer(self) -> StreamedReply: ...
+    description = {"description": body["description"]} if body.get("description") else {}
+    return {"name": body["name"], **description, "parameters": schema or _EMPTY_SCHEMA}

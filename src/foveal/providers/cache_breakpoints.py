@@ -1,88 +1,85 @@
-"""Where Anthropic's prompt cache is told to remember: at most four places, each at the end of something stable.
+"""Cache breakpoints (`cache_control` marks) of Anthropic requests: where they go.
 
-1. the end of the system text, or of the tools where there is none: the same for the whole session;
-2. the last block that the request before had too: what was written then is read now, however much has come since
-   (the provider looks back only twenty blocks from a mark);
-3. the newest block: what the next request will read.
+A request has at most four, each at the end of something stable:
 
-Marks that the messages bring along count; ours are added while there is room. Nothing that is given is changed.
+1. the end of the system text, or of the tools if there is no system text: the same for the whole session;
+2. the last block that the previous request had too: the cache entry written then is read now, however much was
+   added since (the provider looks back only twenty blocks from a mark);
+3. the newest block: the next request reads it.
+
+Marks that the messages already have count towards the four; new marks are added while the limit allows. The
+arguments are never changed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from typing import Final
 
-Json = dict[str, Any]
+from foveal.core.wire.cache_marks import CACHE_MARK, count_cache_marks, has_cache_mark
+from foveal.providers.base import JsonObject
 
 MAX_BREAKPOINTS: Final = 4
-MARK: Final[Json] = {"type": "ephemeral"}
-_NEVER: Final = frozenset({"thinking", "redacted_thinking"})
-"""Blocks that cannot be marked."""
-_Spot = tuple[int, int]
+CACHE_CONTROL: Final[JsonObject] = {"type": "ephemeral"}
+_UNCACHEABLE_TYPES: Final = frozenset({"thinking", "redacted_thinking"})
+"""Types of blocks that cannot have a mark."""
+_BlockPosition = tuple[int, int]
+"""Index of the message, and of the block in it."""
 
 
-def marked(body: Json, before: Sequence[Json]) -> Json:
-    """A request with its marks; `before` are the messages of the request before."""
-    held = sum(map(_count, (body.get("tools"), body.get("system"), body["messages"])))
-    body, left = _opening(body, MAX_BREAKPOINTS - held)
-    for spot in _spots(body["messages"], before)[:left]:
-        body["messages"] = _with_mark(body["messages"], spot)
+def add_breakpoints(body: JsonObject, previous: Sequence[JsonObject]) -> JsonObject:
+    """Return a request body with marks; `previous` are the messages of the previous request."""
+    present = sum(map(count_cache_marks, (body.get("tools"), body.get("system"), body["messages"])))
+    body, left = _mark_prefix(body, MAX_BREAKPOINTS - present)
+    for position in _positions(body["messages"], previous)[:left]:
+        body["messages"] = _mark_block(body["messages"], position)
     return body
 
 
-def _opening(body: Json, left: int) -> tuple[Json, int]:
-    """Mark the end of the system text or of the tools."""
+def _mark_prefix(body: JsonObject, left: int) -> tuple[JsonObject, int]:
+    """Mark the end of the system text or of the tools; return the body and the number of marks left."""
     body = {**body}
     if left <= 0 or not (body.get("system") or body.get("tools")):
         return body, left
     if body.get("system"):
-        body["system"] = [{"type": "text", "text": body["system"], "cache_control": MARK}]
+        body["system"] = [{"type": "text", "text": body["system"], CACHE_MARK: CACHE_CONTROL}]
     else:
-        body["tools"] = [*body["tools"][:-1], {**body["tools"][-1], "cache_control": MARK}]
+        body["tools"] = [*body["tools"][:-1], {**body["tools"][-1], CACHE_MARK: CACHE_CONTROL}]
     return body, left - 1
 
 
-def _spots(messages: Sequence[Json], before: Sequence[Json]) -> list[_Spot]:
-    """The blocks to mark, the most useful first."""
-    now = list(_blocks(messages))
-    newest = next((spot for spot, block in reversed(now) if _markable(block)), None)
-    stable: _Spot | None = None
-    for (spot, block), (old, held) in zip(now, _blocks(before), strict=False):
-        if spot != old or block != held:
+def _positions(messages: Sequence[JsonObject], previous: Sequence[JsonObject]) -> list[_BlockPosition]:
+    """Return the blocks to mark, the most useful first."""
+    blocks = list(_blocks(messages))
+    newest = next((position for position, block in reversed(blocks) if _can_be_marked(block)), None)
+    shared: _BlockPosition | None = None
+    for (position, block), (old_position, old_block) in zip(blocks, _blocks(previous), strict=False):
+        if position != old_position or block != old_block:
             break
-        stable = spot if _markable(block) else stable
-    found = [spot for spot in (newest, stable) if spot is not None]
+        shared = position if _can_be_marked(block) else shared
+    found = [position for position in (newest, shared) if position is not None]
     return list(dict.fromkeys(found))
 
 
-def _blocks(messages: Sequence[Json]) -> Iterator[tuple[_Spot, Json]]:
-    for at, message in enumerate(messages):
-        content = message["content"]
-        listed = [{"type": "text", "text": content}] if isinstance(content, str) else content
-        for place, block in enumerate(listed):
-            yield (at, place), block
+def _blocks(messages: Sequence[JsonObject]) -> Iterator[tuple[_BlockPosition, JsonObject]]:
+    for index, message in enumerate(messages):
+        for place, block in enumerate(_content_blocks(message)):
+            yield (index, place), block
 
 
-def _markable(block: Json) -> bool:
-    empty = block.get("type") == "text" and not block.get("text")
-    return block.get("type") not in _NEVER and not empty and "cache_control" not in block
-
-
-def _with_mark(messages: Sequence[Json], spot: _Spot) -> list[Json]:
-    at, place = spot
-    message = messages[at]
+def _content_blocks(message: JsonObject) -> list[JsonObject]:
+    """Return the content as a list of blocks; a plain text is one block."""
     content = message["content"]
-    listed = [{"type": "text", "text": content}] if isinstance(content, str) else list(content)
-    listed[place] = {**listed[place], "cache_control": MARK}
-    return [*messages[:at], {**message, "content": listed}, *messages[at + 1 :]]
+    return [{"type": "text", "text": content}] if isinstance(content, str) else list(content)
 
 
-def _count(value: Any) -> int:
-    """Marks that are there already."""
-    if isinstance(value, list):
-        return sum(map(_count, value))
-    if isinstance(value, dict):
-        inner = sum(_count(item) for name, item in value.items() if name == "content")
-        return inner + ("cache_control" in value)
-    return 0
+def _can_be_marked(block: JsonObject) -> bool:
+    is_empty = block.get("type") == "text" and not block.get("text")
+    return block.get("type") not in _UNCACHEABLE_TYPES and not is_empty and not has_cache_mark(block)
+
+
+def _mark_block(messages: Sequence[JsonObject], position: _BlockPosition) -> list[JsonObject]:
+    index, place = position
+    blocks = _content_blocks(messages[index])
+    blocks[place] = {**blocks[place], CACHE_MARK: CACHE_CONTROL}
+    return [*messages[:index], {**messages[index], "content": blocks}, *messages[index + 1 :]]

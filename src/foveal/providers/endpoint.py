@@ -1,19 +1,22 @@
-"""Where a model is asked: whose service it is, at which address, with which key. The key never shows.
+"""Endpoint of a provider: its name, URL and API key, which is never shown.
 
-A key that no header can carry is refused here, in a sentence: the libraries would quote it in theirs.
+A key that no HTTP header can carry is refused here, because the client libraries would quote it in their errors.
 """
 
 from __future__ import annotations
 
+from typing import Final
 from urllib.parse import urlsplit, urlunsplit
 
 from foveal.errors import ProviderError
 
-HIDDEN = "***"
+REDACTED_KEY: Final = "***"
+_MIN_QUOTED_CHARS: Final = 8
+"""Length from which a piece of a key in a text counts as a quotation of it."""
 
 
 class SecretKey:
-    """A secret that is only shown to who asks for it."""
+    """An API key that `repr` hides; only `reveal` returns it."""
 
     __slots__ = ("_secret",)
 
@@ -24,51 +27,51 @@ class SecretKey:
         return bool(self._secret)
 
     def __repr__(self) -> str:
-        return f"Key({HIDDEN if self else ''})"
+        return f"SecretKey({REDACTED_KEY if self else ''})"
 
     def reveal(self) -> str:
+        """Return the key."""
         return self._secret
 
-    def scrub(self, text: str) -> str:
-        """The text without the secret, or any long piece of it that an error message quotes."""
-        if len(self._secret) < 8:
+    def redact(self, text: str) -> str:
+        """Return a text without words that quote the key or eight characters in a row of it."""
+        if len(self._secret) < _MIN_QUOTED_CHARS:
             return text
-        return " ".join(HIDDEN if self._quotes(word) else word for word in text.split(" "))
+        return " ".join(REDACTED_KEY if self._is_quoted_in(word) else word for word in text.split(" "))
 
-    def _quotes(self, word: str) -> bool:
-        return self._secret in word or any(
-            self._secret[start : start + 8] in word for start in range(len(self._secret) - 7)
-        )
+    def _is_quoted_in(self, word: str) -> bool:
+        starts = range(len(self._secret) - _MIN_QUOTED_CHARS + 1)
+        return any(self._secret[start : start + _MIN_QUOTED_CHARS] in word for start in starts)
 
 
-class Endpoint:
-    """A provider as its user knows it."""
+class ProviderEndpoint:
+    """Where requests go, and under which name errors mention it."""
 
-    __slots__ = ("key", "provider", "url", "variable")
+    __slots__ = ("key", "key_variable", "provider", "url")
 
-    def __init__(self, provider: str, *, url: str, key: str = "", variable: str = "") -> None:
-        """`variable` is where the key comes from; "" for a service that needs none."""
+    def __init__(self, provider: str, *, url: str, key: str = "", key_variable: str = "") -> None:
+        """`key_variable` is the environment variable of the key; "" for a service that needs none."""
         self.provider = provider
         self.url = url
         self.key = SecretKey(key)
-        self.variable = variable
+        self.key_variable = key_variable
         if not (self.key.reveal().isascii() and self.key.reveal().isprintable()):
             raise ProviderError(
-                f"the key in {variable} has characters that no key has (a line break, a quote or a letter with an "
-                "accent, say): copy it again",
+                f"the key in {key_variable} contains characters that API keys do not have (a line break, a quote "
+                "or an accented letter, for example): copy it again",
                 code="key",
             )
 
     def __repr__(self) -> str:
-        return f"Place({self.provider!r}, url={self.address!r}, key={self.key!r})"
+        return f"ProviderEndpoint({self.provider!r}, url={self.display_url!r}, key={self.key!r})"
 
     @property
-    def address(self) -> str:
-        """The address as it may be shown: without a password, without a query."""
+    def display_url(self) -> str:
+        """The URL without user name, password and query, for messages."""
         parts = urlsplit(self.url)
         return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path.rstrip("/"), "", ""))
 
     @property
-    def here(self) -> bool:
-        """It is on this machine."""
+    def is_local(self) -> bool:
+        """Whether the server is on this machine."""
         return (urlsplit(self.url).hostname or "") in ("127.0.0.1", "localhost", "::1")

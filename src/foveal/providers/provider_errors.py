@@ -1,8 +1,9 @@
-"""What went wrong with a request, told so that its reader knows what to do.
+"""Errors of the client libraries as `ProviderError`, with advice.
 
-Both client libraries have the same tree of errors, so one reader serves both: it looks at the status, at the names
-of the classes, and at the body. An error that says the request was too large is left as it is, because
-`Session.overflowed` reads it. What a provider said is quoted on one line, without the key.
+1. Both libraries have the same tree of errors, so the same code reads both: it looks at the status, the class names
+   and the body.
+2. An error about a request that is too long is returned unchanged, because `Session.overflowed` reads it.
+3. The provider's own message is quoted on one line, without the API key.
 """
 
 from __future__ import annotations
@@ -12,17 +13,17 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from foveal.core.wire.overflow_errors import recognise
+from foveal.core.wire.overflow_errors import recognise_overflow
 from foveal.core.wire.safe_print import one_line
 from foveal.errors import ProviderError
-from foveal.providers.endpoint import Endpoint
+from foveal.providers.endpoint import ProviderEndpoint
 
-TRIES: Final = 3
-"""Retries of a request that could not be connected, came too often, or met a fault of the server."""
-PATIENCE: Final = 30.0
-"""Seconds that a retry waits at the most; a provider that asks for more is reported instead."""
+MAX_RETRIES: Final = 3
+"""Retries after a failed connection, a rate limit or a server error."""
+MAX_RETRY_WAIT_S: Final = 30.0
+"""Longest wait before a retry; if a provider asks for more, the error is reported instead."""
 
-_STATUS: Final = {
+_STATUS_BY_ERROR_TYPE: Final = {
     "authentication_error": 401,
     "permission_error": 403,
     "not_found_error": 404,
@@ -34,65 +35,71 @@ _STATUS: Final = {
     "overloaded_error": 529,
     "timeout_error": 504,
 }
-"""What an error in mid-stream calls itself, as the status that it would have had."""
-_TOO_LONG: Final = re.compile(r"rendered prompt is (\d+) tokens; the model context is (\d+)")
+"""The status that an error in mid-stream, which has only a type, would have had as a response."""
+_LOCAL_OVERFLOW: Final = re.compile(r"rendered prompt is (\d+) tokens; the model context is (\d+)")
 
 
-def explained(
-    error: Exception, place: Endpoint, model: str, *, said: str = "", began: bool = False
+def explain(
+    error: Exception, endpoint: ProviderEndpoint, model_id: str, *, text: str = "", has_started: bool = False
 ) -> Exception:
-    """The error to raise: the same one for an overflow, else a `ProviderError`. `began` tells that a part of the
-    answer had come, and `said` what of it was text."""
-    _number(error)
-    if isinstance(error, ProviderError) or recognise(error) is not None:
+    """Return the error to raise: the same for an overflow, else a `ProviderError`.
+
+    `has_started` says whether a part of the reply had arrived, and `text` is the text in it.
+    """
+    _add_overflow_numbers(error)
+    if isinstance(error, ProviderError) or recognise_overflow(error) is not None:
         return error
     status = _status(error)
     if status:
-        return _refused(error, status, place, model, said)
-    if began:
-        return interrupted(place, said, _words(error, place))
-    kinds = {kind.__name__ for kind in type(error).__mro__}
-    if kinds & {"APITimeoutError", "TimeoutException", "TimeoutError"}:
+        return _status_error(error, status, endpoint, model_id, text)
+    if has_started:
+        return interrupted_error(endpoint, text, _message(error, endpoint))
+    classes = {kind.__name__ for kind in type(error).__mro__}
+    if classes & {"APITimeoutError", "TimeoutException", "TimeoutError"}:
         return ProviderError(
-            f"{place.provider} did not answer in time ({place.address}): try again, or a smaller model",
+            f"{endpoint.provider} did not answer in time ({endpoint.display_url}): try again, or use a smaller "
+            "model",
             code="connection",
         )
-    if kinds & {"APIConnectionError", "TransportError", "OSError"}:
-        return _unreachable(error, place)
-    return malformed(place, _words(error, place))
+    if classes & {"APIConnectionError", "TransportError", "OSError"}:
+        return _connection_error(error, endpoint)
+    return malformed_error(endpoint, _message(error, endpoint))
 
 
-def interrupted(place: Endpoint, said: str, why: str = "") -> ProviderError:
-    """The answer broke off."""
-    reason = f" ({why})" if why else ""
-    heard = f"after {len(said):,} characters" if said else "before any text came"
+def interrupted_error(endpoint: ProviderEndpoint, text: str, reason: str = "") -> ProviderError:
+    """Return the error for a reply that broke off."""
+    because = f" ({reason})" if reason else ""
+    when = f"after {len(text):,} characters" if text else "before any text arrived"
     return ProviderError(
-        f"the answer of {place.provider} broke off {heard}{reason}: say “go on”, or send it again",
+        f"the answer of {endpoint.provider} broke off {when}{because}: say “go on”, or send it again",
         code="interrupted",
-        partial=said,
+        partial=text,
     )
 
 
-def broken_off(place: Endpoint, said: str, *, began: bool, kind: str) -> ProviderError:
-    """A stream that ended without the end of the answer; `kind` is its content type."""
-    if not began and not kind.startswith("text/event-stream"):
-        return malformed(place, f"its type is {kind or 'not said'}")
-    return interrupted(place, said)
+def incomplete_stream_error(
+    endpoint: ProviderEndpoint, text: str, *, has_started: bool, content_type: str
+) -> ProviderError:
+    """Return the error for a stream that ended before the end of the reply."""
+    if not has_started and not content_type.startswith("text/event-stream"):
+        return malformed_error(endpoint, f"content type: {content_type or 'none'}")
+    return interrupted_error(endpoint, text)
 
 
-def malformed(place: Endpoint, why: str) -> ProviderError:
-    """What came is not an answer."""
+def malformed_error(endpoint: ProviderEndpoint, reason: str) -> ProviderError:
+    """Return the error for a response that is not an answer of the API."""
     return ProviderError(
-        f"{place.provider} sent what is not an answer ({why}): is {place.address} the address of its API?",
+        f"the response of {endpoint.provider} is not an answer ({reason}): is {endpoint.display_url} the address "
+        "of its API?",
         code="server",
     )
 
 
-def wait_of(headers: Mapping[str, str]) -> float | None:
-    """Seconds after which a provider wants to be asked again."""
-    for name, share in (("retry-after-ms", 1000.0), ("retry-after", 1.0)):
+def retry_after_s(headers: Mapping[str, str]) -> float | None:
+    """Return the seconds that a provider asks to wait before a retry, None if it does not say."""
+    for name, per_second in (("retry-after-ms", 1000.0), ("retry-after", 1.0)):
         try:
-            seconds = float(headers.get(name, "")) / share
+            seconds = float(headers.get(name, "")) / per_second
         except ValueError:
             continue
         if math.isfinite(seconds) and seconds >= 0:
@@ -100,9 +107,9 @@ def wait_of(headers: Mapping[str, str]) -> float | None:
     return None
 
 
-def _number(error: Any) -> None:
-    """Give a refusal of our local server its numbers where `Session.overflowed` finds them, not in prose only."""
-    found = _TOO_LONG.search(str(error))
+def _add_overflow_numbers(error: Any) -> None:
+    """Copy the numbers in the local server's overflow message to the attributes that `Session.overflowed` reads."""
+    found = _LOCAL_OVERFLOW.search(str(error))
     if found is not None and getattr(error, "status_code", 0) == 400:
         error.code = "exceed_context_size_error"
         error.n_prompt_tokens, error.n_ctx = int(found[1]), int(found[2])
@@ -112,87 +119,97 @@ def _status(error: Exception) -> int:
     status = getattr(error, "status_code", None)
     if isinstance(status, int) and status >= 400:
         return status
-    named = {_inner(error).get("type"), _inner(error).get("code"), getattr(error, "type", None)}
-    return next((_STATUS[name] for name in named if isinstance(name, str) and name in _STATUS), 0)
+    body = _error_body(error)
+    types = {body.get("type"), body.get("code"), getattr(error, "type", None)}
+    known = (_STATUS_BY_ERROR_TYPE.get(name, 0) for name in types if isinstance(name, str))
+    return next(filter(None, known), 0)
 
 
-def _inner(error: Exception) -> Mapping[str, Any]:
-    """The innermost object of an error's body."""
+def _error_body(error: Exception) -> Mapping[str, Any]:
+    """Return the innermost object of the error's body."""
     body: Any = getattr(error, "body", None)
     while isinstance(body, Mapping) and isinstance(body.get("error"), Mapping):
         body = body["error"]
     return body if isinstance(body, Mapping) else {}
 
 
-def _words(error: Exception, place: Endpoint) -> str:
-    """What the provider or the library says, on one line, without the key."""
-    told = _inner(error).get("message") or getattr(error, "message", None) or str(error)
-    if not isinstance(told, str) or not told.strip():
-        told = type(error).__name__
-    return place.key.scrub(one_line(told, width=300)).rstrip(". ")
+def _message(error: Exception, endpoint: ProviderEndpoint) -> str:
+    """Return the message of the provider or the library on one line, without the key."""
+    message = _error_body(error).get("message") or getattr(error, "message", None) or str(error)
+    if not isinstance(message, str) or not message.strip():
+        message = type(error).__name__
+    return endpoint.key.redact(one_line(message, width=300)).rstrip(". ")
 
 
-def _refused(error: Exception, status: int, place: Endpoint, model: str, said: str) -> ProviderError:
+def _status_error(
+    error: Exception, status: int, endpoint: ProviderEndpoint, model_id: str, text: str
+) -> ProviderError:
+    provider = endpoint.provider
     match status:
         case 401:
-            return _wrong_key(place)
+            return _key_error(endpoint)
         case 403:
-            told = f"the key in {place.variable} may not use it" if place.variable else _words(error, place)
-            return ProviderError(f"{place.provider} refuses {model} (403): {told}", code="key", partial=said)
+            variable = endpoint.key_variable
+            reason = f"the key in {variable} may not use it" if variable else _message(error, endpoint)
+            return ProviderError(f"{provider} refuses {model_id} (403): {reason}", code="key", partial=text)
         case 404:
             return ProviderError(
-                f"{place.provider} has no model {model!r} at {place.address} (404): check its name, or the address",
+                f"{provider} has no model {model_id!r} at {endpoint.display_url} (404): check its name, or the "
+                "address",
                 code="refused",
             )
         case 429:
-            return _too_often(error, place, said)
+            return _rate_error(error, endpoint, text)
         case _ if status >= 500 or status == 408:
             return ProviderError(
-                f"{place.provider} has a fault of its own ({status}: {_words(error, place)}); it was tried "
-                f"{TRIES + 1} times: try again later, or another model",
+                f"{provider} reported a server error ({status}: {_message(error, endpoint)}) after "
+                f"{MAX_RETRIES + 1} tries: try again later, or use another model",
                 code="server",
-                partial=said,
+                partial=text,
             )
         case _:
             return ProviderError(
-                f"{place.provider} refused the request ({status}): {_words(error, place)}",
+                f"{provider} refused the request ({status}): {_message(error, endpoint)}",
                 code="refused",
-                partial=said,
+                partial=text,
             )
 
 
-def _wrong_key(place: Endpoint) -> ProviderError:
-    if not place.key:
-        wanted = f"set {place.variable}" if place.variable else "it wants a key"
-        return ProviderError(f"{place.provider} was asked without a key (401): {wanted}", code="key")
+def _key_error(endpoint: ProviderEndpoint) -> ProviderError:
+    if not endpoint.key:
+        advice = f"set {endpoint.key_variable}" if endpoint.key_variable else "it needs a key"
+        return ProviderError(f"{endpoint.provider} got no key (401): {advice}", code="key")
     return ProviderError(
-        f"{place.provider} does not accept the key in {place.variable} (401): check it, or unset it and choose "
-        "another model",
+        f"{endpoint.provider} does not accept the key in {endpoint.key_variable} (401): check it, or unset it and "
+        "choose another model",
         code="key",
     )
 
 
-def _too_often(error: Exception, place: Endpoint, said: str) -> ProviderError:
-    if "insufficient_quota" in (_inner(error).get("code"), _inner(error).get("type")):
-        problem = (
-            f"the account at {place.provider} has no credit left (429): add some, or choose another model"
+def _rate_error(error: Exception, endpoint: ProviderEndpoint, text: str) -> ProviderError:
+    body = _error_body(error)
+    if "insufficient_quota" in (body.get("code"), body.get("type")):
+        return ProviderError(
+            f"the account at {endpoint.provider} has no credit left (429): add credit, or choose another model",
+            code="rate",
+            partial=text,
         )
-        return ProviderError(problem, code="rate", partial=said)
-    wait = wait_of(getattr(getattr(error, "response", None), "headers", {}))
-    when = f"wait {wait:,.0f} s and try again" if wait else "wait a minute and try again"
+    wait = retry_after_s(getattr(getattr(error, "response", None), "headers", {}))
+    advice = f"wait {wait:,.0f} s and try again" if wait else "wait a minute and try again"
     return ProviderError(
-        f"{place.provider} was asked too often (429: {_words(error, place)}): {when}",
+        f"{endpoint.provider} limits the rate of requests (429: {_message(error, endpoint)}): {advice}",
         code="rate",
-        partial=said,
+        partial=text,
     )
 
 
-def _unreachable(error: Exception, place: Endpoint) -> ProviderError:
+def _connection_error(error: Exception, endpoint: ProviderEndpoint) -> ProviderError:
     cause: BaseException = error
     while cause.__cause__ is not None:
         cause = cause.__cause__
-    why = place.key.scrub(one_line(str(cause) or type(cause).__name__, width=200))
-    todo = "is its server running?" if place.here else "check the network, the proxy and the address"
+    reason = endpoint.key.redact(one_line(str(cause) or type(cause).__name__, width=200))
+    advice = "is its server running?" if endpoint.is_local else "check the network, the proxy and the address"
     return ProviderError(
-        f"{place.provider} cannot be reached at {place.address} ({why}): {todo}", code="connection"
+        f"{endpoint.provider} cannot be reached at {endpoint.display_url} ({reason}): {advice}",
+        code="connection",
     )

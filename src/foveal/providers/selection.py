@@ -1,19 +1,20 @@
-"""Which model answers: the one that is named, else the first that there is a key for, else the local one.
+"""Selection of a provider by model name, environment keys or configuration.
 
     anthropic/claude-sonnet-4-6         ANTHROPIC_API_KEY
-    openai/gpt-5.1                      OPENAI_API_KEY; OPENAI_BASE_URL for anything that speaks like it
+    openai/gpt-5.1                      OPENAI_API_KEY; OPENAI_BASE_URL for a compatible server
     responses/gpt-5.1                   the same, by OpenAI's Responses API
     gemini/gemini-2.5-pro               GEMINI_API_KEY or GOOGLE_API_KEY
     openrouter/deepseek/deepseek-chat   OPENROUTER_API_KEY
-    ollama/qwen3                        no key; OLLAMA_HOST if it is not on this machine, OLLAMA_CONTEXT_LENGTH
+    ollama/qwen3                        no key; OLLAMA_HOST if it is on another machine, OLLAMA_CONTEXT_LENGTH
     vllm/NAME, llamacpp/NAME            no key; VLLM_BASE_URL, LLAMACPP_BASE_URL
-    local/qwen2.5-coder-0.5b, -1.5b     nothing at all: fetched once, and run here
-    local//path/to/model.gguf           a file of yours
+    local/qwen2.5-coder-0.5b, -1.5b     no key: downloaded once, runs on this machine
+    local//path/to/model.gguf           your own file
 
-Any but the last two can be followed by `@ADDRESS`: `vllm/Qwen3-8B@http://10.0.0.7:8000/v1`. Without a name, the
-order is that of `DEFAULTS`, OPENAI_BASE_URL being as good as a key when OPENAI_MODEL says which model; FOVEAL_GGUF
-names the file for the local model. The window of a model is what is known of it, but Ollama cuts what is longer
-than its own default without a word: so that default is taken, unless somebody says otherwise.
+1. All but the last two can be followed by `@ADDRESS`: `vllm/Qwen3-8B@http://10.0.0.7:8000/v1`.
+2. Without a name, the first of `DEFAULT_MODELS` whose key is set is used; OPENAI_BASE_URL counts as a key if
+   OPENAI_MODEL names the model. Without any key, the local model is used; FOVEAL_GGUF names its file.
+3. The window is the one that the catalogue knows. Ollama is the exception: it cuts longer requests to its own
+   default silently, so that default is used unless OLLAMA_CONTEXT_LENGTH or the caller gives another.
 """
 
 from __future__ import annotations
@@ -25,28 +26,30 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from foveal.config import Config
-from foveal.core.models import model as models
+from foveal.core.models.model import model
 from foveal.errors import BadSetting, ProviderError
 from foveal.ports import Provider
-from foveal.providers.base import need
-from foveal.providers.endpoint import Endpoint
-from foveal.providers.local import download
-from foveal.providers.local.download import Tell
+from foveal.providers.base import require_library
+from foveal.providers.endpoint import ProviderEndpoint
+from foveal.providers.local.download import KNOWN_WEIGHTS, QWEN_05B, OnProgress, cache_folder
 
-LOCAL: Final = "local"
-OLLAMA_WINDOW: Final = 4_096
+LOCAL_SERVICE: Final = "local"
+OLLAMA_DEFAULT_WINDOW: Final = 4_096
+"""Tokens."""
+FACTORY_VARIABLE: Final = "FOVEAL_PROVIDER"
+"""Variable with `module:function`, a function that is called in place of `provider`, with the same arguments."""
 
 
 class ProviderService(NamedTuple):
-    """How a provider is found in the environment."""
+    """A service, and the environment variables that configure it."""
 
     title: str
     url: str
-    keys: tuple[str, ...] = ()
-    """Variables that may hold the key, the first one first; none where no key is needed."""
-    url_from: tuple[str, ...] = ()
-    """Variables that may hold another address."""
-    optional_keys: tuple[str, ...] = ()
+    key_variables: tuple[str, ...] = ()
+    """Variables for the key, in order of preference; empty if no key is needed."""
+    url_variables: tuple[str, ...] = ()
+    """Variables for another URL, in order of preference."""
+    optional_key_variables: tuple[str, ...] = ()
     options: Mapping[str, Any] = {}
     """Further fields of every request."""
 
@@ -55,65 +58,90 @@ SERVICES: Final[dict[str, ProviderService]] = {
     "anthropic": ProviderService(
         "Anthropic",
         "https://api.anthropic.com",
-        keys=("ANTHROPIC_API_KEY",),
-        url_from=("ANTHROPIC_BASE_URL",),
+        key_variables=("ANTHROPIC_API_KEY",),
+        url_variables=("ANTHROPIC_BASE_URL",),
     ),
     "openai": ProviderService(
-        "OpenAI", "https://api.openai.com/v1", keys=("OPENAI_API_KEY",), url_from=("OPENAI_BASE_URL",)
+        "OpenAI",
+        "https://api.openai.com/v1",
+        key_variables=("OPENAI_API_KEY",),
+        url_variables=("OPENAI_BASE_URL",),
     ),
     "responses": ProviderService(
-        "OpenAI", "https://api.openai.com/v1", keys=("OPENAI_API_KEY",), url_from=("OPENAI_BASE_URL",)
+        "OpenAI",
+        "https://api.openai.com/v1",
+        key_variables=("OPENAI_API_KEY",),
+        url_variables=("OPENAI_BASE_URL",),
     ),
     "gemini": ProviderService(
         "Gemini",
         "https://generativelanguage.googleapis.com/v1beta/openai/",
-        keys=("GEMINI_API_KEY", "GOOGLE_API_KEY"),
-        url_from=("GEMINI_BASE_URL",),
+        key_variables=("GEMINI_API_KEY", "GOOGLE_API_KEY"),
+        url_variables=("GEMINI_BASE_URL",),
     ),
     "openrouter": ProviderService(
         "OpenRouter",
         "https://openrouter.ai/api/v1",
-        keys=("OPENROUTER_API_KEY",),
-        url_from=("OPENROUTER_BASE_URL",),
-        # Or it would cut the middle of a request without a word.
+        key_variables=("OPENROUTER_API_KEY",),
+        url_variables=("OPENROUTER_BASE_URL",),
+        # Otherwise OpenRouter removes the middle of a long request silently.
         options={"extra_body": {"plugins": [{"id": "context-compression", "enabled": False}]}},
     ),
     "ollama": ProviderService(
         "Ollama",
         "http://127.0.0.1:11434/v1",
-        url_from=("OLLAMA_BASE_URL", "OLLAMA_HOST"),
-        optional_keys=("OLLAMA_API_KEY",),
+        url_variables=("OLLAMA_BASE_URL", "OLLAMA_HOST"),
+        optional_key_variables=("OLLAMA_API_KEY",),
     ),
     "vllm": ProviderService(
-        "vLLM", "http://127.0.0.1:8000/v1", url_from=("VLLM_BASE_URL",), optional_keys=("VLLM_API_KEY",)
+        "vLLM",
+        "http://127.0.0.1:8000/v1",
+        url_variables=("VLLM_BASE_URL",),
+        optional_key_variables=("VLLM_API_KEY",),
     ),
     "llamacpp": ProviderService(
         "llama.cpp",
         "http://127.0.0.1:8080/v1",
-        url_from=("LLAMACPP_BASE_URL",),
-        optional_keys=("LLAMACPP_API_KEY",),
+        url_variables=("LLAMACPP_BASE_URL",),
+        optional_key_variables=("LLAMACPP_API_KEY",),
     ),
 }
-SAME: Final = {
+SERVICE_ALIASES: Final = {
     "google": "gemini",
     "openai-responses": "responses",
     "hosted_vllm": "vllm",
     "llama.cpp": "llamacpp",
 }
-
-DEFAULTS: Final = (
+DEFAULT_MODELS: Final = (
     ("anthropic", "claude-sonnet-4-6"),
     ("openai", "gpt-5.1"),
     ("gemini", "gemini-2.5-pro"),
     ("openrouter", "anthropic/claude-sonnet-4.6"),
 )
-"""Without a name: the first of these whose key is there."""
-FAMILIES: Final = (
+"""Without a name, the first of these whose key is set is used."""
+MODEL_NAME_PATTERNS: Final = (
     (re.compile(r"claude"), "anthropic"),
     (re.compile(r"gpt-|chatgpt|o\d(-|$)|codex"), "openai"),
     (re.compile(r"gemini|gemma-"), "gemini"),
 )
-"""Whose a model is that is named without its provider."""
+"""Services of models that are named without a service."""
+
+
+def provider_from_config(
+    config: Config, name: str | None, *, environment: Mapping[str, str], progress: Callable[[Any], None]
+) -> Provider:
+    """Return the provider of a model, by default of the configured model, as `provider` does."""
+    variables = dict(environment)
+    if base_url := config.get("base_url"):
+        variables["OPENAI_BASE_URL"] = base_url
+    found: Provider = _provider_factory(variables)(
+        name or config.model or None,
+        environment=variables,
+        # A configured window belongs to the configured model only.
+        window=config.get("window") if not name else None,
+        progress=progress,
+    )
+    return found
 
 
 def provider(
@@ -121,132 +149,135 @@ def provider(
     *,
     environment: Mapping[str, str],
     window: int | None = None,
-    progress: Tell = lambda _: None,
+    progress: OnProgress = lambda _: None,
 ) -> Provider:
-    """The provider of a model; nothing is asked, fetched or started yet. Raises `ProviderError`."""
-    service, model = split(name, environment)
-    if service == LOCAL:
-        return _local(model, environment, window, progress)
-    model, _, address = model.partition("@")
-    if not model:
-        raise ProviderError(f"{name!r} names no model; {possible()}", code="refused")
-    place = _place(service, address, environment)
+    """Return the provider of a model, without a request, download or process; raises `ProviderError`."""
+    service, model_id = split_model_name(name, environment)
+    if service == LOCAL_SERVICE:
+        return _local_provider(model_id, environment, window, progress)
+    model_id, _, address = model_id.partition("@")
+    if not model_id:
+        raise ProviderError(f"{name!r} names no model; {describe_choices()}", code="refused")
+    endpoint = _endpoint(service, address, environment)
     if service == "ollama" and window is None:
         given = environment.get("OLLAMA_CONTEXT_LENGTH", "")
-        window = int(given) if given.isdecimal() and int(given) else OLLAMA_WINDOW
-    return _remote(service, model, place, window)
+        window = int(given) if given.isdecimal() and int(given) else OLLAMA_DEFAULT_WINDOW
+    return _remote_provider(service, model_id, endpoint, window)
 
 
-def possible() -> str:
-    """What can be asked for, in a sentence."""
-    named = ", ".join(f"{service}/MODEL" for service in SERVICES)
-    known = ", ".join(f"{LOCAL}/{known}" for known in download.KNOWN)
-    return f"possible are {named}, {known} and {LOCAL}//path/to/model.gguf"
+def describe_choices() -> str:
+    """Return the possible model names as part of a sentence."""
+    remote = ", ".join(f"{service}/MODEL" for service in SERVICES)
+    local = ", ".join(f"{LOCAL_SERVICE}/{name}" for name in KNOWN_WEIGHTS)
+    return f"possible are {remote}, {local} and {LOCAL_SERVICE}//path/to/model.gguf"
 
 
-def chosen(service: str, environment: Mapping[str, str]) -> bool:
-    """Whether somebody has set a key or an address of a service, so that it is meant to be asked."""
+def is_configured(service: str, environment: Mapping[str, str]) -> bool:
+    """Return whether the environment sets a key or a URL of a service."""
     known = SERVICES.get(service)
-    names = (*known.keys, *known.optional_keys, *known.url_from) if known else ()
+    names = (*known.key_variables, *known.optional_key_variables, *known.url_variables) if known else ()
     return any(environment.get(name, "").strip() for name in names)
 
 
-def split(name: str | None, environment: Mapping[str, str]) -> tuple[str, str]:
-    """The service, and the model as that calls it; raises `ProviderError`."""
+def split_model_name(name: str | None, environment: Mapping[str, str]) -> tuple[str, str]:
+    """Return the service and its name of the model; raises `ProviderError`."""
     if name is None or not name.strip():
-        return _default(environment)
+        return _default_model(environment)
     before, slash, after = name.strip().partition("/")
-    service = SAME.get(before.lower(), before.lower())
-    if service == LOCAL:
+    service = SERVICE_ALIASES.get(before.lower(), before.lower())
+    if service == LOCAL_SERVICE:
         return service, after
     if slash and service in SERVICES:
         return service, after
-    for pattern, owner in FAMILIES:
+    for pattern, owner in MODEL_NAME_PATTERNS:
         if not slash and pattern.match(name.strip().lower()):
             return owner, name.strip()
     if environment.get("OPENAI_BASE_URL"):
         return "openai", name.strip()
-    raise ProviderError(f"no provider is known for {name!r}; {possible()}", code="refused")
+    raise ProviderError(f"no provider is known for {name!r}; {describe_choices()}", code="refused")
 
 
-def _default(environment: Mapping[str, str]) -> tuple[str, str]:
-    own = environment.get("OPENAI_MODEL", "").strip()
-    for service, model in DEFAULTS:
+def _default_model(environment: Mapping[str, str]) -> tuple[str, str]:
+    named = environment.get("OPENAI_MODEL", "").strip()
+    for service, model_id in DEFAULT_MODELS:
         if service == "openai" and environment.get("OPENAI_BASE_URL"):
-            if not own and not environment.get("OPENAI_API_KEY", "").strip():
+            if not named and not environment.get("OPENAI_API_KEY", "").strip():
                 raise ProviderError(
                     "OPENAI_BASE_URL is set, but no model is named: name one, or set OPENAI_MODEL",
                     code="refused",
                 )
-            return service, own or model
-        if any(environment.get(variable, "").strip() for variable in SERVICES[service].keys):
-            return service, model
-    return LOCAL, ""
+            return service, named or model_id
+        if any(environment.get(variable, "").strip() for variable in SERVICES[service].key_variables):
+            return service, model_id
+    return LOCAL_SERVICE, ""
 
 
-def _place(service: str, address: str, environment: Mapping[str, str]) -> Endpoint:
+def _endpoint(service: str, address: str, environment: Mapping[str, str]) -> ProviderEndpoint:
     known = SERVICES[service]
-    given = next((environment[name] for name in known.url_from if environment.get(name)), "")
-    variables = known.keys or known.optional_keys
+    given = next((environment[name] for name in known.url_variables if environment.get(name)), "")
+    variables = known.key_variables or known.optional_key_variables
     variable = next((name for name in variables if environment.get(name, "").strip()), "")
-    elsewhere = bool(address or given) and service in ("openai", "responses")
-    if known.keys and not variable and not elsewhere:
-        wanted = " or ".join(known.keys)
+    # A compatible server at another URL may need no key.
+    is_other_server = bool(address or given) and service in ("openai", "responses")
+    if known.key_variables and not variable and not is_other_server:
+        names = " or ".join(known.key_variables)
         raise ProviderError(
-            f"{known.title} needs a key: set {wanted}, or use another model; {possible()}", code="key"
+            f"{known.title} needs a key: set {names}, or use another model; {describe_choices()}", code="key"
         )
     url = address or given or known.url
     if "://" not in url:
         url = f"http://{url}"
     if service == "ollama" and not url.rstrip("/").endswith("/v1"):
         url = f"{url.rstrip('/')}/v1"
-    return Endpoint(
-        known.title, url=url, key=environment.get(variable, ""), variable=variable or "".join(variables[:1])
+    return ProviderEndpoint(
+        known.title,
+        url=url,
+        key=environment.get(variable, ""),
+        key_variable=variable or "".join(variables[:1]),
     )
 
 
-def _remote(service: str, model: str, place: Endpoint, window: int | None) -> Provider:
-    name = f"{service}/{model}"
-    facts = models.model(f"openai/{model}" if service == "responses" else name, window=window)
+def _remote_provider(service: str, model_id: str, endpoint: ProviderEndpoint, window: int | None) -> Provider:
+    name = f"{service}/{model_id}"
+    known = model(f"openai/{model_id}" if service == "responses" else name, window=window)
     options = SERVICES[service].options
-    if service == "openrouter" and "claude" in model:
-        extra = {
-            **options["extra_body"],
-            "cache_control": {"type": "ephemeral"},
-        }  # it places the marks itself
-        options = {**options, "extra_body": extra}
+    if service == "openrouter" and "claude" in model_id:
+        # OpenRouter then places the cache breakpoints itself.
+        options = {"extra_body": {**options["extra_body"], "cache_control": {"type": "ephemeral"}}}
     if service == "anthropic":
-        need("anthropic")
+        require_library("anthropic")
         from foveal.providers.anthropic import Anthropic
 
-        return Anthropic(place, facts, name=name, served=model, options=options)
-    need("openai")
+        return Anthropic(endpoint, known, name=name, model_id=model_id, options=options)
+    require_library("openai")
     if service == "responses":
         from foveal.providers.openai_responses import OpenAIResponses
 
-        return OpenAIResponses(place, facts, name=name, served=model, options=options)
+        return OpenAIResponses(endpoint, known, name=name, model_id=model_id, options=options)
     from foveal.providers.openai_chat import OpenAIChat
 
-    return OpenAIChat(place, facts, name=name, served=model, options=options)
+    return OpenAIChat(endpoint, known, name=name, model_id=model_id, options=options)
 
 
-def _local(model: str, environment: Mapping[str, str], window: int | None, progress: Tell) -> Provider:
-    need("openai")
+def _local_provider(
+    name: str, environment: Mapping[str, str], window: int | None, progress: OnProgress
+) -> Provider:
+    require_library("openai")
     from foveal.providers.local.local_model import LocalModel
 
-    cache = download.folder(environment)
-    given = model or environment.get("FOVEAL_GGUF", "")
+    cache = cache_folder(environment)
+    given = name or environment.get("FOVEAL_GGUF", "")
     if not given:
-        return LocalModel(download.QWEN_05B, cache=cache, window=window, progress=progress)
-    if given in download.KNOWN:
-        return LocalModel(download.KNOWN[given], cache=cache, window=window, progress=progress)
+        return LocalModel(QWEN_05B, cache=cache, window=window, progress=progress)
+    if given in KNOWN_WEIGHTS:
+        return LocalModel(KNOWN_WEIGHTS[given], cache=cache, window=window, progress=progress)
     if not given.lower().endswith(".gguf") and "/" not in given:
-        raise ProviderError(f"there is no local model {given!r}; {possible()}", code="refused")
-    return LocalModel(_gguf(given), cache=cache, window=window, progress=progress)
+        raise ProviderError(f"there is no local model {given!r}; {describe_choices()}", code="refused")
+    return LocalModel(_checked_gguf(given), cache=cache, window=window, progress=progress)
 
 
-def _gguf(given: str) -> Path:
-    """A user's own file."""
+def _checked_gguf(given: str) -> Path:
+    """Return the path of the user's own file; raises `ProviderError` if it is not a GGUF file."""
     path = Path(given).expanduser().absolute()
     try:
         with path.open("rb") as file:
@@ -260,39 +291,16 @@ def _gguf(given: str) -> Path:
     return path
 
 
-# ── configured ────────────────────────────────────────────────────────────────────────────────────
-# The provider that a configuration means.
-
-FACTORY: Final = "FOVEAL_PROVIDER"
-"""`module:function`: makes the provider in place of `foveal.providers.selection.provider`, and is called like it."""
-
-
-def configured(
-    config: Config, name: str | None, *, environment: Mapping[str, str], progress: Callable[[Any], None]
-) -> Provider:
-    """The provider of a model, the chosen one if none is named; nothing is asked, fetched or started yet."""
-    variables = dict(environment)
-    if address := config.get("base_url"):
-        variables["OPENAI_BASE_URL"] = address
-    made: Provider = _factory(variables)(
-        name or config.model or None,
-        environment=variables,
-        window=config.get("window") if not name else None,
-        progress=progress,
-    )
-    return made
-
-
-def _factory(environment: Mapping[str, str]) -> Callable[..., Any]:
-    given = environment.get(FACTORY, "")
+def _provider_factory(environment: Mapping[str, str]) -> Callable[..., Any]:
+    given = environment.get(FACTORY_VARIABLE, "")
     if not given:
         return provider
     module, _, name = given.partition(":")
     try:
-        made = getattr(import_module(module), name)
+        factory = getattr(import_module(module), name)
     except (ImportError, AttributeError, ValueError) as problem:
         allowed = f"module:function, of a module that can be imported ({problem})"
-        raise BadSetting(FACTORY, given, allowed) from None
-    if not callable(made):
-        raise BadSetting(FACTORY, given, "module:function")
-    return made  # type: ignore[no-any-return]
+        raise BadSetting(FACTORY_VARIABLE, given, allowed) from None
+    if not callable(factory):
+        raise BadSetting(FACTORY_VARIABLE, given, "module:function")
+    return factory  # type: ignore[no-any-return]

@@ -1,18 +1,18 @@
-"""Recall: tools for the model to look back into the log."""
+"""Recall tools, with which the model searches and reads its whole log."""
 
-from foveal.recall.excerpts import Wanted, excerpt, finder, wanted_lines
+from foveal.recall.excerpts import LineSelection, compile_grep, excerpt, parse_line_range
 from foveal.recall.recall import InMemoryLibrary, Library, Recall
 from foveal.recall.recall_tools import tools
-from foveal.recall.search_results import spread
+from foveal.recall.search_results import spread_scores
 
 __all__ = [
     "InMemoryLibrary",
     "Library",
+    "LineSelection",
     "Recall",
-    "Wanted",
+    "compile_grep",
     "excerpt",
-    "finder",
-    "spread",
+    "parse_line_range",
+    "spread_scores",
     "tools",
-    "wanted_lines",
 ]

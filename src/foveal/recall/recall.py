@@ -1,19 +1,19 @@
-"""Tools for the model: look back into the log, at whatever is no longer in view.
+"""Tools with which the model searches and reads the whole log.
 
-    recall_search(query)          the messages that have words of the query, and those beside them
+    recall_search(query)          messages that contain words of the query, and the messages beside them
     recall_read(handle, ...)      a part of one event by lines, head, tail or grep; or of a range of events
 
-    library = InMemoryLibrary(events)                 # or a session
-    look = Recall(library)
-    tools = [*mine, *recall.tools("openai_chat")]     # offer them
-    answer = await look.call(name, arguments)         # and answer them
+    library = InMemoryLibrary(events)                     # or a session
+    recall = Recall(library)
+    schemas = [*own, *foveal.recall.tools("openai_chat")] # offer the tools to the model
+    answer = await recall.call(name, arguments)           # answer its calls
 
-What a tool answers:
+Contract of an answer:
 
 1. It is never longer than `tokens`, and says what it left out and how to get that.
-2. It never raises for what a model asked: a bad handle, range, pattern or JSON gets an answer that helps.
-3. The log is quoted in it (see `text`): nothing that was once said can pass for a line of ours.
-4. It is not found again: these calls and their answers are passed over by the search.
+2. `call` never raises for what a model passes: a bad handle, range, pattern or JSON gets an answer that says so.
+3. Text of the log is quoted (see `event_text`), so that it cannot pass for a line of the answer itself.
+4. A search does not find earlier recall calls and their answers.
 """
 
 from __future__ import annotations
@@ -25,67 +25,74 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from foveal.core.log.events import AnyFact, Clipped, Dropped, Erased, Event, Masked, handle, kind
 from foveal.core.tokens.counter import Counter, counter
-from foveal.core.wire.event_text import MARK, READ, SEARCH, inline, readable, title
+from foveal.core.wire.event_text import (
+    RECALL_PREFIX,
+    RECALL_READ,
+    RECALL_SEARCH,
+    event_title,
+    inline,
+    readable_text,
+)
 from foveal.errors import BadSetting
 from foveal.ports import Hit
-from foveal.recall.excerpts import ALL, Excerpt, Wanted, count, excerpt
-from foveal.recall.recall_tools import handles, values, wanted, whole
-from foveal.recall.search_results import SearchAnswer, spread
+from foveal.recall.excerpts import ALL_LINES, Excerpt, LineSelection, count_lines, excerpt
+from foveal.recall.recall_tools import parse_arguments, parse_count, parse_handles, parse_selection
+from foveal.recall.search_results import SearchAnswer, spread_scores
 
 if TYPE_CHECKING:
-    from foveal.stores.sqlite.full_text import TextIndex
+    from foveal.stores.sqlite.full_text import FullTextIndex
 
-LEAST: Final = 200
-MOST: Final = 16_000
-"""Tokens that an answer may be allowed."""
-HITS: Final = 300
-"""Hits of the index that are looked at for one search."""
-CANDIDATES: Final = 400
-"""Messages that are considered for one answer; they are read `_BATCH` at a time."""
-EVENTS: Final = 200
-"""Events of a range that are read at once."""
-_BATCH: Final = 40
+MIN_ANSWER_TOKENS: Final = 200
+MAX_ANSWER_TOKENS: Final = 16_000
+"""Range of the `tokens` setting."""
+MAX_SEARCH_HITS: Final = 300
+"""Hits that one search takes from the index."""
+MAX_CANDIDATE_MESSAGES: Final = 400
+"""Messages that one search considers; they are read `_READ_BATCH_EVENTS` at a time."""
+MAX_RANGE_EVENTS: Final = 200
+"""Events of a range that one answer covers."""
+_READ_BATCH_EVENTS: Final = 40
 _seq = attrgetter("seq")
 
 
 class Library(Protocol):
-    """The log of one conversation, as far as looking back needs it."""
+    """What recall needs of the log of one conversation."""
 
     async def search(self, query: str, limit: int) -> list[Hit]:
-        """Events that have words of the query, best first."""
+        """Return the events that contain words of the query, best first."""
         ...
 
     async def pick(self, seqs: Sequence[int]) -> list[Event]:
-        """These events, ascending; those that do not exist are left out."""
+        """Return these events, ascending; those that do not exist are left out."""
         ...
 
     def visible(self, seq: int) -> bool:
-        """Whether the model sees this event whole in its current view."""
+        """Return whether the model sees the whole event in its current view."""
         ...
 
     @property
     def last(self) -> int:
-        """The newest seq, -1 when there is none."""
+        """The newest seq, -1 if there is none."""
         ...
 
 
 class InMemoryLibrary:
-    """A library over a list of events in the order of their seqs; what is appended to the list later is found too.
+    """A library over a list of events, ascending by seq; a search also finds events appended to the list later.
 
-    The index is made by the first search, in memory.
+    The first search creates the index, in memory.
     """
 
     def __init__(self, events: Sequence[Event], *, visible: Callable[[int], bool] = lambda _: False) -> None:
         self._events = events
         self._visible = visible
-        self._index: TextIndex | None = None
+        self._index: FullTextIndex | None = None
 
     async def search(self, query: str, limit: int) -> list[Hit]:
-        from foveal.stores.sqlite.full_text import searchable
+        from foveal.stores.sqlite.full_text import searchable_text
 
-        index = self._index = self._index or _private_index()
-        new = self._events[bisect_left(self._events, index.indexed(0) + 1, key=_seq) :]
-        index.add(0, ((event.seq, searchable(event)) for event in new))
+        index = self._index = self._index or _create_index()
+        new = self._events[bisect_left(self._events, index.last_indexed(0) + 1, key=_seq) :]
+        index.add(0, ((event.seq, searchable_text(event)) for event in new))
         return index.search(0, query, limit)
 
     async def pick(self, seqs: Sequence[int]) -> list[Event]:
@@ -104,139 +111,145 @@ class InMemoryLibrary:
         return self._events[-1].seq if self._events else -1
 
 
-def _private_index() -> TextIndex:
-    """An index of our own; only now is apsw needed."""
+def _create_index() -> FullTextIndex:
+    """Return an empty index in memory. Imports apsw only here, because reading needs no index."""
     import apsw
 
-    from foveal.stores.sqlite.full_text import TextIndex
+    from foveal.stores.sqlite.full_text import FullTextIndex
 
-    index = TextIndex(apsw.Connection(":memory:"))
+    index = FullTextIndex(apsw.Connection(":memory:"))
     index.create()
     return index
 
 
 class Recall:
-    """The two tools over one library."""
+    """Answers the calls of both tools for one library."""
 
     def __init__(self, library: Library, *, tokens: int = 2_000, counting: Counter | None = None) -> None:
-        if not LEAST <= tokens <= MOST:
-            raise BadSetting("tokens", tokens, f"from {LEAST} to {MOST:,}")
+        if not MIN_ANSWER_TOKENS <= tokens <= MAX_ANSWER_TOKENS:
+            raise BadSetting("tokens", tokens, f"from {MIN_ANSWER_TOKENS} to {MAX_ANSWER_TOKENS:,}")
         self._library = library
         self._tokens = tokens
         self._counter = counting or counter()
 
     async def call(self, name: str, arguments: str | Mapping[str, Any]) -> str:
-        """Answer a call as the model made it."""
-        given = values(arguments)
+        """Answer a tool call; `arguments` are as the model wrote them."""
+        given = parse_arguments(arguments)
         if isinstance(given, str):
-            return _sorry(given)
-        if name == SEARCH:
+            return _problem_answer(given)
+        if name == RECALL_SEARCH:
             return await self._search(given)
-        if name == READ:
+        if name == RECALL_READ:
             return await self._read(given)
-        return _sorry(f"there is no tool {inline(name)}; there are {SEARCH} and {READ}")
+        return _problem_answer(
+            f"there is no tool {inline(name)}; there are {RECALL_SEARCH} and {RECALL_READ}"
+        )
 
     async def search(self, query: str, *, limit: int | None = None) -> str:
-        """The messages that have words of the query, and those beside them."""
-        hits = await self._library.search(query, HITS)
+        """Return the messages that contain words of the query, and the messages beside them."""
+        hits = await self._library.search(query, MAX_SEARCH_HITS)
         answer = SearchAnswer(
-            query, hits, counter=self._counter, tokens=self._tokens, limit=limit or CANDIDATES
+            query, hits, counter=self._counter, tokens=self._tokens, limit=limit or MAX_CANDIDATE_MESSAGES
         )
-        ranked = [(seq, score) for seq, score in spread(hits) if seq <= self._library.last][:CANDIDATES]
-        for at in range(0, len(ranked), _BATCH):
-            batch = dict(ranked[at : at + _BATCH])
+        ranked = [(seq, score) for seq, score in spread_scores(hits) if seq <= self._library.last][
+            :MAX_CANDIDATE_MESSAGES
+        ]
+        for at in range(0, len(ranked), _READ_BATCH_EVENTS):
+            batch = dict(ranked[at : at + _READ_BATCH_EVENTS])
             events = {event.seq: event for event in await self._library.pick(sorted(batch))}
             for seq, score in batch.items():
                 if seq in events:
-                    answer.offer(events[seq], score, visible=self._library.visible(seq))
-            if answer.full:
+                    answer.add_if_fits(events[seq], score, visible=self._library.visible(seq))
+            if answer.is_full:
                 break
         return answer.text()
 
-    async def read(self, first: int, last: int, lines: Wanted = ALL) -> str:
-        """A part of one event, or of each event of a range."""
-        events = await self._library.pick(range(first, min(last, first + EVENTS - 1) + 1))
+    async def read(self, first: int, last: int, lines: LineSelection = ALL_LINES) -> str:
+        """Return a part of one event, or of each event of a range."""
+        events = await self._library.pick(range(first, min(last, first + MAX_RANGE_EVENTS - 1) + 1))
         if not events:
-            return _sorry(self._missing(first, last))
+            return _problem_answer(self._missing(first, last))
         if last == first:
-            return self._one(events[0], lines)
-        return self._many([event for event in events if readable(event.fact)], last, lines)
+            return self._read_event(events[0], lines)
+        return self._read_range([event for event in events if readable_text(event.fact)], last, lines)
 
     async def _search(self, given: Mapping[str, Any]) -> str:
-        query, limit = given.get("query"), whole(given.get("limit"))
+        query, limit = given.get("query"), parse_count(given.get("limit"))
         if not isinstance(query, str) or not query.strip():
-            return _sorry(f'{SEARCH} needs a query: {{"query": "words, names or numbers to look for"}}')
+            return _problem_answer(
+                f'{RECALL_SEARCH} needs a query: {{"query": "words, names or numbers to look for"}}'
+            )
         if isinstance(limit, str):
-            return _sorry(f"limit {limit}")
+            return _problem_answer(f"limit {limit}")
         return await self.search(query, limit=limit)
 
     async def _read(self, given: Mapping[str, Any]) -> str:
-        which, lines = handles(given.get("handle")), wanted(given)
-        if isinstance(which, str):
-            return _sorry(which)
+        seqs, lines = parse_handles(given.get("handle")), parse_selection(given)
+        if isinstance(seqs, str):
+            return _problem_answer(seqs)
         if isinstance(lines, str):
-            return _sorry(lines)
-        return await self.read(*which, lines)
+            return _problem_answer(lines)
+        return await self.read(*seqs, lines)
 
     def _missing(self, first: int, last: int) -> str:
-        asked = handle(first) if first == last else f"{handle(first)}-{handle(last)}"
+        requested = handle(first) if first == last else f"{handle(first)}-{handle(last)}"
         newest = self._library.last
-        return f"there is no {asked}: the log " + (
+        return f"there is no {requested}: the log " + (
             f"goes from e0 to e{newest}" if newest >= 0 else "is empty"
         )
 
-    def _one(self, event: Event, lines: Wanted) -> str:
-        text = readable(event.fact)
+    def _read_event(self, event: Event, lines: LineSelection) -> str:
+        text = readable_text(event.fact)
         if not text:
-            return _sorry(f"{title(event)}: {_wordless(event.fact)}")
+            return _problem_answer(f"{event_title(event)}: {_why_without_text(event.fact)}")
         found = excerpt(text, lines, counter=self._counter, tokens=self._tokens - 120)
-        return _framed(self._about(event, text, found), found, f'{READ}(handle="{event.handle}"')
+        return _frame(self._description(event, text, found), found, f'{RECALL_READ}(handle="{event.handle}"')
 
-    def _about(self, event: Event, text: str, found: Excerpt) -> str:
-        size = f"{count(text):,} lines, {len(text):,} characters"
-        return f"{title(event)}; {size}; {found.shows}"
+    def _description(self, event: Event, text: str, found: Excerpt) -> str:
+        size = f"{count_lines(text):,} lines, {len(text):,} characters"
+        return f"{event_title(event)}; {size}; {found.shows}"
 
-    def _many(self, events: Sequence[Event], last: int, lines: Wanted) -> str:
-        """A fair share of each: what one event leaves over goes to those after it."""
-        room, told, next_seq = self._tokens - 80, [], last + 1
-        for place, event in enumerate(events):
-            share = max(_EACH, room // (len(events) - place))
+    def _read_range(self, events: Sequence[Event], last: int, lines: LineSelection) -> str:
+        """Give each event an equal share of the tokens; what an event does not use goes to those after it."""
+        room, blocks, next_seq = self._tokens - 80, [], last + 1
+        for number, event in enumerate(events):
+            share = max(_MIN_EVENT_TOKENS, room // (len(events) - number))
             if share > room:
                 next_seq = event.seq
                 break
-            text = readable(event.fact)
+            text = readable_text(event.fact)
             found = excerpt(text, lines, counter=self._counter, tokens=share - 50)
             if found.body:
-                told.append(_framed(self._about(event, text, found), found, ""))
-                room -= self._counter.count(told[-1]) + 2
+                blocks.append(_frame(self._description(event, text, found), found, ""))
+                room -= self._counter.count(blocks[-1]) + 2
         newest = min(last, self._library.last)
-        if next_seq > last and events and newest >= events[0].seq + EVENTS:
-            next_seq = events[0].seq + EVENTS
+        if next_seq > last and events and newest >= events[0].seq + MAX_RANGE_EVENTS:
+            next_seq = events[0].seq + MAX_RANGE_EVENTS
         if next_seq <= newest:
-            told.append(f'{MARK}go on with {READ}(handle="e{next_seq}-e{newest}")]')
-        return "\n\n".join(told) or _sorry(
+            blocks.append(f'{RECALL_PREFIX}go on with {RECALL_READ}(handle="e{next_seq}-e{newest}")]')
+        return "\n\n".join(blocks) or _problem_answer(
             "nothing in this range can be read" + (" or matches" if lines.grep else "")
         )
 
 
-_EACH: Final = 120
-"""Tokens that an event of a range gets at least."""
+_MIN_EVENT_TOKENS: Final = 120
+"""Minimum share of an event in a range."""
 
 
-def _framed(about: str, found: Excerpt, call: str) -> str:
-    """The numbered lines between a line that says what they are and one that says how to go on."""
-    lines = [f"{MARK}{about}]", *([found.body] if found.body else [])]
+def _frame(about: str, found: Excerpt, call: str) -> str:
+    """Return the numbered lines between a line that describes them and a line that says how to read on."""
+    lines = [f"{RECALL_PREFIX}{about}]", *([found.body] if found.body else [])]
     if found.more and call:
-        lines.append(f"{MARK}more with {call}, {found.more})]")
+        lines.append(f"{RECALL_PREFIX}more with {call}, {found.more})]")
     return "\n".join(lines)
 
 
-def _sorry(problem: str) -> str:
-    return f"{MARK}{problem}]"
+def _problem_answer(problem: str) -> str:
+    return f"{RECALL_PREFIX}{problem}]"
 
 
-def _wordless(fact: AnyFact) -> str:
-    """Why there is nothing to read, and what to read instead."""
+def _why_without_text(fact: AnyFact) -> str:
+    """Say why an event has no text, and which events to read instead."""
     match fact:
         case Erased():
             return f"its text ({inline(fact.was)}) was erased for good"

@@ -1,7 +1,7 @@
-"""What the recall tools are called and take, in every dialect; and what a model's arguments for them mean.
+"""Schemas of the recall tools in each dialect, and parsing of their arguments.
 
-Arguments are taken as kindly as they can be: a number may come as text, an absent one as null or "". Whatever is
-wrong is returned as a sentence for the model.
+The parsers accept a number as text, and null or "" for an absent one. They return a problem as a sentence for the
+model instead of raising.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from foveal.core.wire.event_text import READ, SEARCH, inline
+from foveal.core.wire.event_text import RECALL_READ, RECALL_SEARCH, inline
 from foveal.errors import BadSetting
-from foveal.recall.excerpts import Wanted, wanted_lines
+from foveal.recall.excerpts import LineSelection, parse_line_range
 
 _HANDLES: Final = re.compile(r"#?e?(\d{1,15})(?:\s*(?:-|–|\.\.|:|to)\s*#?e?(\d{1,15}))?", re.I)
 
 
-# ── what is offered ──────────────────────────────────────────────────────────────────────────────────────
+# ── Schemas ──────────────────────────────────────────────────────────────────────────────────────────────
 
-_PROPERTIES: Final[dict[str, tuple[str, dict[str, Any], list[str]]]] = {
-    SEARCH: (
+_TOOLS: Final[dict[str, tuple[str, dict[str, Any], list[str]]]] = {
+    RECALL_SEARCH: (
         "Search everything that was ever said or returned in this conversation, also what is no longer shown. "
         "Gives the best messages with their handles, and those beside them.",
         {
@@ -33,7 +33,7 @@ _PROPERTIES: Final[dict[str, tuple[str, dict[str, Any], list[str]]]] = {
         },
         ["query"],
     ),
-    READ: (
+    RECALL_READ: (
         "Read the original text behind a handle such as e12, as placeholders, clips, summaries and searches "
         "show it. Long texts come in parts.",
         {
@@ -52,43 +52,44 @@ _PROPERTIES: Final[dict[str, tuple[str, dict[str, Any], list[str]]]] = {
 
 
 def tools(dialect: str) -> list[dict[str, Any]]:
-    """The two tools in the form in which a dialect offers tools."""
-    return [_offered(dialect, name, *told) for name, told in _PROPERTIES.items()]
+    """Return the schemas of both tools in the form of a dialect."""
+    return [_tool_schema(dialect, name, *definition) for name, definition in _TOOLS.items()]
 
 
-def _offered(
-    dialect: str, name: str, about: str, fields: dict[str, Any], needed: list[str]
+def _tool_schema(
+    dialect: str, name: str, description: str, fields: dict[str, Any], required: list[str]
 ) -> dict[str, Any]:
     schema = {
         "type": "object",
         "properties": deepcopy(fields),
-        "required": [*needed],
+        "required": [*required],
         "additionalProperties": False,
     }
     match dialect:
         case "openai_chat":
             return {
                 "type": "function",
-                "function": {"name": name, "description": about, "parameters": schema},
+                "function": {"name": name, "description": description, "parameters": schema},
             }
         case "openai_responses":
             return {
                 "type": "function",
                 "name": name,
-                "description": about,
+                "description": description,
                 "parameters": schema,
                 "strict": False,
             }
         case "anthropic":
-            return {"name": name, "description": about, "input_schema": schema}
+            return {"name": name, "description": description, "input_schema": schema}
         case _:
             raise BadSetting("dialect", dialect, "one of openai_chat, openai_responses, anthropic")
 
 
-# ── arguments ────────────────────────────────────────────────────────────────────────────────────────────
+# ── Arguments ────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def values(arguments: str | Mapping[str, Any]) -> Mapping[str, Any] | str:
+def parse_arguments(arguments: str | Mapping[str, Any]) -> Mapping[str, Any] | str:
+    """Return the arguments of a call as a mapping."""
     if isinstance(arguments, Mapping):
         return arguments
     try:
@@ -98,17 +99,17 @@ def values(arguments: str | Mapping[str, Any]) -> Mapping[str, Any] | str:
     return read if isinstance(read, dict) else "the arguments must be a JSON object"
 
 
-def handles(value: object) -> tuple[int, int] | str:
-    """The first and the last event that a handle or a range of handles names."""
+def parse_handles(value: object) -> tuple[int, int] | str:
+    """Return the first and the last seq that a handle or a range of handles names."""
     match = _HANDLES.fullmatch(str(value or "").strip(" []()\"'`"))
     if match is None:
-        return f'{READ} needs a handle like "e12" or "e12-e20", as placeholders and searches show it'
+        return f'{RECALL_READ} needs a handle like "e12" or "e12-e20", as placeholders and searches show it'
     first, last = int(match[1]), int(match[2] or match[1])
     return (first, last) if first <= last else f"a range of handles goes up: e{last}-e{first}"
 
 
-def whole(value: object) -> int | str | None:
-    """A whole number from 1, None when there is none, or what is wrong."""
+def parse_count(value: object) -> int | str | None:
+    """Return a whole number from 1, or None if there is none."""
     if value is None or value == "":
         return None
     try:
@@ -118,13 +119,14 @@ def whole(value: object) -> int | str | None:
     return min(number, 10**9) if number >= 1 else "must be a whole number from 1"
 
 
-def wanted(given: Mapping[str, Any]) -> Wanted | str:
-    head, tail = whole(given.get("head")), whole(given.get("tail"))
+def parse_selection(given: Mapping[str, Any]) -> LineSelection | str:
+    """Return which lines the arguments of `recall_read` select."""
+    head, tail = parse_count(given.get("head")), parse_count(given.get("tail"))
     for name, number in (("head", head), ("tail", tail)):
         if isinstance(number, str):
             return f"{name} {number}"
-    asked = given.get("lines")
-    lines = Wanted() if asked in (None, "") else wanted_lines(str(asked))
+    line_range = given.get("lines")
+    lines = LineSelection() if line_range in (None, "") else parse_line_range(str(line_range))
     if isinstance(lines, str):
         return lines
     return replace(lines, head=head, tail=tail, grep=str(given.get("grep") or ""))

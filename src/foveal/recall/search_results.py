@@ -1,11 +1,11 @@
-"""What a search answers: which messages, how much of each, and in which order.
+"""Answer of a recall search: ranking, excerpts and order of the messages found.
 
-1. Evidence often stands beside the words that were asked for (the answer after a question, the next remark on the
-   same subject), so a hit lends its score to the messages around it, less and less with the distance.
-2. Messages are taken by score while there is room; one that does not fit is passed over for the next.
-3. A short message is quoted whole, a long one where it has most of the words; one that the model still sees is only
-   named, with its first words.
-4. Neighbours stand together in the order of the log, and the best group comes first.
+1. The evidence is often beside the words of the query (the answer after a question, the next remark on the same
+   subject), so a hit adds to the scores of the messages around it, less with each step of distance.
+2. Messages are added by score while there is room; a message that does not fit is skipped.
+3. A short message is quoted whole, a long one where it contains most of the words. Of a message that the model
+   still sees, only a few words are quoted.
+4. Neighbours are grouped in the order of the log, and the best group comes first.
 """
 
 from __future__ import annotations
@@ -16,49 +16,51 @@ from typing import Final, NamedTuple
 from foveal.core.log.events import Event
 from foveal.core.tokens.counter import Counter
 from foveal.core.wire.event_text import (
-    MARK,
-    around,
-    dialogue,
-    findable,
+    RECALL_PREFIX,
+    event_title,
     inline,
-    line_start,
-    quoted,
-    telling,
-    title,
+    is_dialogue,
+    quote_lines,
+    search_text,
 )
+from foveal.core.wire.query_match import best_window, next_line_start, query_terms
 from foveal.ports import Hit
 
-REACH: Final = 8
-"""How many events before and after a hit get something of its score."""
-DECAY: Final = 0.8
-"""What remains of it with each step."""
-FIRST: Final = 1
-"""So many of the best hits come before all others, however lonely they are."""
-WHOLE: Final = 4
-"""A message that takes at most this part (a quarter) of the answer is quoted whole."""
-PART: Final = 8
-"""Of a longer one, so much (an eighth) is quoted; a third of that if it only stands beside a match."""
-_LEAST: Final = 60
-_NAMED: Final = 30
-_TINY: Final = 40
+NEIGHBOUR_REACH_EVENTS: Final = 8
+"""Events before and after a hit that get a part of its score."""
+NEIGHBOUR_DECAY: Final = 0.8
+"""Factor by which that part shrinks with each event of distance."""
+TOP_HITS_FIRST: Final = 1
+"""Number of best hits that rank above all other messages, even without other hits around them."""
+WHOLE_MESSAGE_DIVISOR: Final = 4
+"""A message is quoted whole if it takes at most a quarter of the answer."""
+EXCERPT_DIVISOR: Final = 8
+"""The excerpt of a longer message takes an eighth of the answer; a third of that if it is only beside a match."""
+_MIN_EXCERPT_TOKENS: Final = 60
+_VISIBLE_EXCERPT_TOKENS: Final = 30
+_MIN_ROOM_TOKENS: Final = 40
 
 
-def spread(
-    hits: Sequence[Hit], *, reach: int = REACH, decay: float = DECAY, first: int = FIRST
+def spread_scores(
+    hits: Sequence[Hit],
+    *,
+    reach: int = NEIGHBOUR_REACH_EVENTS,
+    decay: float = NEIGHBOUR_DECAY,
+    first: int = TOP_HITS_FIRST,
 ) -> list[tuple[int, float]]:
-    """Hits and the events around them, the best first; of equals, the newer first."""
+    """Return the hits and the events around them with their scores, best first; of equals, the newer first."""
     scores: dict[int, float] = {}
     for hit in sorted(hits, key=lambda hit: hit.seq):
         for near in range(max(0, hit.seq - reach), hit.seq + reach + 1):
             scores[near] = scores.get(near, 0.0) + hit.score * decay ** abs(near - hit.seq)
-    most = max(scores.values(), default=0.0)
+    highest = max(scores.values(), default=0.0)
     for hit in hits[:first]:
-        scores[hit.seq] += most
+        scores[hit.seq] += highest
     return sorted(scores.items(), key=lambda item: (-item[1], -item[0]))
 
 
 class FoundMessage(NamedTuple):
-    """One message of the answer."""
+    """A message of the answer; `text` is its block in the answer."""
 
     seq: int
     score: float
@@ -67,11 +69,11 @@ class FoundMessage(NamedTuple):
 
 
 class SearchAnswer:
-    """An answer to a query that is being filled, best message first."""
+    """Collects messages for the answer to a query, best first, within `tokens`."""
 
     def __init__(self, query: str, hits: Iterable[Hit], *, counter: Counter, tokens: int, limit: int) -> None:
         self._query = query
-        self._words = telling(query)
+        self._words = query_terms(query)
         self._matched = {hit.seq for hit in hits}
         self._counter = counter
         self._tokens = tokens
@@ -81,24 +83,25 @@ class SearchAnswer:
         self._seen: set[str] = set()
 
     @property
-    def full(self) -> bool:
-        return self._room < _TINY or len(self._blocks) >= self._limit
+    def is_full(self) -> bool:
+        """Whether no further message can be added."""
+        return self._room < _MIN_ROOM_TOKENS or len(self._blocks) >= self._limit
 
-    def offer(self, event: Event, score: float, *, visible: bool) -> None:
-        """Take the message in, if it can be found, is not there yet and fits."""
-        text = findable(event.fact)
+    def add_if_fits(self, event: Event, score: float, *, visible: bool) -> None:
+        """Add the message if it is searchable, not yet in the answer, and fits."""
+        text = search_text(event.fact)
         beside = event.seq not in self._matched
-        if self.full or not text.strip() or text in self._seen or (beside and not dialogue(event.fact)):
+        if self.is_full or not text.strip() or text in self._seen or (beside and not is_dialogue(event.fact)):
             return
-        told = self._told(event, text, visible=visible, beside=beside)
-        cost = self._counter.count(told) + 2
+        block = self._block(event, text, visible=visible, beside=beside)
+        cost = self._counter.count(block) + 2
         if cost <= self._room:
             self._seen.add(text)
             self._room -= cost
-            self._blocks.append(FoundMessage(event.seq, score, told, cost))
+            self._blocks.append(FoundMessage(event.seq, score, block, cost))
 
     def text(self) -> str:
-        """The whole answer, within its tokens."""
+        """Return the answer; drops the last messages if the joined text exceeds the tokens."""
         while True:
             head = self._head(len(self._blocks), sum(block.seq in self._matched for block in self._blocks))
             answer = "\n\n".join(
@@ -111,45 +114,48 @@ class SearchAnswer:
     def _head(self, messages: int, matched: int) -> str:
         query = inline(self._query)
         if not messages:
-            return f'{MARK}nothing found for "{query}"; try other words, names or numbers that stood in the text]'
+            advice = "try other words, names or numbers that stood in the text"
+            return f'{RECALL_PREFIX}nothing found for "{query}"; {advice}]'
         beside = f" and {messages - matched:,} beside them" if messages > matched else ""
         return (
-            f'{MARK}{matched:,} messages for "{query}"{beside}, best group first; '
+            f'{RECALL_PREFIX}{matched:,} messages for "{query}"{beside}, best group first; '
             'quoted text begins with "> "; more of a message: recall_read with its handle]'
         )
 
-    def _told(self, event: Event, text: str, *, visible: bool, beside: bool) -> str:
+    def _block(self, event: Event, text: str, *, visible: bool, beside: bool) -> str:
         if visible:
-            shown, which = self._shown(text, whole=_NAMED, most=_NAMED)
+            shown, which = self._excerpt(text, whole=_VISIBLE_EXCERPT_TOKENS, limit=_VISIBLE_EXCERPT_TOKENS)
         else:
-            most = self._tokens // (3 * PART if beside else PART)
-            shown, which = self._shown(text, whole=self._tokens // WHOLE, most=max(_LEAST, most))
-        notes = [title(event), *which, *(["beside a match"] if beside else [])]
+            limit = self._tokens // (3 * EXCERPT_DIVISOR if beside else EXCERPT_DIVISOR)
+            shown, which = self._excerpt(
+                text, whole=self._tokens // WHOLE_MESSAGE_DIVISOR, limit=max(_MIN_EXCERPT_TOKENS, limit)
+            )
+        notes = [event_title(event), *which, *(["beside a match"] if beside else [])]
         notes += ["already visible to you"] if visible else []
-        return f"[{'; '.join(notes)}]\n{quoted(shown)}"
+        return f"[{'; '.join(notes)}]\n{quote_lines(shown)}"
 
-    def _shown(self, text: str, *, whole: int, most: int) -> tuple[str, list[str]]:
-        """The text, or the part of it that matters, and then which part that is."""
+    def _excerpt(self, text: str, *, whole: int, limit: int) -> tuple[str, list[str]]:
+        """Return the whole text, or the most relevant part of it and a note that names its lines."""
         if len(text) <= 12 * whole and self._counter.count(text) <= whole:
             return text, []
-        start, end = self._stretch(text, most)
+        start, end = self._choose_span(text, limit)
         first = text.count("\n", 0, start) + 1
         last = first + text.count("\n", start, end - 1)
         lines = text.count("\n", max(start, end - 1)) + last
         return text[start:end], [f"from lines {first:,}-{last:,} of {lines:,}"]
 
-    def _stretch(self, text: str, most: int) -> tuple[int, int]:
-        """So many tokens of the text, what matters in their second quarter; or the end, if that comes first."""
-        look, match = 8 * most, around(text, self._words, width=2 * most)
-        before = self._counter.tail(text[max(0, match - look) : match], most // 4)
-        start = line_start(text, match - before, before)
-        end = start + self._counter.head(text[start : start + look], most)
+    def _choose_span(self, text: str, limit: int) -> tuple[int, int]:
+        """Return the span of `limit` tokens that has the match after its first quarter, or the end of the text."""
+        look, match = 8 * limit, best_window(text, self._words, width=2 * limit)
+        before = self._counter.tail(text[max(0, match - look) : match], limit // 4)
+        start = next_line_start(text, match - before, before)
+        end = start + self._counter.head(text[start : start + look], limit)
         if end < len(text):
             return start, end
-        return max(0, len(text) - self._counter.tail(text[-look:], most)), end
+        return max(0, len(text) - self._counter.tail(text[-look:], limit)), end
 
     def _groups(self) -> list[list[FoundMessage]]:
-        """Blocks that stand close together in the log, in its order; the group with the best score first."""
+        """Return blocks at most 3 seqs apart as groups, each in the order of the log; the best group first."""
         groups: list[list[FoundMessage]] = []
         for block in sorted(self._blocks):
             if groups and block.seq - groups[-1][-1].seq <= 3:

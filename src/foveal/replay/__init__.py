@@ -1,35 +1,40 @@
-"""The replay lab: what a context policy costs and forgets, measured on recorded conversations, without a model.
+"""The replay lab: what context policies cost and forget on recorded conversations.
 
     recordings = load(["logs/"])
     rows = run(recordings, ["economy", "rolling"], window=32_000, reserve=4_000)
     print(table(rows))
 
-Every request goes through the same `Context` that users call; see docs/replay.md for what the figures mean.
+No model is called. Every request goes through the same `Context` that users call; docs/replay.md explains the
+figures.
+
+run.py             load, select and replay many conversations
+play.py            one conversation under one policy
+recorded_calls.py  a recorded conversation as the calls of its agent
+request_text.py    a request as texts with token counts
+recall_score.py    needed-later recall: needs, and whether requests contain them
+cache_cost.py      bills with the prompt cache, prefix breaks
+upper_bound.py     the upper bound: oracles that know later calls
+policy_choice.py   policies by name, file or sweep
+statistics.py      statistics of a policy, worst losses
+table.py html.py plots.py   the results as text, JSON, a page and plots
+why.py             whether and why a text was not in a request
 """
 
-from foveal.replay.cache_cost import PromptCache, RelativePrices, common_prefix
-from foveal.replay.html import page
+from foveal.replay.cache_cost import PromptCache, RelativePrices, common_prefix_chars
+from foveal.replay.html import html_page
 from foveal.replay.play import Loss, RecallCount, ReplaySetting, Trace
 from foveal.replay.policy_choice import PolicyChoice, policy_choices
-from foveal.replay.recall_score import (
-    MessageText,
-    Need,
-    RequestReader,
-    argument_texts,
-    facts_of,
-    needs,
-    stands,
-    vocabulary,
-    whole,
-)
-from foveal.replay.recorded_calls import conversation
-from foveal.replay.run import choose, load, run, tokens
-from foveal.replay.statistics import HiddenResult, PolicyStatistics, worst
+from foveal.replay.recall_score import Need, common_names, contains_word, find_needs, to_facts
+from foveal.replay.recorded_calls import recorded_conversation
+from foveal.replay.request_text import MessageText, RequestReader, argument_texts, make_request
+from foveal.replay.run import count_tokens, load, run, select
+from foveal.replay.statistics import HiddenResult, PolicyStatistics, worst_losses
 from foveal.replay.table import as_json, table
-from foveal.replay.upper_bound import ORACLE_ARGUMENTS
-from foveal.replay.why import answer_text, reduced
+from foveal.replay.upper_bound import ORACLE, ORACLE_ARGUMENTS
+from foveal.replay.why import answer_text, has_reductions
 
 __all__ = [
+    "ORACLE",
     "ORACLE_ARGUMENTS",
     "HiddenResult",
     "Loss",
@@ -46,20 +51,20 @@ __all__ = [
     "answer_text",
     "argument_texts",
     "as_json",
-    "choose",
-    "common_prefix",
-    "conversation",
-    "facts_of",
+    "common_names",
+    "common_prefix_chars",
+    "contains_word",
+    "count_tokens",
+    "find_needs",
+    "has_reductions",
+    "html_page",
     "load",
-    "needs",
-    "page",
+    "make_request",
     "policy_choices",
-    "reduced",
+    "recorded_conversation",
     "run",
-    "stands",
+    "select",
     "table",
-    "tokens",
-    "vocabulary",
-    "whole",
-    "worst",
+    "to_facts",
+    "worst_losses",
 ]

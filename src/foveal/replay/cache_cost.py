@@ -1,7 +1,7 @@
-"""What requests cost when the provider keeps the beginning of the one before in its cache.
+"""Cost of requests with the provider's prompt cache.
 
-Cached is the longest prefix that a request shares with the request before it: whole messages, and of the first
-that differs as much text as is the same. A cache that nobody used for longer than its TTL is empty.
+The cached part of a request is the longest prefix that it shares with the previous request: whole messages, and the
+common beginning of the first message that differs. A cache that was not used for longer than its TTL is empty.
 
     bill = write × uncached + read × cached        in tokens at the price of uncached input
 """
@@ -11,68 +11,72 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from foveal.core.models.model import Model
-from foveal.replay.recall_score import MessageText, RequestReader, RequestText
+from foveal.replay.request_text import MessageText, RequestReader, RequestText
 
 
 class RelativePrices(NamedTuple):
-    """What a token costs relative to one of uncached input that nobody keeps."""
+    """Prices of a token relative to uncached input that is not written to the cache."""
 
     read: float
     write: float
     minimum: int = 0
-    """A shorter prefix than this is not cached."""
+    """Tokens of the shortest prefix that is cached."""
 
     def bill(self, tokens: int, cached: int) -> float:
+        """Return the cost of a request, of which `cached` tokens are in the cache."""
         cached = cached if cached >= self.minimum else 0
         return self.write * (tokens - cached) + self.read * cached
 
 
-PLAIN: Final = RelativePrices(read=0.1, write=1.0)
-"""The prices that most providers have, for comparing figures between models."""
+DEFAULT_PRICES: Final = RelativePrices(read=0.1, write=1.0)
+"""The prices of most providers, to compare figures between models."""
 
 
-def prices(model: Model) -> RelativePrices:
-    """A model's own price row."""
+def model_prices(model: Model) -> RelativePrices:
+    """Return the relative prices of a model."""
     return RelativePrices(model.read_ratio, model.write_ratio, model.cache_minimum)
 
 
 class BilledRequest(NamedTuple):
+    """A request and its cached part."""
+
     tokens: int
     cached: int
-    broke: bool
-    """The request before was not the beginning of this one."""
+    breaks_prefix: bool
+    """Whether the previous request was not a prefix of this one."""
 
 
 class PromptCache:
-    """The provider's cache, as one conversation fills it."""
+    """The provider's prompt cache with the requests of one conversation."""
 
     def __init__(self, reader: RequestReader, *, ttl: float) -> None:
         self._reader = reader
         self._ttl = ttl
-        self._before: RequestText | None = None
-        self._used = 0.0
+        self._previous: RequestText | None = None
+        self._last_used = 0.0
 
     def send(self, request: RequestText, *, now: float) -> BilledRequest:
-        before, self._before = self._before, request
-        cold, self._used = now - self._used > self._ttl, now
-        if before is None:
-            return BilledRequest(request.tokens, 0, broke=False)
-        same, tokens = _shared(before.pieces, request.pieces)
-        broke = same < len(before.pieces)
-        if cold:
-            return BilledRequest(request.tokens, 0, broke)
-        if broke and same < len(request.pieces):
-            tokens += self._partly(before.pieces[same], request.pieces[same])
-        return BilledRequest(request.tokens, tokens, broke)
+        """Return what is cached of a request, and put the request into the cache."""
+        previous, self._previous = self._previous, request
+        is_expired, self._last_used = now - self._last_used > self._ttl, now
+        if previous is None:
+            return BilledRequest(request.tokens, 0, breaks_prefix=False)
+        shared, tokens = _shared_pieces(previous.pieces, request.pieces)
+        breaks_prefix = shared < len(previous.pieces)
+        if is_expired:
+            return BilledRequest(request.tokens, 0, breaks_prefix)
+        if breaks_prefix and shared < len(request.pieces):
+            tokens += self._shared_tokens(previous.pieces[shared], request.pieces[shared])
+        return BilledRequest(request.tokens, tokens, breaks_prefix)
 
-    def _partly(self, old: MessageText, new: MessageText) -> int:
-        """Tokens of the beginning that two different messages have in common."""
-        same = common_prefix(old.text, new.text)
+    def _shared_tokens(self, old: MessageText, new: MessageText) -> int:
+        """Return the tokens of the common beginning of two different messages."""
+        same = common_prefix_chars(old.text, new.text)
         return min(old.tokens, new.tokens, self._reader.count(new.text[:same])) if same else 0
 
 
-def _shared(old: tuple[MessageText, ...], new: tuple[MessageText, ...]) -> tuple[int, int]:
-    """How many pieces both begin with, and their tokens."""
+def _shared_pieces(old: tuple[MessageText, ...], new: tuple[MessageText, ...]) -> tuple[int, int]:
+    """Return how many pieces both requests begin with, and their tokens."""
     count = tokens = 0
     for one, other in zip(old, new, strict=False):
         if one is not other:
@@ -82,8 +86,8 @@ def _shared(old: tuple[MessageText, ...], new: tuple[MessageText, ...]) -> tuple
     return count, tokens
 
 
-def common_prefix(one: str, other: str) -> int:
-    """How many characters two texts begin with in common."""
+def common_prefix_chars(one: str, other: str) -> int:
+    """Return the length of the common prefix of two texts."""
     low, high = 0, min(len(one), len(other))
     while low < high:
         middle = (low + high + 1) // 2

@@ -1,7 +1,8 @@
-"""A recording as the requests that its agent made: for each utterance of the model, the messages before it.
+"""A recorded conversation as the calls that its agent made.
 
-What was rewound does not count, and reductions that were recorded are left out: the policies under test get the
-history as it was said. Messages are in the dialect that the recording has, so that nothing is lost on the way.
+For each message of the model there is one call, with the messages before it. Rewound messages do not count, and
+recorded reductions are left out: the policies under test get the original history. Messages are in the recording's
+own dialect, so that no conversion loses anything.
 """
 
 from __future__ import annotations
@@ -23,43 +24,47 @@ from foveal.core.log.events import (
     text_of,
     unraw,
 )
-from foveal.core.view.fold import effective
-from foveal.core.wire import wire
+from foveal.core.view.fold import effective_events
+from foveal.core.wire import wire_for
 from foveal.transcripts import Transcript
 
-Said: TypeAlias = Instructed | UserSaid | ModelSaid | ToolReturned
+MessageFact: TypeAlias = Instructed | UserSaid | ModelSaid | ToolReturned
 
 
 class RecordedCall(msgspec.Struct, frozen=True, kw_only=True):
-    """One request of the agent."""
+    """A call of the model."""
 
     messages: int
-    """How many of the conversation's messages it may show."""
+    """Number of the conversation's messages that its request may contain."""
     facts: int
-    """How many facts those are."""
+    """Number of facts that these messages are."""
     at: float | None = None
+    """Time of the call, None if the recording has no times."""
     system: str | None = None
-    """System text that is sent beside the messages."""
+    """System text that is sent apart from the messages."""
     tools: tuple[Any, ...] = ()
 
 
 class RecordedConversation(msgspec.Struct, frozen=True, kw_only=True):
+    """A conversation and its calls."""
+
     id: str
     title: str
     path: str
     dialect: Dialect
-    facts: tuple[Said, ...]
+    facts: tuple[MessageFact, ...]
     messages: list[Any]
-    """The same as messages, the utterances of the model included."""
+    """The facts as messages of the dialect, those of the model included."""
     calls: tuple[RecordedCall, ...]
 
     @property
     def results(self) -> list[ToolReturned]:
+        """All tool results."""
         return [fact for fact in self.facts if isinstance(fact, ToolReturned)]
 
     @property
     def tools(self) -> list[str]:
-        """For each result the tool that returned it, as far as it or its call tells."""
+        """For each result the name of its tool, "" if neither the result nor its call has it."""
         called: dict[str, str] = {}
         names: list[str] = []
         for fact in self.facts:
@@ -70,11 +75,12 @@ class RecordedConversation(msgspec.Struct, frozen=True, kw_only=True):
         return names
 
 
-def conversation(recording: Transcript) -> RecordedConversation:
-    events = [(event.fact, event.at) for event in effective(list(recording.events()))]
-    dialect = _dialect(fact for fact, _ in events)
-    target = wire(dialect)
-    facts: list[Said] = []
+def recorded_conversation(recording: Transcript) -> RecordedConversation:
+    """Return a transcript as calls."""
+    events = [(event.fact, event.at) for event in effective_events(list(recording.events()))]
+    dialect = _most_common_dialect(fact for fact, _ in events)
+    target = wire_for(dialect)
+    facts: list[MessageFact] = []
     messages: list[Any] = []
     calls: list[RecordedCall] = []
     system: dict[str, str] = {}
@@ -87,11 +93,11 @@ def conversation(recording: Transcript) -> RecordedConversation:
             system[fact.source] = text_of(fact.content)
         elif isinstance(fact, Instructed | UserSaid | ModelSaid | ToolReturned):
             if isinstance(fact, ModelSaid):
-                beside = "\n\n".join(system.values()) if system else None
-                before = RecordedCall(
-                    messages=len(messages), facts=len(facts), at=at, system=beside, tools=tools
+                aside = "\n\n".join(system.values()) if system else None
+                call = RecordedCall(
+                    messages=len(messages), facts=len(facts), at=at, system=aside, tools=tools
                 )
-                calls.append(before)
+                calls.append(call)
             facts.append(fact)
             messages += target.write(fact)
     return RecordedConversation(
@@ -105,12 +111,12 @@ def conversation(recording: Transcript) -> RecordedConversation:
     )
 
 
-def _dialect(facts: Any) -> Dialect:
-    """The dialect that most of the facts have; chat when none has any."""
-    found: Counter[Dialect] = Counter(_named(fact) for fact in facts)
+def _most_common_dialect(facts: Any) -> Dialect:
+    """Return the dialect of most facts, OpenAI chat if no fact has one."""
+    found: Counter[Dialect] = Counter(_fact_dialect(fact) for fact in facts)
     del found[""]
     return found.most_common(1)[0][0] if found else "openai_chat"
 
 
-def _named(fact: AnyFact) -> Dialect:
+def _fact_dialect(fact: AnyFact) -> Dialect:
     return fact.dialect if isinstance(fact, UserSaid | ModelSaid | ToolReturned) else ""

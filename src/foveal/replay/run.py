@@ -1,11 +1,11 @@
-"""Many conversations under many policies, on all cores.
+"""Replay of many recorded conversations under many policies, on all cores.
 
     recordings = load(["logs/"])
     rows = run(recordings, ["economy", "rolling"], window=32_000, reserve=4_000)
     print(table(rows))
 
-One conversation under all policies is one piece of work, so that its needs are found once. The answer does not
-depend on how many processes there are, but for the times.
+One process replays a conversation under all policies, so that its needs are found once. Except for the measured
+times, the results do not depend on the number of processes.
 """
 
 from __future__ import annotations
@@ -25,45 +25,45 @@ from typing import Final, TypeAlias
 
 from foveal.core.log.events import Instructed, ModelSaid, ToolReturned, UserSaid
 from foveal.core.tokens.counter import counter
-from foveal.replay.play import Player, ReplaySetting, ScoringTable, Trace, chosen, everything
-from foveal.replay.policy_choice import Given, PolicyChoice, policy_choices
-from foveal.replay.recall_score import needs, vocabulary, words
-from foveal.replay.recorded_calls import conversation
+from foveal.replay.play import PolicyPlayer, ReplayCase, ReplaySetting, Trace, replay_everything, replay_model
+from foveal.replay.policy_choice import PolicyChoice, PolicySpec, policy_choices
+from foveal.replay.recall_score import common_names, find_needs
+from foveal.replay.recorded_calls import recorded_conversation
+from foveal.replay.request_text import fact_text
 from foveal.replay.statistics import PolicyStatistics, policy_statistics
-from foveal.replay.upper_bound import oracle
+from foveal.replay.upper_bound import replay_oracle
 from foveal.stores import open_store
 from foveal.transcripts import Transcript, UnreadableTranscript, read
 
-# ── loading ───────────────────────────────────────────────────────────────────────────────────────
-# From files, folders and stores to recordings, and which of them to replay.
+# ── Loading and selecting ─────────────────────────────────────────────────────────────────────────
 
-SQLITE: Final = b"SQLite format 3\0"
-Skipped: TypeAlias = Callable[[UnreadableTranscript], None]
+SQLITE_MAGIC: Final = b"SQLite format 3\0"
+OnSkipped: TypeAlias = Callable[[UnreadableTranscript], None]
 
 
 def load(
-    paths: Iterable[str | os.PathLike[str]], *, format: str = "auto", skipped: Skipped | None = None
+    paths: Iterable[str | os.PathLike[str]], *, format: str = "auto", skipped: OnSkipped | None = None
 ) -> list[Transcript]:
-    """All conversations in files, folders and stores of sessions that have at least one utterance of a model.
+    """Return the conversations in files, folders and session stores that have at least one model message.
 
-    A file that cannot be read raises `UnreadableTranscript`; in a folder it is passed over, and `skipped` is told.
+    A file that cannot be read raises `UnreadableTranscript`; in a folder it is skipped, and `skipped` is called.
     """
     found: list[Transcript] = []
     for path in map(Path, paths):
         if _is_store(path):
-            found += stored(path)
+            found += load_store(path)
         else:
             found += read(path, format=format, skipped=skipped)
-    return [one for one in found if any(isinstance(fact, ModelSaid) for fact, _ in one.facts)]
+    return [each for each in found if any(isinstance(fact, ModelSaid) for fact, _ in each.facts)]
 
 
-def stored(path: Path) -> list[Transcript]:
-    """The sessions in a store, those that were erased left out."""
-    with ThreadPoolExecutor(1) as apart:  # the caller's thread may have an event loop of its own
-        return apart.submit(asyncio.run, _sessions(path)).result()
+def load_store(path: Path) -> list[Transcript]:
+    """Return the sessions in a store, without erased ones."""
+    with ThreadPoolExecutor(1) as thread:  # the caller's thread may already run an event loop
+        return thread.submit(asyncio.run, _read_sessions(path)).result()
 
 
-async def _sessions(path: Path) -> list[Transcript]:
+async def _read_sessions(path: Path) -> list[Transcript]:
     found = []
     async with open_store(path) as store:
         for info in sorted(await store.sessions(), key=lambda info: info.id):
@@ -82,45 +82,47 @@ async def _sessions(path: Path) -> list[Transcript]:
 def _is_store(path: Path) -> bool:
     try:
         with path.open("rb") as file:
-            return file.read(len(SQLITE)) == SQLITE
+            return file.read(len(SQLITE_MAGIC)) == SQLITE_MAGIC
     except OSError:
         return False
 
 
-def choose(
-    recordings: Sequence[Transcript], *, long: int = 0, limit: int | None = None, seed: int = 0
+def select(
+    recordings: Sequence[Transcript], *, min_tokens: int = 0, limit: int | None = None, seed: int = 0
 ) -> list[Transcript]:
-    """Those of at least `long` tokens; of these a sample of `limit`, the same for the same seed, in their order."""
-    kept = [one for one in recordings if not long or tokens(one, enough=long) >= long]
+    """Return the recordings of at least `min_tokens`; with `limit` a sample of them in order, the same for a
+    seed."""
+    kept = [
+        each for each in recordings if not min_tokens or count_tokens(each, enough=min_tokens) >= min_tokens
+    ]
     if limit is None or limit >= len(kept):
         return kept
     places = random.Random(seed).sample(range(len(kept)), max(0, limit))
     return [kept[place] for place in sorted(places)]
 
 
-def tokens(recording: Transcript, *, enough: int | None = None) -> int:
-    """Tokens of all messages of a recording; counting stops when it is `enough`."""
-    said = (UserSaid, ModelSaid, ToolReturned, Instructed)
+def count_tokens(recording: Transcript, *, enough: int | None = None) -> int:
+    """Return the tokens of all messages of a recording; counting stops at `enough`."""
     count, total = counter().count, 0
     for fact, _ in recording.facts:
-        if isinstance(fact, said):
-            total += count(words(fact))
+        if isinstance(fact, UserSaid | ModelSaid | ToolReturned | Instructed):
+            total += count(fact_text(fact))
             if enough is not None and total >= enough:
                 break
     return total
 
 
-# ── running ───────────────────────────────────────────────────────────────────────────────────────
+# ── Running ───────────────────────────────────────────────────────────────────────────────────────
 
-Progress: TypeAlias = Callable[[int, int], None]
-"""Told how many conversations are done, and how many there are."""
-SMALL: Final = 500
-"""Facts that one process replays sooner than others can be started."""
+ReplayProgress: TypeAlias = Callable[[int, int], None]
+"""Called with the number of conversations that are done, and of all."""
+MIN_PARALLEL_FACTS: Final = 500
+"""Fewer facts are replayed in this process, because starting others takes longer."""
 
 
 def run(
     recordings: Sequence[Transcript],
-    policies: Iterable[Given] = ("economy",),
+    policies: Iterable[PolicySpec] = ("economy",),
     *,
     model: str = "gpt-5",
     window: int | None = None,
@@ -134,13 +136,13 @@ def run(
     no_recall: Iterable[str] = (),
     bounds: bool = True,
     processes: int | None = None,
-    progress: Progress | None = None,
+    progress: ReplayProgress | None = None,
 ) -> list[PolicyStatistics]:
-    """The figures of sending everything, of each policy, and of the two bounds that know the future.
+    """Return the statistics of sending everything, of each policy and, with `bounds`, of the two upper bounds.
 
-    `common` is the vocabulary that nobody needs to have read (default: that of these recordings), `no_recall` are
-    patterns for the names of files or the ids of conversations whose needs are not counted: agents that saw only a
-    part of their own history, say. The other values are those of `Setting`.
+    `common` are names that are no needs (default: `common_names` of these recordings). `no_recall` are patterns for
+    file names or ids of conversations whose needs are not counted, for example because their agents saw only a part
+    of their history. The other arguments are the fields of `ReplaySetting`.
     """
     setting = ReplaySetting(
         model=model,
@@ -152,91 +154,103 @@ def run(
         tokenizer=tokenizer,
         summariser=summariser,
     )
-    work = _ReplayTask(
-        contenders=policy_choices(policies),
+    task = _ReplayTask(
+        policies=policy_choices(policies),
         setting=setting,
-        common=vocabulary(recordings) if common is None else common,
+        common=common_names(recordings) if common is None else common,
         no_recall=tuple(no_recall),
         bounds=bounds,
     )
-    traces = _traces(work, recordings, processes, progress or _nobody)
+    traces = _traces(task, recordings, processes, progress or _ignore_progress)
     rows = zip(*traces, strict=True)
-    return [policy_statistics(row[0].policy, row, chosen(setting)) for row in rows]
+    return [policy_statistics(row[0].policy, row, replay_model(setting)) for row in rows]
 
 
 class _ReplayTask:
-    """All that is the same for every conversation."""
+    """What is the same for every conversation; sent to each process."""
 
     def __init__(
         self,
         *,
-        contenders: list[PolicyChoice],
+        policies: list[PolicyChoice],
         setting: ReplaySetting,
         common: Set[str],
         no_recall: tuple[str, ...],
         bounds: bool,
     ) -> None:
-        self.contenders = contenders
+        self.policies = policies
         self.setting = setting
         self.common = common
         self.no_recall = no_recall
         self.bounds = bounds
 
     def replay(self, recording: Transcript) -> list[Trace]:
-        """One conversation under everything."""
-        said = conversation(recording)
-        needed = [] if self._without_recall(recording) else needs(said.facts, common=self.common)
-        table = ScoringTable(said, needed, self.setting)
-        traces = [everything(table)]
-        traces += [Player(table, rules, label=label).play() for label, rules in self.contenders]
+        """Replay one conversation under all policies; return the traces in the order of the result rows."""
+        conversation = recorded_conversation(recording)
+        needs = (
+            [] if self._is_without_recall(recording) else find_needs(conversation.facts, common=self.common)
+        )
+        case = ReplayCase(conversation, needs, self.setting)
+        traces = [replay_everything(case)]
+        traces += [PolicyPlayer(case, rules, label=label).play() for label, rules in self.policies]
         if self.bounds:
-            traces += [oracle(table, arguments=False), oracle(table, arguments=True)]
+            traces += [replay_oracle(case, arguments=False), replay_oracle(case, arguments=True)]
         return traces
 
-    def _without_recall(self, recording: Transcript) -> bool:
+    def _is_without_recall(self, recording: Transcript) -> bool:
         names = (recording.id, recording.path, PurePath(recording.path).name)
         return any(fnmatch(name, pattern) for pattern in self.no_recall for name in names)
 
 
 def _traces(
-    work: _ReplayTask, recordings: Sequence[Transcript], processes: int | None, progress: Progress
+    task: _ReplayTask, recordings: Sequence[Transcript], processes: int | None, progress: ReplayProgress
 ) -> list[list[Trace]]:
     count = min(processes or os.cpu_count() or 1, len(recordings))
-    if count <= 1 or (processes is None and sum(len(one.facts) for one in recordings) < SMALL):
-        return list(map(partial(_one, work, progress, len(recordings)), range(len(recordings)), recordings))
-    largest = sorted(range(len(recordings)), key=lambda place: -len(recordings[place].facts))
+    if count <= 1 or (processes is None and sum(len(each.facts) for each in recordings) < MIN_PARALLEL_FACTS):
+        return list(
+            map(
+                partial(_replay_and_report, task, progress, len(recordings)),
+                range(len(recordings)),
+                recordings,
+            )
+        )
+    largest_first = sorted(range(len(recordings)), key=lambda place: -len(recordings[place].facts))
     found: dict[int, list[Trace]] = {}
-    with ProcessPoolExecutor(count, mp_context=_processes(), initializer=_begin, initargs=(work,)) as pool:
-        places = {pool.submit(_replayed, recordings[place]): place for place in largest}
+    with ProcessPoolExecutor(
+        count, mp_context=_process_context(), initializer=_init_worker, initargs=(task,)
+    ) as pool:
+        places = {pool.submit(_replay_in_worker, recordings[place]): place for place in largest_first}
         for done in as_completed(places):
             found[places[done]] = done.result()
             progress(len(found), len(recordings))
     return [found[place] for place in range(len(recordings))]
 
 
-def _one(work: _ReplayTask, progress: Progress, total: int, place: int, recording: Transcript) -> list[Trace]:
-    traces = work.replay(recording)
+def _replay_and_report(
+    task: _ReplayTask, progress: ReplayProgress, total: int, place: int, recording: Transcript
+) -> list[Trace]:
+    traces = task.replay(recording)
     progress(place + 1, total)
     return traces
 
 
-_begun: list[_ReplayTask] = []
-"""In a process of the pool: its work."""
+_worker_task: list[_ReplayTask] = []
+"""In a process of the pool, its task; a list, so that the initializer can fill it."""
 
 
-def _begin(work: _ReplayTask) -> None:
-    _begun[:] = [work]
+def _init_worker(task: _ReplayTask) -> None:
+    _worker_task[:] = [task]
 
 
-def _replayed(recording: Transcript) -> list[Trace]:
-    return _begun[0].replay(recording)
+def _replay_in_worker(recording: Transcript) -> list[Trace]:
+    return _worker_task[0].replay(recording)
 
 
-def _processes() -> BaseContext:
-    """Forked where that is safe: a script of the user's then needs no guard around its main part."""
-    forked = sys.platform.startswith("linux") and "fork" in multiprocessing.get_all_start_methods()
-    return multiprocessing.get_context("fork" if forked else None)
+def _process_context() -> BaseContext:
+    """Return the start method: fork where it is safe, so that a user's script needs no `__main__` guard."""
+    can_fork = sys.platform.startswith("linux") and "fork" in multiprocessing.get_all_start_methods()
+    return multiprocessing.get_context("fork" if can_fork else None)
 
 
-def _nobody(done: int, total: int) -> None:
+def _ignore_progress(done: int, total: int) -> None:
     return None

@@ -1,4 +1,4 @@
-"""The figures of one policy over many conversations."""
+"""Statistics of a policy over many conversations, and its worst losses."""
 
 from __future__ import annotations
 
@@ -11,17 +11,16 @@ from typing import Any
 import msgspec
 
 from foveal.core.models.model import Model
-from foveal.replay.cache_cost import PLAIN, RelativePrices, prices
+from foveal.replay.cache_cost import DEFAULT_PRICES, RelativePrices, model_prices
 from foveal.replay.play import Loss, RecallCount, Trace
 
-# ── losses ────────────────────────────────────────────────────────────────────────────────────────
-# The worst losses: which results were hidden although their words were needed again.
+# ── Worst losses ──────────────────────────────────────────────────────────────────────────────────
 
-EXAMPLES = 5
+MAX_LOSS_EXAMPLES = 5
 
 
 class HiddenResult(msgspec.Struct, frozen=True, kw_only=True):
-    """One result that a policy hid, and what was needed of it afterwards."""
+    """A tool result that a policy hid, and what calls needed from it afterwards."""
 
     policy: str
     conversation: str
@@ -31,31 +30,33 @@ class HiddenResult(msgspec.Struct, frozen=True, kw_only=True):
     level: str
     rule: str
     by: str
-    """The event that hid it, with its reason."""
+    """The event that hid it, with its kind and reason."""
     needs: int
-    """How often something was needed of it."""
+    """Number of needs that were lost."""
     calls: tuple[int, ...]
-    """The calls that did."""
+    """The calls that had these needs."""
     examples: tuple[str, ...]
-    """What they needed, the longest first."""
+    """Some of the needed strings, the longest first."""
 
 
-def worst(rows: Sequence[PolicyStatistics], *, most: int = 20) -> list[HiddenResult]:
-    """For each policy the results that were missed most, the worst first."""
-    return [hidden for row in rows for hidden in _worst(row, most)]
+def worst_losses(rows: Sequence[PolicyStatistics], *, limit: int = 20) -> list[HiddenResult]:
+    """Return for each policy the hidden results with the most lost needs, the worst first."""
+    return [hidden for row in rows for hidden in _worst_of_policy(row, limit)]
 
 
-def _worst(row: PolicyStatistics, most: int) -> Iterable[HiddenResult]:
+def _worst_of_policy(row: PolicyStatistics, limit: int) -> Iterable[HiddenResult]:
     found: list[HiddenResult] = []
     for trace in row.traces:
         groups: dict[tuple[str, str], list[Loss]] = {}
         for loss in trace.losses:
             groups.setdefault((loss.handle, loss.by), []).append(loss)
-        found += [_hidden(row.policy, trace.conversation, trace.title, losses) for losses in groups.values()]
-    return sorted(found, key=lambda one: (-one.needs, one.conversation, one.calls))[:most]
+        found += [
+            _hidden_result(row.policy, trace.conversation, trace.title, losses) for losses in groups.values()
+        ]
+    return sorted(found, key=lambda hidden: (-hidden.needs, hidden.conversation, hidden.calls))[:limit]
 
 
-def _hidden(policy: str, conversation: str, title: str, losses: Sequence[Loss]) -> HiddenResult:
+def _hidden_result(policy: str, conversation: str, title: str, losses: Sequence[Loss]) -> HiddenResult:
     first = losses[0]
     texts = sorted({loss.text for loss in losses}, key=lambda text: (-len(text), text))
     return HiddenResult(
@@ -69,15 +70,15 @@ def _hidden(policy: str, conversation: str, title: str, losses: Sequence[Loss]) 
         by=first.by,
         needs=len(losses),
         calls=tuple(sorted({loss.call for loss in losses})),
-        examples=tuple(texts[:EXAMPLES]),
+        examples=tuple(texts[:MAX_LOSS_EXAMPLES]),
     )
 
 
-# ── figures ───────────────────────────────────────────────────────────────────────────────────────
+# ── Statistics ────────────────────────────────────────────────────────────────────────────────────
 
 
 class PolicyStatistics(msgspec.Struct, kw_only=True):
-    """One row of the table. Shares are from 0 to 1; None is a share of nothing."""
+    """One row of the table. Shares are from 0 to 1, None for a share of nothing."""
 
     policy: str
     conversations: int
@@ -85,69 +86,70 @@ class PolicyStatistics(msgspec.Struct, kw_only=True):
     tokens: int
     """Input tokens of all requests."""
     cached: float | None
-    """The share of them that came from the cache."""
+    """Share of them that came from the cache."""
     bill: float | None
-    """Against sending everything with an ideal cache, at read 0.1 and write 1.0; summaries included."""
+    """Bill relative to sending everything with an ideal cache, at read 0.1 and write 1.0, with summaries."""
     bill_mean: float | None
-    """The same as the mean over conversations."""
+    """The same, as the mean over conversations."""
     bill_model: float | None
-    """The same as `bill` at the model's own prices."""
+    """The same as `bill`, at the model's own prices."""
     dollars: float | None
-    """What the input cost at those; None when they are unknown."""
+    """Cost of the input at the model's own prices, None if they are unknown."""
     breaks: float | None
     """Prefix breaks per 100 calls."""
     peak: int
     """Tokens of the largest request."""
     over: int
-    """Calls that were too large for the window."""
+    """Calls whose request was too large for the window."""
     ident: float | None
     ident_far: float | None
     line: float | None
     line_far: float | None
-    """Recall of all needs together …"""
+    """Recall of all needs together, and of the far ones."""
     ident_mean: float | None
     ident_far_mean: float | None
     line_mean: float | None
     line_far_mean: float | None
-    """… and as the mean over the conversations that have any."""
+    """The same, as the mean over the conversations that have such needs."""
     task: float | None
-    """The share of requests with the first user message, word for word …"""
+    """Share of requests that contain the first user message verbatim."""
     latest: float | None
-    """… and with the latest one."""
+    """Share of requests that contain the latest user message verbatim."""
     needs: dict[str, int]
-    """How many needs there are of each kind."""
+    """Number of needs of each kind."""
     reductions: dict[str, int]
     own_median: float
-    """Milliseconds of processor time that `fit` takes for a call …"""
+    """Median of the CPU time of `fit`, in milliseconds."""
     own_p99: float
-    """… and 99 of 100 times at the most."""
+    """99th percentile of the CPU time of `fit`, in milliseconds."""
     traces: list[Trace] = []
 
     def values(self) -> dict[str, Any]:
-        """The figures without the traces, as JSON has them."""
+        """Return all values except the traces, for JSON."""
         return {name: getattr(self, name) for name in self.__struct_fields__ if name != "traces"}
 
 
 def policy_statistics(policy: str, traces: Sequence[Trace], model: Model) -> PolicyStatistics:
+    """Return the statistics of a policy from its traces."""
     calls = sum(len(trace.sizes) for trace in traces)
     tokens = sum(sum(trace.sizes) for trace in traces)
-    ident = _together(trace.ident for trace in traces)
-    line = _together(trace.line for trace in traces)
+    ident = _total_recall(trace.ident for trace in traces)
+    line = _total_recall(trace.line for trace in traces)
     seconds = sorted(second for trace in traces for second in trace.seconds) or [0.0]
-    own = prices(model)
+    own = model_prices(model)
     paid = sum(_bill(trace, own) for trace in traces) * model.token_ratio
     return PolicyStatistics(
         policy=policy,
         conversations=len(traces),
         calls=calls,
-        tokens=_tokens(tokens, traces),
+        tokens=_provider_tokens(tokens, traces),
         cached=_share(sum(sum(trace.cached) for trace in traces), tokens),
-        bill=_relative(traces, PLAIN),
-        bill_mean=_mean(traces, lambda trace: _relative([trace], PLAIN)),
-        bill_model=_relative(traces, own),
+        bill=_relative_bill(traces, DEFAULT_PRICES),
+        bill_mean=_mean(traces, lambda trace: _relative_bill([trace], DEFAULT_PRICES)),
+        bill_model=_relative_bill(traces, own),
         dollars=None if model.input_price is None else paid * model.input_price / 1_000_000,
         breaks=_share(100 * sum(len(trace.breaks) for trace in traces), calls),
-        peak=max((_tokens(max(trace.sizes, default=0), [trace]) for trace in traces), default=0),
+        peak=max((_provider_tokens(max(trace.sizes, default=0), [trace]) for trace in traces), default=0),
         over=sum(len(trace.over) for trace in traces),
         ident=ident.share,
         ident_far=ident.far,
@@ -172,12 +174,12 @@ def policy_statistics(policy: str, traces: Sequence[Trace], model: Model) -> Pol
     )
 
 
-def _tokens(counted: int, traces: Sequence[Trace]) -> int:
-    """What the model's provider would count."""
+def _provider_tokens(counted: int, traces: Sequence[Trace]) -> int:
+    """Return the tokens that the model's provider would count."""
     return round(counted * traces[0].ratio) if traces else 0
 
 
-def _together(recalls: Iterable[RecallCount]) -> RecallCount:
+def _total_recall(recalls: Iterable[RecallCount]) -> RecallCount:
     total = RecallCount()
     for recall in recalls:
         total = total.plus(recall)
@@ -193,9 +195,9 @@ def _mean(traces: Iterable[Trace], value: Callable[[Trace], float | None]) -> fl
     return fmean(known) if known else None
 
 
-def _relative(traces: Sequence[Trace], prices: RelativePrices) -> float | None:
+def _relative_bill(traces: Sequence[Trace], prices: RelativePrices) -> float | None:
     return _share(
-        sum(_bill(trace, prices) for trace in traces), sum(_ideal(trace, prices) for trace in traces)
+        sum(_bill(trace, prices) for trace in traces), sum(_full_bill(trace, prices) for trace in traces)
     )
 
 
@@ -204,8 +206,8 @@ def _bill(trace: Trace, prices: RelativePrices) -> float:
     return sent + prices.bill(*trace.summaries)
 
 
-def _ideal(trace: Trace, prices: RelativePrices) -> float:
-    """Sending everything: of each request all of the one before is cached."""
-    first = trace.ideal[:1]
-    rest = sum(prices.bill(size, min(before, size)) for before, size in pairwise(trace.ideal))
+def _full_bill(trace: Trace, prices: RelativePrices) -> float:
+    """Return the bill of sending everything, each request with the whole previous one in the cache."""
+    first = trace.full_sizes[:1]
+    rest = sum(prices.bill(size, min(before, size)) for before, size in pairwise(trace.full_sizes))
     return sum(prices.bill(size, 0) for size in first) + rest

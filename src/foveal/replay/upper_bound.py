@@ -1,9 +1,11 @@
-"""What could be reached by somebody who knows the future: a bound, no policy.
+"""Upper bound of recall: oracles that know which strings later calls quote.
 
-Every ten results the oracle cuts the results since the last time down to the strings that later calls will quote
-from them, so it forgets nothing. The second one also cuts the arguments of all calls but the newest. When a request
-does not fit they cut at once, and then leave out the oldest messages but the task and what will be quoted. They do
-not go through `Context`, but are billed and searched like everybody else.
+1. Every ten results, an oracle cuts the results since the last cut down to the strings that later calls quote from
+   them, so it loses no need.
+2. The second oracle also cuts the arguments of all calls but the newest.
+3. If a request does not fit, an oracle cuts at once, and then drops the oldest messages, except the task and
+   results with needs.
+4. Oracles do not use `Context`, but are billed and scored like policies.
 """
 
 from __future__ import annotations
@@ -13,112 +15,119 @@ from typing import Final
 from msgspec.structs import replace
 
 from foveal.core.log.events import Call, Instructed, ModelSaid, ToolReturned, UserSaid
-from foveal.replay.play import Loss, Scorer, ScoringTable, Trace
-from foveal.replay.recall_score import MessageText, Need, RequestText, whole
-from foveal.replay.recorded_calls import Said
+from foveal.replay.play import Loss, ReplayCase, RequestScorer, Trace
+from foveal.replay.recall_score import Need
+from foveal.replay.recorded_calls import MessageFact
+from foveal.replay.request_text import MessageText, RequestText, make_request
 
 ORACLE: Final = "knows the future: results"
 ORACLE_ARGUMENTS: Final = "knows the future: results and arguments"
-EVERY: Final = 10
-"""Results between two cuts."""
-SHORT: Final = 60
-"""Characters of arguments that are not worth a cut."""
-CUT: Final = "[cut]"
+RESULTS_BETWEEN_CUTS: Final = 10
+MAX_UNCUT_ARGUMENT_CHARS: Final = 60
+"""Longer arguments are cut."""
+CUT_MARKER: Final = "[cut]"
 
 
-def oracle(table: ScoringTable, *, arguments: bool) -> Trace:
-    scorer = Scorer(table, ORACLE_ARGUMENTS if arguments else ORACLE)
-    player = _Oracle(table, arguments=arguments)
-    for number in range(len(table.conversation.calls)):
-        scorer.score(number, player.request(number), _loss)
+def replay_oracle(case: ReplayCase, *, arguments: bool) -> Trace:
+    """Replay a case under an oracle; with `arguments` it also cuts the arguments of calls."""
+    scorer = RequestScorer(case, ORACLE_ARGUMENTS if arguments else ORACLE)
+    oracle = _Oracle(case, cuts_arguments=arguments)
+    for number in range(len(case.conversation.calls)):
+        scorer.score(number, oracle.request(number), _loss)
     return scorer.trace
 
 
 class _Oracle:
-    def __init__(self, table: ScoringTable, *, arguments: bool) -> None:
-        self._table = table
-        self._arguments = arguments
+    """The requests of an oracle."""
+
+    def __init__(self, case: ReplayCase, *, cuts_arguments: bool) -> None:
+        self._case = case
+        self._cuts_arguments = cuts_arguments
         self._shown: list[list[MessageText]] = []
-        """For each fact so far what is shown of it."""
-        self._cut_to = 0
+        """For each fact so far, its messages as they are shown."""
+        self._cut_until = 0
         """Facts before this one have been cut."""
-        self._uncut = 0
+        self._uncut_results = 0
         """Results since then."""
-        self._wanted: dict[int, list[Need]] = {}
-        """For the place of each result what is needed of it."""
-        for need in table.needs:
-            self._wanted.setdefault(need.place, []).append(need)
-        facts = table.conversation.facts
-        self._task = next((place for place, fact in enumerate(facts) if isinstance(fact, UserSaid)), -1)
+        self._needs: dict[int, list[Need]] = {}
+        """For the index of each result with needs, these needs."""
+        for need in case.needs:
+            self._needs.setdefault(need.place, []).append(need)
+        facts = case.conversation.facts
+        self._task = next((index for index, fact in enumerate(facts) if isinstance(fact, UserSaid)), -1)
 
     def request(self, number: int) -> RequestText:
-        self._take(self._table.conversation.calls[number].facts)
-        if self._uncut >= EVERY:
+        """Return the request of a call, counted from 0."""
+        self._add_facts(self._case.conversation.calls[number].facts)
+        if self._uncut_results >= RESULTS_BETWEEN_CUTS:
             self._cut(number + 1)
-        request = self._sent(number)
-        if request.tokens > self._table.limit:
+        request = self._current_request(number)
+        if request.tokens > self._case.limit:
             self._cut(number + 1)
-            self._drop(self._sent(number).tokens - self._table.limit)
-            request = self._sent(number)
+            self._drop(self._current_request(number).tokens - self._case.limit)
+            request = self._current_request(number)
         return request
 
-    def _take(self, until: int) -> None:
-        for place in range(len(self._shown), until):
-            fact = self._table.conversation.facts[place]
-            self._shown.append(self._table.reader.fact(fact))
-            self._uncut += isinstance(fact, ToolReturned)
+    def _add_facts(self, until: int) -> None:
+        for index in range(len(self._shown), until):
+            fact = self._case.conversation.facts[index]
+            self._shown.append(self._case.reader.messages_of(fact))
+            self._uncut_results += isinstance(fact, ToolReturned)
 
-    def _sent(self, number: int) -> RequestText:
-        call = self._table.conversation.calls[number]
-        front = self._table.reader.front(system=call.system, tools=call.tools)
-        return whole([*front, *(piece for pieces in self._shown for piece in pieces)])
+    def _current_request(self, number: int) -> RequestText:
+        call = self._case.conversation.calls[number]
+        prefix = self._case.reader.prefix(system=call.system, tools=call.tools)
+        return make_request([*prefix, *(piece for pieces in self._shown for piece in pieces)])
 
     def _cut(self, call: int) -> None:
-        facts = self._table.conversation.facts
-        newest = max((p for p in range(len(self._shown)) if isinstance(facts[p], ModelSaid)), default=0)
-        for place in range(self._cut_to, len(self._shown)):
-            fact = facts[place]
+        """Cut the facts since the last cut down to what this call and later ones need."""
+        facts = self._case.conversation.facts
+        newest = max((i for i in range(len(self._shown)) if isinstance(facts[i], ModelSaid)), default=0)
+        for index in range(self._cut_until, len(self._shown)):
+            fact = facts[index]
             if isinstance(fact, ToolReturned):
-                wanted = (need.text for need in self._wanted.get(place, ()) if need.call >= call)
-                self._replace(place, replace(fact, content="\n".join(dict.fromkeys((CUT, *wanted)))))
-            elif self._arguments and isinstance(fact, ModelSaid) and place < newest:
-                self._replace(place, _shorter(fact))
-        self._cut_to, self._uncut = (newest if self._arguments else len(self._shown)), 0
+                texts = (need.text for need in self._needs.get(index, ()) if need.call >= call)
+                self._replace(index, replace(fact, content="\n".join(dict.fromkeys((CUT_MARKER, *texts)))))
+            elif self._cuts_arguments and isinstance(fact, ModelSaid) and index < newest:
+                self._replace(index, _without_arguments(fact))
+        # The newest model message keeps its arguments for now, so the next cut begins with it.
+        self._cut_until = newest if self._cuts_arguments else len(self._shown)
+        self._uncut_results = 0
 
-    def _replace(self, place: int, fact: Said) -> None:
-        shorter = self._table.reader.fact(fact)
-        if sum(p.tokens for p in shorter) < sum(p.tokens for p in self._shown[place]):
-            self._shown[place] = shorter
+    def _replace(self, index: int, fact: MessageFact) -> None:
+        shorter = self._case.reader.messages_of(fact)
+        if sum(piece.tokens for piece in shorter) < sum(piece.tokens for piece in self._shown[index]):
+            self._shown[index] = shorter
 
     def _drop(self, excess: float) -> None:
-        """Leave out the oldest, so that there is room for a while."""
+        """Drop the oldest messages: the excess, and half the limit, so that the next drop is not needed soon."""
         if excess <= 0:
             return
-        facts = self._table.conversation.facts
-        latest = max((p for p in range(len(self._shown)) if isinstance(facts[p], UserSaid)), default=-1)
-        excess += self._table.limit / 2
-        for place in range(len(self._shown) - 1):
-            stays = isinstance(facts[place], Instructed) or place in (self._task, latest)
-            if excess > 0 and not stays and place not in self._wanted:
-                excess -= sum(piece.tokens for piece in self._shown[place])
-                self._shown[place] = []
+        facts = self._case.conversation.facts
+        latest = max((i for i in range(len(self._shown)) if isinstance(facts[i], UserSaid)), default=-1)
+        excess += self._case.limit / 2
+        for index in range(len(self._shown) - 1):
+            must_stay = isinstance(facts[index], Instructed) or index in (self._task, latest)
+            if excess > 0 and not must_stay and index not in self._needs:
+                excess -= sum(piece.tokens for piece in self._shown[index])
+                self._shown[index] = []
 
 
-def _shorter(fact: ModelSaid) -> ModelSaid:
-    """The utterance without the long arguments of its calls."""
+def _without_arguments(fact: ModelSaid) -> ModelSaid:
+    """Return a model message without the long arguments of its calls."""
     if isinstance(fact.content, str):
         return fact
-    cut = (
+    parts = (
         replace(part, arguments="{}")
-        if isinstance(part, Call) and part.replaceable and len(part.arguments) > SHORT
+        if isinstance(part, Call) and part.replaceable and len(part.arguments) > MAX_UNCUT_ARGUMENT_CHARS
         else part
         for part in fact.content
     )
-    return replace(fact, content=tuple(cut))
+    return replace(fact, content=tuple(parts))
 
 
 def _loss(need: Need) -> Loss:
-    """It keeps what it needs; only a request that could not be written as it was said can lose something."""
+    """Return a loss without a cause; an oracle loses a need only if a message cannot be written as recorded."""
     return Loss(
         call=need.call,
         kind=need.kind,

@@ -1,7 +1,7 @@
-"""Was this text in the request of call N, and if not, since when and by which rule?
+"""Whether a text was in the request of a call and, if not, why.
 
-A recording is replayed under a policy up to that call. A log of our own has its reductions in it: without a policy
-it is asked as it stands.
+The recording is replayed under a policy up to that call. Without a policy, a Foveal log is examined with its own
+recorded reductions.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import msgspec
 
 from foveal.core.engine.engine import Engine
 from foveal.core.engine.report import EventStatus, event_status
-from foveal.core.engine.settings import engine_settings
+from foveal.core.engine.settings import resolve_settings
 from foveal.core.log.events import (
     REDUCTIONS,
     Event,
@@ -27,164 +27,182 @@ from foveal.core.log.events import (
 from foveal.core.policies import Policy
 from foveal.core.tokens.counter import counter
 from foveal.core.tokens.message_tokens import MessageTokens
-from foveal.core.view.fold import advance, effective, fold
+from foveal.core.view.fold import advance, effective_events, fold
 from foveal.core.view.view import View
 from foveal.errors import FovealError
-from foveal.replay.play import Player, ReplaySetting, ScoringTable, told
-from foveal.replay.recall_score import words
-from foveal.replay.recorded_calls import conversation
+from foveal.replay.play import PolicyPlayer, ReplayCase, ReplaySetting, describe_reduction
+from foveal.replay.recorded_calls import recorded_conversation
+from foveal.replay.request_text import fact_text
 from foveal.transcripts import Transcript
 
 
 class TextOccurrence(msgspec.Struct, frozen=True, kw_only=True):
-    """A message that has the text, and how the request of the call in question shows it."""
+    """A message that contains the text, and how the request of the call shows it."""
 
     handle: str
     kind: str
     call: int
-    """The first call that could have shown it."""
+    """The first call whose request could contain it."""
     level: str
     rule: str
     by: str
-    """The event that hid it, with its reason."""
+    """The event that hid it, with its kind and reason."""
 
 
 class WhyAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether a request contains the text, and what hid it."""
+
     call: int
     calls: int
     shown: bool
-    """The text stands in the request."""
+    """Whether the text is in the request."""
     since: int | None = None
-    """The first call from which on it did not, if an earlier request had it."""
+    """The call from which on requests did not contain it, if an earlier one did."""
     fitted: bool = True
-    """False when nothing made the request fit."""
+    """Whether the request could be made to fit."""
     places: tuple[TextOccurrence, ...] = ()
-    """The messages before the call that have it, oldest first."""
+    """The messages before the call that contain it, oldest first."""
     later: int | None = None
-    """For a text that had not been said by then: the call whose answer, or what followed it, says it."""
+    """For a text that occurs only later: the call whose answer, or what followed it, contains it."""
 
 
-class _Look(NamedTuple):
-    """What one call sent, and the log behind it."""
+class _SentRequest(NamedTuple):
+    """The request of a call, and the log at that time."""
 
     texts: Sequence[str] | None
+    """None if the request could not be made to fit."""
     log: Sequence[Event]
 
 
 def why(
     recording: Transcript, *, call: int, text: str, policy: Policy | None, setting: ReplaySetting
 ) -> WhyAnswer:
-    """Raises `FovealError` for a call that there is not, or an empty text."""
-    calls = sum(isinstance(event.fact, ModelSaid) for event in effective(list(recording.events())))
+    """Return whether a text was in the request of a call, and why not.
+
+    Raises `FovealError` for a call that does not exist, or an empty text.
+    """
+    calls = sum(isinstance(event.fact, ModelSaid) for event in effective_events(list(recording.events())))
     if not 1 <= call <= calls:
         raise FovealError(f"{recording.id} has calls 1 to {calls:,}; there is no call {call}")
     if not text:
-        raise FovealError("an empty text is in every request; say which one you are looking for")
+        raise FovealError("an empty text is in every request: give the text that you are looking for")
     if policy is None:
-        asked: _Replayed | _Recorded = _Recorded(recording, setting)
+        source: _ReplayedRequests | _RecordedRequests = _RecordedRequests(recording, setting)
     else:
-        asked = _Replayed(recording, policy, setting)
-    since, before = None, False
-    for number, look in enumerate(asked.looks(call), 1):
-        shown = look.texts is not None and any(text in one for one in look.texts)
-        since = None if shown else number if before else since
-        before = shown
-    places = tuple(_places(asked, look, text))
+        source = _ReplayedRequests(recording, policy, setting)
+    since, was_shown = None, False
+    for number, request in enumerate(source.requests(call), 1):
+        shown = request.texts is not None and any(text in each for each in request.texts)
+        since = None if shown else number if was_shown else since
+        was_shown = shown
+    places = tuple(_occurrences(source, request, text))
     return WhyAnswer(
         call=call,
         calls=calls,
         shown=shown,
         since=since,
-        fitted=look.texts is not None,
+        fitted=request.texts is not None,
         places=places,
-        later=None if places else _later(recording, text),
+        later=None if places else _later_call(recording, text),
     )
 
 
-class _Replayed:
-    """The requests that a policy would have made."""
+class _ReplayedRequests:
+    """The requests under a policy, by replay."""
 
     def __init__(self, recording: Transcript, policy: Policy, setting: ReplaySetting) -> None:
-        self._table = ScoringTable(conversation(recording), (), setting)
-        self._player = Player(self._table, policy, label=policy.name)
+        self._case = ReplayCase(recorded_conversation(recording), (), setting)
+        self._player = PolicyPlayer(self._case, policy, label=policy.name)
 
-    def looks(self, most: int) -> Iterator[_Look]:
-        for number, call in enumerate(self._table.conversation.calls[:most]):
+    def requests(self, count: int) -> Iterator[_SentRequest]:
+        """Yield the requests of the first calls."""
+        for number, call in enumerate(self._case.conversation.calls[:count]):
             request = self._player.request(number, call)
             texts = None if request is None else [piece.text for piece in request.pieces]
-            yield _Look(texts, self._player.context.log)
+            yield _SentRequest(texts, self._player.context.log)
 
-    def line(self, event: Event) -> EventStatus:
+    def status(self, event: Event) -> EventStatus:
+        """Return how the last request shows an event."""
         return self._player.context.why(event.seq)
 
 
-class _Recorded:
-    """The requests that were made, by what the log has recorded."""
+class _RecordedRequests:
+    """The requests according to the reductions in the log."""
 
     def __init__(self, recording: Transcript, setting: ReplaySetting) -> None:
         self._events = list(recording.events())
         self._setting = setting
         self._engine: Engine | None = None
 
-    def looks(self, most: int) -> Iterator[_Look]:
-        counting = {event.seq for event in effective(self._events)}
+    def requests(self, count: int) -> Iterator[_SentRequest]:
+        """Yield the requests of the first calls."""
+        effective = {event.seq for event in effective_events(self._events)}
         log: list[Event] = []
         view = fold(log, MessageTokens(counter("estimate")))
         for event in self._events:
-            if isinstance(event.fact, ModelSaid) and event.seq in counting and most:
-                most -= 1
-                if not most:
-                    self._engine = Engine(*engine_settings(_model(log, self._setting)), log=log)
-                yield _Look(list(_visible(view)), tuple(log))
+            if isinstance(event.fact, ModelSaid) and event.seq in effective and count:
+                count -= 1
+                if not count:
+                    self._engine = Engine(*resolve_settings(_model_name(log, self._setting)), log=log)
+                yield _SentRequest(list(_visible_texts(view)), tuple(log))
             log.append(event)
             view = advance(view, event, log)
 
-    def line(self, event: Event) -> EventStatus:
+    def status(self, event: Event) -> EventStatus:
+        """Return how the last request shows an event."""
         assert self._engine is not None
-        counts = any(event is other for other in effective(self._engine.log))
-        return event_status(self._engine, event, counts=counts)
+        return event_status(self._engine, event)
 
 
-def _model(log: Iterable[Event], setting: ReplaySetting) -> str:
+def _model_name(log: Iterable[Event], setting: ReplaySetting) -> str:
     models = [event.fact.model for event in log if isinstance(event.fact, Opened)]
     return models[-1] if models and models[-1] else setting.model
 
 
-def _visible(view: View) -> Iterator[str]:
-    yield from (words(shown.fact) for shown in view.asides.values())
-    yield from (words(fact) for step in view.steps for fact in step.facts())
+def _visible_texts(view: View) -> Iterator[str]:
+    yield from (fact_text(shown.fact) for shown in view.asides.values())
+    yield from (fact_text(fact) for step in view.steps for fact in step.facts())
 
 
-def reduced(recording: Transcript) -> bool:
-    """The recording has reductions of our own in it."""
+def has_reductions(recording: Transcript) -> bool:
+    """Return whether a recording is a Foveal log that contains reductions."""
     return recording.source in ("foveal", "store") and any(
         isinstance(fact, REDUCTIONS) for fact, _ in recording.facts
     )
 
 
-def _places(asked: _Replayed | _Recorded, look: _Look, text: str) -> Iterator[TextOccurrence]:
+def _occurrences(
+    source: _ReplayedRequests | _RecordedRequests, request: _SentRequest, text: str
+) -> Iterator[TextOccurrence]:
     call = 1
-    for event in look.log:
+    for event in request.log:
         fact = event.fact
-        if isinstance(fact, UserSaid | ModelSaid | ToolReturned | Instructed) and text in words(fact):
-            line = asked.line(event)
-            by = next((f"{one.handle} {told(one)}" for one in look.log if one.handle == line.by), "")
+        if isinstance(fact, UserSaid | ModelSaid | ToolReturned | Instructed) and text in fact_text(fact):
+            status = source.status(event)
+            by = next(
+                (
+                    f"{each.handle} {describe_reduction(each)}"
+                    for each in request.log
+                    if each.handle == status.by
+                ),
+                "",
+            )
             yield TextOccurrence(
                 handle=event.handle,
                 kind=kind(fact),
                 call=call + isinstance(fact, ModelSaid),
-                level=line.level,
-                rule=line.rule,
+                level=status.level,
+                rule=status.rule,
                 by=by,
             )
         call += isinstance(fact, ModelSaid)
 
 
-def _later(recording: Transcript, text: str) -> int | None:
+def _later_call(recording: Transcript, text: str) -> int | None:
     call = 0
-    for event in effective(list(recording.events())):
+    for event in effective_events(list(recording.events())):
         call += isinstance(event.fact, ModelSaid)
-        if isinstance(event.fact, UserSaid | ModelSaid | ToolReturned | Instructed) and text in words(
+        if isinstance(event.fact, UserSaid | ModelSaid | ToolReturned | Instructed) and text in fact_text(
             event.fact
         ):
             return max(1, call)
@@ -192,27 +210,27 @@ def _later(recording: Transcript, text: str) -> int | None:
 
 
 def answer_text(given: WhyAnswer) -> str:
-    """The answer in words."""
-    return "\n".join([_verdict(given), *map(_told, given.places[-5:])])
+    """Return the answer as text."""
+    return "\n".join([_verdict(given), *map(_occurrence_line, given.places[-5:])])
 
 
 def _verdict(given: WhyAnswer) -> str:
     if given.shown:
-        return f"yes: the text stands in the request of call {given.call} of {given.calls}"
+        return f"yes: the text is in the request of call {given.call} of {given.calls}"
     if not given.places:
         if given.later is None:
-            return "no: the text stands nowhere in this conversation; it must be given exactly as it was said"
+            return "no: the text is nowhere in this conversation; give it exactly as it was written"
         return (
-            f"no: the text had not been said before call {given.call}; it first comes with call {given.later}"
+            f"no: the text does not occur before call {given.call}; it first occurs with call {given.later}"
         )
     if not given.fitted:
-        return f"no: nothing made the request of call {given.call} fit, so it could not be sent"
+        return f"no: the request of call {given.call} could not be made to fit, so it was not sent"
     since = f"since call {given.since}" if given.since is not None else "and in no request before"
     newest = given.places[-1]
-    rule = f", {newest.level} by {newest.by or 'nobody'}, rule {newest.rule or '–'}"
-    return f"no: the text does not stand in the request of call {given.call}, {since}{rule}"
+    rule = f", {newest.level} by {newest.by or 'nothing'}, rule {newest.rule or '–'}"
+    return f"no: the text is not in the request of call {given.call}, {since}{rule}"
 
 
-def _told(place: TextOccurrence) -> str:
-    how = f"{place.level} by {place.by} (rule {place.rule})" if place.by else place.level
-    return f"  {place.handle} {place.kind}, from call {place.call} on: now {how}"
+def _occurrence_line(place: TextOccurrence) -> str:
+    state = f"{place.level} by {place.by} (rule {place.rule})" if place.by else place.level
+    return f"  {place.handle} {place.kind}, from call {place.call} on: now {state}"

@@ -1,48 +1,55 @@
-"""Sessions behind a server, without HTTP: tenants, rooms, turns, and what they need to survive each other.
+"""Multi-tenant service without HTTP: tenants, live sessions, turns, inbox, locks.
 
     async with Service.open(config) as service:
-        room = await service.tenant("default").ensure("demo")
-        turn = await room.say("Hello")          # stored: from here on it is not lost
+        session = await service.tenant("default").ensure("demo")
+        turn = await session.submit("Hello")          # stored: from here on it is not lost
         print((await turn.outcome()).text)
 
-`apps/server` and `apps/gateways` are faces of this.
+`apps/http` and `apps/gateways` are built on this package.
 """
 
 from foveal.errors import Busy
 from foveal.server.auth_tokens import AuthTokens, RateLimiter, TokenCaller
-from foveal.server.chats import ChatMessage, Chats, chat_of, session_of
+from foveal.server.chats import ChatMessage, Chats, chat_session_id, find_chat
 from foveal.server.data_folder import DataFolder
 from foveal.server.database import Database
 from foveal.server.inbox import Inbox
-from foveal.server.live_session import Compaction, LiveSession
+from foveal.server.live_session import LiveSession, SessionCompaction
 from foveal.server.locks import SessionLocks
-from foveal.server.pairing import ALPHABET, GUESSES, Paired, Pairing
-from foveal.server.runtime import EventsStored, Exchanged, LockWaited, ServiceEvent, TurnBegan, TurnEnded
+from foveal.server.pairing import CODE_ALPHABET, MAX_WRONG_CODES, PairedUser, Pairing
 from foveal.server.service import Service
-from foveal.server.tenants import DROP_IN, Tenant
+from foveal.server.service_events import (
+    EventsStored,
+    InboxCounted,
+    ProxyRequestEnded,
+    ServiceEvent,
+    TurnBegan,
+    TurnEnded,
+)
+from foveal.server.tenants import PROXY_ORIGIN, Tenant
 from foveal.server.turns import Turn, TurnOutcome
 
 __all__ = [
-    "ALPHABET",
-    "DROP_IN",
-    "GUESSES",
+    "CODE_ALPHABET",
+    "MAX_WRONG_CODES",
+    "PROXY_ORIGIN",
     "AuthTokens",
     "Busy",
     "ChatMessage",
     "Chats",
-    "Compaction",
     "DataFolder",
     "Database",
     "EventsStored",
-    "Exchanged",
     "Inbox",
+    "InboxCounted",
     "LiveSession",
-    "LockWaited",
-    "Paired",
+    "PairedUser",
     "Pairing",
+    "ProxyRequestEnded",
     "RateLimiter",
     "Service",
     "ServiceEvent",
+    "SessionCompaction",
     "SessionLocks",
     "Tenant",
     "TokenCaller",
@@ -50,6 +57,6 @@ __all__ = [
     "TurnBegan",
     "TurnEnded",
     "TurnOutcome",
-    "chat_of",
-    "session_of",
+    "chat_session_id",
+    "find_chat",
 ]

@@ -1,8 +1,9 @@
-"""Who may call the server: bearer tokens, each bound to a tenant.
+"""Bearer tokens of the HTTP server and the rate limiter of its callers.
 
-1. The secret is shown once, when it is made; what is kept is the SHA-256 of its 32 random bytes. Nobody can guess
-   those, so a slow hash would protect nothing, and looking the hash up tells nothing about the secret by its time.
-2. A token that was revoked stays known as such: a server that once asked for tokens goes on to ask for them.
+1. A token belongs to one tenant. Its secret is shown once, when it is created; the database stores the SHA-256 of
+   its 32 random bytes. These cannot be guessed, so a slow hash would protect nothing, and the time of a lookup by
+   hash reveals nothing about the secret.
+2. A revoked token stays in the table: a server that has required tokens once keeps requiring them.
 """
 
 from __future__ import annotations
@@ -16,24 +17,23 @@ import msgspec
 
 from foveal.server.database import Database
 
-# ── limits ────────────────────────────────────────────────────────────────────────────────────────
-# How often somebody may ask: a bucket with a minute's requests for each name, refilled evenly. Pure: the caller
-# says what time it is.
+# ── Rate limiter ──────────────────────────────────────────────────────────────────────────────────
 
-MOST: Final = 10_000
-"""Names that are remembered; the fullest buckets are forgotten first, since they tell nothing."""
+MAX_RATE_BUCKETS: Final = 10_000
+"""Names with a bucket; the fullest buckets are removed first, since they limit nothing."""
 
 
 class RateLimiter:
-    """`per_minute` requests for every name; 0 is no limit."""
+    """A token bucket for each name: `per_minute` requests, refilled evenly; 0 means no limit. The caller passes the
+    time."""
 
     def __init__(self, per_minute: int) -> None:
         self._per_second = per_minute / 60
         self._size = float(per_minute)
         self._buckets: dict[str, tuple[float, float]] = {}
 
-    def wait(self, name: str, *, now: float) -> float:
-        """Take one request; 0 when it was there, otherwise the seconds until it would be."""
+    def take(self, name: str, *, now: float) -> float:
+        """Count one request; return 0 if it is allowed, otherwise the seconds until it would be."""
         if not self._per_second:
             return 0.0
         left, since = self._buckets.get(name, (self._size, now))
@@ -42,41 +42,41 @@ class RateLimiter:
             self._buckets[name] = left, now
             return (1.0 - left) / self._per_second
         self._buckets[name] = left - 1.0, now
-        if len(self._buckets) > MOST:
-            self._forget(now)
+        if len(self._buckets) > MAX_RATE_BUCKETS:
+            self._shrink(now)
         return 0.0
 
-    def _forget(self, now: float) -> None:
-        """Keep the half of the names that have used most."""
+    def _shrink(self, now: float) -> None:
+        """Keep the emptier half of the buckets."""
         ranked = sorted(
-            self._buckets.items(), key=lambda one: one[1][0] + (now - one[1][1]) * self._per_second
+            self._buckets.items(), key=lambda item: item[1][0] + (now - item[1][1]) * self._per_second
         )
-        self._buckets = dict(ranked[: MOST // 2])
+        self._buckets = dict(ranked[: MAX_RATE_BUCKETS // 2])
 
 
-# ── tokens ────────────────────────────────────────────────────────────────────────────────────────
+# ── Tokens ────────────────────────────────────────────────────────────────────────────────────────
 
 SCHEMA: Final = (
     """CREATE TABLE IF NOT EXISTS tokens (
         id TEXT PRIMARY KEY, hash BLOB UNIQUE, tenant TEXT NOT NULL, label TEXT NOT NULL, created REAL NOT NULL,
         revoked REAL) WITHOUT ROWID""",
 )
-PREFIX: Final = "fv_"
-"""What every secret begins with, so that a provider's key is never taken for one, nor one for a provider's key."""
-LONGEST: Final = 200
-"""Characters that are looked at; ours are shorter."""
+TOKEN_PREFIX: Final = "fv_"
+"""Start of every secret, so that a token and a provider's key are never mistaken for each other."""
+MAX_TOKEN_CHARS: Final = 200
+"""Longer strings are rejected without a lookup; Foveal's own tokens are shorter."""
 
 
 class TokenCaller(msgspec.Struct, frozen=True, kw_only=True):
-    """Who makes a request, as the transport says."""
+    """The authenticated caller of a request."""
 
     tenant: str
     token_id: str = ""
-    """"" when no token is asked for."""
+    """"" if the server requires no token."""
 
 
 class AuthToken(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a token: all but its secret."""
+    """A stored token without its secret."""
 
     id: str
     tenant: str
@@ -86,15 +86,15 @@ class AuthToken(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AuthTokens:
-    """The tokens of a server, in its own file."""
+    """The tokens table of the server's database."""
 
     def __init__(self, database: Database) -> None:
         database.create_tables(SCHEMA)
         self._database = database
 
     async def create(self, tenant: str, *, label: str = "", now: float) -> tuple[str, str]:
-        """A new token: its id, and the secret, which cannot be had again."""
-        id, secret = secrets.token_hex(4), f"{PREFIX}{secrets.token_urlsafe(32)}"
+        """Create a token; return its id and its secret, which cannot be read again."""
+        id, secret = secrets.token_hex(4), f"{TOKEN_PREFIX}{secrets.token_urlsafe(32)}"
 
         def act(connection: apsw.Connection) -> None:
             row = (id, _hash(secret), tenant, label, now)
@@ -102,50 +102,50 @@ class AuthTokens:
                 "INSERT INTO tokens (id, hash, tenant, label, created) VALUES (?, ?, ?, ?, ?)", row
             )
 
-        await self._database.do(act)
+        await self._database.write(act)
         return id, secret
 
-    async def tenant_of(self, secret: str) -> TokenCaller | None:
-        """Whose secret it is; None when it is nobody's, or nobody's any more."""
-        if not secret.startswith(PREFIX) or len(secret) > LONGEST:
+    async def authenticate(self, secret: str) -> TokenCaller | None:
+        """Return the caller with this secret; None if the secret is unknown or revoked."""
+        if not secret.startswith(TOKEN_PREFIX) or len(secret) > MAX_TOKEN_CHARS:
             return None
 
         def act(connection: apsw.Connection) -> TokenCaller | None:
-            asked = "SELECT id, tenant FROM tokens WHERE hash = ? AND revoked IS NULL"
-            row = connection.execute(asked, (_hash(secret),)).fetchone()
+            sql = "SELECT id, tenant FROM tokens WHERE hash = ? AND revoked IS NULL"
+            row = connection.execute(sql, (_hash(secret),)).fetchone()
             return None if row is None else TokenCaller(tenant=row[1], token_id=row[0])
 
-        return await self._database.look(act)
+        return await self._database.read(act)
 
     async def list(self) -> list[AuthToken]:
-        """All that there ever were, the oldest first."""
+        """Return all tokens including revoked ones, oldest first."""
 
         def act(connection: apsw.Connection) -> list[AuthToken]:
-            asked = "SELECT id, tenant, label, created, revoked FROM tokens ORDER BY created, id"
+            sql = "SELECT id, tenant, label, created, revoked FROM tokens ORDER BY created, id"
             return [
                 AuthToken(id=id, tenant=tenant, label=label, created=created, revoked=revoked)
-                for id, tenant, label, created, revoked in connection.execute(asked)
+                for id, tenant, label, created, revoked in connection.execute(sql)
             ]
 
-        return await self._database.look(act)
+        return await self._database.read(act)
 
     async def revoke(self, id: str, *, now: float) -> bool:
-        """From now on the token is nobody's; False when there is none with this id, or it was revoked before."""
+        """Revoke a token; return False if the id is unknown or already revoked."""
 
         def act(connection: apsw.Connection) -> bool:
-            change = "UPDATE tokens SET revoked = ?, hash = NULL WHERE id = ? AND revoked IS NULL"
-            connection.execute(change, (now, id))
+            sql = "UPDATE tokens SET revoked = ?, hash = NULL WHERE id = ? AND revoked IS NULL"
+            connection.execute(sql, (now, id))
             return connection.changes() > 0
 
-        return await self._database.do(act)
+        return await self._database.write(act)
 
-    async def any(self) -> bool:
-        """Somebody has made a token at some time, so that every request needs one."""
+    async def any_exist(self) -> bool:
+        """Return whether a token was ever created; if so, every request needs one."""
 
         def act(connection: apsw.Connection) -> bool:
             return connection.execute("SELECT 1 FROM tokens LIMIT 1").fetchone() is not None
 
-        return await self._database.look(act)
+        return await self._database.read(act)
 
 
 def _hash(secret: str) -> bytes:

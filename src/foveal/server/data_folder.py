@@ -1,8 +1,8 @@
-"""Where a server keeps what it keeps.
+"""Paths of a server's files.
 
-service.db       messages that wait, tokens, pairings, chats, schedules
-work.db          background work
-turnstile.lock   who works on which session
+service.db       inbox, tokens, pairings, chats, schedules, jobs, digest index
+work.db          state of the job engine (DBOS)
+turnstile.lock   locks on sessions between processes
 tenants/NAME.db  the sessions of a tenant
 """
 
@@ -19,48 +19,48 @@ from foveal.server.database import Database
 
 
 class DataFolder(NamedTuple):
-    folder: Path
+    path: Path
 
     @classmethod
-    def made(cls, folder: Path) -> Self:
-        """The places in a folder, which is made for its owner only if it is not there."""
+    def create(cls, path: Path) -> Self:
+        """Create the folder if it is missing, accessible to its owner only."""
         try:
-            for place in (folder, folder / "tenants"):
-                place.mkdir(mode=0o700, parents=True, exist_ok=True)
+            for folder in (path, path / "tenants"):
+                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as problem:
             raise StoreUnusable(
-                f"the folder {folder} cannot be made ({problem.strerror}): choose another `server.folder`"
+                f"the folder {path} cannot be created ({problem.strerror}): choose another `server.folder`"
             ) from None
-        return cls(folder)
+        return cls(path)
 
     @property
-    def work(self) -> Path:
-        return self.folder / "work.db"
+    def jobs_file(self) -> Path:
+        return self.path / "work.db"
 
     @property
-    def turnstile(self) -> Path:
-        return self.folder / "turnstile.lock"
+    def lock_file(self) -> Path:
+        return self.path / "turnstile.lock"
 
-    def tenant(self, name: str) -> Path:
-        return self.folder / "tenants" / f"{name}.db"
+    def tenant_file(self, name: str) -> Path:
+        return self.path / "tenants" / f"{name}.db"
 
-    def database(self) -> Database:
-        return Database(self.folder / "service.db")
+    def open_database(self) -> Database:
+        return Database(self.path / "service.db")
 
 
-def folder_of(config: Config, environment: Mapping[str, str], *, given: Path | None = None) -> Path:
-    """Where a server keeps everything: the folder that is given, the configured one, or the usual place."""
-    data = environment.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
-    usual = Path(data) / "foveal" / "server"
-    return (given or Path(config.get("server.folder") or usual)).expanduser().absolute()
+def data_folder_path(config: Config, environment: Mapping[str, str], *, given: Path | None = None) -> Path:
+    """Return the given folder, the configured one, or the default under `XDG_DATA_HOME`."""
+    data_home = environment.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
+    default = Path(data_home) / "foveal" / "server"
+    return (given or Path(config.get("server.folder") or default)).expanduser().absolute()
 
 
 @asynccontextmanager
-async def server_database(
+async def open_server_database(
     config: Config, environment: Mapping[str, str], *, given: Path | None = None
 ) -> AsyncIterator[Database]:
-    """A server's own file, for a command beside it."""
-    database = DataFolder.made(folder_of(config, environment, given=given)).database()
+    """Open `service.db` for a command that runs beside the server."""
+    database = DataFolder.create(data_folder_path(config, environment, given=given)).open_database()
     try:
         yield database
     finally:

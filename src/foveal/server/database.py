@@ -1,9 +1,10 @@
-"""A small SQLite file of the server's own, beside the stores: who may come in, what waits, what is due.
+"""The server's SQLite database: tokens, inbox, chats, schedules, jobs, digest index.
 
-1. What `do` did is durable when it returns, all of it or nothing; with `lasting=False` it survives the end of the
-   process, and after a power cut the newest of it may be missing.
-2. Several processes may share the file. Each has one thread for it, so that no event loop waits for the disk.
-3. The file is its owner's only, and one that is not ours is refused and left as it is.
+1. A `write` is one transaction and is durable when it returns. With `durable=False` it survives the end of the
+   process, but a power cut may lose the newest writes.
+2. Several processes may share the file. Each uses one thread for it, so the event loop never waits for the disk.
+3. Only the file's owner can read it. A file that Foveal did not create is refused and left unchanged.
+4. Each module that owns tables passes its schema to `create_tables`.
 """
 
 from __future__ import annotations
@@ -16,93 +17,92 @@ from typing import Final, TypeVar
 import apsw
 
 from foveal.errors import StoreError, StoreUnusable
-from foveal.stores.sqlite.connection import connected, make, told, use_wal
+from foveal.stores.sqlite.connection import connect, create_file, translate_errors, use_wal
 from foveal.stores.sqlite.threads import WorkerThreads
 
 T = TypeVar("T")
-Act = Callable[[apsw.Connection], T]
+Action = Callable[[apsw.Connection], T]
 
-APPLICATION: Final = 0x466F7653
-"""`FovS`: what tells this file from a store and from other programs' files."""
-VERSION: Final = 1
+SERVER_APPLICATION_ID: Final = 0x466F7653
+"""`FovS`: distinguishes this file from a store and from other programs' files."""
+SERVER_SCHEMA_VERSION: Final = 1
 
 
 class Database:
     def __init__(self, path: Path, *, timeout: float = 5.0) -> None:
         self.path = path
-        self._missing: list[str] = []
+        self._pending_statements: list[str] = []
         self._timeout = timeout
-        self._crew = WorkerThreads("foveal-database")
+        self._thread = WorkerThreads("foveal-database")
         self._connection: apsw.Connection | None = None
         self._closed = False
 
     def create_tables(self, statements: Sequence[str]) -> None:
-        """Add the tables of one owner: the statements run before the next transaction. They must do nothing where
-        the tables exist."""
-        self._missing.extend(statements)
+        """Run these statements before the next transaction; they must do nothing if the tables exist."""
+        self._pending_statements.extend(statements)
 
-    async def do(self, act: Act[T], *, lasting: bool = True) -> T:
-        """Change something, in a transaction of its own."""
+    async def write(self, act: Action[T], *, durable: bool = True) -> T:
+        """Run `act` in a write transaction and return its result."""
         self._check_open()
-        return await self._crew.do(lambda: self._carried_out("BEGIN IMMEDIATE", act, lasting=lasting))
+        return await self._thread.run(lambda: self._run_transaction("BEGIN IMMEDIATE", act, durable=durable))
 
-    async def look(self, act: Act[T]) -> T:
-        """Read one state of it."""
+    async def read(self, act: Action[T]) -> T:
+        """Run `act` in a read transaction: it sees one state of the database."""
         self._check_open()
-        return await self._crew.do(lambda: self._carried_out("BEGIN", act, lasting=True))
+        return await self._thread.run(lambda: self._run_transaction("BEGIN", act, durable=True))
 
-    async def prove(self) -> None:
-        """That it can be written now; raises `StoreUnusable`."""
-        await self.do(lambda connection: connection.pragma("user_version", VERSION))
+    async def check_writable(self) -> None:
+        """Raise `StoreUnusable` if the database cannot be written now."""
+        await self.write(lambda connection: connection.pragma("user_version", SERVER_SCHEMA_VERSION))
 
-    async def sweep(self) -> None:
-        """Leave nothing in the files but what the tables hold."""
+    async def truncate_wal(self) -> None:
+        """Remove deleted text from the files: only what the tables hold remains."""
 
         def act() -> None:
-            with told(str(self.path)), suppress(apsw.BusyError):
-                self._opened().wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+            with translate_errors(str(self.path)), suppress(apsw.BusyError):
+                self._open().wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
 
         self._check_open()
-        await self._crew.do(act)
+        await self._thread.run(act)
 
     async def close(self) -> None:
-        """Wait for what was asked for, then close the file; closing twice is fine."""
+        """Wait for running transactions, then close the file; closing twice does nothing."""
         if not self._closed:
             self._closed = True
-            await self._crew.do(self._close)
-            self._crew.stop()
+            await self._thread.run(self._close)
+            self._thread.stop()
 
     def _check_open(self) -> None:
         if self._closed:
             raise StoreError(f"{self.path} is closed")
 
-    # ── in the thread ────────────────────────────────────────────────────────────────────────────────
+    # ── Runs in the thread ───────────────────────────────────────────────────────────────────────────
 
-    def _carried_out(self, begin: str, act: Act[T], *, lasting: bool) -> T:
-        with told(str(self.path)):
-            connection = self._opened()
-            connection.pragma("synchronous", "full" if lasting else "normal")
+    def _run_transaction(self, begin: str, act: Action[T], *, durable: bool) -> T:
+        with translate_errors(str(self.path)):
+            connection = self._open()
+            connection.pragma("synchronous", "full" if durable else "normal")
             connection.execute(begin)
             try:
-                done = act(connection)
+                result = act(connection)
                 connection.execute("COMMIT")
-                return done
+                return result
             finally:
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
 
-    def _opened(self) -> apsw.Connection:
+    def _open(self) -> apsw.Connection:
         if self._connection is None:
-            make(str(self.path))
-            connection = connected(str(self.path), self._timeout)
+            create_file(str(self.path))
+            connection = connect(str(self.path), self._timeout)
             try:
                 self._prepare(connection)
             except BaseException:
                 connection.close()
                 raise
             self._connection = connection
-        if self._missing:
-            self._create_missing(self._connection)
+        if self._pending_statements:
+            self._run_pending_statements(self._connection)
         return self._connection
 
     def _prepare(self, connection: apsw.Connection) -> None:
@@ -112,21 +112,21 @@ class Database:
         connection.pragma("secure_delete", 1)
         connection.execute("BEGIN IMMEDIATE")
         try:
-            connection.pragma("application_id", APPLICATION)
-            connection.pragma("user_version", VERSION)
+            connection.pragma("application_id", SERVER_APPLICATION_ID)
+            connection.pragma("user_version", SERVER_SCHEMA_VERSION)
             connection.execute("COMMIT")
         finally:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
 
-    def _create_missing(self, connection: apsw.Connection) -> None:
-        statements, self._missing = self._missing, []
+    def _run_pending_statements(self, connection: apsw.Connection) -> None:
+        statements, self._pending_statements = self._pending_statements, []
         try:
             with connection:
                 for statement in statements:
                     connection.execute(statement)
         except BaseException:
-            self._missing = statements + self._missing
+            self._pending_statements = statements + self._pending_statements
             raise
 
     def _close(self) -> None:
@@ -136,16 +136,16 @@ class Database:
 
 
 def _refuse_foreign(connection: apsw.Connection, path: Path) -> None:
-    connection.execute("BEGIN")  # somebody else may just be making it
+    connection.execute("BEGIN")  # one snapshot: another process may be creating the file
     application, version = connection.pragma("application_id"), connection.pragma("user_version")
     tables = connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").get
     connection.execute("COMMIT")
-    if application != APPLICATION and (application or tables):
+    if application != SERVER_APPLICATION_ID and (application or tables):
         raise StoreUnusable(
             f"{path} is a store or another program's SQLite file; choose another `server.folder`"
         )
-    if version > VERSION:
+    if version > SERVER_SCHEMA_VERSION:
         raise StoreUnusable(
             f"{path} was written by a later version of Foveal (its schema is {version}, this version knows "
-            f"{VERSION}); it was left as it is: upgrade Foveal to use it"
+            f"{SERVER_SCHEMA_VERSION}); it was left unchanged: upgrade Foveal to use it"
         )

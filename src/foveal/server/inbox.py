@@ -1,9 +1,9 @@
-"""Where messages are laid down before anything is done with them, and which model a room speaks to.
+"""Durable inbox of user messages, and the model chosen for each session.
 
-1. A message that was put here is not lost: it is taken up in the order of its coming, by whichever process has the
-   session, and once more if that process dies over it.
-2. The same key puts it here once.
-3. When a message is done only its key and how it ended are kept, for a week; its text is in the log.
+1. A message in the inbox is not lost. Messages of a session are processed in order of arrival, by the process that
+   holds the session lock; if that process dies, the message is processed again.
+2. The same key stores a message once.
+3. When a message is done, its key and its outcome are kept for a week; its text is in the session's log.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from foveal.core.log.events import Content, Dialect
 from foveal.errors import NothingToAsk
 from foveal.server.database import Database
 
+# The table `rooms` holds the model of each session; its name predates the word "session".
 SCHEMA: Final = (
     """CREATE TABLE IF NOT EXISTS inbox (
         id INTEGER PRIMARY KEY AUTOINCREMENT, tenant TEXT NOT NULL, session TEXT NOT NULL, key TEXT NOT NULL,
@@ -31,36 +32,37 @@ SCHEMA: Final = (
         tenant TEXT NOT NULL, session TEXT NOT NULL, model TEXT NOT NULL,
         PRIMARY KEY (tenant, session)) STRICT, WITHOUT ROWID""",
 )
-KEPT: Final = 7 * 86_400.0
-"""Seconds for which the key of a message that is done is remembered."""
+DONE_KEY_TTL_S: Final = 7 * 86_400.0
+"""Seconds for which the key of a done message is kept."""
 _COLUMNS: Final = "id, tenant, session, key, kind, content, dialect, state, since, why, problem, sort"
 
 
 class InboxEntry(NamedTuple):
-    """A message in the inbox."""
+    """A message in the inbox. The fields are in the order of `_COLUMNS`."""
 
     id: int
     tenant: str
     session: str
     key: str
     kind: Literal["say", "again"]
+    """`again`: ask the model again without a new message."""
     content: bytes | None
     dialect: Dialect
     state: Literal["waiting", "taken", "done"]
-    since: int
-    """The newest event of the session when it was taken up: what belongs to it comes later."""
+    taken_after: int
+    """The session's newest event when the message was taken: its own events come later."""
     why: str
     problem: str
     code: str
 
     @property
-    def turn(self) -> str:
-        """The name of its turn, which does not tell how many messages there were in other sessions."""
+    def turn_id(self) -> str:
+        """The id of the message's turn: a hash, so it does not reveal the number of messages in other sessions."""
         place = f"{self.tenant}\0{self.session}\0{self.id}"
         return blake2b(place.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
     @property
-    def said(self) -> Content:
+    def message(self) -> Content:
         return cast(Content, msgspec.json.decode(self.content or b'""', type=Content))
 
 
@@ -79,61 +81,63 @@ class Inbox:
         dialect: Dialect,
         now: float,
     ) -> tuple[InboxEntry, bool]:
-        """Lay a message down (None: ask the model again, if the last turn came to nothing), and whether it was not
-        there yet."""
+        """Store a message and return its entry, and whether it is new. Without `content` the model is asked again;
+        raises `NothingToAsk` unless the last turn failed or was stopped."""
         kind, body = ("again", None) if content is None else ("say", msgspec.json.encode(content))
 
         def act(db: apsw.Connection) -> tuple[InboxEntry, bool]:
-            known = _one(db, "tenant = ? AND session = ? AND key = ?", (tenant, session, key))
+            known = _select_entry(db, "tenant = ? AND session = ? AND key = ?", (tenant, session, key))
             if known is not None:
                 return known, False
             if content is None:
-                _check_again(_newest(db, tenant, session), session)
-            db.execute("DELETE FROM inbox WHERE state = 'done' AND at < ?", (now - KEPT,))
+                _check_retry(_newest(db, tenant, session), session)
+            db.execute("DELETE FROM inbox WHERE state = 'done' AND at < ?", (now - DONE_KEY_TTL_S,))
             db.execute(
                 "INSERT INTO inbox (tenant, session, key, kind, content, dialect, at, state)"
                 " VALUES (?, ?, ?, ?, ?, ?, ?, 'waiting')",
                 (tenant, session, key, kind, body, dialect, now),
             )
-            made = _one(db, "id = ?", (db.last_insert_rowid(),))
-            assert made is not None
-            return made, True
+            entry = _select_entry(db, "id = ?", (db.last_insert_rowid(),))
+            assert entry is not None
+            return entry, True
 
-        return await self._database.do(act)
+        return await self._database.write(act)
 
     async def take(self, tenant: str, session: str, *, last: int) -> InboxEntry | None:
-        """The oldest message that is not done, as it was before: `taken` if somebody died over it. `last` is the
-        session's newest event."""
+        """Take the oldest message that is not done. Its `state` is the one before this call: `taken` if a process
+        died while answering it. `last` is the session's newest event."""
 
         def act(db: apsw.Connection) -> InboxEntry | None:
             where = "tenant = ? AND session = ? AND state <> 'done' ORDER BY id LIMIT 1"
-            found = _one(db, where, (tenant, session))
+            found = _select_entry(db, where, (tenant, session))
             if found is not None and found.state == "waiting":
                 db.execute("UPDATE inbox SET state = 'taken', since = ? WHERE id = ?", (last, found.id))
-                return found._replace(since=last)
+                return found._replace(taken_after=last)
             return found
 
-        return await self._database.do(act)
+        return await self._database.write(act)
 
-    async def done(self, id: int, *, why: str, problem: str, code: str) -> None:
+    async def finish(self, id: int, *, why: str, problem: str, code: str) -> None:
+        """Mark a message as done and delete its text."""
+
         def act(db: apsw.Connection) -> None:
             db.execute(
                 "UPDATE inbox SET state = 'done', content = NULL, why = ?, problem = ?, sort = ? WHERE id = ?",
                 (why, problem, code, id),
             )
 
-        await self._database.do(act)
+        await self._database.write(act)
 
     async def entry(self, id: int) -> InboxEntry | None:
-        return await self._database.look(lambda db: _one(db, "id = ?", (id,)))
+        return await self._database.read(lambda db: _select_entry(db, "id = ?", (id,)))
 
     async def newest(self, tenant: str, session: str) -> InboxEntry | None:
-        """The message that came last."""
-        return await self._database.look(lambda db: _newest(db, tenant, session))
+        """Return the message of a session that arrived last."""
+        return await self._database.read(lambda db: _newest(db, tenant, session))
 
-    async def waiting(self, *, before: float = inf) -> list[tuple[str, str, int]]:
-        """The sessions that have messages which are not done, by tenant and id, and how many; only those whose
-        oldest came before a time."""
+    async def unfinished(self, *, before: float = inf) -> list[tuple[str, str, int]]:
+        """Return tenant, session and message count for each session with messages that are not done and whose
+        oldest such message arrived before `before`."""
 
         def act(db: apsw.Connection) -> list[tuple[str, str, int]]:
             query = (
@@ -142,45 +146,46 @@ class Inbox:
             )
             return list(db.execute(query, (before,)))
 
-        return await self._database.look(act)
+        return await self._database.read(act)
 
-    async def model(self, tenant: str, session: str) -> str | None:
-        """The model that a room was made with, "" for the configured one; None when it was not made here."""
+    async def session_model(self, tenant: str, session: str) -> str | None:
+        """Return the model that a session was created with, "" for the configured one; None if this server did not
+        create the session."""
 
         def act(db: apsw.Connection) -> Any:
             query = "SELECT model FROM rooms WHERE tenant = ? AND session = ?"
             return db.execute(query, (tenant, session)).get
 
-        return cast("str | None", await self._database.look(act))
+        return cast("str | None", await self._database.read(act))
 
-    async def choose(self, tenant: str, session: str, model: str) -> None:
+    async def set_session_model(self, tenant: str, session: str, model: str) -> None:
         def act(db: apsw.Connection) -> None:
             db.execute("REPLACE INTO rooms VALUES (?, ?, ?)", (tenant, session, model))
 
-        await self._database.do(act)
+        await self._database.write(act)
 
-    async def forget(self, tenant: str, session: str) -> None:
-        """Take out all that is known of a session."""
+    async def delete_session(self, tenant: str, session: str) -> None:
+        """Delete all rows of a session."""
 
         def act(db: apsw.Connection) -> None:
             for table in ("inbox", "rooms"):
                 db.execute(f"DELETE FROM {table} WHERE tenant = ? AND session = ?", (tenant, session))
 
-        await self._database.do(act)
-        await self._database.sweep()
+        await self._database.write(act)
+        await self._database.truncate_wal()
 
 
 def _newest(db: apsw.Connection, tenant: str, session: str) -> InboxEntry | None:
-    return _one(db, "tenant = ? AND session = ? ORDER BY id DESC LIMIT 1", (tenant, session))
+    return _select_entry(db, "tenant = ? AND session = ? ORDER BY id DESC LIMIT 1", (tenant, session))
 
 
-def _check_again(newest: InboxEntry | None, session: str) -> None:
-    """Nobody has spoken since, and there was no answer: or two answers would follow one another."""
+def _check_retry(newest: InboxEntry | None, session: str) -> None:
+    """Raise `NothingToAsk` if the newest message has an answer: a second answer must not follow the first."""
     if newest is None or newest.why not in ("failed", "stopped"):
-        told = "nothing was said in it" if newest is None else "its last turn was answered, or still runs"
-        raise NothingToAsk(f"session {session!r} has nothing to ask again: {told}")
+        reason = "it has no messages" if newest is None else "its last turn was answered or is still running"
+        raise NothingToAsk(f"session {session!r} has nothing to ask again: {reason}")
 
 
-def _one(db: apsw.Connection, where: str, values: tuple[Any, ...]) -> InboxEntry | None:
+def _select_entry(db: apsw.Connection, where: str, values: tuple[Any, ...]) -> InboxEntry | None:
     row = next(db.execute(f"SELECT {_COLUMNS} FROM inbox WHERE {where}", values), None)
     return None if row is None else InboxEntry(*row)

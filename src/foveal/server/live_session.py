@@ -1,10 +1,10 @@
-"""One session of a tenant, with the agent that answers in it.
+"""A live session: one session of a tenant and the agent that answers in it.
 
-1. What `say` returned for is stored. It is answered in the order of its storing, whichever process it came to, and
-   whoever asked may go away.
-2. Words are put into the log together with a note of their key, so that nothing is said or answered twice: a turn
-   that a dying process left is taken up where it was.
-3. What steers a room (append, compact, undo) is refused while a turn runs, with `Busy`.
+1. When `submit` returns, the message is stored. Messages are answered in the order in which they were stored,
+   whichever process received them, and whether or not the caller waits.
+2. A message is written to the log together with a note of its turn, so that it is never recorded or answered twice:
+   a turn that was interrupted by a crash continues where it was.
+3. `append`, `compact`, `undo` and `pin` raise `Busy` while a turn runs or waits.
 """
 
 from __future__ import annotations
@@ -30,275 +30,278 @@ from foveal.errors import AnsweredElsewhere, Busy, FovealError, ProviderError
 from foveal.ports import Hit, Reply, ReplyPiece, SessionInfo
 from foveal.server.inbox import InboxEntry
 from foveal.server.runtime import LOG, Runtime
-from foveal.server.turns import Turn, TurnOutcome, TurnRunner, deleted, elsewhere
+from foveal.server.turns import (
+    Turn,
+    TurnOutcome,
+    TurnRunner,
+    end_turn_from_log,
+    failed_outcome,
+    session_deleted_outcome,
+)
 from foveal.sessions.session import Session
-
-# ── unasked ───────────────────────────────────────────────────────────────────────────────────────
-# A provider that cannot be asked: for sessions that are to be read, searched and erased all the same.
 
 
 class UnavailableProvider:
-    """A `Provider` that says why it gives no answer."""
+    """A `Provider` that only raises an error: its session can still be read, searched and deleted."""
 
     dialect: Dialect = "openai_chat"
 
     def __init__(
-        self, name: str, why: str, *, window: int | None, code: str = "refused", elsewhere: bool = False
+        self, name: str, why: str, *, window: int | None, code: str = "refused", accepts_messages: bool = True
     ) -> None:
-        """`elsewhere`: not even a message may be left for it."""
+        """`accepts_messages`: whether messages may wait in the inbox until the provider is available."""
         self.name = name or "unknown"
         self.model: Model = model.model(self.name.partition("@")[0], window=window)
         self.why = why
-        self.elsewhere = elsewhere
+        self.accepts_messages = accepts_messages
         self._code = code
 
     async def send(self, request: Fitted, *, max_tokens: int) -> AsyncIterator[ReplyPiece | Reply]:
-        nothing: tuple[ReplyPiece, ...] = ()
-        for piece in nothing:
+        no_pieces: tuple[ReplyPiece, ...] = ()
+        for piece in no_pieces:  # makes this an async generator, as the protocol requires
             yield piece
         raise ProviderError(self.why, code=self._code)
 
     async def close(self) -> None:
-        """There is nothing to close."""
+        """Do nothing: there is no connection."""
 
 
-# ── room ──────────────────────────────────────────────────────────────────────────────────────────
-
-KEPT: Final = 64
-"""Ended turns that can still be followed."""
-PUT_OFF: Final = "the server stops: the message is kept, and will be answered at its next start"
-Told = Callable[["LiveSession", Turn], Awaitable[None]]
+MAX_ENDED_TURNS: Final = 64
+"""Ended turns of a session whose events can still be read."""
+POSTPONED: Final = "the server is stopping: the message is kept and will be answered after the next start"
+TurnListener = Callable[["LiveSession", Turn], Awaitable[None]]
 
 
-class Compaction(msgspec.Struct, frozen=True, kw_only=True):
+class SessionCompaction(msgspec.Struct, frozen=True, kw_only=True):
     event: Event
-    before: int
-    """Tokens of a request before and after."""
-    after: int
+    tokens_before: int
+    """Tokens of a request before the compaction."""
+    tokens_after: int
 
 
 class LiveSession:
-    def __init__(self, ground: Runtime, tenant: str, agent: Agent, answered: Sequence[Told]) -> None:
+    def __init__(
+        self, runtime: Runtime, tenant: str, agent: Agent, turn_listeners: Sequence[TurnListener]
+    ) -> None:
         self.tenant = tenant
         self.session: Session = agent.session
         self.id: str = agent.session.id
-        self._ground = ground
+        self._runtime = runtime
         self._agent = agent
-        self._answered = answered
+        self._turn_listeners = turn_listeners
         self._turns: OrderedDict[int, Turn] = OrderedDict()
         self._running: Turn | None = None
         self._task: asyncio.Task[None] | None = None
-        self._called = False
-        self._left = False
+        self._has_new_messages = False
+        self._is_deleting = False
 
     @property
     def model(self) -> str:
         return self._agent.provider.name
 
     @property
-    def busy(self) -> bool:
-        """A turn runs or waits in this process."""
+    def is_busy(self) -> bool:
+        """Whether a turn runs or waits in this process."""
         return self._task is not None
 
-    # ── turns ────────────────────────────────────────────────────────────────────────────────────────
+    # ── Turns ────────────────────────────────────────────────────────────────────────────────────────
 
-    async def say(self, content: Content, *, key: str = "", dialect: Dialect = "") -> Turn:
-        """Store the user's words, to be answered after whatever was said before. The same key is the same turn."""
-        said = UserSaid(content=content, dialect=dialect)
-        kept = said if self._ground.redact is None else self._ground.redact(said)
-        assert isinstance(kept, UserSaid)
-        return await self._put(key, kept.content, dialect)
+    async def submit(self, content: Content, *, key: str = "", dialect: Dialect = "") -> Turn:
+        """Store a user message, to be answered after those before it. The same key returns the same turn."""
+        fact = UserSaid(content=content, dialect=dialect)
+        redacted = fact if self._runtime.redact is None else self._runtime.redact(fact)
+        assert isinstance(redacted, UserSaid)
+        return await self._enqueue(key, redacted.content, dialect)
 
-    async def again(self, *, key: str = "") -> Turn:
-        """Ask the model once more, when the last turn came to nothing. The same key is the same turn."""
-        newest = None if key else await self._ground.desk.newest(self.tenant, self.id)
-        return await self._put(key or f"again-{newest.id if newest else 0}", None, "")
+    async def retry(self, *, key: str = "") -> Turn:
+        """Ask the model again after a failed or stopped turn. The same key returns the same turn."""
+        newest = None if key else await self._runtime.inbox.newest(self.tenant, self.id)
+        return await self._enqueue(key or f"again-{newest.id if newest else 0}", None, "")
 
     def turn(self, id: str) -> Turn | None:
-        """A turn that runs, waits, or ended lately."""
+        """Return a turn that runs, waits or ended recently."""
         return next((turn for turn in self._turns.values() if turn.id == id), None)
 
-    def take_up(self) -> None:
-        """Answer what lies in the inbox, if nobody does yet."""
-        self._called = True
-        if self._ground.closing:
-            self._put_off()
+    def process_inbox(self) -> None:
+        """Start answering the messages in the inbox unless a task already does."""
+        self._has_new_messages = True
+        if self._runtime.is_closing:
+            self._postpone_turns()
         elif self._task is None:
-            self._task = asyncio.create_task(self._work())
+            self._task = asyncio.create_task(self._run())
 
-    async def at_rest(self) -> None:
-        """Until nothing runs here."""
+    async def wait_idle(self) -> None:
+        """Wait until no turn runs in this process."""
         while self._task is not None:
             await asyncio.wait([self._task])
 
     def stop(self) -> None:
-        """End the turn that runs, or the one that is next."""
+        """Stop the running turn, or the next one."""
         waiting = (turn for turn in self._turns.values() if turn.state == "waiting")
         turn = self._running or next(waiting, None)
         if turn is not None:
             turn.stop()
 
-    def give_up(self) -> None:
-        """End the turn that runs and begin no other, even while another process works on the session."""
+    def abort(self) -> None:
+        """Stop the running turn and begin no other, also while waiting for another process's lock."""
         if self._running is not None:
             self._running.stop()
         elif self._task is not None:
             self._task.cancel()
 
     @contextmanager
-    def leaving(self) -> Iterator[None]:
-        """While the session is being erased: the turn that runs is ended, and no other begun."""
-        self._left = True
-        self.give_up()
+    def deleting(self) -> Iterator[None]:
+        """Stop the running turn and begin no other while the block deletes the session."""
+        self._is_deleting = True
+        self.abort()
         try:
             yield
-        finally:  # if it could not be erased, its messages are answered after all
-            self._left = False
-            self.take_up()
+        finally:  # if the deletion failed, its messages are answered after all
+            self._is_deleting = False
+            self.process_inbox()
 
-    async def _put(self, key: str, content: Content | None, dialect: Dialect) -> Turn:
+    async def _enqueue(self, key: str, content: Content | None, dialect: Dialect) -> Turn:
         provider = self._agent.provider
-        if isinstance(provider, UnavailableProvider) and provider.elsewhere:
+        if isinstance(provider, UnavailableProvider) and not provider.accepts_messages:
             raise AnsweredElsewhere(provider.why)
-        entry, fresh = await self._ground.desk.put(
+        entry, is_new = await self._runtime.inbox.put(
             self.tenant,
             self.id,
-            key=self._ground.harmless(key) or uuid4().hex,
+            key=self._runtime.storable_key(key) or uuid4().hex,
             content=content,
             dialect=dialect,
-            now=self._ground.clock(),
+            now=self._runtime.clock(),
         )
         turn = self._turn(entry)
         if entry.state == "done" and turn.state != "ended":
-            await elsewhere(self.session, entry, turn)  # it ended before this process began
+            await end_turn_from_log(self.session, entry, turn)  # it ended before this process started
         elif entry.state != "done":
-            self.take_up()
-        if fresh:
-            await self._ground.tell_waiting()
+            self.process_inbox()
+        if is_new:
+            await self._runtime.emit_inbox_count()
         return turn
 
     def _turn(self, entry: InboxEntry) -> Turn:
-        """The turn of a message, the same for all who ask."""
+        """Return the turn of a message, creating it on first use."""
         known = self._turns.get(entry.id)
         if known is None or (known.state == "ended" and entry.state != "done"):
             ended = [id for id, turn in self._turns.items() if turn.state == "ended"]
-            for id in ended[: max(0, len(self._turns) + 1 - KEPT)]:
+            for id in ended[: max(0, len(self._turns) + 1 - MAX_ENDED_TURNS)]:
                 del self._turns[id]
             for id in ended[-1:]:
-                self._turns[id].thin()
-            known = Turn(entry.turn, tenant=self.tenant, session=self.id, key=entry.key)
+                self._turns[id].discard_streamed_text()
+            known = Turn(entry.turn_id, tenant=self.tenant, session=self.id, key=entry.key)
             self._turns[entry.id] = known
         return known
 
-    async def _work(self) -> None:
-        """Answer what lies in the inbox, one message after the other, while nobody else works on the session. What
-        goes wrong is told by the turns; a message that could not be taken up stays where it is."""
+    async def _run(self) -> None:
+        """Answer the messages in the inbox one after the other, holding the session lock. Errors become the outcome
+        of the turns; a message that could not be taken stays in the inbox."""
         try:
-            while self._called and not self._ground.closing:
-                self._called = False
-                async with self._ground.turnstile.hold(self.tenant, self.id):
-                    await self._empty_inbox()
-                await self._learn()
+            while self._has_new_messages and not self._runtime.is_closing:
+                self._has_new_messages = False
+                async with self._runtime.locks.lock(self.tenant, self.id):
+                    await self._process_messages()
+                await self._update_turns()
         except FovealError as problem:
-            self._end_all(
-                TurnOutcome(why="failed", problem=str(problem), code=type(problem).__name__, kept=True)
-            )
-        except Exception as problem:  # noqa: BLE001 (nobody may wait for ever, whatever it is)
-            LOG.error("a room failed: %s", type(problem).__name__)
-            told = f"something unexpected went wrong ({type(problem).__name__}); the message is kept"
-            self._end_all(TurnOutcome(why="failed", problem=told, code=type(problem).__name__, kept=True))
+            self._end_all(failed_outcome(problem, is_pending=True))
+        except Exception as problem:  # noqa: BLE001 (callers that await the turns must not wait forever)
+            LOG.error("a session failed: %s", type(problem).__name__)
+            self._end_all(failed_outcome(problem, is_pending=True))
         finally:
-            self._task = None  # nothing is awaited between the last look at `_called` and this
-            if self._ground.closing:
-                self._put_off()
+            self._task = None  # no `await` between the last check of `_has_new_messages` and this line
+            if self._runtime.is_closing:
+                self._postpone_turns()
 
-    def _put_off(self) -> None:
-        """Let those go who wait for turns that the next start will take up."""
-        self._end_all(TurnOutcome(why="stopped", problem=PUT_OFF, code="stopping", kept=True))
+    def _postpone_turns(self) -> None:
+        """End the waiting turns for their callers; the next start answers the messages."""
+        self._end_all(TurnOutcome(why="stopped", problem=POSTPONED, code="stopping", is_pending=True))
 
     def _end_all(self, outcome: TurnOutcome) -> None:
-        """The same end for all turns but the one that runs."""
+        """End all turns except the running one with this outcome."""
         for turn in self._turns.values():
             if turn is not self._running:
                 turn.end(outcome)
 
-    async def _empty_inbox(self) -> None:
-        while not self._ground.closing:
+    async def _process_messages(self) -> None:
+        while not self._runtime.is_closing:
             info = await self.session.info()
             if info.erased:
-                await self._ground.desk.forget(self.tenant, self.id)
-                self._end_all(deleted())
-            if self._left or info.erased:
+                await self._runtime.inbox.delete_session(self.tenant, self.id)
+                self._end_all(session_deleted_outcome())
+            if self._is_deleting or info.erased:
                 return
-            entry = await self._ground.desk.take(self.tenant, self.id, last=info.events - 1)
+            entry = await self._runtime.inbox.take(self.tenant, self.id, last=info.events - 1)
             if entry is None:
                 return
             turn = self._running = self._turn(entry)
             try:
-                await TurnRunner(self._ground, self._agent, entry, turn).run()
+                await TurnRunner(self._runtime, self._agent, entry, turn).run()
             finally:
                 self._running = None
-            await self._ground.tell_waiting()
-            await self._tell(turn)
+            await self._runtime.emit_inbox_count()
+            await self._notify_listeners(turn)
 
-    async def _learn(self) -> None:
-        """How turns ended that another process has answered."""
+    async def _update_turns(self) -> None:
+        """End the turns that another process has answered."""
         for id, turn in list(self._turns.items()):
             if turn.state != "ended":
-                entry = await self._ground.desk.entry(id)
+                entry = await self._runtime.inbox.entry(id)
                 if entry is None or entry.state == "done":
-                    await elsewhere(self.session, entry, turn)
+                    await end_turn_from_log(self.session, entry, turn)
 
-    async def _tell(self, turn: Turn) -> None:
-        for told in self._answered:
+    async def _notify_listeners(self, turn: Turn) -> None:
+        for listener in self._turn_listeners:
             try:
-                await told(self, turn)
-            except Exception as problem:  # noqa: BLE001 (whoever listens has his own troubles)
-                LOG.error("an answer could not be told on: %s", type(problem).__name__)
+                await listener(self, turn)
+            except Exception as problem:  # noqa: BLE001 (a listener must not break the session)
+                LOG.error("a turn listener failed: %s", type(problem).__name__)
 
-    # ── steering ─────────────────────────────────────────────────────────────────────────────────────
+    # ── Changing the session ─────────────────────────────────────────────────────────────────────────
 
     async def append(self, *facts: AnyFact) -> tuple[Event, ...]:
-        """Store facts that nobody has to answer."""
-        self._at_rest("append to it")
-        async with self._ground.turnstile.hold(self.tenant, self.id):
+        """Append facts to the log without asking the model."""
+        self._check_idle("append to it")
+        async with self._runtime.locks.lock(self.tenant, self.id):
             return await self.session.append(*facts)
 
-    async def note(self, text: str, *, topic: str) -> None:
-        """Leave a note for whoever reads the log, between turns."""
-        async with self._ground.turnstile.hold(self.tenant, self.id):
+    async def add_note(self, text: str, *, topic: str) -> None:
+        """Append a note to the log between turns; the model does not see it."""
+        async with self._runtime.locks.lock(self.tenant, self.id):
             await self.session.append(Noted(text=text, topic=topic))
 
-    async def compact(self, focus: str = "") -> Compaction:
+    async def compact(self, focus: str = "") -> SessionCompaction:
         """Summarise old turns now; raises `NotCompacted`."""
-        self._at_rest("compact it")
-        async with self._ground.turnstile.hold(self.tenant, self.id):
+        self._check_idle("compact it")
+        async with self._runtime.locks.lock(self.tenant, self.id):
             before = (await self.session.report()).used
-            event = await self.session.compact(focus)
-            return Compaction(event=event, before=before, after=(await self.session.report()).used)
+            event = await self.session.event(await self.session.compact(focus))
+            return SessionCompaction(
+                event=event, tokens_before=before, tokens_after=(await self.session.report()).used
+            )
 
     async def undo(self, name: str | None = None) -> Event:
         """Take back a reduction, the newest if none is named."""
-        self._at_rest("undo something")
-        async with self._ground.turnstile.hold(self.tenant, self.id):
-            return await self.session.undo(name)
+        self._check_idle("undo something")
+        async with self._runtime.locks.lock(self.tenant, self.id):
+            return await self.session.event(await self.session.undo(name))
 
     async def pin(self, text: str = "", *, event: str | None = None) -> str:
-        self._at_rest("pin something")
+        self._check_idle("pin something")
         return await self.session.pin(text, event=event)
 
     async def prepare(self) -> Event | None:
-        """Write the summary that will be needed soon; messages are answered meanwhile."""
+        """Write the summary that will be needed soon; turns may run meanwhile."""
         return await self.session.prepare()
 
     async def rename(self, title: str) -> None:
-        await self.session.rename(title if self._ground.redact is None else scrub(title))
+        await self.session.rename(title if self._runtime.redact is None else scrub(title))
 
-    def _at_rest(self, what: str) -> None:
+    def _check_idle(self, what: str) -> None:
         if any(turn.state != "ended" for turn in self._turns.values()):
-            raise Busy(f"session {self.id!r} is answering: {what} when it has ended, or stop it first")
+            raise Busy(f"session {self.id!r} is answering: {what} after the turn has ended, or stop it first")
 
-    # ── looking ──────────────────────────────────────────────────────────────────────────────────────
+    # ── Reading ──────────────────────────────────────────────────────────────────────────────────────
 
     async def report(self) -> Report:
         return await self.session.report()
@@ -316,5 +319,5 @@ class LiveSession:
         return await self.session.info()
 
     async def close(self) -> None:
-        """Stop what is being written in the background."""
+        """Stop background summaries."""
         await self.session.close()

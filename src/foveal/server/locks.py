@@ -1,7 +1,8 @@
-"""One at a time: who works on a session, of all tasks and all processes that share a folder.
+"""Session locks: at most one holder per session, across tasks and processes.
 
-Between tasks of a process there is a lock in memory; between processes a range of one byte is locked in a file,
-at a place that the session's name decides. The system lets go of it when a process ends, however it ends.
+Tasks of one process use an `asyncio.Lock`. Processes that share a folder lock one byte of a file, at an offset
+derived from the tenant and session names. The operating system releases the byte when a process ends, however it
+ends.
 """
 
 from __future__ import annotations
@@ -16,82 +17,84 @@ from pathlib import Path
 from typing import Final
 from weakref import WeakValueDictionary
 
-if sys.platform != "win32":  # there, one process has a folder for itself
+if sys.platform != "win32":  # on Windows only one process may use a folder
     import fcntl
 
-FIRST: Final = 0.005
-LONGEST: Final = 0.1
-"""Seconds between two attempts, while another process holds a session."""
+FIRST_RETRY_DELAY_S: Final = 0.005
+MAX_RETRY_DELAY_S: Final = 0.1
+"""Delay between two attempts while another process holds the lock; it doubles from the first to the maximum."""
 
 
 class SessionLock:
-    """Somebody's turn, until it is released."""
+    """A lock that is held until `release` is called."""
 
-    def __init__(self, turnstile: SessionLocks, lock: asyncio.Lock, place: int) -> None:
-        self._turnstile = turnstile
+    def __init__(self, locks: SessionLocks, lock: asyncio.Lock, offset: int) -> None:
+        self._locks = locks
         self._lock: asyncio.Lock | None = lock
-        self._place = place
+        self._offset = offset
 
     def release(self) -> None:
         if self._lock is not None:
-            self._turnstile.unlock(self._place)
+            self._locks.unlock(self._offset)
             self._lock.release()
             self._lock = None
 
 
 class SessionLocks:
+    """The locks of all sessions in one folder."""
+
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o600)
         self._locks: WeakValueDictionary[int, asyncio.Lock] = WeakValueDictionary()
 
     @asynccontextmanager
-    async def hold(self, tenant: str, session: str) -> AsyncIterator[None]:
-        """Wait for one's turn, and have it for as long as the block lasts."""
-        place = _place(tenant, session)
-        lock = self._lock(place)
+    async def lock(self, tenant: str, session: str) -> AsyncIterator[None]:
+        """Wait for the lock and hold it for the duration of the block."""
+        offset = _offset(tenant, session)
+        lock = self._task_lock(offset)
         async with lock:
-            wait = FIRST
-            while not self._try(place):
-                await asyncio.sleep(wait)
-                wait = min(wait * 2, LONGEST)
+            delay = FIRST_RETRY_DELAY_S
+            while not self._try_file_lock(offset):
+                await asyncio.sleep(delay)
+                delay = min(delay * 2, MAX_RETRY_DELAY_S)
             try:
                 yield
             finally:
-                self.unlock(place)
+                self.unlock(offset)
 
-    async def try_hold(self, tenant: str, session: str) -> SessionLock | None:
-        """One's turn if it can be had at once."""
-        place = _place(tenant, session)
-        lock = self._lock(place)
+    async def try_lock(self, tenant: str, session: str) -> SessionLock | None:
+        """Return the lock, or None if it is held elsewhere."""
+        offset = _offset(tenant, session)
+        lock = self._task_lock(offset)
         if lock.locked():
             return None
-        await lock.acquire()  # does not wait: nobody has it
-        if not self._try(place):
+        await lock.acquire()  # returns at once: the lock is free
+        if not self._try_file_lock(offset):
             lock.release()
             return None
-        return SessionLock(self, lock, place)
+        return SessionLock(self, lock, offset)
 
-    def unlock(self, place: int) -> None:
+    def unlock(self, offset: int) -> None:
         if sys.platform != "win32" and self._file >= 0:
-            fcntl.lockf(self._file, fcntl.LOCK_UN, 1, place)
+            fcntl.lockf(self._file, fcntl.LOCK_UN, 1, offset)
 
     def close(self) -> None:
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
 
-    def _lock(self, place: int) -> asyncio.Lock:
-        return self._locks.setdefault(place, asyncio.Lock())
+    def _task_lock(self, offset: int) -> asyncio.Lock:
+        return self._locks.setdefault(offset, asyncio.Lock())
 
-    def _try(self, place: int) -> bool:
+    def _try_file_lock(self, offset: int) -> bool:
         if sys.platform != "win32":
             try:
-                fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, place)
+                fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, offset)
             except (BlockingIOError, PermissionError):
                 return False
         return True
 
 
-def _place(tenant: str, session: str) -> int:
+def _offset(tenant: str, session: str) -> int:
     name = f"{tenant}\0{session}".encode("utf-8", "surrogatepass")
     return int.from_bytes(blake2b(name, digest_size=8).digest()) >> 2

@@ -1,4 +1,4 @@
-"""What all tenants of a server stand on: its configuration, its desk, its models, and whoever watches."""
+"""State shared by all tenants: configuration, database, inbox, locks, providers, observers."""
 
 from __future__ import annotations
 
@@ -8,147 +8,123 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from hashlib import blake2b
-from typing import Any, Final, Literal
+from typing import Any, Final
 from weakref import WeakValueDictionary
 
-import msgspec
-
 from foveal.config import Config
-from foveal.core.log.events import Event
-from foveal.core.redaction import redact
+from foveal.core.redaction import redact_fact, scrub
 from foveal.ports import Provider
-from foveal.providers.selection import configured
+from foveal.providers.selection import provider_from_config
 from foveal.server.data_folder import DataFolder
 from foveal.server.database import Database
 from foveal.server.inbox import Inbox
 from foveal.server.locks import SessionLocks
+from foveal.server.service_events import InboxCounted, ServiceEvent
 
-# ── occurrences ───────────────────────────────────────────────────────────────────────────────────
-# What the service tells to whoever watches it: metrics, logs, traces. Never the text of a message.
-
-
-class ServiceEvent(msgspec.Struct, frozen=True, kw_only=True):
-    tenant: str
-    session: str
-
-
-class EventsStored(ServiceEvent, frozen=True):
-    """This process has stored something. The events hold text; only their kinds and numbers may be told on."""
-
-    events: tuple[Event, ...]
-
-
-class TurnBegan(ServiceEvent, frozen=True):
-    turn: str
-    model: str
-
-
-class TurnEnded(ServiceEvent, frozen=True):
-    turn: str
-    model: str
-    seconds: float
-    why: Literal["answered", "steps", "denied", "stopped", "failed"]
-    problem: str = ""
-    """The sort of what went wrong: the name of an error, never its words."""
-
-
-class Exchanged(ServiceEvent, frozen=True):
-    """A request of a drop-in client was answered."""
-
-    dialect: str
-    model: str
-    status: int
-    seconds: float
-    added: float
-    """Our own share of the seconds."""
-    tokens: int
-    whole: int
-    """What the request would have taken without any reduction."""
-    recovered: int
-    """How often upstream said that it was too large before it took it."""
-    streamed: bool
-
-
-class LockWaited(ServiceEvent, frozen=True):
-    count: int
-    """Messages that are stored and not yet taken up, of all sessions."""
-
-
-# ── ground ────────────────────────────────────────────────────────────────────────────────────────
-
-LOG: Final = logging.getLogger("foveal.server")
-PROVIDERS: Final = 64
-"""Providers of different models that are kept although nobody uses them."""
-Later = Callable[[str, str, int], Awaitable[None]]
+LOG: Final = logging.getLogger("foveal.service")
+"""Not "foveal.server": that logger carries the structured events of the HTTP server."""
+MAX_IDLE_PROVIDERS: Final = 64
+"""Providers of different models that are kept open while no session uses them."""
+Observer = Callable[[ServiceEvent], None]
+DeleteHook = Callable[[str, str], Awaitable[None]]
+"""Called with a tenant and a session before the session is deleted."""
+RequestSummary = Callable[[str, str, int], Awaitable[None]]
+"""Asks for a summary in the background: tenant, session, newest event."""
 
 
 class Runtime:
     def __init__(
         self,
         config: Config,
-        places: DataFolder,
+        data_folder: DataFolder,
         *,
         environment: Mapping[str, str],
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.config = config
-        self.places = places
+        self.data_folder = data_folder
         self.environment = environment
         self.clock = clock
-        self.database: Database = places.database()
-        self.desk = Inbox(self.database)
-        self.turnstile = SessionLocks(places.turnstile)
-        self.redact = redact.facts if config.get("server.redact") else None
-        """Takes out of a fact what may not be stored; None when all may."""
-        self.watchers: list[Callable[[ServiceEvent], None]] = []
-        self.forgetting: list[Callable[[str, str], Awaitable[None]]] = []
-        """Who must hear, before it is done, that a tenant's session will be erased."""
-        self.later: Later | None = None
-        """Asks for a summary in the background (tenant, session, newest event); None: the process does it."""
-        self.fetching: Callable[[Any], None] = lambda _: None
-        """Is told how far a local model has been fetched."""
-        self.closing = False
-        """Nothing new is begun any more."""
+        self.database: Database = data_folder.open_database()
+        self.inbox = Inbox(self.database)
+        self.locks = SessionLocks(data_folder.lock_file)
+        self.redact = redact_fact if config.get("server.redact") else None
+        """Removes secrets from a fact; None if redaction is off."""
+        self.request_summary: RequestSummary | None = None
+        """Set by `delegate_summaries`; None: each session writes its summaries itself."""
+        self.is_closing = False
+        """No new turn begins."""
+        self._observers: list[Observer] = []
+        self._delete_hooks: list[DeleteHook] = []
+        self._download_progress: Callable[[Any], None] = lambda _: None
         self._providers: OrderedDict[str, Provider] = OrderedDict()
         self._in_use: WeakValueDictionary[str, Provider] = WeakValueDictionary()
-        """Those that are no longer kept, while a room has them."""
+        """Includes providers that left `_providers` while a session still uses them."""
 
     def provider(self, model: str) -> Provider:
-        """The provider of a model, "" for the configured one; one for all who ask."""
+        """Return the shared provider of a model; "" is the configured model."""
         known = self._providers.get(model) or self._in_use.get(model)
         if known is None:
-            known = configured(
-                self.config, model or None, environment=self.environment, progress=self.fetching
+            known = provider_from_config(
+                self.config, model or None, environment=self.environment, progress=self._download_progress
             )
         self._providers[model] = self._in_use[model] = known
         self._providers.move_to_end(model)
-        if len(self._providers) > PROVIDERS:
+        if len(self._providers) > MAX_IDLE_PROVIDERS:
             del self._providers[next(name for name in self._providers if name)]
         return known
 
-    def harmless(self, key: str) -> str:
-        """A message's key that may be stored: some clients use secrets for that, too."""
-        if self.redact is None or redact.scrub(key) == key:
+    def storable_key(self, key: str) -> str:
+        """Return a message's key, or a hash of it if it contains a secret: some clients use secrets as keys."""
+        if self.redact is None or scrub(key) == key:
             return key
         return f"key-{blake2b(key.encode('utf-8', 'surrogatepass'), digest_size=16).hexdigest()}"
 
-    def tell(self, occurrence: ServiceEvent) -> None:
-        """Whoever watches has his own troubles: they change nothing here."""
-        for watcher in self.watchers:
-            try:
-                watcher(occurrence)
-            except Exception as problem:  # noqa: BLE001 (it may fail in any way)
-                LOG.error("a watcher failed: %s", type(problem).__name__)
+    # ── Hooks ────────────────────────────────────────────────────────────────────────────────────────
 
-    async def tell_waiting(self) -> None:
-        """How much lies in the inbox."""
-        if self.watchers:
-            count = sum(count for _, _, count in await self.desk.waiting())
-            self.tell(LockWaited(tenant="", session="", count=count))
+    def add_observer(self, observer: Observer) -> None:
+        self._observers.append(observer)
+
+    def add_delete_hook(self, hook: DeleteHook) -> None:
+        self._delete_hooks.append(hook)
+
+    def remove_delete_hook(self, hook: DeleteHook) -> None:
+        self._delete_hooks.remove(hook)
+
+    def delegate_summaries(self, request_summary: RequestSummary | None) -> None:
+        """Have summaries written by a job worker; None: by the sessions themselves."""
+        self.request_summary = request_summary
+
+    def report_downloads_to(self, progress: Callable[[Any], None]) -> None:
+        """Pass the progress of local model downloads to `progress`."""
+        self._download_progress = progress
+
+    def emit(self, event: ServiceEvent) -> None:
+        """Pass an event to all observers. Their errors are logged and ignored."""
+        for observer in self._observers:
+            try:
+                observer(event)
+            except Exception as problem:  # noqa: BLE001 (an observer must not break the service)
+                LOG.error("an observer failed: %s", type(problem).__name__)
+
+    async def emit_inbox_count(self) -> None:
+        if self._observers:
+            count = sum(count for _, _, count in await self.inbox.unfinished())
+            self.emit(InboxCounted(tenant="", session="", count=count))
+
+    async def run_delete_hooks(self, tenant: str, session: str) -> None:
+        for hook in self._delete_hooks:
+            await hook(tenant, session)
+
+    # ── Closing ──────────────────────────────────────────────────────────────────────────────────────
+
+    def begin_closing(self) -> None:
+        """Let no new turn begin; messages are still accepted into the inbox."""
+        self.is_closing = True
 
     async def close(self) -> None:
         async with AsyncExitStack() as stack:
-            stack.callback(self.turnstile.close)
+            stack.callback(self.locks.close)
             stack.push_async_callback(self.database.close)
             for provider in {*self._providers.values(), *self._in_use.values()}:
                 stack.push_async_callback(provider.close)

@@ -1,4 +1,4 @@
-"""A tenant: sessions that nobody else can see, in a file of their own."""
+"""A tenant: sessions in a database file that only this tenant uses."""
 
 from __future__ import annotations
 
@@ -10,123 +10,135 @@ from typing import Final
 from uuid import uuid4
 from weakref import WeakValueDictionary
 
-from foveal.agent.agent import Agent, own_model
+from foveal.agent.agent import Agent
+from foveal.agent.agent_summariser import summariser_for
 from foveal.core.compaction.summariser import Summariser
 from foveal.core.log.events import AnyFact, Event, Instructed, Opened
 from foveal.errors import BadSetting, ProviderError, SessionExists, UnknownSession
 from foveal.ports import Provider, SessionInfo, Store
-from foveal.server.live_session import LiveSession, Told, UnavailableProvider
-from foveal.server.runtime import LOG, EventsStored, Runtime
+from foveal.server.live_session import LiveSession, TurnListener, UnavailableProvider
+from foveal.server.runtime import LOG, Runtime
+from foveal.server.service_events import EventsStored
 from foveal.sessions.event_writer import SessionOptions
 from foveal.sessions.session import Session
 from foveal.stores import SqliteStore
-from foveal.tools import recalled
+from foveal.tools import recall_tools
 from foveal.tools.tool import Toolbox
 
-NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
-LONGEST_ID: Final = 200
-DROP_IN: Final = "drop-in"
-"""The origin of sessions that clients have begun which resend their whole history."""
-OPEN: Final = 256
-"""Rooms that stay open while nobody uses them."""
-SYSTEM: Final = files("foveal.server").joinpath("system.md").read_text("utf-8").strip()
+TENANT_NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
+MAX_SESSION_ID_CHARS: Final = 200
+PROXY_ORIGIN: Final = "drop-in"
+"""Origin of sessions that the proxy opened for clients which resend their whole history; stored in logs."""
+MAX_IDLE_SESSIONS: Final = 256
+"""Live sessions that stay open while they are not used."""
+DEFAULT_SYSTEM_PROMPT: Final = files("foveal.server").joinpath("system.md").read_text("utf-8").strip()
 
 
 class Tenant:
-    def __init__(self, ground: Runtime, name: str) -> None:
-        self.name = checked_name(name)
-        self.answered: list[Told] = []
-        """Who is told when a turn has ended."""
-        path = ground.places.tenant(name)
+    def __init__(self, runtime: Runtime, name: str) -> None:
+        self.name = check_tenant_name(name)
+        path = runtime.data_folder.tenant_file(name)
         self.store: Store = SqliteStore(path)
-        self.quick: Store = SqliteStore(path, durability="normal")
-        """The same sessions for those whose clients hold all of it themselves: appending waits for no disk."""
-        self._ground = ground
-        self._rooms: WeakValueDictionary[str, LiveSession] = WeakValueDictionary()
+        self.fast_store: Store = SqliteStore(path, durability="normal")
+        """The same file for sessions of proxy clients: appending does not wait for the disk, because these clients
+        hold their history themselves."""
+        self._runtime = runtime
+        self._turn_listeners: list[TurnListener] = []
+        self._live_sessions: WeakValueDictionary[str, LiveSession] = WeakValueDictionary()
         self._recent: OrderedDict[str, LiveSession] = OrderedDict()
 
-    # ── sessions ─────────────────────────────────────────────────────────────────────────────────────
+    # ── Sessions ─────────────────────────────────────────────────────────────────────────────────────
 
     async def create(
         self, id: str = "", *, model: str = "", title: str = "", system: str = ""
     ) -> LiveSession:
-        """A new session; raises `SessionExists`."""
-        id = checked_id(id or new_id())
-        async with self._ground.turnstile.hold(self.name, id):
+        """Create a session; raises `SessionExists`."""
+        id = check_session_id(id or new_session_id())
+        async with self._runtime.locks.lock(self.name, id):
             if await self._info(id) is not None:
                 raise SessionExists(id)
-            return await self._begin(id, model=model, title=title, system=system)
+            return await self._create(id, model=model, title=title, system=system)
 
-    async def room(self, id: str) -> LiveSession:
-        """A session that there is; raises `UnknownSession`."""
+    async def session(self, id: str) -> LiveSession:
+        """Return an existing session; raises `UnknownSession`."""
         info = await self._info(id)
         if info is None or info.erased:
             self._drop(id)  # another process may have erased it
             raise UnknownSession(id)
-        return self._known(id) or self._keep(await self._opened(id))
+        return self._known(id) or self._keep(await self._open(id))
 
     async def ensure(self, id: str, *, title: str = "", model: str = "") -> LiveSession:
-        """The session that there is, or a new one; raises `UnknownSession` for one that was erased."""
+        """Return the session, creating it on first use; raises `UnknownSession` if it was erased."""
         if self._known(id) is not None:
-            return await self.room(id)
-        async with self._ground.turnstile.hold(self.name, checked_id(id)):
+            return await self.session(id)
+        async with self._runtime.locks.lock(self.name, check_session_id(id)):
             info = await self._info(id)
             if info is None:
-                return await self._begin(id, model=model, title=title, system="")
-        return await self.room(id)
+                return await self._create(id, model=model, title=title, system="")
+        return await self.session(id)
 
-    async def erased(self, id: str) -> bool:
-        """There was such a session."""
+    async def is_erased(self, id: str) -> bool:
+        """Return whether the session existed and was erased."""
         info = await self._info(id)
         return info is not None and info.erased
 
     async def sessions(self) -> list[SessionInfo]:
-        """All of them, the most recently active first."""
+        """Return all sessions, the most recently active first."""
         return [info for info in await self.store.sessions() if not info.erased]
 
     async def fork(self, id: str, new: str = "", *, at: int | None = None) -> LiveSession:
-        """A new session that begins with another's events up to `at`, all of them if not given."""
-        room, new = await self.room(id), checked_id(new or new_id())
-        async with self._ground.turnstile.hold(self.name, new):
+        """Create a session from another's events up to `at`, or all of them."""
+        live, new = await self.session(id), check_session_id(new or new_session_id())
+        async with self._runtime.locks.lock(self.name, new):
             if await self._info(new) is not None:
                 raise SessionExists(new)
-            await room.session.fork(new, at=at)
-            model = await self._ground.desk.model(self.name, id)
-            await self._ground.desk.choose(self.name, new, model or "")
-            return self._keep(await self._opened(new))
+            await live.session.fork(new, at=at)
+            model = await self._runtime.inbox.session_model(self.name, id)
+            await self._runtime.inbox.set_session_model(self.name, new, model or "")
+            return self._keep(await self._open(new))
 
     async def delete(self, id: str) -> None:
-        """Stop what runs in a session and erase its text for good; its id stays used."""
-        room = await self.room(id)
-        with room.leaving():
-            for forget in self._ground.forgetting:
-                await forget(self.name, id)
-            async with self._ground.turnstile.hold(self.name, id):
-                await room.session.delete()
-                await self._ground.desk.forget(self.name, id)
+        """Stop the running turn and erase the session's text permanently; its id cannot be used again."""
+        live = await self.session(id)
+        with live.deleting():
+            await self._runtime.run_delete_hooks(self.name, id)
+            async with self._runtime.locks.lock(self.name, id):
+                await live.session.delete()
+                await self._runtime.inbox.delete_session(self.name, id)
         self._drop(id)
-        await room.close()
+        await live.close()
 
     async def close(self) -> None:
-        for room in list(self._rooms.values()):
-            await room.close()
+        for live in list(self._live_sessions.values()):
+            await live.close()
         await self.store.close()
-        await self.quick.close()
+        await self.fast_store.close()
 
     @property
-    def rooms(self) -> list[LiveSession]:
-        """Those that are open in this process."""
-        return list(self._rooms.values())
+    def live_sessions(self) -> list[LiveSession]:
+        """The sessions that are open in this process."""
+        return list(self._live_sessions.values())
 
-    # ── opening ──────────────────────────────────────────────────────────────────────────────────────
+    def add_turn_listener(self, listener: TurnListener) -> None:
+        """Call `listener` after each turn that this process runs, in any session of the tenant."""
+        self._turn_listeners.append(listener)
 
-    def terms(self, id: str, *, foresee: Callable[[], bool] = lambda: True) -> SessionOptions:
-        """How a session of this tenant is kept: redacted, and watched."""
+    def remove_turn_listener(self, listener: TurnListener) -> None:
+        self._turn_listeners.remove(listener)
+
+    # ── Opening ──────────────────────────────────────────────────────────────────────────────────────
+
+    def session_options(
+        self, id: str, *, prepares_summaries: Callable[[], bool] = lambda: True
+    ) -> SessionOptions:
+        """Return the options of this tenant's sessions: redaction, and reporting of stored events."""
 
         def watch(events: Sequence[Event]) -> None:
-            self._ground.tell(EventsStored(tenant=self.name, session=id, events=tuple(events)))
+            self._runtime.emit(EventsStored(tenant=self.name, session=id, events=tuple(events)))
 
-        return SessionOptions(redact=self._ground.redact, watch=watch, foresee=foresee)
+        return SessionOptions(
+            redact=self._runtime.redact, on_stored=watch, prepares_summaries=prepares_summaries
+        )
 
     async def _info(self, id: str) -> SessionInfo | None:
         try:
@@ -134,94 +146,104 @@ class Tenant:
         except UnknownSession:
             return None
 
-    async def _begin(self, id: str, *, model: str, title: str, system: str) -> LiveSession:
-        self._ground.provider(model)  # or it is refused before anything is stored
-        await self._ground.desk.choose(self.name, id, model)
-        room = await self._opened(id, begin=[Instructed(content=system or SYSTEM)])
+    async def _create(self, id: str, *, model: str, title: str, system: str) -> LiveSession:
+        self._runtime.provider(model)  # raises before anything is stored
+        await self._runtime.inbox.set_session_model(self.name, id, model)
+        live = await self._open(id, begin=[Instructed(content=system or DEFAULT_SYSTEM_PROMPT)])
         if title:
-            await room.rename(title)
-        return self._keep(room)
+            await live.rename(title)
+        return self._keep(live)
 
-    async def _opened(self, id: str, *, begin: Sequence[AnyFact] = ()) -> LiveSession:
-        ground = self._ground
+    async def _open(self, id: str, *, begin: Sequence[AnyFact] = ()) -> LiveSession:
+        runtime = self._runtime
         provider = await self._provider(id)
         session = await Session.open(
             self.store,
             id,
             model=provider.model,
-            summarise=[*self.summarisers(), own_model(provider)],
-            clock=ground.clock,
-            terms=self.terms(id, foresee=lambda: ground.later is None),
+            summarise=[*self.summarisers(), summariser_for(provider)],
+            clock=runtime.clock,
+            options=self.session_options(id, prepares_summaries=lambda: runtime.request_summary is None),
             begin=begin,
-            **ground.config.session(provider.model),
+            **runtime.config.session(provider.model),
         )
-        agent = Agent(session, provider, Toolbox(()), looking_back=Toolbox(recalled(session)))
-        return LiveSession(ground, self.name, agent, self.answered)
+        agent = Agent(session, provider, Toolbox(()), recall_tools=Toolbox(recall_tools(session)))
+        return LiveSession(runtime, self.name, agent, self._turn_listeners)
 
     async def _provider(self, id: str) -> Provider:
-        """Who answers in a session. That it cannot be asked now is told when it is."""
-        name, window = await self._ground.desk.model(self.name, id), self._ground.config.get("window")
-        if name is None and (model := await self._own_model(id)):
-            told = f"session {id!r} is that of a program which resends its history: go on in a fork of it"
-            return UnavailableProvider(model, told, window=window, elsewhere=True)
+        """Return the provider of a session. One that is unavailable raises its error only when a turn asks it."""
+        name, window = (
+            await self._runtime.inbox.session_model(self.name, id),
+            self._runtime.config.get("window"),
+        )
+        if name is None and (model := await self._proxied_model(id)):
+            text = f"session {id!r} belongs to a proxy client, which resends its history: continue in a fork of it"
+            return UnavailableProvider(model, text, window=window, accepts_messages=False)
         try:
-            return self._ground.provider(name or "")
+            return self._runtime.provider(name or "")
         except ProviderError as problem:
             return UnavailableProvider(
-                name or self._ground.config.model, str(problem), window=window, code=problem.code
+                name or self._runtime.config.model, str(problem), window=window, code=problem.code
             )
 
-    async def _own_model(self, id: str) -> str:
-        """The model that a drop-in client speaks to in a session; "" for a session of the server's own."""
+    async def _proxied_model(self, id: str) -> str:
+        """Return the model that a proxy client uses in a session; "" for a session of the server itself."""
         if await self._info(id) is None:
             return ""
         first = (await self.store.read(id, first=0, last=0))[0].fact
-        if not isinstance(first, Opened) or first.origin != DROP_IN:
+        if not isinstance(first, Opened) or first.origin != PROXY_ORIGIN:
             return ""
         facts = (event.fact for event in reversed(await self.store.read(id)))
         return next(fact.model for fact in facts if isinstance(fact, Opened))
 
     def summarisers(self) -> list[Summariser]:
-        """The one that the configuration names, if it can be asked; whoever answers comes after it."""
-        other = self._ground.config.summariser
+        """Return the configured summariser if it is available; the session's own model is tried after it."""
+        other = self._runtime.config.summariser
         try:
-            return [own_model(self._ground.provider(other))] if other else []
+            return [summariser_for(self._runtime.provider(other))] if other else []
         except ProviderError as problem:
-            LOG.error("compaction.model cannot be asked: %s", problem.code)
+            LOG.error("compaction.model is unavailable: %s", problem.code)
             return []
 
     def _known(self, id: str) -> LiveSession | None:
-        known = self._rooms.get(id)
+        known = self._live_sessions.get(id)
         return known if known is None else self._keep(known)
 
     def _drop(self, id: str) -> None:
-        self._rooms.pop(id, None)
+        self._live_sessions.pop(id, None)
         self._recent.pop(id, None)
 
-    def _keep(self, room: LiveSession) -> LiveSession:
-        room = self._rooms.setdefault(room.id, room)
-        self._recent[room.id] = room
-        self._recent.move_to_end(room.id)
-        while len(self._recent) > OPEN:
+    def _keep(self, live: LiveSession) -> LiveSession:
+        live = self._live_sessions.setdefault(live.id, live)
+        self._recent[live.id] = live
+        self._recent.move_to_end(live.id)
+        while len(self._recent) > MAX_IDLE_SESSIONS:
             self._recent.popitem(last=False)
-        return room
+        return live
 
 
-def checked_name(name: str) -> str:
-    """A name that a tenant may have: it is part of a file's name."""
-    if not NAME.fullmatch(name):
-        allowed = "1 to 63 small letters, digits, - and _, a letter or digit first"
+def check_tenant_name(name: str) -> str:
+    """Return a valid tenant name, which becomes part of a file name; raises `BadSetting`."""
+    if not TENANT_NAME.fullmatch(name):
+        allowed = "1 to 63 lower-case letters, digits, - and _, starting with a letter or digit"
         raise BadSetting("tenant", name, allowed)
     return name
 
 
-def new_id() -> str:
+def new_session_id() -> str:
     return uuid4().hex
 
 
-def checked_id(id: str) -> str:
-    """An id that may be given to a session."""
-    if not 0 < len(id) <= LONGEST_ID or not id.isprintable() or set(id) & set("/\\") or id.strip(". ") != id:
-        allowed = f"1 to {LONGEST_ID} printable characters without slashes, no blanks or dots around them"
-        raise BadSetting("id", id[:LONGEST_ID], allowed)
+def check_session_id(id: str) -> str:
+    """Return a valid session id; raises `BadSetting`."""
+    if (
+        not 0 < len(id) <= MAX_SESSION_ID_CHARS
+        or not id.isprintable()
+        or set(id) & set("/\\")
+        or id.strip(". ") != id
+    ):
+        allowed = (
+            f"1 to {MAX_SESSION_ID_CHARS} printable characters without slashes, no space or dot at either end"
+        )
+        raise BadSetting("id", id[:MAX_SESSION_ID_CHARS], allowed)
     return id

@@ -1,4 +1,9 @@
-"""How one message from the inbox becomes a turn: heard once, answered once, and its end written down."""
+"""Turns: one message from the inbox, its answer, and how it ended.
+
+1. `Turn` is what callers see: a stream of events that can be read late, left and resumed, and an outcome. The turn
+   continues without its readers.
+2. `TurnRunner` runs a turn: it records the message once, has the agent answer it once, and marks it as done.
+"""
 
 from __future__ import annotations
 
@@ -19,34 +24,29 @@ from foveal.core.engine.report import Report
 from foveal.core.log.events import Event, ModelSaid, Noted, UserSaid, calls_of, text_of
 from foveal.errors import FovealError, ProviderError
 from foveal.server.inbox import InboxEntry
-from foveal.server.runtime import Runtime, TurnBegan, TurnEnded
+from foveal.server.runtime import Runtime
+from foveal.server.service_events import TurnBegan, TurnEnded
 from foveal.sessions.session import Session
 
-# ── turns ─────────────────────────────────────────────────────────────────────────────────────────
-# A turn as others see it: what it tells while it runs, and how it ended.
-#
-# Whoever follows it may come late, leave and come back: the turn goes on without them, and they get it from the
-# beginning, or from where they were.
-
-PIECES: Final = 1_000
-"""What a turn that has ended tells whole, until the next one comes."""
-_number: Final = itemgetter(0)
-Why = Literal["answered", "steps", "denied", "stopped", "failed"]
+MAX_KEPT_TURN_EVENTS: Final = 1_000
+"""Events of an ended turn that are kept whole until the next turn ends."""
+_event_number: Final = itemgetter(0)
+EndReason = Literal["answered", "steps", "denied", "stopped", "failed"]
 
 
 class TurnOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """How a turn ended."""
 
-    why: Why
+    why: EndReason
     text: str = ""
     """The model's last answer."""
     problem: str = ""
-    """What went wrong, for people."""
+    """What went wrong, as a message for users."""
     code: str = ""
-    """The sort of that: the `sort` of a `ProviderError`, or the name of another error."""
+    """The `code` of a `ProviderError`, or the class name of another error."""
     report: Report | None = None
-    kept: bool = False
-    """The message is still on the desk, and will be answered later."""
+    is_pending: bool = False
+    """The message is still in the inbox and will be answered later."""
 
 
 class Turn:
@@ -57,58 +57,58 @@ class Turn:
         self.tenant = tenant
         self.session = session
         self.key = key
-        """What whoever spoke called the message: the same key again is the same turn."""
+        """The caller's key of the message: the same key again is the same turn."""
         self.state: Literal["waiting", "running", "ended"] = "waiting"
-        self._told: list[tuple[int, AgentEvent]] = []
+        self._events: list[tuple[int, AgentEvent]] = []
         self._count = 0
         self._text = ""
         self._outcome: TurnOutcome | None = None
-        self._news = asyncio.Event()
+        self._changed = asyncio.Event()
         self._stop: Callable[[], object] | None = None
         self._stopped = False
 
-    # ── for whoever follows it ───────────────────────────────────────────────────────────────────────
+    # ── For readers ──────────────────────────────────────────────────────────────────────────────────
 
-    async def follow(self) -> AsyncIterator[AgentEvent]:
-        """All that it tells, from the beginning on."""
-        async for _, happening in self.numbered():
-            yield happening
+    async def events(self) -> AsyncIterator[AgentEvent]:
+        """Yield all events of the turn, from the first."""
+        async for _, event in self.numbered_events():
+            yield event
 
-    async def numbered(self, *, after: int = 0) -> AsyncIterator[tuple[int, AgentEvent]]:
-        """The same with numbers from 1 on, after the one that was seen last. Some time after it has ended, the
-        pieces of its answers are no longer told, only the answers."""
+    async def numbered_events(self, *, after: int = 0) -> AsyncIterator[tuple[int, AgentEvent]]:
+        """Yield the events after number `after`, numbered from 1. Some time after the turn has ended, the streamed
+        pieces of its answers are gone and only the answers remain."""
         while True:
-            news = self._news
-            start = bisect_right(self._told, after, key=_number)
-            for number, happening in self._told[start:]:
+            changed = self._changed
+            start = bisect_right(self._events, after, key=_event_number)
+            for number, event in self._events[start:]:
                 after = number
-                yield number, happening
+                yield number, event
             if self._outcome is not None:
                 return
-            if self._news is news:
-                await news.wait()
+            if self._changed is changed:
+                await changed.wait()
 
     async def outcome(self) -> TurnOutcome:
-        """How it ended; waits until it has."""
+        """Wait until the turn has ended and return how."""
         while self._outcome is None:
-            await self._news.wait()
+            await self._changed.wait()
         return self._outcome
 
     def stop(self) -> None:
-        """End it, as Ctrl-C would: what was said so far is stored."""
+        """Stop the turn as Ctrl-C would: the text so far is stored."""
         self._stopped = True
         if self._stop is not None:
             self._stop()
 
-    # ── for whoever runs it ──────────────────────────────────────────────────────────────────────────
+    # ── For the runner ───────────────────────────────────────────────────────────────────────────────
 
     @property
-    def stopped(self) -> bool:
+    def is_stopped(self) -> bool:
         return self._stopped
 
     @property
     def text(self) -> str:
-        """The newest answer."""
+        """The newest answer of the model."""
         return self._text
 
     def begin(self, stop: Callable[[], object]) -> None:
@@ -118,43 +118,43 @@ class Turn:
         if self._stopped:
             stop()
 
-    def tell(self, happening: AgentEvent) -> None:
+    def emit(self, event: AgentEvent) -> None:
         self._count += 1
-        self._told.append((self._count, happening))
-        if isinstance(happening, ModelAnswered):
-            self._text = happening.text
-        self._wake()
+        self._events.append((self._count, event))
+        if isinstance(event, ModelAnswered):
+            self._text = event.text
+        self._wake_readers()
 
     def end(self, outcome: TurnOutcome) -> None:
-        """The first end counts."""
+        """Set the outcome; only the first call counts."""
         if self._outcome is None:
             self.state = "ended"
             self._stop = None
             self._outcome = outcome
-            if len(self._told) > PIECES:
-                self.thin()
-            self._wake()
+            if len(self._events) > MAX_KEPT_TURN_EVENTS:
+                self.discard_streamed_text()
+            self._wake_readers()
 
-    def thin(self) -> None:
-        """Forget the pieces of the answers: who follows an old turn gets the answers."""
-        self._told = [told for told in self._told if not isinstance(told[1], TextStreamed)]
+    def discard_streamed_text(self) -> None:
+        """Drop the streamed pieces; readers of an old turn get the whole answers."""
+        self._events = [event for event in self._events if not isinstance(event[1], TextStreamed)]
 
-    def _wake(self) -> None:
-        self._news.set()
-        self._news = asyncio.Event()
+    def _wake_readers(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
 
 
-# ── performance ───────────────────────────────────────────────────────────────────────────────────
+# ── Running a turn ────────────────────────────────────────────────────────────────────────────────
 
-TOPIC: Final = "message"
-"""Of the note that stands before the user's words and names their turn."""
+TURN_NOTE_TOPIC: Final = "message"
+"""Topic of the note in the log that precedes a user message and holds its turn id."""
 
 
 class TurnRunner:
-    """One turn of one session; who runs it has the session for himself."""
+    """Runs one turn; the caller holds the session lock."""
 
-    def __init__(self, ground: Runtime, agent: Agent, entry: InboxEntry, turn: Turn) -> None:
-        self._ground = ground
+    def __init__(self, runtime: Runtime, agent: Agent, entry: InboxEntry, turn: Turn) -> None:
+        self._runtime = runtime
         self._agent = agent
         self._session = agent.session
         self._entry = entry
@@ -162,43 +162,45 @@ class TurnRunner:
         self._report: Report | None = None
 
     async def run(self) -> None:
-        """Until the turn has ended, in whatever way, and the desk knows. Raises when the words cannot be stored in
-        the session: then they stay on the desk."""
+        """Run the turn to its end and mark the message as done. Raises if the message cannot be written to the log:
+        then it stays in the inbox."""
         turn, began, model = self._turn, time.monotonic(), self._agent.provider.name
         place = {"tenant": turn.tenant, "session": turn.session, "turn": turn.id, "model": model}
 
-        def told(outcome: TurnOutcome) -> None:
+        def emit_ended(outcome: TurnOutcome) -> None:
             seconds = time.monotonic() - began
-            self._ground.tell(TurnEnded(**place, seconds=seconds, why=outcome.why, problem=outcome.code))
+            self._runtime.emit(TurnEnded(**place, seconds=seconds, why=outcome.why, problem=outcome.code))
 
-        self._ground.tell(TurnBegan(**place))
+        self._runtime.emit(TurnBegan(**place))
         try:
-            answer = await self._heard()  # whoever stops the turn stops what comes after this
+            answer = await self._record_message()  # stopping the turn takes effect only after this
         except FovealError as problem:
-            said = f"the message is kept, and will be answered later: {problem}"
-            outcome = TurnOutcome(why="failed", problem=said, code=type(problem).__name__, kept=True)
+            text = f"the message is kept and will be answered later: {problem}"
+            outcome = TurnOutcome(why="failed", problem=text, code=type(problem).__name__, is_pending=True)
             turn.end(outcome)
-            told(outcome)
+            emit_ended(outcome)
             raise
-        outcome = await self._outcome(asyncio.create_task(self._perform(answer)))
+        outcome = await self._outcome(asyncio.create_task(self._answer(answer)))
         try:
-            await self._ground.desk.done(
+            await self._runtime.inbox.finish(
                 self._entry.id, why=outcome.why, problem=outcome.problem, code=outcome.code
             )
-        finally:  # the log has it: if the desk has not, it will be found there
+        finally:  # if `finish` failed, the next run finds the answer in the log
             turn.end(outcome)
-            told(outcome)
+            emit_ended(outcome)
         if outcome.why != "failed":
-            await self._look_ahead()
+            await self._request_summary()
 
-    async def _look_ahead(self) -> None:
-        """Have the summary written that will be needed soon, or ask for it after the next turn."""
-        if self._ground.later is not None:
+    async def _request_summary(self) -> None:
+        """Ask for the summary that will be needed soon; on an error the next turn asks again."""
+        if self._runtime.request_summary is not None:
             with suppress(FovealError):
-                if await self._session.due():
-                    await self._ground.later(self._turn.tenant, self._turn.session, self._session.last)
+                if await self._session.needs_summary_soon():
+                    await self._runtime.request_summary(
+                        self._turn.tenant, self._turn.session, self._session.last
+                    )
 
-    async def _outcome(self, task: asyncio.Task[Why]) -> TurnOutcome:
+    async def _outcome(self, task: asyncio.Task[EndReason]) -> TurnOutcome:
         self._turn.begin(task.cancel)
         try:
             await asyncio.wait([task])
@@ -212,90 +214,102 @@ class TurnRunner:
         problem = task.exception()
         if problem is None:
             return TurnOutcome(why=task.result(), text=text, report=self._report)
-        if not isinstance(problem, FovealError):
-            told = f"something unexpected went wrong ({type(problem).__name__})"
-            return TurnOutcome(why="failed", text=text, problem=told, code=type(problem).__name__)
-        code = problem.code if isinstance(problem, ProviderError) else ""
-        return TurnOutcome(why="failed", text=text, problem=str(problem), code=code or type(problem).__name__)
+        return failed_outcome(problem, text=text)
 
-    async def _heard(self) -> ModelAnswered | None:
-        """Put the words into the log, unless a process that died over them did; the answer, if it got so far."""
-        heard, answer = await self._found()
-        if self._entry.kind == "again" or heard:
+    async def _record_message(self) -> ModelAnswered | None:
+        """Write the message to the log unless a process that died did so; return the answer it stored, if any."""
+        handle, answer = await self._find_in_log()
+        if self._entry.kind == "again" or handle:
             await self._agent.resume()
         else:
-            note = Noted(text=self._entry.turn, topic=TOPIC)
-            heard = (await self._agent.hear(self._entry.said, note, dialect=self._entry.dialect)).handle
-        if heard:
-            self._turn.tell(UserMessageHeard(handle=heard))
+            note = Noted(text=self._entry.turn_id, topic=TURN_NOTE_TOPIC)
+            handle = (
+                await self._agent.receive(self._entry.message, note, dialect=self._entry.dialect)
+            ).handle
+        if handle:
+            self._turn.emit(UserMessageHeard(handle=handle))
         return answer
 
-    async def _perform(self, answer: ModelAnswered | None) -> Why:
-        """Have it answered, and tell why it ended."""
+    async def _answer(self, answer: ModelAnswered | None) -> EndReason:
+        """Emit the stored answer, or have the agent answer; return why the turn ended."""
         if answer is not None:
-            self._turn.tell(answer)
-            self._report = _numbers(await self._session.report())
-            self._turn.tell(TurnFinished(why="answered", report=self._report))
+            self._turn.emit(answer)
+            self._report = _without_events(await self._session.report())
+            self._turn.emit(TurnFinished(why="answered", report=self._report))
             return "answered"
-        why: Why = "answered"
-        async for happening in self._agent.answer():
-            if isinstance(happening, TurnFinished):
-                why, self._report = happening.why, _numbers(happening.report)
-                happening = TurnFinished(why=why, report=self._report)
-            self._turn.tell(happening)
+        why: EndReason = "answered"
+        async for event in self._agent.answer():
+            if isinstance(event, TurnFinished):
+                why, self._report = event.why, _without_events(event.report)
+                event = TurnFinished(why=why, report=self._report)
+            self._turn.emit(event)
         return why
 
-    async def _found(self) -> tuple[str, ModelAnswered | None]:
-        """What another process, which died over it, has stored of this turn: the words, and the answer."""
+    async def _find_in_log(self) -> tuple[str, ModelAnswered | None]:
+        """Return what a process that died has stored of this turn: the message's handle and the answer."""
         if self._entry.state == "waiting":
             return "", None
-        events = await self._session.events(first=self._entry.since + 1)
-        return said_in(events, self._entry)
+        events = await self._session.events(first=self._entry.taken_after + 1)
+        return find_turn_in_log(events, self._entry)
 
 
-def said_in(events: list[Event], entry: InboxEntry) -> tuple[str, ModelAnswered | None]:
-    """The handle of a message's words, and its last answer if that calls no tool; both may be missing."""
-    mine = entry.kind == "again"
-    heard, answer = "", None
+def find_turn_in_log(events: list[Event], entry: InboxEntry) -> tuple[str, ModelAnswered | None]:
+    """Return the handle of a message ("" if missing) and its last answer, if that calls no tool."""
+    in_turn = entry.kind == "again"
+    handle, answer = "", None
     for event in events:
         fact = event.fact
-        if isinstance(fact, Noted) and fact.topic == TOPIC:
-            if mine:
+        if isinstance(fact, Noted) and fact.topic == TURN_NOTE_TOPIC:
+            if in_turn:
                 break  # the next message
-            mine = fact.text == entry.turn
-        elif mine and isinstance(fact, Noted) and fact.topic == "turn":
-            answer = None  # what was said so far is no answer
-        elif mine and isinstance(fact, UserSaid):
-            heard = event.handle
-        elif mine and isinstance(fact, ModelSaid):
+            in_turn = fact.text == entry.turn_id
+        elif in_turn and isinstance(fact, Noted) and fact.topic == "turn":
+            answer = None  # the text before such a note is not a final answer
+        elif in_turn and isinstance(fact, UserSaid):
+            handle = event.handle
+        elif in_turn and isinstance(fact, ModelSaid):
             calls = len(calls_of(fact.content))
-            said = ModelAnswered(text=text_of(fact.content), calls=calls, handle=event.handle)
-            answer = said if not calls else None
-    return heard, answer
+            answered = ModelAnswered(text=text_of(fact.content), calls=calls, handle=event.handle)
+            answer = answered if not calls else None
+    return handle, answer
 
 
-def _numbers(report: Report) -> Report:
-    """A report without a line for each event: turns that ended are kept for a while."""
+def _without_events(report: Report) -> Report:
+    """Return a report without its line per event: ended turns stay in memory for a while."""
     return replace(report, events=())
 
 
-def deleted() -> TurnOutcome:
+def failed_outcome(problem: BaseException, *, text: str = "", is_pending: bool = False) -> TurnOutcome:
+    """Return the outcome of a turn that ended with an error."""
+    code = type(problem).__name__
+    if not isinstance(problem, FovealError):  # its message may contain text that users must not see
+        message = f"something unexpected went wrong ({code})" + (
+            "; the message is kept" if is_pending else ""
+        )
+    else:
+        message = str(problem)
+        if isinstance(problem, ProviderError):
+            code = problem.code or code
+    return TurnOutcome(why="failed", text=text, problem=message, code=code, is_pending=is_pending)
+
+
+def session_deleted_outcome() -> TurnOutcome:
     return TurnOutcome(why="stopped", problem="the session was deleted", code="deleted")
 
 
-async def elsewhere(session: Session, entry: InboxEntry | None, turn: Turn) -> None:
-    """End a turn that another process has answered."""
+async def end_turn_from_log(session: Session, entry: InboxEntry | None, turn: Turn) -> None:
+    """End a turn that another process has answered, with what the log and the inbox say."""
     if entry is None:
-        turn.end(deleted())
+        turn.end(session_deleted_outcome())
         return
-    heard, answer = said_in(await session.events(first=entry.since + 1), entry)
-    report = _numbers(await session.report())
-    if heard:
-        turn.tell(UserMessageHeard(handle=heard))
+    handle, answer = find_turn_in_log(await session.events(first=entry.taken_after + 1), entry)
+    report = _without_events(await session.report())
+    if handle:
+        turn.emit(UserMessageHeard(handle=handle))
     if answer is not None:
-        turn.tell(answer)
+        turn.emit(answer)
     if entry.why in ("answered", "steps", "denied"):
-        turn.tell(TurnFinished(why=entry.why, report=report))  # type: ignore[arg-type]
+        turn.emit(TurnFinished(why=entry.why, report=report))  # type: ignore[arg-type]
     turn.end(
         TurnOutcome(
             why=entry.why,  # type: ignore[arg-type]

@@ -1,10 +1,11 @@
-"""Summaries that a model writes while the session goes on: one at a time, in the background.
+"""Background compaction: a model writes one summary at a time while the session continues.
 
-1. Nobody waits for a summary, except a request that would not fit without it.
-2. A result is used only if what it was written from is still there and still the same; otherwise it is dropped, and
-   that is recorded.
-3. Cancelling leaves nothing: a summary is recorded whole or not at all, by whoever holds the session.
-4. Whatever the models do, there is an outcome: at last the ledger, which needs none.
+1. Only a request that would not fit without the summary waits for it.
+2. A result is used only if the range it was written from is unchanged; otherwise it is discarded, and that is
+   recorded.
+3. Cancelling leaves nothing behind: a summary is recorded whole, or not at all, by the holder of the session's
+   lock.
+4. There is always an outcome, whatever the models do: the ledger needs no model.
 """
 
 from __future__ import annotations
@@ -14,19 +15,21 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final
 
-from foveal.core.compaction.health import CompactionHealth
-from foveal.core.compaction.plan import source
-from foveal.core.compaction.summariser import Summariser, SummaryProgress, awrite
-from foveal.core.compaction.writing import CompactionOutcome
-from foveal.core.engine.summary_job import SummaryJob, failed
+from foveal.core.compaction.health import CompactionHealth, CompactionOutcome
+from foveal.core.compaction.plan import range_fingerprint
+from foveal.core.compaction.summariser import DialogueRun, Summariser, SummaryProgress
+from foveal.core.engine.summary_job import SummaryJob, failed_compaction
 from foveal.core.log.events import CompactionFailed
 from foveal.core.view.view import View
+from foveal.sessions.async_summariser import run_dialogue_async
 
 CHANGED: Final = "what it was written from has changed meanwhile"
+"""The problem that is recorded for a summary of a range that changed. The text enters the log and must not
+change."""
 
 
 class BackgroundCompaction:
-    """The background of one session."""
+    """Writes the summaries of one session."""
 
     def __init__(
         self,
@@ -42,75 +45,73 @@ class BackgroundCompaction:
         self._progress = progress
         self._job: SummaryJob | None = None
         self._task: asyncio.Task[CompactionOutcome] | None = None
-        self._taken: tuple[SummaryJob, asyncio.Task[CompactionOutcome]] | None = None
+        self._last_taken: tuple[SummaryJob, asyncio.Task[CompactionOutcome]] | None = None
 
-    def another(self) -> BackgroundCompaction:
-        """One like this for another session."""
+    def for_another_session(self) -> BackgroundCompaction:
+        """Return a new one with the same summarisers."""
         return BackgroundCompaction(
             self.summarisers, prompt=self._prompt, clock=self._clock, progress=self._progress
         )
 
     @property
-    def busy(self) -> bool:
-        return self._task is not None and not self._task.done()
-
-    @property
-    def idle(self) -> bool:
-        """Nothing is being written, and nothing that was waits to be taken."""
+    def is_idle(self) -> bool:
+        """Whether no summary is being written, and no written one waits to be taken."""
         return self._task is None
 
-    def asks(self, record: CompactionHealth) -> bool:
-        """There is a model, and it has not failed too often."""
-        return bool(self.summarisers) and not record.broken
+    def may_ask_model(self, health: CompactionHealth) -> bool:
+        """Return whether there is a model that has not failed too often."""
+        return bool(self.summarisers) and not health.is_broken
 
-    def begin(self, job: SummaryJob) -> None:
-        """Write in the background; the caller goes on at once."""
-        assert self._task is None, "one at a time"
+    def start(self, job: SummaryJob) -> None:
+        """Start to write a summary, and return at once."""
+        assert self._task is None, "one summary at a time"
         self._job = job
-        self._task = asyncio.create_task(self.write(job))
+        self._task = asyncio.create_task(self._write(job))
 
     async def wait(self) -> None:
-        """Until what is being written is done. Who cancels this wait does not cancel the writing."""
+        """Wait until the summary is written. Cancelling the wait does not cancel the writing."""
         if self._task is not None:
             await asyncio.wait([self._task])
 
     def take(self, view: View) -> CompactionOutcome | None:
-        """What was written since the last time, if it is done: as it is if its source is unchanged."""
+        """Return the outcome of a finished summary, once; a failure if its range has changed in `view`."""
         task, job = self._task, self._job
         if task is None or job is None or not task.done():
             return None
         self._task = self._job = None
-        self._taken = job, task
+        self._last_taken = job, task
         outcome = _outcome(task, job)
         if outcome is None or isinstance(outcome, CompactionFailed):
             return outcome
-        if source(view, job.plan) == job.fingerprint:
+        if range_fingerprint(view, job.plan) == job.fingerprint:
             return outcome
-        return failed(job.plan, CHANGED, outcome)
+        return failed_compaction(job.plan, CHANGED, outcome)
 
     def give_back(self) -> None:
-        """What was taken last could not be recorded: somebody else appended first. It may still be true."""
-        if self._taken is not None and self._task is None:
-            self._job, self._task = self._taken
-        self._taken = None
+        """Return the last taken outcome, which could not be recorded because another writer was faster: it is
+        compared again with what that writer appended."""
+        if self._last_taken is not None and self._task is None:
+            self._job, self._task = self._last_taken
+        self._last_taken = None
 
     async def close(self) -> None:
-        """Stop what is being written; nothing of it remains."""
+        """Cancel what is being written and discard it."""
         task, self._task, self._job = self._task, None, None
         if task is not None:
             task.cancel()
             with suppress(asyncio.CancelledError):
                 await task
 
-    async def write(self, job: SummaryJob) -> CompactionOutcome:
-        """The outcome of a job, by the first model that can, or by the ledger."""
-        return await awrite(
-            job.talk(self.summarisers, prompt=self._prompt),
+    async def _write(self, job: SummaryJob) -> CompactionOutcome:
+        """Return the outcome of a job, by the first model that succeeds or else by the ledger."""
+        run = DialogueRun(
+            job.dialogue(self.summarisers, prompt=self._prompt),
             self.summarisers,
-            requests=job.request,
+            build_request=job.request,
             clock=self._clock,
             progress=self._progress,
         )
+        return await run_dialogue_async(run)
 
 
 def _outcome(task: asyncio.Task[CompactionOutcome], job: SummaryJob) -> CompactionOutcome | None:
@@ -118,5 +119,5 @@ def _outcome(task: asyncio.Task[CompactionOutcome], job: SummaryJob) -> Compacti
         return None
     problem = task.exception()
     if problem is not None:
-        return failed(job.plan, f"{type(problem).__name__}: {problem}")
+        return failed_compaction(job.plan, f"{type(problem).__name__}: {problem}")
     return task.result()

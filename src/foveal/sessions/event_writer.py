@@ -1,9 +1,9 @@
-"""An engine in step with a store: the only appender of a session.
+"""Reads and appends the events of one session, and keeps an engine in step with the store.
 
-1. What `commit` returned is stored; until then, what is in memory is not taken to be true.
-2. Only what the view needs is in memory, and opening reads only that.
-3. When another process appended first, what was missed is read and the facts are appended after it.
-4. After an error in the store, or a cancellation, everything is read again.
+1. The engine in memory is valid only while all of its events are known to be stored: `commit` returns after that.
+2. Memory holds only the events that the view needs, and opening reads only those.
+3. When another process appended first, the writer reads what it missed and appends its facts after that.
+4. After a store error or a cancellation, the engine is discarded and read again.
 """
 
 from __future__ import annotations
@@ -16,20 +16,21 @@ from typing import Final, NamedTuple
 import msgspec
 
 from foveal.core.engine.engine import Engine, EngineState
+from foveal.core.engine.operations import unknown_handle
 from foveal.core.engine.settings import EngineSettings
 from foveal.core.log.events import REDUCTIONS, AnyFact, Event, Expanded, Reverted, Rewound, parse_handle
-from foveal.core.view.checkpoint import needed
-from foveal.core.view.fold import effective, refolds
-from foveal.errors import Conflict, StoreError, UnknownHandle, UnknownSession
+from foveal.core.view.checkpoint import needed_seqs
+from foveal.core.view.fold import needs_refold
+from foveal.errors import Conflict, StoreError, UnknownSession
 from foveal.ports import Checkpoint, Store
 
-TRIES: Final = 50
-"""How often a conflict with other writers is resolved by reading again before giving up."""
-KEEP_EVERY: Final = 64
-"""A checkpoint is kept after so many events, and after every reduction."""
-AT_ONCE: Final = 16
-"""Facts that are worked on before others get their turn."""
-HISTORY: Final = (Reverted, Rewound, Expanded)
+MAX_CONFLICTS: Final = 50
+"""Conflicts in a row with other writers that are resolved by reading again."""
+EVENTS_PER_CHECKPOINT: Final = 64
+"""A checkpoint is stored after this many events, and after every reduction."""
+FACTS_PER_SLICE: Final = 16
+"""Facts that are processed before other tasks of the event loop can run."""
+REFOLDING_FACTS: Final = (Reverted, Rewound, Expanded)
 """Facts that change which earlier ones count."""
 
 
@@ -38,193 +39,197 @@ def _always() -> bool:
 
 
 class SessionOptions(NamedTuple):
-    """What whoever opens a session may ask for, beside what fills its window."""
+    """Options of a session that have nothing to do with its window."""
 
     redact: Callable[[AnyFact], AnyFact] | None = None
-    """Takes out of a fact what may not be stored; nothing is appended that did not go through it."""
-    watch: Callable[[Sequence[Event]], None] | None = None
-    """Is told of all that this process stores."""
-    foresee: Callable[[], bool] = _always
-    """Whether to begin a summary that will be needed soon beside a request; otherwise `prepare` is for that."""
+    """Removes what may not be stored; every fact goes through it before it is appended."""
+    on_stored: Callable[[Sequence[Event]], None] | None = None
+    """Receives all events that this process stores."""
+    prepares_summaries: Callable[[], bool] = _always
+    """Whether `fit` starts a summary that will be needed soon; otherwise the application calls `prepare`."""
 
 
-ORDINARY: Final = SessionOptions()
+DEFAULT_OPTIONS: Final = SessionOptions()
 
 
 class EventWriter:
-    """Who calls this holds the session's lock."""
+    """The only appender of a session. The caller holds the session's lock."""
 
     def __init__(
         self,
         store: Store,
         id: str,
-        made: EngineSettings,
+        settings: EngineSettings,
         clock: Callable[[], float],
         *,
-        in_memory: int,
-        terms: SessionOptions = ORDINARY,
+        max_events_in_memory: int,
+        options: SessionOptions = DEFAULT_OPTIONS,
     ) -> None:
         self.store = store
         self.id = id
-        self.setup = made
-        self.engine: Engine | None = None
-        """As of the last thing that is known to be stored; None when that is not known."""
+        self.settings = settings
         self._clock = clock
-        self._terms = terms
-        self._limit = in_memory
-        self._kept = -1
+        self._options = options
+        self._max_events_in_memory = max_events_in_memory
+        self._engine: Engine | None = None
+        self._checkpointed = -1
+        """The next seq when the last checkpoint was stored."""
         self._erased = False
 
-    # ── reading ──────────────────────────────────────────────────────────────────────────────────────
+    @property
+    def engine(self) -> Engine | None:
+        """The engine as of the last event that is known to be stored; None when that is not known."""
+        return self._engine
 
-    async def ready(self) -> Engine:
-        """The engine as of the last thing that this process knows to be stored."""
-        if self.engine is None:
-            self.engine = await self._loaded()
-        return self.engine
+    def discard_engine(self) -> None:
+        """Discard the engine: what it holds is not stored, or was erased."""
+        self._engine = None
 
-    async def caught_up(self) -> Engine:
-        """The engine with what other processes have appended meanwhile."""
-        engine = await self.ready()
+    # ── Reading ──────────────────────────────────────────────────────────────────────────────────────
+
+    async def load(self) -> Engine:
+        """Return the engine as of the last event that this process knows to be stored."""
+        if self._engine is None:
+            self._engine = await self._read_engine()
+        return self._engine
+
+    async def refresh(self) -> Engine:
+        """Return the engine with what other processes have appended meanwhile."""
+        engine = await self.load()
         if not engine.next_seq:
             return engine
         missed, erased = await self.store.news(self.id, first=engine.next_seq)
-        if self._erased is not erased:
-            self.engine, self._erased = None, erased  # somebody erased what is still in memory here
-            return await self.ready()
-        if any(refolds(event.fact, engine.view) for event in missed):
-            self.engine = None
-            return await self.ready()
+        if self._erased is not erased:  # another process erased what is still in memory here
+            self._engine, self._erased = None, erased
+            return await self.load()
+        if any(needs_refold(event.fact, engine.view) for event in missed):
+            self._engine = None
+            return await self.load()
         for event in missed:
-            engine.take(event)
+            engine.apply(event)
         return engine
 
     async def event(self, name: str | int) -> Event:
-        """The event with this handle; raises `UnknownHandle`."""
+        """Return the event with this handle; raises `UnknownHandle`. Does not need the lock."""
         seq = parse_handle(name)
         found = await self.store.pick(self.id, [seq]) if seq is not None else []
         if not found:
-            raise UnknownHandle(f"no event of session {self.id!r} has the handle {name!r}")
+            raise unknown_handle(name, count=(await self.store.info(self.id)).events)
         return found[0]
 
-    async def newest_reduction(self) -> Event:
-        for event in reversed(effective(await self.store.read(self.id))):
-            if isinstance(event.fact, REDUCTIONS):
-                return event
-        raise UnknownHandle(f"nothing in session {self.id!r} has been reduced, so there is nothing to undo")
+    async def full_engine(self) -> Engine:
+        """Return another engine with the whole log in memory."""
+        return Engine(*self.settings, log=await self.store.read(self.id))
 
-    async def whole(self) -> Engine:
-        """Another engine, with the whole log in memory."""
-        return Engine(*self.setup, log=await self.store.read(self.id))
-
-    async def _loaded(self) -> Engine:
+    async def _read_engine(self) -> Engine:
         try:
             checkpoint = await self.store.checkpoint(self.id)
         except UnknownSession:
-            return Engine(*self.setup)
+            return Engine(*self.settings)
         if checkpoint is not None:
-            engine = await self._resumed(checkpoint)
+            engine = await self._resume(checkpoint)
             if engine is not None:
                 return engine
-        return await self.whole()
+        return await self.full_engine()
 
-    async def _resumed(self, checkpoint: Checkpoint) -> Engine | None:
-        """From the checkpoint on; None when it cannot be used and the whole log must be folded."""
+    async def _resume(self, checkpoint: Checkpoint) -> Engine | None:
+        """Return the engine from a checkpoint on, or None when the whole log must be folded instead."""
         try:
             state = msgspec.json.decode(checkpoint.state, type=EngineState)
-        except msgspec.DecodeError:
+        except msgspec.DecodeError:  # written by another version
             return None
         newer = await self.store.read(self.id, first=checkpoint.seq + 1)
-        if any(isinstance(event.fact, HISTORY) for event in newer):
+        if any(isinstance(event.fact, REFOLDING_FACTS) for event in newer):
             return None
         older = await self.store.pick(self.id, checkpoint.needed)
         if len(older) != len(checkpoint.needed):
             return None
-        self._kept = checkpoint.seq
-        return Engine(*self.setup, log=[*older, *newer], state=state)
+        self._checkpointed = checkpoint.seq
+        return Engine(*self.settings, log=[*older, *newer], state=state)
 
-    # ── the only appender ────────────────────────────────────────────────────────────────────────────
+    # ── Appending ────────────────────────────────────────────────────────────────────────────────────
 
-    def redacted(self, fact: AnyFact) -> AnyFact:
-        """A fact as it will be stored."""
-        return fact if self._terms.redact is None else self._terms.redact(fact)
+    def redact(self, fact: AnyFact) -> AnyFact:
+        """Return a fact as it will be stored."""
+        return fact if self._options.redact is None else self._options.redact(fact)
 
     async def commit(self, facts: Sequence[AnyFact]) -> list[Event]:
-        """Store facts after whatever is there, trying again when somebody else was first."""
-        facts = [self.redacted(fact) async for fact in _one_by_one(facts)]
-        if any(isinstance(fact, HISTORY) for fact in facts):
-            return await self._commit_history(facts)
-        for _ in range(TRIES):
-            engine = await self.ready()
-            if any(
-                refolds(fact, engine.view) for fact in facts
-            ):  # a range was shown whole for the turn that ends
-                engine = await self.whole()
+        """Store facts after the newest event, again and again while other writers are faster."""
+        facts = [self.redact(fact) async for fact in _in_slices(facts)]
+        if any(isinstance(fact, REFOLDING_FACTS) for fact in facts):
+            return await self._commit_refolding(facts)
+        for _ in range(MAX_CONFLICTS):
+            engine = await self.load()
+            if any(needs_refold(fact, engine.view) for fact in facts):
+                engine = await self.full_engine()  # the facts end a turn with an expanded range
             first = engine.next_seq
             now = self._clock()
-            self.engine = None  # until all of it is stored, what is in memory is not true
-            events = [engine.append(fact, at=now) async for fact in _one_by_one(facts)]
-            if await self.stored(engine, first):
+            self._engine = None  # from here until everything is stored, memory is ahead of the store
+            events = [engine.append(fact, at=now) async for fact in _in_slices(facts)]
+            if await self.store_appended(engine, first):
                 return events
-        raise self.outrun()
+        raise self.conflict_error()
 
-    async def _commit_history(self, facts: Sequence[AnyFact]) -> list[Event]:
+    async def _commit_refolding(self, facts: Sequence[AnyFact]) -> list[Event]:
         """Store facts that change which earlier ones count; the whole log is folded again afterwards."""
-        for _ in range(TRIES):
-            first = (await self.caught_up()).next_seq
+        for _ in range(MAX_CONFLICTS):
+            first = (await self.refresh()).next_seq
             now = self._clock()
             events = [Event(seq, fact, now) for seq, fact in enumerate(facts, first)]
-            self.engine = None
+            self._engine = None
             try:
                 await self.store.append(self.id, events)
             except Conflict:
                 continue
-            self._told(events)
-            await self._tidy(await self.ready(), events)
+            self._notify(events)
+            await self._checkpoint(await self.load(), events)
             return events
-        raise self.outrun()
+        raise self.conflict_error()
 
-    def outrun(self) -> StoreError:
-        return StoreError(f"session {self.id!r}: {TRIES} conflicts in a row with other writers; try again")
+    def conflict_error(self) -> StoreError:
+        """Return the error for a writer that lost too many conflicts."""
+        return StoreError(
+            f"session {self.id!r}: {MAX_CONFLICTS} conflicts in a row with other writers; try again"
+        )
 
-    async def stored(self, engine: Engine, first: int) -> bool:
-        """Store what the engine has appended since `first`; False when somebody else was first."""
-        new = engine.since(first)
-        self.engine = None
+    async def store_appended(self, engine: Engine, first: int) -> bool:
+        """Store what the engine has appended since `first`; return False if another writer was faster."""
+        new = engine.events_from(first)
+        self._engine = None
         try:
             if new:
                 await self.store.append(self.id, new)
         except Conflict:
             return False
-        self.engine = engine
+        self._engine = engine
         if new:
-            self._told(new)
-            await self._tidy(engine, new)
+            self._notify(new)
+            await self._checkpoint(engine, new)
         return True
 
-    def _told(self, events: Sequence[Event]) -> None:
-        if self._terms.watch is not None:
-            self._terms.watch(events)
+    def _notify(self, events: Sequence[Event]) -> None:
+        if self._options.on_stored is not None:
+            self._options.on_stored(events)
 
-    async def _tidy(self, engine: Engine, new: Sequence[Event]) -> None:
-        """Keep a checkpoint now and then, and only what the view needs in memory. While a range is shown whole for
-        one turn there is none: the end of that turn needs the whole log."""
-        reduced = any(isinstance(event.fact, (*REDUCTIONS, *HISTORY)) for event in new)
-        due = engine.next_seq - self._kept > KEEP_EVERY
-        if engine.view.expanded or not (reduced or due or len(engine.log) > self._limit):
+    async def _checkpoint(self, engine: Engine, new: Sequence[Event]) -> None:
+        """Store a checkpoint if one is due, and keep only what the view needs in memory. There is none while a
+        range is expanded for one turn: the end of that turn needs the whole log."""
+        reduced = any(isinstance(event.fact, (*REDUCTIONS, *REFOLDING_FACTS)) for event in new)
+        due = engine.next_seq - self._checkpointed > EVENTS_PER_CHECKPOINT
+        if engine.view.expansions or not (reduced or due or len(engine.log) > self._max_events_in_memory):
             return
-        wanted = needed(engine.view) | {engine.opened_seq}
+        needed = needed_seqs(engine.view) | {engine.opened_seq}
         state = engine.state()
-        checkpoint = Checkpoint(seq=state.seq, needed=tuple(sorted(wanted)), state=msgspec.json.encode(state))
+        checkpoint = Checkpoint(seq=state.seq, needed=tuple(sorted(needed)), state=msgspec.json.encode(state))
         with suppress(StoreError):  # a checkpoint is a cache: without it, opening takes longer
             await self.store.keep_checkpoint(self.id, checkpoint)
-            self._kept = engine.next_seq
-        engine.forget(wanted)
+            self._checkpointed = engine.next_seq
+        engine.keep_in_memory(needed)
 
 
-async def _one_by_one(facts: Sequence[AnyFact]) -> AsyncIterator[AnyFact]:
-    """Facts of a long list, in such a way that others get their turn in between."""
-    for at, fact in enumerate(facts, 1):
+async def _in_slices(facts: Sequence[AnyFact]) -> AsyncIterator[AnyFact]:
+    """Yield facts, and let other tasks run after each slice of a long list."""
+    for count, fact in enumerate(facts, 1):
         yield fact
-        if at % AT_ONCE == 0:
+        if count % FACTS_PER_SLICE == 0:
             await asyncio.sleep(0)

@@ -1,13 +1,13 @@
-"""A durable session: the same engine as `Context`, its log in a store.
+"""A durable session: the engine of `Context` with its log in a store.
 
     async with foveal.open_store("chats.db") as store:
         session = await foveal.Session.open(store, "demo", model="anthropic/claude-sonnet-4-5")
         await session.append(foveal.UserSaid(content="…"))
         messages = (await session.fit()).to_anthropic()
 
-1. What `append` returned is stored; nothing is shown to a model that is not.
-2. When another process appended first, the session reads what it missed and tries again: a user's message is
-   never lost to a conflict, and a reduction is decided anew.
+1. Facts are stored when `append` returns; only stored facts are shown to a model.
+2. When another process appended first, the session reads what it missed and tries again: a conflict never loses a
+   user's message, and a reduction is decided again.
 3. Messages can be appended while a summary is written; the next request waits for it only when it must.
 """
 
@@ -21,10 +21,10 @@ from typing import Any, Final, Self, Unpack
 from msgspec.structs import replace
 
 from foveal.core import wire
-from foveal.core.compaction.summariser import Summarise, SummaryProgress, chain
-from foveal.core.engine.engine import Engine
+from foveal.core.compaction.summariser import Summarise, SummaryProgress, summariser_chain
+from foveal.core.engine.operations import expand_facts, pin_fact, seq_of, undo_fact
 from foveal.core.engine.report import EventStatus, Report, event_status, report
-from foveal.core.engine.settings import EngineSettings, GivenSettings, engine_settings
+from foveal.core.engine.settings import EngineSettings, SettingArguments, resolve_settings
 from foveal.core.log.events import (
     AnyFact,
     Call,
@@ -36,100 +36,69 @@ from foveal.core.log.events import (
     Instructed,
     Opened,
     Pinned,
-    Reverted,
     Rewound,
     SnapshotTaken,
     Unknown,
     UserSaid,
-    parse_handle,
+    handle,
     text_of,
 )
 from foveal.core.models.budget import Caps
 from foveal.core.models.cost import UsageTotals
 from foveal.core.models.model import Model
-from foveal.core.policies import Moment
-from foveal.core.reduction.undo import check_undo, expansion, no_room
 from foveal.core.tokens.counter import Counter
-from foveal.core.view.fold import effective
+from foveal.core.view.fold import effective_events
 from foveal.core.view.request import Fitted, ReducedCounts
-from foveal.errors import BadSetting, Conflict, ContextOverflow, UnknownHandle
+from foveal.errors import BadSetting, Conflict
 from foveal.ports import Hit, SessionInfo, Store
 from foveal.project.prompt_file import prompt_text
 from foveal.sessions.background_compaction import BackgroundCompaction
-from foveal.sessions.event_writer import ORDINARY, EventWriter, SessionOptions
-from foveal.sessions.fitter import ManualCompaction, RequestFitter
+from foveal.sessions.event_writer import DEFAULT_OPTIONS, EventWriter, SessionOptions
+from foveal.sessions.fitter import RequestFitter
+from foveal.sessions.manual_compaction import ManualCompaction
 
-# ── inherit ───────────────────────────────────────────────────────────────────────────────────────
-# What a new session takes over from an earlier one: its pinned rules, and a summary of it.
-
-MOST_TOKENS: Final = 2_000
-"""Of what the user asked in a session that was never summarised, so much is taken over."""
-
-
-def inheritance(log: Sequence[Event], origin: str, counter: Counter) -> Iterator[AnyFact]:
-    """Facts for the beginning of the new session."""
-    counting = [event.fact for event in effective(log)]
-    for fact in counting:
-        if isinstance(fact, Pinned) and fact.text:
-            yield Pinned(text=fact.text)
-    summaries = [fact.summary for fact in counting if isinstance(fact, Compacted)]
-    summary = summaries[-1] if summaries else _requests(counting, counter)
-    if summary:
-        text = f"This conversation continues session {origin!r}. What happened there:\n\n{summary}"
-        yield Instructed(content=text, source=f"session {origin}")
-
-
-def _requests(facts: Sequence[AnyFact], counter: Counter) -> str:
-    """What the user asked for, newest first, as far as the room goes; then in its order."""
-    room = MOST_TOKENS
-    lines: list[str] = []
-    for fact in reversed(facts):
-        if isinstance(fact, UserSaid):
-            words = " ".join(text_of(fact.content).split())
-            line = f"- {words[: counter.head(words, 400)]}"
-            room -= counter.count(line)
-            if room < 0:
-                break
-            lines.append(line)
-    return "The user asked:\n" + "\n".join(reversed(lines)) if lines else ""
-
-
-# ── session ───────────────────────────────────────────────────────────────────────────────────────
+MAX_CONTINUED_TOKENS: Final = 2_000
+"""Tokens of user requests that a new session takes over from a session that was never summarised."""
 
 
 def events_in_memory(model: Model, caps: Caps | None = None) -> int:
-    """How many events a session keeps in memory: twice what fits into the window, if each has 200 tokens."""
-    most = model.max_input
+    """Return how many events a session keeps in memory: twice what fits into the window at 200 tokens each."""
+    max_input = model.max_input
     if caps is not None and caps.max_input_tokens is not None:
-        most = min(most, caps.max_input_tokens)
-    return min(2_000, max(100, most // 200 * 2))
+        max_input = min(max_input, caps.max_input_tokens)
+    return min(2_000, max(100, max_input // 200 * 2))
 
 
 class Session:
-    """One session, to be used from one event loop; calls are served one after the other."""
+    """One session, for use from one event loop; calls are served one after the other."""
 
     def __init__(
         self,
         store: Store,
         id: str,
-        made: EngineSettings,
+        settings: EngineSettings,
         clock: Callable[[], float],
-        coordinator: BackgroundCompaction,
+        background: BackgroundCompaction,
         *,
-        terms: SessionOptions = ORDINARY,
+        options: SessionOptions = DEFAULT_OPTIONS,
     ) -> None:
+        """Use `Session.open`; the constructor does not read the store."""
         self.store = store
         self.id = id
-        in_memory = events_in_memory(made.model, made.caps)
-        if not made.caps.max_messages:
-            made = made._replace(caps=replace(made.caps, max_messages=in_memory * 3 // 4))
-        self._terms = terms
-        self._keeper = EventWriter(store, id, made, clock, in_memory=in_memory, terms=terms)
-        self._coordinator = coordinator
+        max_events = events_in_memory(settings.model, settings.caps)
+        if not settings.caps.max_messages:
+            settings = settings._replace(caps=replace(settings.caps, max_messages=max_events * 3 // 4))
+        self._options = options
+        self._writer = EventWriter(
+            store, id, settings, clock, max_events_in_memory=max_events, options=options
+        )
+        self._background = background
         self._clock = clock
         self._lock = asyncio.Lock()
-        self._fitting = RequestFitter(self._keeper, coordinator, clock, foresee=terms.foresee)
-        self._by_hand = ManualCompaction(self._keeper, self._fitting, coordinator, self._lock)
+        self._fitter = RequestFitter(
+            self._writer, background, clock, prepares_summaries=options.prepares_summaries
+        )
+        self._manual = ManualCompaction(self._writer, self._fitter, background, self._lock)
 
     @classmethod
     async def open(
@@ -143,30 +112,30 @@ class Session:
         prompt: str = "",
         progress: Callable[[SummaryProgress], None] | None = None,
         clock: Callable[[], float] | None = None,
-        terms: SessionOptions = ORDINARY,
+        options: SessionOptions = DEFAULT_OPTIONS,
         begin: Sequence[AnyFact] = (),
-        **settings: Unpack[GivenSettings],
+        **settings: Unpack[SettingArguments],
     ) -> Self:
-        """Open a session, or begin one. A change of model or policy is recorded. `summarise` writes summaries: an
-        async callable that is given a request, or several to fall back on; without it, they are written from the
-        log alone. `prompt` is a text, or `file://…`, in place of ours. `terms` say what may be stored, and who is
-        told; a new session begins with the facts in `begin`, or not at all."""
+        """Open a session, or create it. A change of model or policy is recorded. `summarise` writes summaries: an
+        async callable that receives a request, or several as fallbacks; without it, summaries are written from the
+        log alone. `prompt` is a text, or `file://…`, that replaces Foveal's. `begin` are facts that a new session
+        starts with, stored in the same transaction as its first event."""
         clock = clock or time.time
-        coordinator = BackgroundCompaction(
-            chain(summarise), prompt=prompt_text(prompt), clock=time.monotonic, progress=progress
+        background = BackgroundCompaction(
+            summariser_chain(summarise), prompt=prompt_text(prompt), clock=time.monotonic, progress=progress
         )
-        session = cls(store, id, engine_settings(model, **settings), clock, coordinator, terms=terms)
+        session = cls(store, id, resolve_settings(model, **settings), clock, background, options=options)
         async with session._lock:
-            engine = await session._keeper.ready()
+            engine = await session._writer.load()
+            before = engine.opened
             opened = Opened(model=engine.model.name, policy=engine.policy.name, origin=origin)
-            if origin or (opened.model, opened.policy) != (engine.opened.model, engine.opened.policy):
-                session._fitting.calls.switched = (
-                    bool(engine.opened.model) and engine.opened.model != opened.model
-                )
-                await session._keeper.commit([opened, *(() if engine.next_seq else begin)])
+            if origin or (opened.model, opened.policy) != (before.model, before.policy):
+                if before.model and before.model != opened.model:
+                    session._fitter.requests.note_model_switch()
+                await session._writer.commit([opened, *(() if engine.next_seq else begin)])
         return session
 
-    # ── the loop ─────────────────────────────────────────────────────────────────────────────────────
+    # ── The loop ─────────────────────────────────────────────────────────────────────────────────────
 
     async def append(self, *facts: AnyFact) -> tuple[Event, ...]:
         """Store facts; they are durable when this returns."""
@@ -176,201 +145,200 @@ class Session:
                     "fact", fact, "a fact of `foveal.core.log.events`; messages of a provider go to `take`"
                 )
         async with self._lock:
-            return tuple(await self._keeper.commit(facts))
+            return tuple(await self._writer.commit(facts))
 
     async def take(self, *messages: Any, dialect: Dialect = "") -> tuple[Event, ...]:
-        """Store messages as a provider has them, dicts or objects of its library; the dialect is recognised."""
-        reader = wire.wire(dialect or wire.detect(messages))
+        """Store a provider's messages, dicts or objects of its library; the dialect is detected."""
+        reader = wire.wire_for(dialect or wire.detect_dialect(messages))
         return await self.append(*(fact for chunk in reader.read(messages) for fact in chunk.facts))
 
     async def equip(self, tools: Sequence[Any]) -> None:
-        """The tools on offer from here on; they are counted. Nothing is stored when they are the same as before."""
+        """Set the tools that are offered from here on; they are counted. The same tools are not stored again."""
         async with self._lock:
-            offered = self._keeper.redacted(Equipped(tools=wire.opaque(wire.plain(tools), "tools")))
-            held = (await self._keeper.caught_up()).view.tools
+            offered = self._writer.redact(Equipped(tools=wire.raw_setting(wire.plain_json(tools), "tools")))
+            held = (await self._writer.refresh()).view.tools
             if (held is None and tools) or (held is not None and held[1] != offered):
-                self._fitting.calls.broken |= held is not None
-                await self._keeper.commit([offered])
+                if held is not None:
+                    self._fitter.requests.note_lost_prefix()
+                await self._writer.commit([offered])
 
     async def fit(self) -> Fitted:
-        """What the next request should send: legal, and within the budget, or `ContextOverflow`. Waits for a
-        summary only when the request would not fit without it; messages can be appended meanwhile."""
-        asked = False
+        """Return what the next request should send: legal, and within the budget, or raise `ContextOverflow`. Waits
+        for a summary only when the request would not fit without it; messages can be appended meanwhile."""
+        waited = False
         while True:
             async with self._lock:
-                fitted = await self._fitting.fit(ask=not asked)
+                fitted = await self._fitter.fit(may_start_summary=not waited)
             if fitted is not None:
                 return fitted
-            asked = True
-            await self._coordinator.wait()
+            waited = True
+            await self._background.wait()
 
     async def observe(self, reported: Any) -> None:
         """Record the usage that a provider reported for the request of the last `fit`."""
         async with self._lock:
-            facts = self._fitting.calls.report(reported, await self._keeper.ready())
+            facts = self._fitter.requests.usage_facts(reported, await self._writer.load())
             if facts:
-                await self._keeper.commit(facts)
+                await self._writer.commit(facts)
 
     async def overflowed(self, error: object) -> bool:
-        """Whether a provider's error says that the request was too large. If so, its limit is learned and the next
-        `fit` is smaller (or `max_tokens` is): send again. Raises `ContextOverflow` when that has not helped."""
+        """Return whether a provider's error says that the request was too large. If so, its limit is learned and
+        the next `fit` (or `max_tokens`) is smaller: send again. Raises `ContextOverflow` when that has not
+        helped."""
         async with self._lock:
-            fact = self._fitting.calls.refusal(error, await self._keeper.caught_up())
+            engine = await self._writer.refresh()
+            fact = engine.refusal(error, sent=self._fitter.requests.last_tokens)
             if fact is not None:
-                await self._keeper.commit([fact])
+                await self._writer.commit([fact])
             return fact is not None
 
-    # ── looking ──────────────────────────────────────────────────────────────────────────────────────
+    # ── Reading ──────────────────────────────────────────────────────────────────────────────────────
 
     async def usage(self) -> UsageTotals:
-        """What this session has used and cost so far."""
+        """Return what this session has used and cost so far."""
         async with self._lock:
-            return (await self._keeper.caught_up()).accounts
+            return (await self._writer.refresh()).usage_totals
 
     async def max_tokens(self) -> int:
-        """What the answer to the next request may take at the most."""
+        """Return the most tokens that the answer to the next request may take."""
         async with self._lock:
-            return (await self._keeper.caught_up()).max_tokens
+            return (await self._writer.refresh()).max_tokens
 
     async def report(self) -> Report:
-        """What fills the window and why; lists the events that the view needs, not the whole log."""
+        """Return what fills the window and why; it lists the events that the view needs, not the whole log."""
         async with self._lock:
-            return report(
-                await self._keeper.caught_up(),
-                calls=self._fitting.calls.count,
-                breaks=self._fitting.calls.breaks,
-            )
+            requests = self._fitter.requests
+            return report(await self._writer.refresh(), calls=requests.count, breaks=requests.breaks)
 
     async def why(self, name: str | int) -> EventStatus:
-        """How one event stands in the next request, and which event is behind that."""
+        """Return how the next request shows one event, and which event is behind that."""
         async with self._lock:
-            event = await self._keeper.event(name)
-            engine = await self._keeper.caught_up()
-            if engine.view.find(event.seq) is not None:
-                return event_status(engine, event, counts=True)
-            whole = await self._keeper.whole()  # it is hidden, or was taken back: by what, only the log knows
-            counts = any(event.seq == other.seq for other in effective(whole.log))
-            return event_status(whole, event, counts=counts)
+            event = await self._writer.event(name)
+            engine = await self._writer.refresh()
+            if engine.view.find(event.seq) is None:  # only the whole log knows what hid it
+                engine = await self._writer.full_engine()
+            return event_status(engine, event)
 
     async def original(self, name: str | int) -> str:
-        """The whole text of an event, whatever is shown of it."""
-        return wire.original((await self._keeper.event(name)).fact)
+        """Return the whole text of an event, at whatever level it is shown."""
+        return wire.original_text((await self._writer.event(name)).fact)
+
+    async def event(self, name: str | int) -> Event:
+        """Return the event with this handle; raises `UnknownHandle`."""
+        return await self._writer.event(name)
 
     async def events(self, *, first: int = 0, last: int | None = None) -> list[Event]:
+        """Return the events from `first` to `last`, both included."""
         return await self.store.read(self.id, first=first, last=last)
 
     async def search(self, query: str, limit: int = 50) -> list[Hit]:
-        """Events whose text has words of the query, best first."""
+        """Return the events whose text has words of the query, best first."""
         return await self.store.search(self.id, query, limit=limit)
 
     async def pick(self, seqs: Sequence[int]) -> list[Event]:
+        """Return the events with these seqs; those that do not exist are left out."""
         return await self.store.pick(self.id, seqs)
 
     def visible(self, seq: int) -> bool:
-        """The event is shown whole in the request as it stands now."""
-        found = self._keeper.engine.view.find(seq) if self._keeper.engine is not None else None
+        """Return whether the current request shows an event in full."""
+        found = self._writer.engine.view.find(seq) if self._writer.engine is not None else None
         return found is not None and found[1].level == "full"
 
-    async def looks_back(self) -> bool:
-        """Something is not shown as it was said, or tools are on offer: then those that look back are of use, and
-        must not come and go."""
+    async def needs_recall_tools(self) -> bool:
+        """Return whether recall tools should be offered: something is reduced, or other tools are offered. In the
+        second case they are offered from the start, because a changed tool list moves the prefix."""
         async with self._lock:
-            view = (await self._keeper.caught_up()).view
+            view = (await self._writer.refresh()).view
             return bool(ReducedCounts.of(view)) or (
                 view.tools is not None and bytes(view.tools[1].tools) != b"[]"
             )
 
     async def open_calls(self) -> list[Call]:
-        """The calls of the newest answers that have no result yet."""
+        """Return the calls of the newest answers that have no result yet."""
         async with self._lock:
-            view = (await self._keeper.caught_up()).view
-            return [slot.call for step in view.steps if step.open for slot in step.slots if not slot.result]
+            steps = (await self._writer.refresh()).view.steps
+            return [
+                slot.call for step in steps if step.has_open_call for slot in step.slots if not slot.result
+            ]
 
     @property
     def last(self) -> int:
-        return self._keeper.engine.next_seq - 1 if self._keeper.engine is not None else -1
+        """The seq of the newest event that is known to be stored; -1 when none is known."""
+        return self._writer.engine.next_seq - 1 if self._writer.engine is not None else -1
 
     async def info(self) -> SessionInfo:
+        """Return the session's title, times and size."""
         return await self.store.info(self.id)
 
-    # ── steering ─────────────────────────────────────────────────────────────────────────────────────
-
     def redacted(self, fact: AnyFact) -> AnyFact:
-        """A fact as it would be stored."""
-        return self._keeper.redacted(fact)
+        """Return a fact as it would be stored."""
+        return self._writer.redact(fact)
+
+    # ── Changing what is shown ───────────────────────────────────────────────────────────────────────
 
     async def pin(self, text: str = "", *, event: str | int | None = None) -> str:
         """Keep a rule in every request, or the step of an event as it is now. Returns the pin's handle."""
-        if not text and event is None:
-            raise BadSetting("pin", text, "a text, or the handle of an event")
         async with self._lock:
-            target = None
-            if event is not None:
-                target = (await self._keeper.event(event)).seq
-                if (await self._keeper.caught_up()).view.find(target) is None:
-                    raise UnknownHandle(f"{event!r} is not shown any more, so it cannot be pinned")
-            return (await self._keeper.commit([Pinned(text=text, target=target)]))[0].handle
+            target = None if event is None else (await self._writer.event(event)).seq
+            fact = pin_fact((await self._writer.refresh()).view, text, target)
+            return (await self._writer.commit([fact]))[0].handle
 
     async def snapshot(self, data: Any, *, label: str = "") -> str:
-        """Record an application's own state; it is never sent. Returns its handle."""
-        return (await self.append(SnapshotTaken(data=wire.opaque(data, "data"), label=label)))[0].handle
+        """Record the application's own state, for example a commit id; it is never sent. Returns its handle."""
+        return (await self.append(SnapshotTaken(data=wire.raw_setting(data, "data"), label=label)))[0].handle
 
-    async def undo(self, name: str | int | None = None) -> Event:
-        """Take back one reduction (the newest, if none is named), whatever came after it. Returns what was taken
-        back."""
+    async def compact(self, focus: str = "") -> str:
+        """Summarise old turns now; `focus` says what to keep above all. Returns the handle of the event that
+        records the summary; raises `NotCompacted` when there is nothing to summarise or no summary was written."""
+        return await self._manual.compact(focus)
+
+    async def undo(self, name: str | int | None = None) -> str:
+        """Take back a reduction or a pin, by default the newest reduction, whatever came after it. Returns the
+        handle of what was taken back."""
         async with self._lock:
-            await self._keeper.caught_up()
-            event = await self._keeper.newest_reduction() if name is None else await self._keeper.event(name)
-            check_undo(event, effective(await self.store.read(self.id)))
-            await self._keeper.commit([Reverted(target=event.seq)])
-            return event
+            await self._writer.refresh()
+            target = None if name is None else await self._writer.event(name)
+            fact = undo_fact(await self.store.read(self.id), target)
+            await self._writer.commit([fact])
+            return handle(fact.target)
 
-    async def compact(self, focus: str = "") -> Event:
-        """Summarise old turns now; `focus` says what to keep above all. Returns the event that records it; raises
-        `NotCompacted` when there is nothing to summarise or nothing came of it."""
-        return await self._by_hand.compact(focus)
+    async def expand(self, name: str | int) -> str:
+        """Show the range of a reduction, or the step of an event, in full until the user's next message. Returns
+        the handle of the (first) event that records it; raises `ContextOverflow` when there is no room."""
+        async with self._lock:
+            engine = await self._writer.refresh()
+            log = await self.store.read(self.id)
+            facts = expand_facts(engine, log, (await self._writer.event(name)).seq)
+            return (await self._writer.commit(facts))[0].handle
 
     async def prepare(self) -> Event | None:
-        """Write the summary that will be needed soon, for whoever opened this with `foresee=False`; None when none
-        will be."""
-        return await self._by_hand.prepare()
+        """Write the summary that will be needed soon, and return the event that records the outcome; None when no
+        summary will be needed. For applications that turned off `SessionOptions.prepares_summaries`."""
+        return await self._manual.prepare()
 
-    async def due(self) -> bool:
-        """A summary will be needed soon, and none is being written."""
+    async def needs_summary_soon(self) -> bool:
+        """Return whether a summary will be needed soon and none is being written."""
         async with self._lock:
-            return self._fitting.foreseen(await self._keeper.caught_up()) is not None
-
-    async def expand(self, name: str | int) -> None:
-        """Show a range as it was said until the user speaks again: that of a reduction, or the step of an event.
-        Raises `ContextOverflow` when there is no room for it."""
-        async with self._lock:
-            await self._keeper.caught_up()
-            log = await self.store.read(self.id)
-            facts = expansion(effective(log), (await self._keeper.event(name)).seq)
-            shown = [*log, *(Event(len(log) + i, fact) for i, fact in enumerate(facts))]
-            try:
-                Engine(*self._keeper.setup, log=shown).settle(Moment())
-            except ContextOverflow as problem:
-                raise no_room(problem, name) from None
-            await self._keeper.commit(facts)
-
-    async def close(self) -> None:
-        """Stop what is being written in the background; what is stored stays."""
-        await self._coordinator.close()
+            return self._fitter.upcoming_summary(await self._writer.refresh()) is not None
 
     async def rewind(self, to: str | int) -> None:
-        """Go back to how the session was after event `to`; what came later stays in the log, and is not shown."""
+        """Return to the state after event `to`; later events stay in the log and are not shown."""
         async with self._lock:
-            await self._keeper.commit([Rewound(to=_within(await self._keeper.caught_up(), to))])
+            count = (await self._writer.refresh()).next_seq
+            await self._writer.commit([Rewound(to=seq_of(to, count=count))])
+
+    # ── The session as a whole ───────────────────────────────────────────────────────────────────────
 
     async def fork(self, id: str, *, at: str | int | None = None) -> Session:
-        """A new session that begins with this one's events up to `at` (all of them, if not given)."""
+        """Create a session that begins with this one's events up to `at`, by default all of them."""
         async with self._lock:
-            engine = await self._keeper.caught_up()
-            last = engine.next_seq - 1 if at is None else _within(engine, at)
+            engine = await self._writer.refresh()
+            last = engine.next_seq - 1 if at is None else seq_of(at, count=engine.next_seq)
             await self.store.fork(self.id, id, at=last)
-        other = self._coordinator.another()
-        forked = type(self)(self.store, id, self._keeper.setup, self._clock, other, terms=self._terms)
+        background = self._background.for_another_session()
+        forked = type(self)(
+            self.store, id, self._writer.settings, self._clock, background, options=self._options
+        )
         await forked.append(replace(engine.opened, origin=f"{self.id}@{last}"))
         return forked
 
@@ -385,9 +353,9 @@ class Session:
         summarise: Summarise | Sequence[Summarise] | None = None,
         prompt: str = "",
         progress: Callable[[SummaryProgress], None] | None = None,
-        **settings: Unpack[GivenSettings],
+        **settings: Unpack[SettingArguments],
     ) -> Self:
-        """Begin a session with the summary and the pinned rules of an earlier one."""
+        """Create a session that begins with the summary and the pinned rules of an earlier one."""
         earlier = await store.read(origin)
         if any(info.id == id for info in await store.sessions()):
             raise Conflict(id, given=0, next_seq=(await store.info(id)).events)
@@ -401,22 +369,50 @@ class Session:
             progress=progress,
             **settings,
         )
-        await session.append(*inheritance(earlier, origin, session._keeper.setup.counter))
+        await session.append(*_continued_facts(earlier, origin, session._writer.settings.counter))
         return session
 
     async def rename(self, title: str) -> None:
+        """Set the session's title."""
         await self.store.rename(self.id, title)
+
+    async def close(self) -> None:
+        """Cancel a summary that is being written; what is stored stays."""
+        await self._background.close()
 
     async def delete(self) -> None:
         """Erase the text of this session for good; its log stays gapless, with nothing in it."""
         async with self._lock:
             await self.store.erase(self.id)
-            self._keeper.engine = None
+            self._writer.discard_engine()
 
 
-def _within(engine: Engine, name: str | int) -> int:
-    """The seq of an event that is there."""
-    seq = parse_handle(name)
-    if seq is None or seq >= engine.next_seq:
-        raise UnknownHandle(f"there is no event {name}; the log has 0 to {engine.next_seq - 1}")
-    return seq
+# ── Continuing an earlier session ────────────────────────────────────────────────────────────────────────
+
+
+def _continued_facts(log: Sequence[Event], origin: str, counter: Counter) -> Iterator[AnyFact]:
+    """Yield the facts that a new session takes over from an earlier one: pinned rules, and a summary."""
+    facts = [event.fact for event in effective_events(log)]
+    for fact in facts:
+        if isinstance(fact, Pinned) and fact.text:
+            yield Pinned(text=fact.text)
+    summaries = [fact.summary for fact in facts if isinstance(fact, Compacted)]
+    summary = summaries[-1] if summaries else _user_requests(facts, counter)
+    if summary:  # the text enters the log and must not change
+        text = f"This conversation continues session {origin!r}. What happened there:\n\n{summary}"
+        yield Instructed(content=text, source=f"session {origin}")
+
+
+def _user_requests(facts: Sequence[AnyFact], counter: Counter) -> str:
+    """Return the newest requests of the user that fit into `MAX_CONTINUED_TOKENS`, in their order."""
+    room = MAX_CONTINUED_TOKENS
+    lines: list[str] = []
+    for fact in reversed(facts):
+        if isinstance(fact, UserSaid):
+            words = " ".join(text_of(fact.content).split())
+            line = f"- {words[: counter.head(words, 400)]}"
+            room -= counter.count(line)
+            if room < 0:
+                break
+            lines.append(line)
+    return "The user asked:\n" + "\n".join(reversed(lines)) if lines else ""

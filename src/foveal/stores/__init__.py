@@ -1,4 +1,4 @@
-"""Where sessions are kept; `ports.Store` is the contract of all of these.
+"""Stores of sessions, in memory and in a SQLite file; `ports.Store` is their contract.
 
 ```python
 async with open_store("chats.db") as store:
@@ -20,5 +20,5 @@ __all__ = ["Durability", "MemoryStore", "SqliteStore", "open_store"]
 def open_store(
     path: str | os.PathLike[str], *, durability: Durability = "full", timeout: float = 5.0
 ) -> SqliteStore:
-    """The store in the file `path`, to be used with `async with`; it waits `timeout` seconds for other writers."""
+    """Return the store in the file `path`, for `async with`; it waits `timeout` seconds for other writers."""
     return SqliteStore(path, durability=durability, timeout=timeout)

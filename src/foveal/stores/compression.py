@@ -1,7 +1,13 @@
-"""Words that lines of events are likely to have: what zstd may refer to from the first byte on.
+"""Compression of stored event lines, reversible byte for byte.
 
-Stored bodies name this dictionary by the number 1, for ever: not one byte of it may change. Better words would be
-another dictionary with another number.
+1. Each JSON string of more than 4 KB is taken out of the line and becomes a blob. If the rest of the line is still
+   that long (a list of tools, for example), the rest becomes a blob too. A blob is stored once per content.
+2. The rest is compressed with zstd and a fixed dictionary, because a short line has little text to refer back to.
+3. The strings are found in the bytes of the line, not in the fields of facts, so that large texts in event kinds of
+   later versions are found too.
+4. The line is that of the fact at seq 0 without a time, so that equal facts have equal lines.
+5. Stored bodies refer to the dictionary by the number 1 and need every byte of it to be read. It must never
+   change; better words need a second dictionary with another number.
 """
 
 from __future__ import annotations
@@ -12,6 +18,122 @@ from hashlib import blake2b
 from typing import Final, NamedTuple
 
 import zstandard
+
+MAX_INLINE_BYTES: Final = 4096
+"""Longest string that stays in the line; longer ones become blobs."""
+
+LINE_COMPRESSION_LEVEL: Final = 3
+BLOB_COMPRESSION_LEVEL: Final = 6
+
+_UNCOMPRESSED_PREFIX: Final = b"{"
+"""First byte of a body that is not compressed: it starts like JSON."""
+_DICTIONARY_PREFIX: Final = b"\x01"
+"""First byte of a body that was compressed with dictionary 1."""
+_STRING: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
+
+
+class CutText(NamedTuple):
+    """A string taken out of a line, and its offset in the bytes that are left."""
+
+    offset: int
+    text: bytes
+
+
+class PackedLine(NamedTuple):
+    """A line as the store keeps it."""
+
+    body: bytes
+    """The rest of the line, compressed; empty when the rest is the first of the cuts."""
+    cuts: tuple[CutText, ...]
+
+
+def digest(text: bytes) -> bytes:
+    """Return the key under which a blob with this content is stored."""
+    return blake2b(text, digest_size=32).digest()
+
+
+class LinePacker:
+    """Packs and unpacks lines. Not thread-safe: each thread needs its own."""
+
+    def __init__(self) -> None:
+        dictionary = zstandard.ZstdCompressionDict(DICTIONARY, dict_type=zstandard.DICT_TYPE_RAWCONTENT)
+        parameters = zstandard.ZstdCompressionParameters.from_level(
+            LINE_COMPRESSION_LEVEL,
+            source_size=MAX_INLINE_BYTES,
+            dict_size=len(DICTIONARY),
+            format=zstandard.FORMAT_ZSTD1_MAGICLESS,
+            write_content_size=1,
+            write_dict_id=0,
+        )
+        dictionary.precompute_compress(compression_params=parameters)
+        self._line_compressor = zstandard.ZstdCompressor(dict_data=dictionary, compression_params=parameters)
+        self._line_decompressor = zstandard.ZstdDecompressor(
+            dict_data=dictionary, format=zstandard.FORMAT_ZSTD1_MAGICLESS
+        )
+        self._blob_compressor = zstandard.ZstdCompressor(level=BLOB_COMPRESSION_LEVEL, write_checksum=True)
+        self._blob_decompressor = zstandard.ZstdDecompressor()
+
+    def pack(self, line: bytes) -> PackedLine:
+        """Take the large strings out of a line and compress the rest."""
+        if len(line) <= MAX_INLINE_BYTES:
+            return PackedLine(self.compress_line(line), ())
+        rest, cuts = _extract_large_strings(line)
+        if len(rest) <= MAX_INLINE_BYTES:
+            return PackedLine(self.compress_line(rest), cuts)
+        return PackedLine(b"", (CutText(0, rest), *cuts))
+
+    def unpack(self, body: bytes, cuts: Sequence[CutText] = ()) -> bytes:
+        """Return the line; `cuts` are the texts of its blobs, decompressed."""
+        if not body:
+            (_, rest), *cuts = cuts
+        elif body[:1] == _DICTIONARY_PREFIX:
+            rest = self._line_decompressor.decompress(body[1:])
+        else:
+            rest = body
+        return b"".join(_join(rest, cuts)) if cuts else rest
+
+    def compress_blob(self, text: bytes) -> bytes:
+        """Compress the content of a blob, with a checksum."""
+        return self._blob_compressor.compress(text)
+
+    def decompress_blob(self, body: bytes) -> bytes:
+        """Return the content of a blob; raises `ZstdError` when it is damaged."""
+        return self._blob_decompressor.decompress(body)
+
+    def compress_line(self, line: bytes) -> bytes:
+        """Return the body of a line of at most `MAX_INLINE_BYTES`.
+
+        A line that compression does not shorten is stored uncompressed, if its first byte shows that."""
+        compressed = _DICTIONARY_PREFIX + self._line_compressor.compress(line)
+        return compressed if len(compressed) < len(line) or line[:1] != _UNCOMPRESSED_PREFIX else line
+
+
+def _extract_large_strings(line: bytes) -> tuple[bytes, tuple[CutText, ...]]:
+    """Return the line without its large strings, whose quotes stay, and the strings."""
+    rest: list[bytes] = []
+    cuts: list[CutText] = []
+    at = size = 0
+    for string in _STRING.finditer(line):
+        first, last = string.start() + 1, string.end() - 1
+        if last - first > MAX_INLINE_BYTES:
+            rest.append(line[at:first])
+            size += first - at
+            cuts.append(CutText(size, line[first:last]))
+            at = last
+    rest.append(line[at:])
+    return b"".join(rest), tuple(cuts)
+
+
+def _join(rest: bytes, cuts: Sequence[CutText]) -> Iterator[bytes]:
+    at = 0
+    for offset, text in cuts:
+        yield rest[at:offset]
+        yield text
+        at = offset
+    yield rest[at:]
+
+
+# ── Dictionary 1: text that event lines are likely to contain ─────────────────────────────────────────────
 
 _ENGLISH: Final = """
 time year people way day man thing woman life child world school state family student group country problem
@@ -124,119 +246,4 @@ me","dialect":"anthropic"}}","dialect":"openai_chat","extra":{"reasoning_content
 0, \\"output\\": \\"","dialect":"openai_chat"}}
 """
 
-WORDS: Final = (_ENGLISH + _CODE + _SHELL + _ANSWERS + _SHAPES).replace("\n", " ").encode()
-
-
-# ── blobs ─────────────────────────────────────────────────────────────────────────────────────────
-# The line of an event as it is stored: small, and byte for byte the same when it comes back.
-#
-# Every JSON string of more than 4 KB is cut out of the line and becomes a blob, and so does what is left if it is
-# still that long (a list of tools, say). A blob is stored once per content. What remains is compressed with a
-# dictionary of our own words, because a short line has nothing yet to refer back to.
-#
-# Cutting works on the bytes of the line, not on the fields of facts: whatever is large is found, in kinds of later
-# versions too. The line is that of the same fact at seq 0 without a time, so that equal facts have equal lines.
-
-LARGE: Final = 4096
-"""Bytes from which on a text is a blob."""
-
-LEVEL: Final = 3
-LEVEL_OF_BLOBS: Final = 6
-
-_PLAIN: Final = b"{"
-"""A body that begins like JSON is not compressed."""
-_WITH_WORDS: Final = b"\x01"
-"""What comes before a body that was compressed with the first dictionary."""
-_STRING: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
-
-
-class CutText(NamedTuple):
-    """A text that belongs at `place` of what is left of its line."""
-
-    place: int
-    text: bytes
-
-
-class PackedLine(NamedTuple):
-    body: bytes
-    """What is left of the line, compressed; empty when that is the first of the cuts."""
-    cuts: tuple[CutText, ...]
-
-
-def digest(text: bytes) -> bytes:
-    """The name of a content."""
-    return blake2b(text, digest_size=32).digest()
-
-
-class LinePacker:
-    """Packs and unpacks lines; for one thread at a time."""
-
-    def __init__(self) -> None:
-        words = zstandard.ZstdCompressionDict(WORDS, dict_type=zstandard.DICT_TYPE_RAWCONTENT)
-        short = zstandard.ZstdCompressionParameters.from_level(
-            LEVEL,
-            source_size=LARGE,
-            dict_size=len(WORDS),
-            format=zstandard.FORMAT_ZSTD1_MAGICLESS,
-            write_content_size=1,
-            write_dict_id=0,
-        )
-        words.precompute_compress(compression_params=short)
-        self._shorten = zstandard.ZstdCompressor(dict_data=words, compression_params=short)
-        self._lengthen = zstandard.ZstdDecompressor(dict_data=words, format=zstandard.FORMAT_ZSTD1_MAGICLESS)
-        self._deflate = zstandard.ZstdCompressor(level=LEVEL_OF_BLOBS, write_checksum=True)
-        self._inflate = zstandard.ZstdDecompressor()
-
-    def pack(self, line: bytes) -> PackedLine:
-        if len(line) <= LARGE:
-            return PackedLine(self.small(line), ())
-        rest, cuts = _cut(line)
-        if len(rest) <= LARGE:
-            return PackedLine(self.small(rest), cuts)
-        return PackedLine(b"", (CutText(0, rest), *cuts))
-
-    def unpack(self, body: bytes, cuts: Sequence[CutText] = ()) -> bytes:
-        if not body:
-            (_, rest), *cuts = cuts
-        elif body[:1] == _WITH_WORDS:
-            rest = self._lengthen.decompress(body[1:])
-        else:
-            rest = body
-        return b"".join(_joined(rest, cuts)) if cuts else rest
-
-    def deflate(self, text: bytes) -> bytes:
-        """A blob's content as it is stored."""
-        return self._deflate.compress(text)
-
-    def inflate(self, body: bytes) -> bytes:
-        return self._inflate.decompress(body)
-
-    def small(self, line: bytes) -> bytes:
-        """The body of a line that is not large."""
-        short = _WITH_WORDS + self._shorten.compress(line)
-        return short if len(short) < len(line) or line[:1] != _PLAIN else line
-
-
-def _cut(line: bytes) -> tuple[bytes, tuple[CutText, ...]]:
-    """The line without its large strings, whose quotes stay."""
-    rest: list[bytes] = []
-    cuts: list[CutText] = []
-    at = size = 0
-    for string in _STRING.finditer(line):
-        first, last = string.start() + 1, string.end() - 1
-        if last - first > LARGE:
-            rest.append(line[at:first])
-            size += first - at
-            cuts.append(CutText(size, line[first:last]))
-            at = last
-    rest.append(line[at:])
-    return b"".join(rest), tuple(cuts)
-
-
-def _joined(rest: bytes, cuts: Sequence[CutText]) -> Iterator[bytes]:
-    at = 0
-    for place, text in cuts:
-        yield rest[at:place]
-        yield text
-        at = place
-    yield rest[at:]
+DICTIONARY: Final = (_ENGLISH + _CODE + _SHELL + _ANSWERS + _SHAPES).replace("\n", " ").encode()

@@ -1,11 +1,10 @@
-"""Sessions in memory: the plain reference of what a store does, and the one for tests."""
+"""Store of sessions in memory, for tests and as the reference implementation."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from types import TracebackType
 from typing import Self
 
 import apsw
@@ -15,10 +14,12 @@ from foveal.core.log.codec import encode
 from foveal.core.log.events import Erased, Event, kind
 from foveal.errors import Conflict, StoreError, UnknownSession
 from foveal.ports import Checkpoint, Hit, SessionInfo
-from foveal.stores.sqlite.full_text import TextIndex, searchable
+from foveal.stores.sqlite.full_text import FullTextIndex, searchable_text
 
 
 class _StoredSession(msgspec.Struct):
+    """A session; `key` is its number in the full-text index."""
+
     key: int
     created: float
     active: float
@@ -29,20 +30,18 @@ class _StoredSession(msgspec.Struct):
 
 
 class MemoryStore:
-    """A `Store` that forgets everything when it is gone."""
+    """A `Store` whose sessions end with the object."""
 
     def __init__(self, *, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
         self._sessions: dict[str, _StoredSession] = {}
-        self._index = TextIndex(apsw.Connection(":memory:"))
+        self._index = FullTextIndex(apsw.Connection(":memory:"))
         self._index.create()
 
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self.close()
 
     async def append(self, session: str, events: Sequence[Event]) -> None:
@@ -65,27 +64,27 @@ class MemoryStore:
 
     async def read(self, session: str, *, first: int = 0, last: int | None = None) -> list[Event]:
         stop = None if last is None else max(last + 1, 0)
-        return self._known(session).events[max(first, 0) : stop]
+        return self._get(session).events[max(first, 0) : stop]
 
     async def news(self, session: str, *, first: int) -> tuple[list[Event], bool]:
-        known = self._known(session)
+        known = self._get(session)
         return known.events[max(first, 0) :], known.erased
 
     async def pick(self, session: str, seqs: Sequence[int]) -> list[Event]:
-        events = self._known(session).events
+        events = self._get(session).events
         return [events[seq] for seq in sorted(set(seqs)) if 0 <= seq < len(events)]
 
     async def checkpoint(self, session: str) -> Checkpoint | None:
-        return self._known(session).checkpoint
+        return self._get(session).checkpoint
 
     async def keep_checkpoint(self, session: str, checkpoint: Checkpoint) -> None:
-        self._known(session).checkpoint = checkpoint
+        self._get(session).checkpoint = checkpoint
 
     async def search(self, session: str, query: str, *, limit: int = 50) -> list[Hit]:
-        known = self._known(session)
-        new = known.events[self._index.indexed(known.key) + 1 :]
+        known = self._get(session)
+        new = known.events[self._index.last_indexed(known.key) + 1 :]
         if new:
-            self._index.add(known.key, [(event.seq, searchable(event)) for event in new])
+            self._index.add(known.key, [(event.seq, searchable_text(event)) for event in new])
         return self._index.search(known.key, query, limit) if limit > 0 else []
 
     async def sessions(self) -> list[SessionInfo]:
@@ -93,13 +92,13 @@ class MemoryStore:
         return [_info(id, session) for id, session in newest]
 
     async def info(self, session: str) -> SessionInfo:
-        return _info(session, self._known(session))
+        return _info(session, self._get(session))
 
     async def rename(self, session: str, title: str) -> None:
-        self._known(session).title = title
+        self._get(session).title = title
 
     async def fork(self, session: str, new: str, *, at: int) -> None:
-        known = self._known(session)
+        known = self._get(session)
         if new in self._sessions:
             raise Conflict(new, given=0, next_seq=len(self._sessions[new].events))
         end = len(known.events)
@@ -114,15 +113,15 @@ class MemoryStore:
         self._sessions[new] = copy
 
     async def erase(self, session: str) -> None:
-        known = self._known(session)
+        known = self._get(session)
         known.events = [_erased(event) for event in known.events]
         known.title, known.erased, known.checkpoint = "", True, None
         self._index.remove(known.key)
 
     async def close(self) -> None:
-        """Nothing to do: what it holds goes when it goes."""
+        """Do nothing: there is no file to close."""
 
-    def _known(self, session: str) -> _StoredSession:
+    def _get(self, session: str) -> _StoredSession:
         try:
             return self._sessions[session]
         except KeyError:

@@ -1,73 +1,32 @@
-"""Tools that a model can call: files, commands, the log itself, and those of MCP servers.
+"""Tools that a model can call: files, search, shell, recall and MCP servers.
 
-tool.py        what a tool is; the toolbox, which answers every call
-arguments.py   what a model wrote, checked
-workspace.py   the working folder: what may be touched, and what has been seen
-files.py       read, write, edit, list (texts.py: encodings; editing.py: one replacement; listing.py)
-searching.py   search (hunt.py: the program that does it)
-command.py     run (process.py: one process, its group and its output)
-recalled.py    the recall tools
-mcp.py         tools of MCP servers (mcp_content.py: what they answer)
-approvals.py   what the user has allowed
+tool.py            a tool and the toolbox, which answers every call
+tool_arguments.py  arguments: parsed and checked against the schema
+workspace.py       the working folder: which paths are allowed, which files have been read
+files.py           read, write, edit and list (text_edit.py: encodings and replacements)
+file_search.py     search (search_worker.py: the process that searches)
+shell.py           run (process_group.py: a process with its group and its output)
+log_recall.py      the recall tools: search and read the session's log
+mcp.py             tools of MCP servers
+approvals.py       calls that the user has allowed permanently
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Final
 
-from foveal.core.reduction.truncation import UNLIMITED
-from foveal.core.wire.safe_print import one_line
-from foveal.recall import Library, Recall, tools
-from foveal.tools.approvals import Approvals, suggested
-from foveal.tools.file_search import search
-from foveal.tools.files import files
-from foveal.tools.mcp import McpServers, full_name
+from foveal.recall import Library
+from foveal.tools.approvals import Approvals, suggest_entry
+from foveal.tools.file_search import search_tool
+from foveal.tools.files import file_tools
+from foveal.tools.log_recall import recall_tools
+from foveal.tools.mcp import McpServers, mcp_tool_name
 from foveal.tools.process_group import OutputSpool
-from foveal.tools.shell import clean, run
-from foveal.tools.tool import Arguments, Tool, Toolbox, ToolInterrupted, ToolOutput
+from foveal.tools.shell import shell_tool, without_secrets
+from foveal.tools.tool import Tool, Toolbox, ToolInterrupted, ToolOutput
 from foveal.tools.tool_arguments import InvalidArguments
 from foveal.tools.workspace import Workspace
-
-# ── recalled ──────────────────────────────────────────────────────────────────────────────────────
-# The recall tools over a session, as tools of an agent.
-
-TOKENS: Final = 2_000
-
-
-def recalled(library: Library, *, tokens: int = TOKENS) -> list[Tool]:
-    """Look back into a session (or another library). An answer has at most so many tokens, so it is not clipped."""
-    recall = Recall(library, tokens=tokens)
-    return [
-        Tool(
-            name=offered["name"],
-            description=offered["description"],
-            parameters=offered["input_schema"],
-            run=_run(recall, offered["name"]),
-            describe=_told(offered["name"]),
-            limits=UNLIMITED,
-            timeout=30.0,
-        )
-        for offered in tools("anthropic")
-    ]
-
-
-def _run(recall: Recall, name: str) -> Callable[[Arguments], Awaitable[ToolOutput]]:
-    async def run(given: Arguments) -> ToolOutput:
-        return ToolOutput(content=await recall.call(name, given))
-
-    return run
-
-
-def _told(name: str) -> Callable[[Arguments], str]:
-    def told(given: Arguments) -> str:
-        return f"{name} {one_line(' '.join(str(value) for value in given.values()), width=200)}"
-
-    return told
-
-
-# ──   init   ──────────────────────────────────────────────────────────────────────────────────────
 
 __all__ = [
     "Approvals",
@@ -79,21 +38,21 @@ __all__ = [
     "ToolOutput",
     "Toolbox",
     "Workspace",
-    "builtin",
-    "clean",
-    "files",
-    "full_name",
-    "recalled",
-    "run",
-    "search",
-    "suggested",
+    "builtin_tools",
+    "file_tools",
+    "mcp_tool_name",
+    "recall_tools",
+    "search_tool",
+    "shell_tool",
+    "suggest_entry",
+    "without_secrets",
 ]
 
 
-def builtin(
-    root: str | Path, library: Library | None = None, *, also: Iterable[str | Path] = ()
+def builtin_tools(
+    root: str | Path, library: Library | None = None, *, extra_folders: Iterable[str | Path] = ()
 ) -> list[Tool]:
-    """The built-in tools over a folder and, if given, a session to look back into."""
-    workspace = Workspace(root, also=also)
-    looking_back = [] if library is None else recalled(library)
-    return [*files(workspace), search(workspace), run(workspace), *looking_back]
+    """Return the built-in tools for a folder, with the recall tools if a session (or other library) is given."""
+    workspace = Workspace(root, extra_folders=extra_folders)
+    recall = [] if library is None else recall_tools(library)
+    return [*file_tools(workspace), search_tool(workspace), shell_tool(workspace), *recall]

@@ -1,4 +1,7 @@
-"""The search tool: lines of files that match a pattern, found by a process of its own (`hunt`)."""
+"""The search tool: lines of files that match a pattern.
+
+`search_worker` searches in its own process, so that a pattern that never finishes can be stopped.
+"""
 
 from __future__ import annotations
 
@@ -10,24 +13,25 @@ from typing import Final
 
 from foveal.core.wire.safe_print import one_line
 from foveal.tools import search_worker
-from foveal.tools.files import parameters
-from foveal.tools.process_group import execute
-from foveal.tools.shell import clean
-from foveal.tools.tool import Arguments, Tool, ToolOutput, added
+from foveal.tools.files import object_schema
+from foveal.tools.process_group import run_process
+from foveal.tools.shell import without_secrets
+from foveal.tools.tool import Arguments, Tool, ToolOutput, append_note
 from foveal.tools.tool_arguments import InvalidArguments
 from foveal.tools.workspace import Workspace
 
-SECONDS: Final = 30.0
+SEARCH_TIMEOUT_S: Final = 30.0
 
 
-def search(workspace: Workspace, *, seconds: float = SECONDS) -> Tool:
+def search_tool(workspace: Workspace, *, timeout_s: float = SEARCH_TIMEOUT_S) -> Tool:
+    """Return the search tool for a workspace."""
     return Tool(
         name="search",
         description=(
             "Search files for lines that match a regular expression (Python's). Files that git ignores and binary "
             "files are passed over."
         ),
-        parameters=parameters(
+        parameters=object_schema(
             ["pattern"],
             pattern={"type": "string", "minLength": 1, "maxLength": 2_000},
             path={"type": "string", "description": "A folder or file; the working folder, if not given"},
@@ -38,26 +42,26 @@ def search(workspace: Workspace, *, seconds: float = SECONDS) -> Tool:
             },
             ignore_case={"type": "boolean"},
         ),
-        run=partial(_search, workspace, seconds),
-        describe=_told,
-        timeout=seconds + 10,
+        run=partial(_search, workspace, timeout_s),
+        describe=_describe,
+        timeout=timeout_s + 10,
     )
 
 
-def _told(given: Arguments) -> str:
+def _describe(given: Arguments) -> str:
     path = one_line(str(given.get("path") or "."), width=300)
     return f"search {path} for {one_line(str(given['pattern']), width=300)}"
 
 
-async def _search(workspace: Workspace, seconds: float, given: Arguments) -> ToolOutput:
-    path = workspace.find(given.get("path") or ".")
+async def _search(workspace: Workspace, timeout_s: float, given: Arguments) -> ToolOutput:
+    path = workspace.resolve(given.get("path") or ".")
     if not path.exists():
-        raise InvalidArguments(f"There is no {workspace.name(path)}.")
+        raise InvalidArguments(f"There is no {workspace.display_name(path)}.")
     task = {**given, "root": str(workspace.root), "path": str(path)}
     argv = [sys.executable, "-I", search_worker.__file__, json.dumps(task)]
-    ran = await execute(argv, cwd=workspace.root, env=clean(os.environ), timeout=seconds)
-    content = ran.output.removesuffix("\n")
-    if ran.late:
-        note = f"[foveal: stopped after {seconds:g} seconds; narrow the pattern, the path or the glob]"
-        content = str(added(content, note))
-    return ToolOutput(content=content, error=ran.status != 0, touched=(str(path),))
+    result = await run_process(argv, cwd=workspace.root, env=without_secrets(os.environ), timeout_s=timeout_s)
+    content = result.output.removesuffix("\n")
+    if result.timed_out:
+        note = f"[foveal: stopped after {timeout_s:g} seconds; narrow the pattern, the path or the glob]"
+        content = str(append_note(content, note))
+    return ToolOutput(content=content, error=result.status != 0, touched=(str(path),))

@@ -1,9 +1,9 @@
-"""Files of the working folder, for a model: read, write, edit and list them.
+"""The file tools: read, write, edit and list files of the workspace.
 
-1. Nothing outside of the workspace is touched, and nothing but ordinary files is opened.
-2. A file is written whole or not at all; its mode, its encoding and its line endings stay. What the model has not
-   seen as it is now is not written over.
-3. What is read comes as it is in the file. Lines of ours, `[foveal: …]`, come before it.
+1. Paths outside of the workspace are refused, and only regular files are opened.
+2. A file is written atomically; its mode, encoding and line endings stay. A file that the model has not read in its
+   present state is not overwritten.
+3. Text is returned as it is in the file. Notes, `[foveal: …]`, come before it.
 """
 
 from __future__ import annotations
@@ -19,28 +19,288 @@ from typing import Any, BinaryIO, Final
 
 from foveal.core.wire.safe_print import one_line, visible
 from foveal.tools import text_edit
-from foveal.tools.search_worker import CLOSED
-from foveal.tools.text_edit import replaced
-from foveal.tools.tool import Arguments, Tool, ToolOutput, image
+from foveal.tools.search_worker import SKIPPED_FOLDERS
+from foveal.tools.text_edit import replace_text
+from foveal.tools.tool import Arguments, Tool, ToolOutput, image_part
 from foveal.tools.tool_arguments import InvalidArguments
 from foveal.tools.workspace import Workspace
 
-# ── listing ───────────────────────────────────────────────────────────────────────────────────────
-# What is in a folder, one line each.
+MAX_LISTED_ENTRIES: Final = 2_000
+"""Most lines of a folder listing."""
+MAX_READ_BYTES: Final = 10 * 1024 * 1024
+"""Most bytes of a file in one answer."""
+MAX_IMAGE_BYTES: Final = 5 * 1024 * 1024
+"""Largest image that providers accept."""
+_MAX_DIFF_CHARS: Final = 400_000
+"""Most characters of two texts that are compared for a preview."""
+_MAX_PREVIEW_LINES: Final = 400
+"""Most lines of a change that are shown to the user who is asked."""
 
-MOST: Final = 2_000
-"""Lines of one answer."""
+_PATH_SCHEMA: Final = {"type": "string", "minLength": 1, "description": "In the working folder, or absolute"}
 
 
-def listing(folder: Path, *, depth: int) -> str:
-    """Folders end in `/`, links show where they lead; the order is that of the names."""
-    lines = list(islice(_lines(folder, "", depth), MOST + 1))
-    if len(lines) > MOST:
-        lines[-1] = f"[foveal: there is more; this is the first {MOST:,}]"
+def file_tools(workspace: Workspace) -> list[Tool]:
+    """Return the four file tools for a workspace."""
+    return [_read_tool(workspace), _write_tool(workspace), _edit_tool(workspace), _list_tool(workspace)]
+
+
+def object_schema(required: list[str], **fields: dict[str, Any]) -> dict[str, Any]:
+    """Return the JSON schema of an object with these fields and no others."""
+    return {"type": "object", "properties": fields, "required": required, "additionalProperties": False}
+
+
+def run_in_thread(
+    work: Callable[[Workspace, Arguments], ToolOutput], workspace: Workspace
+) -> Callable[[Arguments], Awaitable[ToolOutput]]:
+    """Return a tool's `run` that does blocking work in a thread."""
+
+    async def run(given: Arguments) -> ToolOutput:
+        return await asyncio.to_thread(work, workspace, given)
+
+    return run
+
+
+def _describe(verb: str, workspace: Workspace, given: Arguments) -> str:
+    """Return the verb and the path, with the resolved path if it differs."""
+    path = one_line(str(given.get("path", ".")), width=300)
+    try:
+        real = workspace.display_name(workspace.resolve(str(given.get("path", "."))))
+    except InvalidArguments:
+        return f"{verb} {path} (outside of the working folder)"
+    return f"{verb} {path}" if real == os.path.normpath(path) else f"{verb} {path} (which is {real})"
+
+
+# ── Read ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _read_tool(workspace: Workspace) -> Tool:
+    return Tool(
+        name="read",
+        description="Read a text file, or a part of it by lines; a picture is shown.",
+        parameters=object_schema(
+            ["path"],
+            path=_PATH_SCHEMA,
+            offset={"type": "integer", "minimum": 1, "description": "The first line, counted from 1"},
+            limit={"type": "integer", "minimum": 1, "description": "At most so many lines"},
+        ),
+        run=run_in_thread(_read, workspace),
+        describe=partial(_describe, "read", workspace),
+        timeout=60.0,
+    )
+
+
+def _read(workspace: Workspace, given: Arguments) -> ToolOutput:
+    path = workspace.resolve(given["path"])
+    with workspace.open_file(path) as file:
+        found = os.fstat(file.fileno())
+        start = file.read(8_192)
+        file.seek(0)
+        mime = text_edit.image_type(start)
+        if mime and found.st_size <= MAX_IMAGE_BYTES:
+            return ToolOutput(content=(image_part(mime, file.read(MAX_IMAGE_BYTES)),), touched=(str(path),))
+        if mime or text_edit.is_binary(start):
+            raise InvalidArguments(
+                f"{workspace.display_name(path)} is not a text ({found.st_size:,} bytes), and was not read."
+            )
+        content = _read_part(file, found.st_size, given.get("offset", 1), given.get("limit"))
+    workspace.mark_read(path, found)
+    return ToolOutput(content=content, touched=(str(path),))
+
+
+def _read_part(file: BinaryIO, size: int, offset: int, limit: int | None) -> str:
+    """Return lines of a file, with notes before them."""
+    if size > MAX_READ_BYTES:
+        return _read_large_part(file, size, offset, limit)
+    text, notes = text_edit.decode_for_reading(file.read(MAX_READ_BYTES))
+    lines = text.count("\n") + (text[-1:] not in ("", "\n"))
+    if offset > max(1, lines):
+        raise InvalidArguments(f"There is no line {offset:,}: the file has {lines:,}.")
+    if offset > 1 or (limit is not None and limit < lines):
+        chosen = text.split("\n")[offset - 1 : None if limit is None else offset - 1 + limit]
+        last = min(lines, offset - 1 + len(chosen))
+        notes.insert(0, f"lines {offset:,} to {last:,} of {lines:,}")
+        text = "\n".join(chosen)
+    if not text:
+        notes.append("the file is empty" if not size else "these lines are empty")
+    return _with_notes(notes, text)
+
+
+def _read_large_part(file: BinaryIO, size: int, offset: int, limit: int | None) -> str:
+    """Return lines from the offset on, at most `MAX_READ_BYTES`; the other lines are neither kept nor counted."""
+    skipped = sum(1 for _ in islice(_lines_of(file), offset - 1))
+    if skipped < offset - 1:
+        raise InvalidArguments(f"There is no line {offset:,}: the file has {skipped:,}.")
+    taken, room, lines = [], MAX_READ_BYTES, 0
+    while room > 0 and (limit is None or lines < limit) and (line := file.readline(room)):
+        taken.append(line)
+        room -= len(line)
+        lines += 1
+    text, notes = text_edit.decode_for_reading(b"".join(taken))
+    notes.insert(0, f"lines {offset:,} to {offset - 1 + lines:,} of a file with {size:,} bytes")
+    if room <= 0:
+        inside = "" if text.endswith("\n") else ", inside a line"
+        notes.append(f"cut after {MAX_READ_BYTES:,} bytes{inside}; go on with offset {offset + lines:,}")
+    return _with_notes(notes, text)
+
+
+def _lines_of(file: BinaryIO) -> Iterator[None]:
+    """Yield once per line of a file without keeping it; a very long line is read in pieces."""
+    while line := file.readline(MAX_READ_BYTES):
+        while line and not line.endswith(b"\n"):
+            line = file.readline(MAX_READ_BYTES)
+        yield None
+
+
+def _with_notes(notes: list[str], text: str) -> str:
+    return f"[foveal: {'; '.join(notes)}]\n{text}" if notes else text
+
+
+# ── Write and edit ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def _write_tool(workspace: Workspace) -> Tool:
+    return Tool(
+        name="write",
+        description="Write a whole file; folders are made as needed. An existing file must have been read before.",
+        parameters=object_schema(["path", "content"], path=_PATH_SCHEMA, content={"type": "string"}),
+        run=run_in_thread(_write, workspace),
+        describe=lambda given: f"{_describe('write', workspace, given)}: {_count_text(given['content'])}",
+        preview=lambda given: _diff(workspace, given, lambda _: given["content"]),
+        needs_approval=True,
+        timeout=60.0,
+    )
+
+
+def _write(workspace: Workspace, given: Arguments) -> ToolOutput:
+    path = workspace.resolve(given["path"])
+    if path.is_dir():
+        raise InvalidArguments(f"{workspace.display_name(path)} is a folder, so nothing was written.")
+    workspace.check_writable(path, must_be_read=True)
+    is_new, content, coding = not path.exists(), given["content"], text_edit.TextCoding()
+    if not is_new:
+        old, coding = _read_exact(workspace, path)
+        content = text_edit.keep_line_endings(old, content)
+    workspace.write(path, coding.encode(content))
+    verb = "wrote the new file" if is_new else "wrote"
+    return ToolOutput(
+        content=f"{verb} {workspace.display_name(path)}: {_count_text(content)}", touched=(str(path),)
+    )
+
+
+def _edit_tool(workspace: Workspace) -> Tool:
+    return Tool(
+        name="edit",
+        description=(
+            "Replace a text in a file by another one. The old text must be exactly as in the file, and be there "
+            "only once, unless all is true."
+        ),
+        parameters=object_schema(
+            ["path", "old", "new"],
+            path=_PATH_SCHEMA,
+            old={"type": "string", "minLength": 1, "description": "With enough lines around it to be unique"},
+            new={"type": "string"},
+            all={"type": "boolean", "description": "Replace it wherever it stands"},
+        ),
+        run=run_in_thread(_edit, workspace),
+        describe=lambda given: (
+            f"{_describe('edit', workspace, given)}: {_count_text(given['old'])} become {_count_text(given['new'])}"
+        ),
+        preview=lambda given: _diff(workspace, given, lambda old: _apply_edit(old, given)[0]),
+        needs_approval=True,
+        timeout=60.0,
+    )
+
+
+def _edit(workspace: Workspace, given: Arguments) -> ToolOutput:
+    path = workspace.resolve(given["path"])
+    old, coding = _read_exact(workspace, path)
+    workspace.check_writable(path, must_be_read=False)
+    new, lines = _apply_edit(old, given)
+    workspace.write(path, coding.encode(new))
+    places = f"{len(lines):,} places, first at line" if len(lines) > 1 else "at line"
+    return ToolOutput(
+        content=f"edited {workspace.display_name(path)} {places} {lines[0]:,}", touched=(str(path),)
+    )
+
+
+def _apply_edit(old: str, given: Arguments) -> tuple[str, list[int]]:
+    return replace_text(old, given["old"], given["new"], everywhere=given.get("all", False))
+
+
+def _read_exact(workspace: Workspace, path: Path) -> tuple[str, text_edit.TextCoding]:
+    """Return the text and encoding of a file such that writing it again changes nothing."""
+    with workspace.open_file(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > MAX_READ_BYTES:
+            raise InvalidArguments(
+                f"{workspace.display_name(path)} is too large to be changed here: {size:,} bytes."
+            )
+        return text_edit.decode_exactly(file.read(MAX_READ_BYTES))
+
+
+def _count_text(text: str) -> str:
+    lines = text.count("\n") + (text[-1:] not in ("", "\n"))
+    return f"{lines:,} line{'' if lines == 1 else 's'}, {len(text):,} characters"
+
+
+def _diff(workspace: Workspace, given: Arguments, change: Callable[[str], str]) -> str:
+    """Return the change as a diff for the user."""
+    try:
+        path = workspace.resolve(given["path"])
+        old = _read_exact(workspace, path)[0] if path.exists() else ""
+        new = text_edit.keep_line_endings(old, change(old))
+    except InvalidArguments as problem:
+        return visible(str(problem))
+    name = workspace.display_name(path)
+    if len(old) + len(new) > _MAX_DIFF_CHARS:
+        return f"{name}: {_count_text(old)} become {_count_text(new)}; too long to be compared here"
+    lines = unified_diff(old.split("\n"), new.split("\n"), name, name, lineterm="", n=2)
+    shown = [_preview_line(line) for line in islice(lines, _MAX_PREVIEW_LINES + 1)]
+    if len(shown) > _MAX_PREVIEW_LINES:
+        shown[-1] = "… and more"
+    return "\n".join(shown)
+
+
+def _preview_line(line: str) -> str:
+    """Return a line that is safe to print, with its indentation."""
+    safe = visible(line.replace("\n", " ").removesuffix("\r"))
+    return safe if len(safe) <= 500 else f"{safe[:500]}… (+{len(safe) - 500:,} characters)"
+
+
+# ── List ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _list_tool(workspace: Workspace) -> Tool:
+    return Tool(
+        name="list",
+        description="List a folder, and the folders in it down to a depth.",
+        parameters=object_schema(
+            [],
+            path={**_PATH_SCHEMA, "description": "The working folder, if not given"},
+            depth={"type": "integer", "minimum": 1, "maximum": 10, "description": "1 if not given"},
+        ),
+        run=run_in_thread(_list, workspace),
+        describe=partial(_describe, "list", workspace),
+        timeout=30.0,
+    )
+
+
+def _list(workspace: Workspace, given: Arguments) -> ToolOutput:
+    path = workspace.resolve(given.get("path", "."))
+    if not path.is_dir():
+        raise InvalidArguments(f"{workspace.display_name(path)} is not a folder.")
+    return ToolOutput(content=list_folder(path, depth=given.get("depth", 1)), touched=(str(path),))
+
+
+def list_folder(folder: Path, *, depth: int) -> str:
+    """Return the entries sorted by name, one per line: folders end in `/`, links show their target."""
+    lines = list(islice(_entry_lines(folder, "", depth), MAX_LISTED_ENTRIES + 1))
+    if len(lines) > MAX_LISTED_ENTRIES:
+        lines[-1] = f"[foveal: there is more; this is the first {MAX_LISTED_ENTRIES:,}]"
     return "\n".join(lines) or "[foveal: the folder is empty]"
 
 
-def _lines(folder: Path, before: str, depth: int) -> Iterator[str]:
+def _entry_lines(folder: Path, before: str, depth: int) -> Iterator[str]:
     try:
         with os.scandir(folder) as found:
             entries = sorted(found, key=lambda entry: entry.name)
@@ -53,269 +313,9 @@ def _lines(folder: Path, before: str, depth: int) -> Iterator[str]:
             yield f"{name} -> {one_line(os.readlink(entry.path), width=300)}"
         elif entry.is_dir(follow_symlinks=False):
             yield f"{name}/"
-            if depth > 1 and entry.name not in CLOSED:
-                yield from _lines(Path(entry.path), f"{name}/", depth - 1)
+            if depth > 1 and entry.name not in SKIPPED_FOLDERS:
+                yield from _entry_lines(Path(entry.path), f"{name}/", depth - 1)
         elif entry.is_file(follow_symlinks=False):
             yield f"{name}  {entry.stat(follow_symlinks=False).st_size:,} bytes"
         else:
             yield f"{name}  (no ordinary file)"
-
-
-# ── files ─────────────────────────────────────────────────────────────────────────────────────────
-
-READ: Final = 10 * 1024 * 1024
-"""Bytes of a file that are read at once."""
-PICTURE: Final = 5 * 1024 * 1024
-"""Bytes of a picture that a provider takes."""
-_COMPARED: Final = 400_000
-"""Characters of two texts whose difference is looked for."""
-_PREVIEW: Final = 400
-"""Lines of a change that are shown to whoever is asked."""
-
-_PATH: Final = {"type": "string", "minLength": 1, "description": "In the working folder, or absolute"}
-
-
-def files(workspace: Workspace) -> list[Tool]:
-    """The four tools over one workspace."""
-    return [_read_tool(workspace), _write_tool(workspace), _edit_tool(workspace), _list_tool(workspace)]
-
-
-def parameters(needed: list[str], **fields: dict[str, Any]) -> dict[str, Any]:
-    return {"type": "object", "properties": fields, "required": needed, "additionalProperties": False}
-
-
-def threaded(
-    work: Callable[[Workspace, Arguments], ToolOutput], workspace: Workspace
-) -> Callable[[Arguments], Awaitable[ToolOutput]]:
-    """Work that waits for a disk, done where nobody else has to wait for it."""
-
-    async def run(given: Arguments) -> ToolOutput:
-        return await asyncio.to_thread(work, workspace, given)
-
-    return run
-
-
-def _told(verb: str, workspace: Workspace, given: Arguments) -> str:
-    """The verb and the path, with the place that the path really leads to when that is another one."""
-    path = one_line(str(given.get("path", ".")), width=300)
-    try:
-        real = workspace.name(workspace.find(str(given.get("path", "."))))
-    except InvalidArguments:
-        return f"{verb} {path} (outside of the working folder)"
-    return f"{verb} {path}" if real == os.path.normpath(path) else f"{verb} {path} (which is {real})"
-
-
-# ── read ─────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def _read_tool(workspace: Workspace) -> Tool:
-    return Tool(
-        name="read",
-        description="Read a text file, or a part of it by lines; a picture is shown.",
-        parameters=parameters(
-            ["path"],
-            path=_PATH,
-            offset={"type": "integer", "minimum": 1, "description": "The first line, counted from 1"},
-            limit={"type": "integer", "minimum": 1, "description": "At most so many lines"},
-        ),
-        run=threaded(_read, workspace),
-        describe=partial(_told, "read", workspace),
-        timeout=60.0,
-    )
-
-
-def _read(workspace: Workspace, given: Arguments) -> ToolOutput:
-    path = workspace.find(given["path"])
-    with workspace.open(path) as file:
-        found = os.fstat(file.fileno())
-        start = file.read(8_192)
-        file.seek(0)
-        mime = text_edit.picture(start)
-        if mime and found.st_size <= PICTURE:
-            return ToolOutput(content=(image(mime, file.read(PICTURE)),), touched=(str(path),))
-        if mime or text_edit.binary(start):
-            raise InvalidArguments(
-                f"{workspace.name(path)} is not a text ({found.st_size:,} bytes), and was not read."
-            )
-        content = _part(file, found.st_size, given.get("offset", 1), given.get("limit"))
-    workspace.saw(path, found)
-    return ToolOutput(content=content, touched=(str(path),))
-
-
-def _part(file: BinaryIO, size: int, offset: int, limit: int | None) -> str:
-    """These lines of a file, after what must be said about them."""
-    if size > READ:
-        return _part_of_large(file, size, offset, limit)
-    text, said = text_edit.readable(file.read(READ))
-    lines = text.count("\n") + (text[-1:] not in ("", "\n"))
-    if offset > max(1, lines):
-        raise InvalidArguments(f"There is no line {offset:,}: the file has {lines:,}.")
-    if offset > 1 or (limit is not None and limit < lines):
-        chosen = text.split("\n")[offset - 1 : None if limit is None else offset - 1 + limit]
-        last = min(lines, offset - 1 + len(chosen))
-        said.insert(0, f"lines {offset:,} to {last:,} of {lines:,}")
-        text = "\n".join(chosen)
-    if not text:
-        said.append("the file is empty" if not size else "these lines are empty")
-    return _noted(said, text)
-
-
-def _part_of_large(file: BinaryIO, size: int, offset: int, limit: int | None) -> str:
-    """As many whole lines from the offset on as `READ` has room for; the others are neither kept nor counted."""
-    skipped = sum(1 for _ in islice(_pieces(file), offset - 1))
-    if skipped < offset - 1:
-        raise InvalidArguments(f"There is no line {offset:,}: the file has {skipped:,}.")
-    taken, room, lines = [], READ, 0
-    while room > 0 and (limit is None or lines < limit) and (line := file.readline(room)):
-        taken.append(line)
-        room -= len(line)
-        lines += 1
-    text, said = text_edit.readable(b"".join(taken))
-    said.insert(0, f"lines {offset:,} to {offset - 1 + lines:,} of a file with {size:,} bytes")
-    if room <= 0:
-        inside = "" if text.endswith("\n") else ", inside a line"
-        said.append(f"cut after {READ:,} bytes{inside}; go on with offset {offset + lines:,}")
-    return _noted(said, text)
-
-
-def _pieces(file: BinaryIO) -> Iterator[None]:
-    """The lines of a file one by one, none of them kept; one without an end is passed over in pieces."""
-    while line := file.readline(READ):
-        while line and not line.endswith(b"\n"):
-            line = file.readline(READ)
-        yield None
-
-
-def _noted(said: list[str], text: str) -> str:
-    return f"[foveal: {'; '.join(said)}]\n{text}" if said else text
-
-
-# ── write and edit ───────────────────────────────────────────────────────────────────────────────────────
-
-
-def _write_tool(workspace: Workspace) -> Tool:
-    return Tool(
-        name="write",
-        description="Write a whole file; folders are made as needed. An existing file must have been read before.",
-        parameters=parameters(["path", "content"], path=_PATH, content={"type": "string"}),
-        run=threaded(_write, workspace),
-        describe=lambda given: f"{_told('write', workspace, given)}: {_size(given['content'])}",
-        preview=lambda given: _diff(workspace, given, lambda _: given["content"]),
-        changes=True,
-        timeout=60.0,
-    )
-
-
-def _write(workspace: Workspace, given: Arguments) -> ToolOutput:
-    path = workspace.find(given["path"])
-    if path.is_dir():
-        raise InvalidArguments(f"{workspace.name(path)} is a folder, so nothing was written.")
-    workspace.check(path, needed=True)
-    new, content, how = not path.exists(), given["content"], text_edit.TextCoding()
-    if not new:
-        old, how = _old(workspace, path)
-        content = text_edit.endings(old, content)
-    workspace.write(path, how.encode(content))
-    what = "wrote the new file" if new else "wrote"
-    return ToolOutput(content=f"{what} {workspace.name(path)}: {_size(content)}", touched=(str(path),))
-
-
-def _edit_tool(workspace: Workspace) -> Tool:
-    return Tool(
-        name="edit",
-        description=(
-            "Replace a text in a file by another one. The old text must be exactly as in the file, and be there "
-            "only once, unless all is true."
-        ),
-        parameters=parameters(
-            ["path", "old", "new"],
-            path=_PATH,
-            old={"type": "string", "minLength": 1, "description": "With enough lines around it to be unique"},
-            new={"type": "string"},
-            all={"type": "boolean", "description": "Replace it wherever it stands"},
-        ),
-        run=threaded(_edit, workspace),
-        describe=lambda given: (
-            f"{_told('edit', workspace, given)}: {_size(given['old'])} become {_size(given['new'])}"
-        ),
-        preview=lambda given: _diff(workspace, given, lambda old: _replaced(old, given)[0]),
-        changes=True,
-        timeout=60.0,
-    )
-
-
-def _edit(workspace: Workspace, given: Arguments) -> ToolOutput:
-    path = workspace.find(given["path"])
-    old, how = _old(workspace, path)
-    workspace.check(path, needed=False)
-    new, lines = _replaced(old, given)
-    workspace.write(path, how.encode(new))
-    places = f"{len(lines):,} places, first at line" if len(lines) > 1 else "at line"
-    return ToolOutput(content=f"edited {workspace.name(path)} {places} {lines[0]:,}", touched=(str(path),))
-
-
-def _replaced(old: str, given: Arguments) -> tuple[str, list[int]]:
-    return replaced(old, given["old"], given["new"], everywhere=given.get("all", False))
-
-
-def _old(workspace: Workspace, path: Path) -> tuple[str, text_edit.TextCoding]:
-    """The file as it is, such that nothing of it is lost when it is written again."""
-    with workspace.open(path) as file:
-        size = os.fstat(file.fileno()).st_size
-        if size > READ:
-            raise InvalidArguments(f"{workspace.name(path)} is too large to be changed here: {size:,} bytes.")
-        return text_edit.exact(file.read(READ))
-
-
-def _size(text: str) -> str:
-    lines = text.count("\n") + (text[-1:] not in ("", "\n"))
-    return f"{lines:,} line{'' if lines == 1 else 's'}, {len(text):,} characters"
-
-
-def _diff(workspace: Workspace, given: Arguments, change: Callable[[str], str]) -> str:
-    """What would change, line by line, for people."""
-    try:
-        path = workspace.find(given["path"])
-        old = _old(workspace, path)[0] if path.exists() else ""
-        new = text_edit.endings(old, change(old))
-    except InvalidArguments as problem:
-        return visible(str(problem))
-    name = workspace.name(path)
-    if len(old) + len(new) > _COMPARED:
-        return f"{name}: {_size(old)} become {_size(new)}; too long to be compared here"
-    lines = unified_diff(old.split("\n"), new.split("\n"), name, name, lineterm="", n=2)
-    shown = [one_line_of(line) for line in islice(lines, _PREVIEW + 1)]
-    if len(shown) > _PREVIEW:
-        shown[-1] = "… and more"
-    return "\n".join(shown)
-
-
-def one_line_of(line: str) -> str:
-    """A line for people, its indentation kept."""
-    safe = visible(line.replace("\n", " ").removesuffix("\r"))
-    return safe if len(safe) <= 500 else f"{safe[:500]}… (+{len(safe) - 500:,} characters)"
-
-
-# ── list ─────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def _list_tool(workspace: Workspace) -> Tool:
-    return Tool(
-        name="list",
-        description="List a folder, and the folders in it down to a depth.",
-        parameters=parameters(
-            [],
-            path={**_PATH, "description": "The working folder, if not given"},
-            depth={"type": "integer", "minimum": 1, "maximum": 10, "description": "1 if not given"},
-        ),
-        run=threaded(_list, workspace),
-        describe=partial(_told, "list", workspace),
-        timeout=30.0,
-    )
-
-
-def _list(workspace: Workspace, given: Arguments) -> ToolOutput:
-    path = workspace.find(given.get("path", "."))
-    if not path.is_dir():
-        raise InvalidArguments(f"{workspace.name(path)} is not a folder.")
-    return ToolOutput(content=listing(path, depth=given.get("depth", 1)), touched=(str(path),))

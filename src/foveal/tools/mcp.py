@@ -1,27 +1,49 @@
-"""Tools of MCP servers, through the same door as our own. Needs `pip install foveal[mcp]`.
+"""Tools of MCP servers, as tools of an agent. Needs `pip install foveal[mcp]`.
 
     config = {"files": {"command": "npx", "args": ["server-filesystem", "."]}, "wiki": {"url": "https://…/mcp"}}
-    async with Servers(config, note=print) as servers:
-        box = Toolbox([*ours, *servers.tools])
+    async with McpServers(config, note=print) as servers:
+        box = Toolbox([*builtin_tools("."), *servers.tools])
 
-1. A tool is called `server__tool`, and asks before it runs: what a server says about its own harmlessness is not
-   believed.
-2. A server that does not start, or ends, is a note; everything else goes on. Its tools then answer that it is gone.
-3. What a server offers is asked once, and sorted by name, so that the prompt's prefix does not move.
-4. Leaving the `with` ends the processes that it began.
+1. A tool is called `server__tool`, and the user is asked before it runs: a server's own claim that a tool is
+   harmless is not trusted.
+2. A server that does not start, or ends, is reported as a note; the others continue. Its tools then answer that it
+   has ended.
+3. The tools of a server are listed once and sorted by name, so that the prompt's prefix does not move.
+4. Leaving the `with` block ends the processes that it started.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, assert_never
+import logging
+import math
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from hashlib import blake2b
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Self, assert_never
 
 from foveal.core.log.events import AnyPart, Content, Text
+from foveal.core.reduction.truncation import Limits
 from foveal.core.wire.safe_print import one_line
-from foveal.tools.tool import document, image, sound
+from foveal.errors import BadSetting
+from foveal.tools.process_group import OutputPipe
+from foveal.tools.tool import (
+    MAX_OUTPUT_CHARS,
+    Arguments,
+    Tool,
+    ToolOutput,
+    audio_part,
+    describe_error,
+    document_part,
+    error_output,
+    image_part,
+)
 
 if TYPE_CHECKING:
+    from mcp import Client
     from mcp_types import (
         BlobResourceContents,
         CallToolResult,
@@ -29,32 +51,285 @@ if TYPE_CHECKING:
         ResourceLink,
         TextResourceContents,
     )
-import asyncio
-import logging
-import math
-import re
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AsyncExitStack
-from hashlib import blake2b
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self
+    from mcp_types import Tool as ListedTool
 
-from foveal.core.reduction.truncation import Limits
-from foveal.errors import BadSetting
-from foveal.tools.process_group import OutputPipe
-from foveal.tools.tool import MOST, Arguments, Tool, ToolOutput, sentence, trouble
-
-if TYPE_CHECKING:
-    from mcp import Client
-    from mcp_types import Tool as Offered
-
-# ── mcp content ───────────────────────────────────────────────────────────────────────────────────
-# What an MCP server answers, as content of ours: text, pictures, sounds and files, in their order.
+MCP_START_TIMEOUT_S: Final = 20.0
+"""Seconds until a server must have listed its tools."""
+MCP_CLOSE_TIMEOUT_S: Final = 10.0
+"""Seconds until all servers must have ended."""
+MCP_SERVER_FIELDS: Final = ("command", "args", "env", "cwd", "url", "headers", "timeout")
+_MAX_TOOL_PAGES: Final = 100
+_MAX_DESCRIPTION_CHARS: Final = 4_000
+_MAX_ERROR_BYTES: Final = 4_096
+"""Bytes of a server's standard error that are kept."""
+_SERVER_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}")
 
 
-def content(result: CallToolResult) -> Content:
-    """All of a result. Text alone is plain text; what is structured counts only when there is nothing else."""
-    parts = [_part(block) for block in result.content]
+class McpServers:
+    """The MCP servers of an agent; a context manager."""
+
+    def __init__(
+        self,
+        config: Mapping[str, Mapping[str, Any]],
+        *,
+        note: Callable[[str], None] | None = None,
+        start_timeout_s: float = MCP_START_TIMEOUT_S,
+        call_timeout_s: float = 120.0,
+        limits: Limits | None = None,
+        cwd: Path | None = None,
+    ) -> None:
+        self.tools: list[Tool] = []
+        self.notes: list[str] = []
+        """Problems, one sentence each."""
+        self._on_note = note
+        self._start_timeout_s = start_timeout_s
+        self._call_timeout_s = call_timeout_s
+        self._limits = limits
+        self._servers = [
+            _McpConnection(name, dict(fields), cwd, self._note) for name, fields in config.items()
+        ]
+
+    async def __aenter__(self) -> Self:
+        if self._servers and not _is_installed():
+            self._note("MCP servers need `pip install foveal[mcp]`; their tools are not offered.")
+            return self
+        try:
+            await asyncio.gather(*(server.start(self._start_timeout_s) for server in self._servers))
+        except BaseException:
+            await self.__aexit__()
+            raise
+        for server in self._servers:
+            for listed in sorted(server.tools, key=lambda tool: tool.name):
+                self._add_tool(server, listed)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for server in self._servers:
+            server.stop()
+        tasks = [server.task for server in self._servers if server.task is not None]
+        if tasks:
+            waited = await asyncio.wait(tasks, timeout=MCP_CLOSE_TIMEOUT_S)
+            for task in waited[1]:
+                task.cancel()
+
+    def _note(self, text: str) -> None:
+        self.notes.append(text)
+        if self._on_note is not None:
+            self._on_note(text)
+
+    def _add_tool(self, server: _McpConnection, listed: ListedTool) -> None:
+        name = mcp_tool_name(server.name, listed.name)
+        if any(tool.name == name for tool in self.tools):
+            self._note(f"MCP server {server.name}: a second tool {name} is not offered.")
+            return
+        self.tools.append(
+            Tool(
+                name=name,
+                description=_bounded_description(listed.description or listed.title or listed.name),
+                parameters=listed.input_schema,
+                run=server.runner(listed.name),
+                describe=_describer(name),
+                needs_approval=True,
+                limits=self._limits,
+                timeout=server.fields.get("timeout", self._call_timeout_s),
+            )
+        )
+
+
+def mcp_tool_name(server: str, tool: str) -> str:
+    """Return `server__tool` in the characters and the length (64) that every provider accepts."""
+    name = re.sub(r"[^A-Za-z0-9_-]", "_", f"{server}__{tool}")
+    if len(name) <= 64:
+        return name
+    return f"{name[:55]}_{blake2b(name.encode(), digest_size=4).hexdigest()}"
+
+
+def _bounded_description(text: str) -> str:
+    if len(text) <= _MAX_DESCRIPTION_CHARS:
+        return text
+    left_out = len(text) - _MAX_DESCRIPTION_CHARS
+    return f"{text[:_MAX_DESCRIPTION_CHARS]}… ({left_out:,} characters left out)"
+
+
+def _describer(name: str) -> Callable[[Arguments], str]:
+    return lambda given: f"{name} {one_line(json.dumps(given, ensure_ascii=False), width=1_000)}"
+
+
+def _is_installed() -> bool:
+    try:
+        import mcp  # noqa: F401
+    except ImportError:
+        return False
+    logging.getLogger("mcp").addHandler(logging.NullHandler())  # else its warnings appear on the terminal
+    return True
+
+
+# ── Connections ───────────────────────────────────────────────────────────────────────────────────
+
+
+class _McpConnection:
+    """A connection to a server; one task opens and closes it, as the library requires."""
+
+    def __init__(
+        self, name: str, fields: dict[str, Any], cwd: Path | None, note: Callable[[str], None]
+    ) -> None:
+        self.name, self.fields, self.cwd = name, fields, cwd
+        self.tools: list[ListedTool] = []
+        self.task: asyncio.Task[None] | None = None
+        self._stop_requested = asyncio.Event()
+        self._cancel_start: Callable[[], None] | None = None
+        self._is_ready = asyncio.Event()
+        """Set when the connection is open, or has failed."""
+        self._client: Client | None = None
+        self._error_output = bytearray()
+        """The end of the server's standard error."""
+        self._note = note
+
+    async def start(self, timeout_s: float) -> None:
+        """Connect and list the tools; return when that is done or has failed."""
+        self.task = asyncio.create_task(self._run(timeout_s), name=f"mcp-{self.name}")
+        await self._is_ready.wait()
+
+    def stop(self) -> None:
+        """Close the connection, or stop opening it; the task ends when that is done."""
+        self._stop_requested.set()
+        if self._cancel_start is not None and not self._is_ready.is_set():
+            self._cancel_start()
+
+    async def _run(self, timeout_s: float) -> None:
+        try:
+            _check_config(self.name, self.fields)
+            if not await self._connect(timeout_s) and not self._stop_requested.is_set():
+                self._report_failure(f"did not answer within {timeout_s:g} seconds")
+        except Exception as problem:  # noqa: BLE001 - the other servers continue after any error
+            self._report_failure(describe_error(_root_cause(problem)))
+        finally:
+            self._client = None
+            self._is_ready.set()
+
+    async def _connect(self, timeout_s: float) -> bool:
+        """Hold the connection until `stop`; return False if the server did not start in time."""
+        import anyio
+        from mcp import Client
+
+        deadline = anyio.current_time() + timeout_s
+        with OutputPipe(self) as errors, anyio.CancelScope(deadline=deadline) as scope:
+            self._cancel_start = scope.cancel
+            async with AsyncExitStack() as stack:
+                transport = await self._transport(stack, errors)
+                client = await stack.enter_async_context(Client(transport))
+                errors.close_writer()
+                self.tools = await _list_tools(client)
+                scope.deadline = math.inf
+                self._client = client
+                self._is_ready.set()
+                await self._stop_requested.wait()
+        return not scope.cancelled_caught
+
+    async def _transport(self, stack: AsyncExitStack, errors: OutputPipe) -> Any:
+        fields = self.fields
+        if "url" in fields:
+            import httpx2
+            from mcp.client.streamable_http import streamable_http_client
+
+            timeout = httpx2.Timeout(30.0, read=600.0)
+            http = httpx2.AsyncClient(headers=fields.get("headers"), timeout=timeout)
+            await stack.enter_async_context(http)
+            return streamable_http_client(
+                fields["url"], http_client=http, max_sse_event_size=2 * MAX_OUTPUT_CHARS
+            )
+        from mcp.client.stdio import StdioServerParameters, stdio_client
+
+        parameters = StdioServerParameters(
+            command=fields["command"],
+            args=list(fields.get("args", ())),
+            env=fields.get("env"),
+            cwd=fields.get("cwd", self.cwd),
+        )
+        return stdio_client(parameters, errlog=open(errors.writer, "w", closefd=False))
+
+    def write(self, data: bytes) -> None:
+        """Keep the end of the server's standard error."""
+        self._error_output += data[-_MAX_ERROR_BYTES:]
+        del self._error_output[:-_MAX_ERROR_BYTES]
+
+    def _report_failure(self, problem: str) -> None:
+        """Report a problem as a note, with the last line of the server's standard error."""
+        self.tools = [] if not self._is_ready.is_set() else self.tools
+        lines = self._error_output.decode("utf-8", "replace").split("\n")
+        last = next((one_line(line, width=300) for line in reversed(lines) if line.strip()), "")
+        self._note(f"MCP server {one_line(self.name)}: {problem}{f' (it said: {last})' if last else ''}.")
+
+    def runner(self, tool: str) -> Callable[[Arguments], Awaitable[ToolOutput]]:
+        """Return the function that calls a tool of the server."""
+
+        async def run(given: Arguments) -> ToolOutput:
+            from mcp.shared.exceptions import MCPError
+            from mcp_types import CONNECTION_CLOSED
+
+            if self._client is None:
+                return error_output(f"The MCP server {self.name} is not running any more.")
+            try:
+                result = await self._client.call_tool(tool, dict(given))
+            except MCPError as problem:
+                if problem.code == CONNECTION_CLOSED:
+                    return self._ended_output()
+                return error_output(f"The MCP server {self.name} refused: {describe_error(problem)}")
+            except Exception as problem:
+                if type(problem).__name__ in ("ClosedResourceError", "BrokenResourceError"):
+                    return self._ended_output()
+                raise
+            return ToolOutput(content=to_content(result), error=result.is_error)
+
+        return run
+
+    def _ended_output(self) -> ToolOutput:
+        """Report once that the server has ended, and return the answer to the call."""
+        if self._client is not None:
+            self._client = None
+            self._report_failure("has ended")
+            self._stop_requested.set()
+        return error_output(f"The MCP server {self.name} has ended, so this call has no result.")
+
+
+async def _list_tools(client: Client) -> list[ListedTool]:
+    found: list[ListedTool] = []
+    cursor: str | None = None
+    for _ in range(_MAX_TOOL_PAGES):
+        page = await client.list_tools(cursor=cursor)
+        found.extend(page.tools)
+        cursor = page.next_cursor
+        if cursor is None:
+            break
+    return found
+
+
+def _check_config(name: str, fields: Mapping[str, Any]) -> None:
+    where = f"mcp.{name}"
+    if not _SERVER_NAME.fullmatch(name):
+        raise BadSetting("mcp", name, "a name of at most 32 letters, digits, - and _")
+    for field in fields:
+        if field not in MCP_SERVER_FIELDS:
+            allowed = f"the fields are {', '.join(MCP_SERVER_FIELDS)}"
+            raise BadSetting(f"{where}.{field}", fields[field], allowed)
+    if ("command" in fields) == ("url" in fields):
+        raise BadSetting(where, sorted(fields), "either a command or a url")
+
+
+def _root_cause(problem: BaseException) -> BaseException:
+    """Return the first error inside nested exception groups."""
+    while isinstance(problem, BaseExceptionGroup):
+        problem = problem.exceptions[0]
+    return problem
+
+
+# ── Content of results ────────────────────────────────────────────────────────────────────────────
+
+
+def to_content(result: CallToolResult) -> Content:
+    """Return a result as text, or as parts if it contains media; structured data counts only without other
+    content."""
+    parts = [_to_part(block) for block in result.content]
     if not parts and result.structured_content is not None:
         return json.dumps(result.structured_content, ensure_ascii=False, indent=1)
     if all(isinstance(part, Text) for part in parts):
@@ -66,293 +341,30 @@ def _texts(parts: Sequence[AnyPart]) -> list[str]:
     return [part.text for part in parts if isinstance(part, Text)]
 
 
-def _part(block: ContentBlock) -> AnyPart:
+def _to_part(block: ContentBlock) -> AnyPart:
     match block.type:
         case "text":
             return Text(text=block.text)
         case "image":
-            return image(block.mime_type, block.data)
+            return image_part(block.mime_type, block.data)
         case "audio":
-            return sound(block.mime_type, block.data)
+            return audio_part(block.mime_type, block.data)
         case "resource_link":
-            return Text(text=_link(block))
+            return Text(text=_link_text(block))
         case "resource":
-            return _resource(block.resource)
+            return _resource_part(block.resource)
         case _:
             assert_never(block)
 
 
-def _link(link: ResourceLink) -> str:
+def _link_text(link: ResourceLink) -> str:
     about = " ".join(filter(None, (link.title or link.name, link.mime_type, link.description)))
     return f"[resource {one_line(str(link.uri), width=500)}: {one_line(about, width=500)}]"
 
 
-def _resource(resource: TextResourceContents | BlobResourceContents) -> AnyPart:
+def _resource_part(resource: TextResourceContents | BlobResourceContents) -> AnyPart:
     uri = one_line(str(resource.uri), width=500)
     blob = getattr(resource, "blob", None)
     if blob is not None:
-        return document(resource.mime_type or "", blob, name=uri.rpartition("/")[2] or "file")
+        return document_part(resource.mime_type or "", blob, name=uri.rpartition("/")[2] or "file")
     return Text(text=f"[resource {uri}]\n{getattr(resource, 'text', '')}")
-
-
-# ── mcp ───────────────────────────────────────────────────────────────────────────────────────────
-
-START: Final = 20.0
-"""Seconds that a server has to say what it offers."""
-CLOSE: Final = 10.0
-"""Seconds that all of them have to end."""
-FIELDS: Final = ("command", "args", "env", "cwd", "url", "headers", "timeout")
-_PAGES: Final = 100
-_DESCRIPTION: Final = 4_000
-_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}")
-
-
-class McpServers:
-    """The MCP servers of one agent, while the `with` lasts."""
-
-    def __init__(
-        self,
-        config: Mapping[str, Mapping[str, Any]],
-        *,
-        note: Callable[[str], None] | None = None,
-        start: float = START,
-        timeout: float = 120.0,
-        limits: Limits | None = None,
-        cwd: Path | None = None,
-    ) -> None:
-        self.tools: list[Tool] = []
-        self.notes: list[str] = []
-        """What went wrong, one sentence each."""
-        self._tell = note
-        self._start = start
-        self._timeout = timeout
-        self._limits = limits
-        self._servers = [
-            _McpConnection(name, dict(fields), cwd, self._note) for name, fields in config.items()
-        ]
-
-    async def __aenter__(self) -> Self:
-        if self._servers and not _installed():
-            self._note("MCP servers need `pip install foveal[mcp]`; their tools are not offered.")
-            return self
-        try:
-            await asyncio.gather(*(server.begin(self._start) for server in self._servers))
-        except BaseException:
-            await self.__aexit__()
-            raise
-        for server in self._servers:
-            for offered in sorted(server.offered, key=lambda tool: tool.name):
-                self._add(server, offered)
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        for server in self._servers:
-            server.end()
-        tasks = [server.task for server in self._servers if server.task is not None]
-        if tasks:
-            waited = await asyncio.wait(tasks, timeout=CLOSE)
-            for late in waited[1]:
-                late.cancel()
-
-    def _note(self, text: str) -> None:
-        self.notes.append(text)
-        if self._tell is not None:
-            self._tell(text)
-
-    def _add(self, server: _McpConnection, offered: Offered) -> None:
-        name = full_name(server.name, offered.name)
-        if any(tool.name == name for tool in self.tools):
-            self._note(f"MCP server {server.name}: a second tool {name} is not offered.")
-            return
-        self.tools.append(
-            Tool(
-                name=name,
-                description=_described(offered.description or offered.title or offered.name),
-                parameters=offered.input_schema,
-                run=server.runner(offered.name),
-                describe=_told(name),
-                changes=True,
-                limits=self._limits,
-                timeout=server.fields.get("timeout", self._timeout),
-            )
-        )
-
-
-def full_name(server: str, tool: str) -> str:
-    """`server__tool` in the letters that every provider takes, and no longer than they take it."""
-    name = re.sub(r"[^A-Za-z0-9_-]", "_", f"{server}__{tool}")
-    if len(name) <= 64:
-        return name
-    return f"{name[:55]}_{blake2b(name.encode(), digest_size=4).hexdigest()}"
-
-
-def _described(text: str) -> str:
-    if len(text) <= _DESCRIPTION:
-        return text
-    return f"{text[:_DESCRIPTION]}… ({len(text) - _DESCRIPTION:,} characters left out)"
-
-
-def _told(name: str) -> Callable[[Arguments], str]:
-    return lambda given: f"{name} {one_line(json.dumps(given, ensure_ascii=False), width=1_000)}"
-
-
-def _installed() -> bool:
-    try:
-        import mcp  # noqa: F401
-    except ImportError:
-        return False
-    logging.getLogger("mcp").addHandler(logging.NullHandler())  # else its warnings land on the terminal
-    return True
-
-
-# ── one server ───────────────────────────────────────────────────────────────────────────────────────────
-
-
-class _McpConnection:
-    """One connection, opened and closed by one task, as the library demands."""
-
-    def __init__(
-        self, name: str, fields: dict[str, Any], cwd: Path | None, note: Callable[[str], None]
-    ) -> None:
-        self.name, self.fields, self.cwd = name, fields, cwd
-        self.offered: list[Offered] = []
-        self.task: asyncio.Task[None] | None = None
-        self._stop = asyncio.Event()
-        self._give_up: Callable[[], None] | None = None
-        self._ready = asyncio.Event()
-        self._client: Client | None = None
-        self._said = bytearray()
-        """The end of what it wrote to its standard error."""
-        self._note = note
-
-    async def begin(self, seconds: float) -> None:
-        """Connect, and ask what it offers; return when that is done or has failed."""
-        self.task = asyncio.create_task(self._live(seconds), name=f"mcp-{self.name}")
-        await self._ready.wait()
-
-    def end(self) -> None:
-        """Close the connection, or stop trying to open it; the task ends when that is done."""
-        self._stop.set()
-        if self._give_up is not None and not self._ready.is_set():
-            self._give_up()
-
-    async def _live(self, seconds: float) -> None:
-        try:
-            _check(self.name, self.fields)
-            if not await self._connected(seconds) and not self._stop.is_set():
-                self._failed(f"did not answer within {seconds:g} seconds")
-        except Exception as problem:  # noqa: BLE001 - whatever it is, the others go on
-            self._failed(sentence(_cause(problem)))
-        finally:
-            self._client = None
-            self._ready.set()
-
-    async def _connected(self, seconds: float) -> bool:
-        """Live until told to stop; False when it did not begin in time."""
-        import anyio
-        from mcp import Client
-
-        with OutputPipe(self) as errors, anyio.CancelScope(deadline=anyio.current_time() + seconds) as scope:
-            self._give_up = scope.cancel
-            async with AsyncExitStack() as stack:
-                transport = await self._transport(stack, errors)
-                client = await stack.enter_async_context(Client(transport))
-                errors.begin()
-                self.offered = await _listed(client)
-                scope.deadline = math.inf
-                self._client = client
-                self._ready.set()
-                await self._stop.wait()
-        return not scope.cancelled_caught
-
-    async def _transport(self, stack: AsyncExitStack, errors: OutputPipe) -> Any:
-        fields = self.fields
-        if "url" in fields:
-            import httpx2
-            from mcp.client.streamable_http import streamable_http_client
-
-            waiting = httpx2.Timeout(30.0, read=600.0)
-            http = httpx2.AsyncClient(headers=fields.get("headers"), timeout=waiting)
-            await stack.enter_async_context(http)
-            return streamable_http_client(fields["url"], http_client=http, max_sse_event_size=2 * MOST)
-        from mcp.client.stdio import StdioServerParameters, stdio_client
-
-        how = StdioServerParameters(
-            command=fields["command"],
-            args=list(fields.get("args", ())),
-            env=fields.get("env"),
-            cwd=fields.get("cwd", self.cwd),
-        )
-        return stdio_client(how, errlog=open(errors.writer, "w", closefd=False))
-
-    def write(self, data: bytes) -> None:
-        """What it says on standard error; only the end is kept."""
-        self._said += data[-4_096:]
-        del self._said[:-4_096]
-
-    def _failed(self, problem: str) -> None:
-        """Say so once; what it said last may tell why."""
-        self.offered = [] if not self._ready.is_set() else self.offered
-        lines = self._said.decode("utf-8", "replace").split("\n")
-        last = next((one_line(line, width=300) for line in reversed(lines) if line.strip()), "")
-        self._note(f"MCP server {one_line(self.name)}: {problem}{f' (it said: {last})' if last else ''}.")
-
-    # ── calls ────────────────────────────────────────────────────────────────────────────────────────────
-
-    def runner(self, tool: str) -> Callable[[Arguments], Awaitable[ToolOutput]]:
-        async def run(given: Arguments) -> ToolOutput:
-            from mcp.shared.exceptions import MCPError
-            from mcp_types import CONNECTION_CLOSED
-
-            if self._client is None:
-                return trouble(f"The MCP server {self.name} is not running any more.")
-            try:
-                result = await self._client.call_tool(tool, dict(given))
-            except MCPError as problem:
-                if problem.code == CONNECTION_CLOSED:
-                    return self._gone()
-                return trouble(f"The MCP server {self.name} refused: {sentence(problem)}")
-            except Exception as problem:
-                if type(problem).__name__ in ("ClosedResourceError", "BrokenResourceError"):
-                    return self._gone()
-                raise
-            return ToolOutput(content=content(result), error=result.is_error)
-
-        return run
-
-    def _gone(self) -> ToolOutput:
-        if self._client is not None:
-            self._client = None
-            self._failed("has ended")
-            self._stop.set()
-        return trouble(f"The MCP server {self.name} has ended, so this call has no result.")
-
-
-async def _listed(client: Client) -> list[Offered]:
-    found: list[Offered] = []
-    cursor: str | None = None
-    for _ in range(_PAGES):
-        page = await client.list_tools(cursor=cursor)
-        found.extend(page.tools)
-        cursor = page.next_cursor
-        if cursor is None:
-            break
-    return found
-
-
-def _check(name: str, fields: Mapping[str, Any]) -> None:
-    where = f"mcp.{name}"
-    if not _NAME.fullmatch(name):
-        raise BadSetting("mcp", name, "a name of at most 32 letters, digits, - and _")
-    for field in fields:
-        if field not in FIELDS:
-            raise BadSetting(f"{where}.{field}", fields[field], f"the fields are {', '.join(FIELDS)}")
-    if ("command" in fields) == ("url" in fields):
-        raise BadSetting(where, sorted(fields), "either a command or a url")
-
-
-def _cause(problem: BaseException) -> BaseException:
-    """What went wrong, out of the groups that it comes in."""
-    while isinstance(problem, BaseExceptionGroup):
-        problem = problem.exceptions[0]
-    return problem

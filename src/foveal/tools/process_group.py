@@ -1,10 +1,10 @@
-"""One process of ours, in a group of its own: its output in a spool file, and no end of it left behind.
+"""Runs a subprocess in its own process group and kills the group at the end.
 
-1. Both streams are one pipe, so they stay in order. What comes is spooled to a file, beginning and end of it when
-   it is more than `MOST`: output costs no memory while it comes, however much it is.
-2. When the process ends, so does whatever it left running in its group. When it takes too long or the caller is
-   cancelled, the group is asked to end, then killed; what was printed until then is returned.
-3. The group is killed before its leader is waited for, so its number cannot belong to somebody else by then.
+1. Both streams are one pipe, so their output stays in order. It is spooled to a file: of output above
+   `MAX_OUTPUT_CHARS` bytes, the beginning and the end. Memory use does not depend on the amount of output.
+2. When the process ends, the processes that it left running in its group are killed. When it takes too long or the
+   caller is cancelled, the group gets SIGTERM, then SIGKILL; the output until then is returned.
+3. The group is killed before its leader is reaped, so that the group's number cannot belong to another process yet.
 """
 
 from __future__ import annotations
@@ -21,59 +21,71 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol, Self
 
-from foveal.tools.tool import MOST
+from foveal.tools.tool import MAX_OUTPUT_CHARS
 
-POLITE: Final = 1.0
-"""Seconds between asking a group to end and killing it."""
-LINGER: Final = 0.5
-"""Seconds that others of the group may still write after their leader has ended."""
-_CHUNK: Final = 1 << 18
+TERMINATE_WAIT_S: Final = 1.0
+"""Seconds between SIGTERM and SIGKILL."""
+TRAILING_OUTPUT_WAIT_S: Final = 0.5
+"""Seconds in which other processes of the group may still write after their leader has ended."""
+_CHUNK_BYTES: Final = 1 << 18
 
 
 class ProcessResult(NamedTuple):
-    """How a process went."""
+    """Output and end of a process."""
 
     output: str
     status: int
-    """Its exit status; the negative number of the signal that ended it."""
-    late: bool = False
-    """It took too long, and was ended by us."""
-    orphans: bool = False
-    """It had left others running, which were ended."""
-    garbled: bool = False
-    """Some bytes were not UTF-8, and are replaced."""
+    """The exit status, or the negative number of the signal that ended the process."""
+    timed_out: bool = False
+    had_orphans: bool = False
+    """Whether the process had left others running, which were killed."""
+    had_invalid_utf8: bool = False
+    """Whether some bytes were not UTF-8 and were replaced."""
 
 
 class OutputSink(Protocol):
+    """Where a pipe writes its data."""
+
     def write(self, data: bytes, /) -> object: ...
 
 
-async def execute(
-    argv: Sequence[str], *, cwd: Path, env: Mapping[str, str], timeout: float, most: int = MOST
+async def run_process(
+    argv: Sequence[str],
+    *,
+    cwd: Path,
+    env: Mapping[str, str],
+    timeout_s: float,
+    max_bytes: int = MAX_OUTPUT_CHARS,
 ) -> ProcessResult:
-    """Run a process to its end. When it is cancelled, it returns what there is."""
-    with OutputSpool(most) as spool, OutputPipe(spool) as pipe:
-        child = _started(argv, cwd, env, pipe.writer)
-        pipe.begin()
-        ended = _watched(child)
-        late = cancelled = False
+    """Run a process to its end; when cancelled, stop it and return the output so far."""
+    with OutputSpool(max_bytes) as spool, OutputPipe(spool) as pipe:
+        child = _spawn(argv, cwd, env, pipe.writer)
+        pipe.close_writer()
+        ended = _watch_exit(child)
+        timed_out = was_stopped = False
         try:
-            await asyncio.wait_for(ended.wait(), timeout)
-            await _within(pipe.ended, LINGER)
+            await asyncio.wait_for(ended.wait(), timeout_s)
+            await _wait_for(pipe.ended, TRAILING_OUTPUT_WAIT_S)
         except (TimeoutError, asyncio.CancelledError) as problem:
-            late, cancelled = isinstance(problem, TimeoutError), True
-            _signal(child, signal.SIGTERM)
+            timed_out, was_stopped = isinstance(problem, TimeoutError), True
+            _signal_group(child, signal.SIGTERM)
             with suppress(asyncio.CancelledError):
-                await _within(ended, POLITE)
-        orphans = not cancelled and not pipe.ended.is_set()
-        await _finished(child, ended)
+                await _wait_for(ended, TERMINATE_WAIT_S)
+        had_orphans = not was_stopped and not pipe.ended.is_set()
+        await _kill_group(child, ended)
         pipe.drain()
-        text, garbled = spool.text()
+        text, had_invalid_utf8 = spool.text()
         status = -signal.SIGKILL if child.returncode is None else child.returncode
-        return ProcessResult(text, status, late=late, orphans=orphans, garbled=garbled)
+        return ProcessResult(
+            text,
+            status,
+            timed_out=timed_out,
+            had_orphans=had_orphans,
+            had_invalid_utf8=had_invalid_utf8,
+        )
 
 
-def _started(argv: Sequence[str], cwd: Path, env: Mapping[str, str], out: int) -> subprocess.Popen[bytes]:
+def _spawn(argv: Sequence[str], cwd: Path, env: Mapping[str, str], out: int) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         argv,
         cwd=cwd,
@@ -85,8 +97,8 @@ def _started(argv: Sequence[str], cwd: Path, env: Mapping[str, str], out: int) -
     )
 
 
-def _watched(child: subprocess.Popen[bytes]) -> asyncio.Event:
-    """An event that is set when a process has ended; it is not reaped by that."""
+def _watch_exit(child: subprocess.Popen[bytes]) -> asyncio.Event:
+    """Return an event that is set when a process ends; the process is not reaped by that."""
     loop, ended = asyncio.get_running_loop(), asyncio.Event()
 
     def wait() -> None:
@@ -95,45 +107,42 @@ def _watched(child: subprocess.Popen[bytes]) -> asyncio.Event:
                 os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
         else:
             child.wait()
-        with suppress(RuntimeError):  # the loop is closed, and nobody is waiting
+        with suppress(RuntimeError):  # the loop is closed
             loop.call_soon_threadsafe(ended.set)
 
     threading.Thread(target=wait, name=f"wait-{child.pid}", daemon=True).start()
     return ended
 
 
-async def _within(event: asyncio.Event, seconds: float) -> bool:
-    try:
-        await asyncio.wait_for(event.wait(), seconds)
-    except TimeoutError:
-        return False
-    return True
+async def _wait_for(event: asyncio.Event, timeout_s: float) -> None:
+    with suppress(TimeoutError):
+        await asyncio.wait_for(event.wait(), timeout_s)
 
 
-def _signal(child: subprocess.Popen[bytes], number: int) -> None:
+def _signal_group(child: subprocess.Popen[bytes], number: int) -> None:
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(child.pid, number)
 
 
-async def _finished(child: subprocess.Popen[bytes], ended: asyncio.Event) -> None:
-    """End the whole group, and reap its leader."""
-    _signal(child, signal.SIGKILL)
+async def _kill_group(child: subprocess.Popen[bytes], ended: asyncio.Event) -> None:
+    """Kill the whole group and reap its leader."""
+    _signal_group(child, signal.SIGKILL)
     with suppress(asyncio.CancelledError):
-        await _within(ended, POLITE)
+        await _wait_for(ended, TERMINATE_WAIT_S)
     child.poll()
 
 
-# ── what it prints ───────────────────────────────────────────────────────────────────────────────────────
+# ── Output ────────────────────────────────────────────────────────────────────────────────────────
 
 
 class OutputPipe:
-    """A pipe whose other end fills a sink, while the event loop runs."""
+    """A pipe that the event loop reads into a sink."""
 
     def __init__(self, sink: OutputSink) -> None:
         self._sink = sink
         self._loop = asyncio.get_running_loop()
         self.ended = asyncio.Event()
-        """All who could write have closed it."""
+        """Set when all writers have closed the pipe."""
         self._reader, self.writer = os.pipe()
         os.set_blocking(self._reader, False)
 
@@ -141,26 +150,26 @@ class OutputPipe:
         self._loop.add_reader(self._reader, self._read)
         return self
 
-    def begin(self) -> None:
-        """The writing end belongs to somebody else now."""
+    def close_writer(self) -> None:
+        """Close this process's copy of the writing end; the child has inherited its own."""
         writer, self.writer = self.writer, -1
         if writer >= 0:
             os.close(writer)
 
     def __exit__(self, *_: object) -> None:
-        self.begin()
+        self.close_writer()
         self._loop.remove_reader(self._reader)
         os.close(self._reader)
 
     def drain(self) -> None:
-        """Take what is there, without waiting for more than the pipe holds."""
+        """Read what is in the pipe, at most 64 chunks, without waiting."""
         for _ in range(64):
             if not self._read():
                 return
 
     def _read(self) -> bool:
         try:
-            data = b"" if self.ended.is_set() else os.read(self._reader, _CHUNK)
+            data = b"" if self.ended.is_set() else os.read(self._reader, _CHUNK_BYTES)
         except (BlockingIOError, InterruptedError):
             return False
         if data:
@@ -172,12 +181,12 @@ class OutputPipe:
 
 
 class OutputSpool:
-    """A file for output of any length: its beginning, and its end in a ring after that."""
+    """A temporary file for output of any length: the first half, then a ring with the last half."""
 
-    def __init__(self, most: int) -> None:
-        self._half = max(1, most // 2)
+    def __init__(self, max_bytes: int) -> None:
+        self._half = max(1, max_bytes // 2)
         self._file = tempfile.TemporaryFile(prefix="foveal-")  # noqa: SIM115 - closed by __exit__
-        self.total = 0
+        self._total = 0
 
     def __enter__(self) -> Self:
         return self
@@ -186,37 +195,38 @@ class OutputSpool:
         self._file.close()
 
     def write(self, data: bytes) -> None:
+        """Append data, overwriting the oldest data of the ring when it is full."""
         while data:
-            place, room = self._place()
+            position, room = self._next_position()
             piece, data = data[:room], data[room:]
-            self._file.seek(place)
+            self._file.seek(position)
             self._file.write(piece)
-            self.total += len(piece)
+            self._total += len(piece)
 
-    def _place(self) -> tuple[int, int]:
-        """Where the next byte goes, and how many can follow it there."""
+    def _next_position(self) -> tuple[int, int]:
+        """Return the position of the next byte, and how many bytes can follow there."""
         half = self._half
-        if self.total < half:
-            return self.total, half - self.total
-        inside = (self.total - half) % half
+        if self._total < half:
+            return self._total, half - self._total
+        inside = (self._total - half) % half
         return half + inside, half - inside
 
     def text(self) -> tuple[str, bool]:
-        """What was written, and whether some of it was not UTF-8."""
+        """Return the output, and whether some of it was not UTF-8."""
         self._file.flush()
-        half, left_out = self._half, self.total - 2 * self._half
-        if not self.total:
+        half, left_out = self._half, self._total - 2 * self._half
+        if not self._total:
             return "", False
         with mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ) as whole:
             if left_out <= 0:
-                return _decoded(whole)
-            cut = half + self.total % half
+                return _decode(whole)
+            cut = half + self._total % half
             note = f"\n[{left_out:,} bytes were left out here and not kept: output may have {2 * half:,}]\n"
-            (start, some), (end, others) = _decoded(whole[:half]), _decoded(whole[cut:] + whole[half:cut])
-            return start + note + end, some or others
+            (start, invalid), (end, also) = _decode(whole[:half]), _decode(whole[cut:] + whole[half:cut])
+            return start + note + end, invalid or also
 
 
-def _decoded(data: mmap.mmap | bytes) -> tuple[str, bool]:
+def _decode(data: mmap.mmap | bytes) -> tuple[str, bool]:
     try:
         return str(data, "utf-8"), False
     except UnicodeDecodeError:

@@ -1,8 +1,8 @@
-"""What a model wrote as arguments: read, checked against the schema of its tool, and taken as kindly as can be.
+"""Parses, coerces and validates the arguments of tool calls.
 
-The schema may use `type`, `enum`, `minimum`, `maximum`, `minLength`, `maxLength`, `properties`, `required`,
-`additionalProperties: false` and `items`; whatever else it says is not checked here (tools of others check for
-themselves). A number or a truth value may come as text, and an optional field as null.
+1. A schema may use `type`, `enum`, `minimum`, `maximum`, `minLength`, `maxLength`, `properties`, `required`,
+   `additionalProperties: false` and `items`. Other keywords are not checked here (MCP servers check their own).
+2. A number or boolean may be written as text, and an optional field may be null.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _TYPES: Final[dict[str, tuple[type, ...]]] = {
 
 
 class InvalidArguments(ValueError):
-    """Arguments that do not fit; says what is wrong and what is allowed, for the model."""
+    """Wrong arguments; the message tells the model what is wrong and what is allowed."""
 
 
-def parsed(arguments: str) -> dict[str, Any]:
-    """The object that a model wrote."""
+def parse_arguments(arguments: str) -> dict[str, Any]:
+    """Parse the JSON object that a model wrote."""
     try:
         value = json.loads(arguments if arguments.strip() else "{}")
     except RecursionError:
@@ -42,40 +42,41 @@ def parsed(arguments: str) -> dict[str, Any]:
             f"its arguments are not valid JSON ({one_line(str(problem))}). Send them again."
         ) from None
     if not isinstance(value, dict):
-        raise InvalidArguments(f"its arguments must be a JSON object, not {_sort(value)}.")
+        raise InvalidArguments(f"its arguments must be a JSON object, not {_type_name(value)}.")
     return value
 
 
-def fitted(value: dict[str, Any], schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments as the schema wants them."""
+def check_arguments(value: dict[str, Any], schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments, coerced to the schema and checked against it."""
     try:
-        made: dict[str, Any] = _object("", value, schema)
+        return _check_object("", value, schema)
     except RecursionError:
         raise InvalidArguments("its arguments are nested too deeply.") from None
-    return made
 
 
-def _value(place: str, value: Any, schema: Any) -> Any:
+def _check_value(place: str, value: Any, schema: Any) -> Any:
     if not isinstance(schema, Mapping):
         return value
     types = _types(schema)
-    value = _kindly(value, types)
-    if types and not any(_is(value, name) for name in types):
-        raise InvalidArguments(f"{place} must be {' or '.join(map(_article, types))}, not {_sort(value)}.")
+    value = _coerce(value, types)
+    if types and not any(_has_type(value, name) for name in types):
+        raise InvalidArguments(
+            f"{place} must be {' or '.join(map(_with_article, types))}, not {_type_name(value)}."
+        )
     allowed = schema.get("enum")
     if isinstance(allowed, Sequence) and value not in allowed:
         raise InvalidArguments(
-            f"{place} must be one of {', '.join(map(_shown, allowed))}, not {_shown(value)}."
+            f"{place} must be one of {', '.join(map(_as_json, allowed))}, not {_as_json(value)}."
         )
-    _bounds(place, value, schema)
+    _check_bounds(place, value, schema)
     if isinstance(value, dict):
-        return _object(place, value, schema)
+        return _check_object(place, value, schema)
     if isinstance(value, list):
-        return [_value(f"{place}[{i}]", item, schema.get("items")) for i, item in enumerate(value)]
+        return [_check_value(f"{place}[{i}]", item, schema.get("items")) for i, item in enumerate(value)]
     return value
 
 
-def _object(place: str, value: dict[str, Any], schema: Mapping[str, Any]) -> dict[str, Any]:
+def _check_object(place: str, value: dict[str, Any], schema: Mapping[str, Any]) -> dict[str, Any]:
     fields: Mapping[str, Any] = schema.get("properties") or {}
     needed = schema.get("required") or ()
     closed = schema.get("additionalProperties") is False and "patternProperties" not in schema
@@ -84,18 +85,18 @@ def _object(place: str, value: dict[str, Any], schema: Mapping[str, Any]) -> dic
         inside = f"{place}.{name}" if place else one_line(name)
         field = fields.get(name, _MISSING)
         if field is _MISSING and closed:
-            raise InvalidArguments(f"there is no field {inside!r}. {_allowed(fields, needed)}")
+            raise InvalidArguments(f"there is no field {inside!r}. {_describe_fields(fields, needed)}")
         if item is None and name not in needed and _types(field) and "null" not in _types(field):
             continue
-        made[name] = _value(inside, item, field)
+        made[name] = _check_value(inside, item, field)
     for name in needed:
         if name not in made:
             where = f"{place}.{name}" if place else name
-            raise InvalidArguments(f"the field {where!r} is missing. {_allowed(fields, needed)}")
+            raise InvalidArguments(f"the field {where!r} is missing. {_describe_fields(fields, needed)}")
     return made
 
 
-def _bounds(place: str, value: Any, schema: Mapping[str, Any]) -> None:
+def _check_bounds(place: str, value: Any, schema: Mapping[str, Any]) -> None:
     number = isinstance(value, int | float) and not isinstance(value, bool)
     size = value if number else len(value) if isinstance(value, str) else None
     low, high = ("minimum", "maximum") if number else ("minLength", "maxLength")
@@ -109,13 +110,13 @@ def _bounds(place: str, value: Any, schema: Mapping[str, Any]) -> None:
 
 
 def _types(schema: Any) -> tuple[str, ...]:
-    """The types that a schema allows; none when it allows any, or says so in a way that is not read here."""
+    """Return the types that a schema allows; none if it allows any, or uses keywords that are not read here."""
     named = schema.get("type") if isinstance(schema, Mapping) else None
     listed = [named] if isinstance(named, str) else named if isinstance(named, list) else []
     return tuple(name for name in listed if isinstance(name, str) and name in _TYPES)
 
 
-def _is(value: Any, name: str) -> bool:
+def _has_type(value: Any, name: str) -> bool:
     if isinstance(value, bool):
         return name == "boolean"
     if isinstance(value, float) and not isfinite(value):
@@ -123,8 +124,8 @@ def _is(value: Any, name: str) -> bool:
     return isinstance(value, _TYPES[name])
 
 
-def _kindly(value: Any, types: tuple[str, ...]) -> Any:
-    """A number or truth value that came as text, and a whole number that came with a point."""
+def _coerce(value: Any, types: tuple[str, ...]) -> Any:
+    """Convert a number or boolean written as text, and an integer written as a float."""
     if isinstance(value, float) and "integer" in types and "number" not in types and value.is_integer():
         return int(value)
     if not isinstance(value, str) or "string" in types:
@@ -137,26 +138,26 @@ def _kindly(value: Any, types: tuple[str, ...]) -> Any:
     return value
 
 
-def _sort(value: Any) -> str:
+def _type_name(value: Any) -> str:
     if isinstance(value, bool):
         return "a boolean"
     for name, kinds in _TYPES.items():
         if isinstance(value, kinds):
-            return _article(name)
+            return _with_article(name)
     return "a number"
 
 
-def _article(name: str) -> str:
+def _with_article(name: str) -> str:
     if name == "null":
         return name
     return f"{'an' if name[0] in 'aeiou' else 'a'} {name}"
 
 
-def _shown(value: Any) -> str:
+def _as_json(value: Any) -> str:
     return one_line(json.dumps(value, ensure_ascii=False))
 
 
-def _allowed(fields: Mapping[str, Any], needed: Sequence[str]) -> str:
+def _describe_fields(fields: Mapping[str, Any], needed: Sequence[str]) -> str:
     if not fields:
         return "It takes no fields."
     names = (f"{name} (needed)" if name in needed else name for name in fields)

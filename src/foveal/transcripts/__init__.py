@@ -1,19 +1,20 @@
-"""Conversations that other products recorded, and our own: read into facts, written out again.
+"""Import and export of recorded conversations, of Foveal and of other products.
 
-    for recording in read("sessions.jsonl"):
-        await store.append(recording.id, list(recording.events()))
+    for transcript in read("sessions.jsonl"):
+        await store.append(transcript.id, list(transcript.events()))
 
-Nothing is lost: a line that is not understood is kept in its place as a note, which no model sees, and is counted.
+Nothing is lost: a line that a reader does not understand becomes a note in its place, which no model sees, and is
+counted in `Transcript.unknown`.
 """
 
 from foveal.transcripts.foveal import write_events
 from foveal.transcripts.message_lists import write_messages
 from foveal.transcripts.read import FORMATS, detect, read
-from foveal.transcripts.transcript import Recorded, Transcript, UnreadableTranscript
+from foveal.transcripts.transcript import TimedFact, Transcript, UnreadableTranscript
 
 __all__ = [
     "FORMATS",
-    "Recorded",
+    "TimedFact",
     "Transcript",
     "UnreadableTranscript",
     "detect",

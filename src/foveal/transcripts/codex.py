@@ -1,9 +1,11 @@
-"""Codex CLI rollouts: `~/.codex/sessions/**/rollout-*.jsonl`.
+"""Reader of Codex CLI rollouts: `~/.codex/sessions/**/rollout-*.jsonl`.
 
-A line is `{"timestamp", "type", "payload"}`; older versions wrote a header without type and then bare items. Items
-are those of OpenAI Responses. What the items say already (`user_message`, `agent_message`, `agent_reasoning`) is
-passed over, other events are notes. A compaction covers all that came before it; the items that Codex put in the
-place of the history follow it. A rollback is a rewind.
+1. A line is `{"timestamp", "type", "payload"}`; older versions wrote a header without type and then bare items. The
+   items are those of OpenAI Responses.
+2. Events that repeat the items (`user_message`, `agent_message`, `agent_reasoning`) are skipped; other events
+   become notes.
+3. A compaction covers all that came before it; the items by which Codex replaced the history follow it.
+4. A rollback becomes a rewind.
 """
 
 from __future__ import annotations
@@ -12,23 +14,24 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from foveal.core.log.events import Dropped, Instructed, Noted, Rewound, SnapshotTaken, Used, UserSaid, text_of
-from foveal.core.wire import wire
-from foveal.core.wire.usage import used
+from foveal.core.wire import wire_for
+from foveal.core.wire.usage import read_usage
 from foveal.transcripts.jsonl import JsonLine
-from foveal.transcripts.message_lists import MessageFeed, opaque, written
-from foveal.transcripts.transcript import Transcript, TranscriptBuilder, headline, moment, words
+from foveal.transcripts.message_lists import RESPONSES_ITEM_TYPES, MessageFeed, to_json_text, to_raw
+from foveal.transcripts.transcript import (
+    Transcript,
+    TranscriptBuilder,
+    TranscriptFormat,
+    derive_title,
+    parse_time,
+    text_or_empty,
+)
 
-NAME: Final = "codex"
-ITEMS: Final = frozenset(
-    {"message", "reasoning", "function_call", "function_call_output", "custom_tool_call", "custom_tool_call_output",
-     "local_shell_call", "local_shell_call_output", "web_search_call", "image_generation_call", "mcp_tool_call",
-     "tool_search_call", "tool_search_output", "compaction", "compaction_summary"}
-)  # fmt: skip
-TYPES: Final = frozenset({"session_meta", "response_item", "event_msg", "turn_context", "compacted"})
-_SAID_ALREADY: Final = frozenset(
+_LINE_TYPES: Final = frozenset({"session_meta", "response_item", "event_msg", "turn_context", "compacted"})
+_REPEATED_EVENTS: Final = frozenset(
     {"user_message", "agent_message", "agent_reasoning", "agent_reasoning_raw_content"}
 )
-_NOT_A_TURN: Final = (
+_NON_TURN_PREFIXES: Final = (
     "<environment_context>",
     "<user_instructions>",
     "# AGENTS.md instructions",
@@ -36,149 +39,162 @@ _NOT_A_TURN: Final = (
 )
 
 
-def read(lines: Iterable[JsonLine], path: str, stem: str) -> Iterator[Transcript]:
+def _matches(value: Mapping[str, Any], kind: str) -> bool:
+    if "payload" in value:
+        return kind in _LINE_TYPES
+    is_header = {"id", "timestamp"} <= value.keys() and not {"type", "role", "messages"} & value.keys()
+    return "record_type" in value or (is_header and bool({"instructions", "git"} & value.keys()))
+
+
+def _read(lines: Iterable[JsonLine], path: str, stem: str) -> Iterator[Transcript]:
     rollout = _Rollout(path)
     for line in lines:
-        held = line.mapping()
-        if held is None or not rollout.line(held):
-            rollout.feed.keep(line.raw)
-    yield rollout.done(stem)
+        value = line.parse_object()
+        if value is None or not rollout.add_line(value):
+            rollout.feed.add_unknown(line.raw)
+    yield rollout.build(stem)
 
 
 class _Rollout:
+    """Builds the transcript of one rollout from its lines."""
+
     def __init__(self, path: str) -> None:
-        self.into = TranscriptBuilder(NAME, path)
-        self.feed = MessageFeed(self.into, wire("openai_responses"))
+        self.builder = TranscriptBuilder(CODEX.name, path)
+        self.feed = MessageFeed(self.builder, wire_for("openai_responses"))
         self.at: float | None = None
         self.turns: list[int] = []
-        """Where the turns begin that still count, as far as `looked`."""
-        self.looked = 0
-        self.total: object = None
-        """The running total of the last report: one that is told again is no new call."""
+        """Positions where the turns start that were not rolled back, among the first `scanned` facts."""
+        self.scanned = 0
+        self.last_total: object = None
+        """Running total of the last usage report: the same total again is not another call."""
 
-    def line(self, held: Mapping[str, Any]) -> bool:
-        """Take in a line; False when it is not understood."""
-        self.at = moment(held.get("timestamp")) or self.at
-        payload = held.get("payload")
+    def add_line(self, line: Mapping[str, Any]) -> bool:
+        """Add the facts of a line; False if it is not understood."""
+        self.at = parse_time(line.get("timestamp")) or self.at
+        payload = line.get("payload")
         if not isinstance(payload, Mapping):
-            return self._old(held)
-        match held.get("type"):
+            return self._add_legacy(line)
+        match line.get("type"):
             case "response_item":
-                return self._item(payload)
+                return self._add_item(payload)
             case "event_msg":
-                return self._event(payload)
+                return self._add_event(payload)
             case "compacted":
-                return self._compacted(payload)
+                return self._add_compaction(payload)
             case "turn_context":
-                self.into.model = words(payload.get("model")) or self.into.model
+                self.builder.model = text_or_empty(payload.get("model")) or self.builder.model
             case "session_meta":
-                self._meta(payload)
+                self._add_header(payload)
             case _:
                 return False
-        self._note(str(held["type"]), payload)
+        self._note(str(line["type"]), payload)
         return True
 
-    def done(self, stem: str) -> Transcript:
+    def build(self, stem: str) -> Transcript:
         self.feed.flush()
-        self.into.title = self.into.title or headline(self.into.facts)
-        return self.into.done(stem)
+        self.builder.title = self.builder.title or derive_title(self.builder.facts)
+        return self.builder.build(stem)
 
     def _note(self, topic: str, payload: Mapping[str, Any]) -> None:
-        self.feed.beside(Noted(topic=f"codex {topic}", text=written(payload)), at=self.at)
+        self.feed.add_beside(Noted(topic=f"codex {topic}", text=to_json_text(payload)), at=self.at)
 
-    def _old(self, held: Mapping[str, Any]) -> bool:
-        """A line of the versions before there were payloads."""
-        if words(held.get("type")) in ITEMS:
-            return self._item(held)
-        if "record_type" in held:
-            self._note("state", held)
+    def _add_legacy(self, line: Mapping[str, Any]) -> bool:
+        """Add a line of the versions without payloads."""
+        if text_or_empty(line.get("type")) in RESPONSES_ITEM_TYPES:
+            return self._add_item(line)
+        if "record_type" in line:
+            self._note("state", line)
             return True
-        if "type" in held or not isinstance(held.get("id"), str) or "timestamp" not in held:
+        if "type" in line or not isinstance(line.get("id"), str) or "timestamp" not in line:
             return False
-        self._meta(held)
-        self._note("session_meta", held)
+        self._add_header(line)
+        self._note("session_meta", line)
         return True
 
-    def _meta(self, payload: Mapping[str, Any]) -> None:
-        self.into.id = self.into.id or words(payload.get("id"))
+    def _add_header(self, payload: Mapping[str, Any]) -> None:
+        self.builder.id = self.builder.id or text_or_empty(payload.get("id"))
         base = payload.get("base_instructions")
-        text = words(base.get("text")) if isinstance(base, Mapping) else ""
+        text = text_or_empty(base.get("text")) if isinstance(base, Mapping) else ""
         if text:
-            self.feed.beside(Instructed(content=text, aside=True), at=self.at)
+            self.feed.add_beside(Instructed(content=text, aside=True), at=self.at)
 
-    def _item(self, payload: Mapping[str, Any]) -> bool:
-        kind = words(payload.get("type"))
-        if kind == "ghost_snapshot" and (data := opaque(payload)) is not None:
-            self.feed.beside(SnapshotTaken(data=data, label="codex ghost_snapshot"), at=self.at)
+    def _add_item(self, payload: Mapping[str, Any]) -> bool:
+        kind = text_or_empty(payload.get("type"))
+        if kind == "ghost_snapshot" and (data := to_raw(payload)) is not None:
+            self.feed.add_beside(SnapshotTaken(data=data, label="codex ghost_snapshot"), at=self.at)
             return True
-        if kind not in ITEMS:
+        if kind not in RESPONSES_ITEM_TYPES:
             return False
-        return self.feed.message(payload, at=self.at)
+        return self.feed.add(payload, at=self.at)
 
-    def _event(self, payload: Mapping[str, Any]) -> bool:
-        kind = words(payload.get("type"))
-        if kind in _SAID_ALREADY:
+    def _add_event(self, payload: Mapping[str, Any]) -> bool:
+        kind = text_or_empty(payload.get("type"))
+        if kind in _REPEATED_EVENTS:
             return True
         if kind == "token_count":
-            self.feed.beside(*self._used(payload), at=self.at)
+            self.feed.add_beside(*self._usage(payload), at=self.at)
             return True
         if kind == "thread_name_updated":
-            self.into.title = words(payload.get("thread_name")) or self.into.title
+            self.builder.title = text_or_empty(payload.get("thread_name")) or self.builder.title
         if kind == "thread_rolled_back":
-            self._rolled_back(payload.get("num_turns"))
+            self._add_rollback(payload.get("num_turns"))
         if kind:
             self._note(f"event {kind}", payload)
         return bool(kind)
 
-    def _used(self, payload: Mapping[str, Any]) -> Iterator[Used]:
+    def _usage(self, payload: Mapping[str, Any]) -> Iterator[Used]:
         info = payload.get("info", payload)
         if not isinstance(info, Mapping):
             return
-        total, before = info.get("total_token_usage"), self.total
+        total, before = info.get("total_token_usage"), self.last_total
         if total is not None and total == before:
             return
-        self.total = total
-        last = info.get("last_token_usage") or (info if total is None else _grown(total, before))
-        fact = used(_spelled(last), model=self.into.model) if isinstance(last, Mapping) else None
+        self.last_total = total
+        last = info.get("last_token_usage") or (info if total is None else _usage_difference(total, before))
+        fact = (
+            read_usage(_to_provider_usage(last), model=self.builder.model)
+            if isinstance(last, Mapping)
+            else None
+        )
         if fact is not None:
             yield fact
 
-    def _compacted(self, payload: Mapping[str, Any]) -> bool:
+    def _add_compaction(self, payload: Mapping[str, Any]) -> bool:
         self.feed.flush()
-        summary, history = words(payload.get("message")), payload.get("replacement_history")
+        summary, history = text_or_empty(payload.get("message")), payload.get("replacement_history")
         items = [item for item in history if isinstance(item, Mapping)] if isinstance(history, list) else []
-        covered = len(self.into) - 1
-        if not self.into.compact(summary, by=NAME, at=self.at):
+        covered = len(self.builder) - 1
+        if not self.builder.compact(summary, by=CODEX.name, at=self.at):
             if not items or covered < 0:
                 return False
-            self.into.add(Dropped(ranges=((0, covered),), reason="recorded"), at=self.at)
+            self.builder.add(Dropped(ranges=((0, covered),), reason="recorded"), at=self.at)
         for item in items:
-            if not (summary and summary in _text(item)) and not self._item(item):
-                self.feed.keep(written(item))
+            if not (summary and summary in _item_text(item)) and not self._add_item(item):
+                self.feed.add_unknown(to_json_text(item))
         return True
 
-    def _rolled_back(self, turns: object) -> None:
-        """The last so many turns no longer count."""
+    def _add_rollback(self, turns: object) -> None:
+        """Rewind to before the last `turns` turns."""
         self.feed.flush()
-        for place in range(self.looked, len(self.into)):
-            fact, _ = self.into.facts[place]
-            if isinstance(fact, UserSaid) and not text_of(fact.content).startswith(_NOT_A_TURN):
-                self.turns.append(place)
+        for position in range(self.scanned, len(self.builder)):
+            fact, _ = self.builder.facts[position]
+            if isinstance(fact, UserSaid) and not text_of(fact.content).startswith(_NON_TURN_PREFIXES):
+                self.turns.append(position)
         if isinstance(turns, int) and turns > 0 and self.turns:
-            gone = self.turns[-turns:]
+            undone = self.turns[-turns:]
             del self.turns[-turns:]
-            self.into.add(Rewound(to=gone[0] - 1), at=self.at)
-        self.looked = len(self.into)
+            self.builder.add(Rewound(to=undone[0] - 1), at=self.at)
+        self.scanned = len(self.builder)
 
 
-def _text(item: Mapping[str, Any]) -> str:
+def _item_text(item: Mapping[str, Any]) -> str:
     content = item.get("content")
     parts = content if isinstance(content, list) else ()
-    return "\n".join(words(part.get("text")) for part in parts if isinstance(part, Mapping))
+    return "\n".join(text_or_empty(part.get("text")) for part in parts if isinstance(part, Mapping))
 
 
-def _grown(total: object, before: object) -> Mapping[str, Any]:
-    """What was used between two running totals."""
+def _usage_difference(total: object, before: object) -> Mapping[str, Any]:
+    """Return the usage between two running totals."""
     if not isinstance(total, Mapping):
         return {}
     old = before if isinstance(before, Mapping) else {}
@@ -189,10 +205,13 @@ def _grown(total: object, before: object) -> Mapping[str, Any]:
     }
 
 
-def _spelled(usage: Mapping[str, Any]) -> dict[str, Any]:
-    """A report in Codex's spelling as the provider would spell it."""
+def _to_provider_usage(usage: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a usage report of Codex with the provider's field names."""
     return {
         **usage,
         "input_tokens_details": {"cached_tokens": usage.get("cached_input_tokens", 0)},
         "output_tokens_details": {"reasoning_tokens": usage.get("reasoning_output_tokens", 0)},
     }
+
+
+CODEX: Final = TranscriptFormat("codex", _matches, _read)

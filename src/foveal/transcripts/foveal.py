@@ -1,114 +1,134 @@
-"""Foveal's own format: a header line, then one event a line, as `codec` writes them.
+"""Foveal's transcript format: a header line, then one event per line.
 
     {"foveal":"session","v":1,"id":"demo","title":"A day's work"}
     {"seq":0,"fact":{"kind":"user_said","content":"Hello"}}
 
-What was written comes back byte for byte, facts of later versions included. A file can hold several sessions.
-Events keep their seq: a line that is not understood takes the place of the event that is missing there, and stands
-at the end when none is missing.
+1. Events are written by `codec` and come back byte for byte, including facts of later versions.
+2. A file can hold several sessions.
+3. Events keep their seq: a line that is not understood takes the place of a missing event, or comes last if no
+   event is missing.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
-from typing import Final
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
 
 import msgspec
 from msgspec.structs import replace
 
 from foveal.core.log.codec import decode, encode
-from foveal.core.log.events import FORMAT, Event, Instructed, Noted
+from foveal.core.log.events import FORMAT, Event, Instructed
 from foveal.errors import UnreadableEvent
 from foveal.transcripts.jsonl import JsonLine
-from foveal.transcripts.transcript import UNKNOWN, Transcript, TranscriptBuilder, as_text, words
+from foveal.transcripts.transcript import (
+    Transcript,
+    TranscriptBuilder,
+    TranscriptFormat,
+    text_or_empty,
+)
 
-NAME: Final = "foveal"
-HEADER: Final = "session"
-MOST_MISSING: Final = 10_000
-"""A seq that jumps further is taken for a broken line."""
+HEADER_KIND: Final = "session"
+MAX_MISSING_EVENTS: Final = 10_000
+"""A line whose seq leaves a larger gap counts as damaged."""
 
 
 class FileHeader(msgspec.Struct, kw_only=True):
-    foveal: str = HEADER
+    """First line of a session."""
+
+    foveal: str = HEADER_KIND
     v: int = FORMAT
     id: str
     title: str = ""
 
 
 def write_events(events: Iterable[Event], session_id: str, title: str = "") -> Iterator[bytes]:
-    """A session as lines, each with its newline."""
+    """Yield a session as lines, each with its newline."""
     header = FileHeader(id=session_id, title=title)
     try:
         yield msgspec.json.encode(header) + b"\n"
-    except UnicodeEncodeError:  # a lone surrogate is not UTF-8, but JSON's own escapes can carry it
+    except UnicodeEncodeError:  # a lone surrogate has no UTF-8 form, but a JSON escape
         yield json.dumps(msgspec.structs.asdict(header)).encode() + b"\n"
     for event in events:
         yield encode(_canonical(event)) + b"\n"
 
 
 def _canonical(event: Event) -> Event:
-    """The event as it will be when it was read: msgspec leaves a default out only if it is the very same object."""
+    """Return the event as it is after reading: msgspec omits a default only if it is the identical object."""
     fact = event.fact
     if isinstance(fact, Instructed) and fact.role == "system":
         return Event(event.seq, replace(fact, role="system"), event.at)
     return event
 
 
-def read(lines: Iterable[JsonLine], path: str, stem: str) -> Iterator[Transcript]:
+def _matches(value: Mapping[str, Any], kind: str) -> bool:
+    fact = value.get("fact")
+    is_event = "seq" in value and isinstance(fact, Mapping) and "kind" in fact
+    return value.get("foveal") == HEADER_KIND or is_event
+
+
+def _read(lines: Iterable[JsonLine], path: str, stem: str) -> Iterator[Transcript]:
     session: _SessionReader | None = None
-    told = 0
+    number = 0
     for line in lines:
-        header = line.mapping() if b'"foveal"' in line.raw[:32] else None
-        if header is None or header.get("foveal") != HEADER:
+        header = line.parse_object() if b'"foveal"' in line.raw[:32] else None
+        if header is None or header.get("foveal") != HEADER_KIND:
             session = session or _SessionReader(path)
-            session.line(line)
+            session.add_line(line)
             continue
         if session is not None:
-            yield session.done(stem, told)
-            told += 1
+            yield session.build(stem, number)
+            number += 1
         session = _SessionReader(path)
-        session.into.id, session.into.title = words(header.get("id")), words(header.get("title"))
+        session.add_header(header)
     if session is not None:
-        yield session.done(stem, told)
+        yield session.build(stem, number)
 
 
 class _SessionReader:
-    """One session as its lines come."""
+    """Builds the transcript of one session from its lines."""
 
     def __init__(self, path: str) -> None:
-        self.into = TranscriptBuilder(NAME, path)
+        self.builder = TranscriptBuilder(FOVEAL.name, path)
         self.first: int | None = None
-        self.strange: list[bytes] = []
+        self.unreadable: list[bytes] = []
 
-    def line(self, line: JsonLine) -> None:
+    def add_header(self, header: Mapping[str, Any]) -> None:
+        """Take the id and title of the session from its first line."""
+        self.builder.id = text_or_empty(header.get("id"))
+        self.builder.title = text_or_empty(header.get("title"))
+
+    def add_line(self, line: JsonLine) -> None:
+        """Add the event of a line."""
         try:
             event = decode(line.raw)
         except (UnreadableEvent, RecursionError):
-            self.strange.append(line.raw)
+            self.unreadable.append(line.raw)
             return
-        if isinstance(event.seq, int) and self._reach(event.seq):
-            self.into.add(event.fact, at=event.at)
+        if isinstance(event.seq, int) and self._fill_gap(event.seq):
+            self.builder.add(event.fact, at=event.at)
         else:
-            self.strange.append(line.raw)
+            self.unreadable.append(line.raw)
 
-    def _reach(self, seq: int) -> bool:
-        """Fill what is missing before `seq`; False when that is not a place for an event."""
+    def _fill_gap(self, seq: int) -> bool:
+        """Add notes for the events that are missing before `seq`; False if no event can have this seq here."""
         if self.first is None:
-            self.first = max(0, seq - len(self.strange))
-        gap = seq - self.first - len(self.into)
-        if not 0 <= gap <= MOST_MISSING:
+            self.first = max(0, seq - len(self.unreadable))
+        gap = seq - self.first - len(self.builder)
+        if not 0 <= gap <= MAX_MISSING_EVENTS:
             return False
-        for place in range(seq - gap, seq):
-            if self.strange:
-                self.into.keep(self.strange.pop(0))
+        for missing in range(seq - gap, seq):
+            if self.unreadable:
+                self.builder.add_unknown(self.unreadable.pop(0))
             else:
-                self.into.unknown += 1
-                self.into.note("missing event", f"e{place} is not in the file")
+                self.builder.add_missing(f"e{missing} is not in the file")
         return True
 
-    def done(self, stem: str, told: int) -> Transcript:
-        for raw in self.strange:
-            self.into.unknown += 1
-            self.into.add(Noted(topic=UNKNOWN, text=as_text(raw)))
-        return self.into.done(f"{stem}:{told}" if told else stem, first=self.first or 0)
+    def build(self, stem: str, number: int) -> Transcript:
+        for raw in self.unreadable:
+            self.builder.add_unknown(raw)
+        return self.builder.build(f"{stem}:{number}" if number else stem, first=self.first or 0)
+
+
+FOVEAL: Final = TranscriptFormat("foveal", _matches, _read)

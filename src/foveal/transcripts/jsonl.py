@@ -1,7 +1,7 @@
-"""Files as lines of bytes: plain or gzipped, whole or broken off, with an eye on how far the reading is.
+"""Reading of JSON lines from plain or gzipped streams, complete or truncated.
 
-Nothing here raises because of what a line holds. A compressed file that breaks off gives what could be had of it,
-and one more line that says so; a last line without its end is a line.
+Reading lines never raises because of their content. A truncated or damaged gzip file gives the lines that can be
+decompressed, and then a line that says so. The last line needs no newline.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Any, BinaryIO, Final, NamedTuple, TypeAlias
 import msgspec
 
 Progress: TypeAlias = Callable[[int, int], None]
-"""Told how many bytes were read, and how many there are (0: nobody knows)."""
+"""Called with the number of bytes read and the total (0: unknown)."""
 
-CHUNK: Final = 1 << 20
-LARGEST_DOCUMENT: Final = 1 << 28
-"""A file that is one JSON value over many lines is held in memory whole, up to this size."""
-GZIP: Final = b"\x1f\x8b"
+CHUNK_BYTES: Final = 1 << 20
+MAX_DOCUMENT_BYTES: Final = 1 << 28
+"""Size up to which a file that is one JSON value over many lines is read into memory."""
+GZIP_MAGIC: Final = b"\x1f\x8b"
 
 
 class NotJson(ValueError):
@@ -28,25 +28,27 @@ class NotJson(ValueError):
 
 
 class JsonLine(NamedTuple):
+    """A line of a file, not yet parsed."""
+
     number: int
     raw: bytes
 
-    def value(self) -> Any:
-        """What the line holds; raises `NotJson`."""
-        return value(self.raw)
+    def parse(self) -> Any:
+        """Return the line's JSON value; raises `NotJson`."""
+        return parse_json(self.raw)
 
-    def mapping(self) -> dict[str, Any] | None:
-        """The JSON object that the line holds, None when it holds something else."""
+    def parse_object(self) -> dict[str, Any] | None:
+        """Return the line's JSON object, None if the line is anything else."""
         try:
-            held = value(self.raw)
+            parsed = parse_json(self.raw)
         except NotJson:
             return None
-        return held if isinstance(held, dict) else None
+        return parsed if isinstance(parsed, dict) else None
 
 
-def value(raw: bytes) -> Any:
-    """A JSON value; escapes that are not valid Unicode are allowed, numbers that are none are not."""
-    try:
+def parse_json(raw: bytes) -> Any:
+    """Parse JSON. Allows escapes of lone surrogates; refuses NaN and Infinity."""
+    try:  # msgspec is fast but refuses lone surrogates; the standard library reads them
         return msgspec.json.decode(raw)
     except RecursionError:
         raise NotJson("nested too deeply") from None
@@ -54,54 +56,54 @@ def value(raw: bytes) -> Any:
         if b"\\u" not in raw:
             raise NotJson(str(problem)) from None
     try:
-        return json.loads(raw.decode("utf-8"), parse_constant=_refuse)
+        return json.loads(raw.decode("utf-8"), parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as problem:
         raise NotJson(str(problem)) from None
 
 
-def _refuse(name: str) -> None:
+def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is not JSON")
 
 
-# ── bytes to lines ───────────────────────────────────────────────────────────────────────────────────────
+# ── Bytes to lines ───────────────────────────────────────────────────────────────────────────────────────
 
 
 def read_lines(stream: BinaryIO, *, progress: Progress | None = None, total: int = 0) -> Iterator[JsonLine]:
-    """The lines of a stream that are not blank, numbered from 1."""
-    chunks = _chunks(stream, progress or _nobody, total)
+    """Yield the lines of a stream that are not blank, with their numbers from 1."""
+    chunks = _read_chunks(stream, progress or _ignore_progress, total)
     begin = next(chunks, b"")
     chunks = chain((begin,), chunks)
-    if begin.startswith(GZIP):
-        chunks = _unzipped(chunks)
-    for number, raw in enumerate(_split(chunks), 1):
+    if begin.startswith(GZIP_MAGIC):
+        chunks = _decompress(chunks)
+    for number, raw in enumerate(_split_lines(chunks), 1):
         raw = raw.removeprefix(b"\xef\xbb\xbf") if number == 1 else raw
         if raw and not raw.isspace():
             yield JsonLine(number, raw)
 
 
-def _nobody(done: int, total: int) -> None:
+def _ignore_progress(done: int, total: int) -> None:
     return None
 
 
-def _chunks(stream: BinaryIO, progress: Progress, total: int) -> Iterator[bytes]:
+def _read_chunks(stream: BinaryIO, progress: Progress, total: int) -> Iterator[bytes]:
     done = 0
-    while chunk := stream.read(CHUNK):
+    while chunk := stream.read(CHUNK_BYTES):
         done += len(chunk)
         yield chunk
         progress(done, total)
 
 
-def _unzipped(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """The text of one gzip member after the other, in pieces of bounded size."""
+def _decompress(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the content of all gzip members, in chunks of bounded size."""
     member, begun, read = zlib.decompressobj(wbits=31), False, 0
     for chunk in chunks:
         read += len(chunk)
         while chunk:
             begun, before = True, member.copy()
             try:
-                yield member.decompress(chunk, CHUNK)
+                yield member.decompress(chunk, CHUNK_BYTES)
             except zlib.error as problem:
-                yield from _salvaged(before, chunk)
+                yield from _salvage(before, chunk)
                 yield f"\n[foveal: damaged before byte {read:,} of the compressed file: {problem}]".encode()
                 return
             chunk = member.unconsumed_tail
@@ -113,17 +115,17 @@ def _unzipped(chunks: Iterable[bytes]) -> Iterator[bytes]:
         yield f"\n[foveal: the compressed file breaks off after {read:,} bytes]".encode()
 
 
-def _salvaged(member: Any, chunk: bytes) -> Iterator[bytes]:
-    """What comes out of a damaged piece before the damage."""
+def _salvage(member: Any, chunk: bytes) -> Iterator[bytes]:
+    """Yield what can be decompressed of a damaged chunk before the damage."""
     try:
-        for place in range(0, len(chunk), 64):
-            yield member.decompress(chunk[place : place + 64])
+        for start in range(0, len(chunk), 64):
+            yield member.decompress(chunk[start : start + 64])
     except zlib.error:
         return
 
 
-def _split(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    held: list[bytes] = []  # pieces of a line whose end has not come yet
+def _split_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    held: list[bytes] = []  # parts of a line whose newline has not come yet
     for chunk in chunks:
         *lines, last = chunk.split(b"\n")
         if lines:
@@ -136,32 +138,32 @@ def _split(chunks: Iterable[bytes]) -> Iterator[bytes]:
     yield b"".join(held)
 
 
-# ── documents over many lines ────────────────────────────────────────────────────────────────────────────
+# ── Documents over many lines ────────────────────────────────────────────────────────────────────────────
 
 
-def joined(lines: Iterator[JsonLine]) -> Iterator[JsonLine]:
-    """The lines; when they are one JSON value that was printed over many of them, that value as a single line."""
+def join_document(lines: Iterator[JsonLine]) -> Iterator[JsonLine]:
+    """Return the lines; if they are one JSON value printed over many lines, that value as a single line."""
     first = next(lines, None)
     if first is None:
         return iter(())
-    if not _goes_on(first.raw):
+    if not _continues(first.raw):
         return chain((first,), lines)
     held, size = [first], len(first.raw)
     for line in lines:
         held.append(line)
         size += len(line.raw)
-        if size > LARGEST_DOCUMENT:
+        if size > MAX_DOCUMENT_BYTES:
             return chain(held, lines)
     whole = b"\n".join(line.raw for line in held)
     try:
-        value(whole)
+        parse_json(whole)
     except NotJson:
         return iter(held)
     return iter((JsonLine(1, whole),))
 
 
-def _goes_on(raw: bytes) -> bool:
-    """A JSON value begins here and does not end here."""
+def _continues(raw: bytes) -> bool:
+    """Return whether a JSON list or object starts in this line and ends in a later line."""
     if raw.lstrip()[:1] not in (b"[", b"{"):
         return False
     try:

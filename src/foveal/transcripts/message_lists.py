@@ -1,4 +1,17 @@
-"""Lists of messages to facts, message by message: one that no dialect allows does not spoil the others."""
+"""Transcripts that are lists of provider messages: two formats, and export of facts.
+
+1. A message that no dialect allows becomes a note in its place; the messages around it are read.
+2. Format `openai`: messages as clients keep them, of OpenAI chat, OpenAI Responses or Anthropic. A file is a JSON
+   list of messages; an object with `messages` or `input` (a request, a line of a training or a batch file), perhaps
+   with `system` or `instructions`, `tools`, `model`, `usage`; a list of such objects; or JSONL with one of these,
+   or one message, per line. Lines of one message each form one conversation.
+3. Format `data`: the recorded trajectories with which Foveal is measured, one conversation per line, in OpenAI chat
+   messages. `meta.usage` holds what the provider reported, as rows of message index, prompt, cached and completion
+   tokens; each row becomes a `Used` after its message. All other fields of a line go into one note at the end.
+4. `write_messages` returns facts as messages of a dialect, to continue a conversation elsewhere.
+
+The readers of other products use `MessageFeed` and the small functions below.
+"""
 
 from __future__ import annotations
 
@@ -10,32 +23,40 @@ from typing import Any, Final, TypeAlias
 from msgspec import Raw
 from msgspec.structs import replace
 
-from foveal.core.log.events import AnyFact, Dialect, Equipped, Event, Instructed, ModelSaid, Noted, Used, raw
+from foveal.core.log.events import AnyFact, Dialect, Equipped, Event, Instructed, ModelSaid, Used, raw
 from foveal.core.tokens.counter import counter
 from foveal.core.tokens.message_tokens import MessageTokens
 from foveal.core.view.fold import fold
-from foveal.core.view.request import Renderer, fresh
-from foveal.core.wire import Wire, detect, wire
-from foveal.core.wire.usage import LARGEST, used
+from foveal.core.view.request import copy_message, render_view
+from foveal.core.wire import Wire, detect_dialect, wire_for
+from foveal.core.wire.usage import MAX_REPORTED_TOKENS, read_usage
 from foveal.errors import MalformedMessage
 from foveal.transcripts.jsonl import JsonLine, NotJson
 from foveal.transcripts.transcript import (
-    UNKNOWN,
-    Recorded,
+    TimedFact,
     Transcript,
     TranscriptBuilder,
-    as_text,
-    headline,
-    moment,
-    words,
+    TranscriptFormat,
+    derive_title,
+    parse_time,
+    text_or_empty,
 )
 
-REFUSED: Final = (MalformedMessage, ValueError, TypeError, OverflowError, RecursionError)
-"""What reading a message that is not one can raise."""
+MESSAGE_ERRORS: Final = (MalformedMessage, ValueError, TypeError, OverflowError, RecursionError)
+"""What `Wire.read` can raise for a malformed message."""
+RESPONSES_ITEM_TYPES: Final = frozenset(
+    {"message", "reasoning", "function_call", "function_call_output", "custom_tool_call", "custom_tool_call_output",
+     "local_shell_call", "local_shell_call_output", "web_search_call", "image_generation_call", "mcp_tool_call",
+     "tool_search_call", "tool_search_output", "compaction", "compaction_summary"}
+)  # fmt: skip
+"""Types of OpenAI Responses items, and those that Codex adds."""
 
 
-def written(value: object) -> str:
-    """A JSON value as text again."""
+# ── Messages to facts ────────────────────────────────────────────────────────────────────────────────────
+
+
+def to_json_text(value: object) -> str:
+    """Return a JSON value as text."""
     try:
         return bytes(raw(value)).decode()
     except (ValueError, TypeError, OverflowError, RecursionError):
@@ -45,50 +66,53 @@ def written(value: object) -> str:
             return repr(value)[:10_000]
 
 
-def opaque(value: object) -> Raw | None:
-    """A JSON value as bytes, None when it cannot be written."""
+def to_raw(value: object) -> Raw | None:
+    """Return a JSON value as bytes, None if it cannot be serialised."""
     try:
         return raw(value)
     except (ValueError, TypeError, OverflowError, RecursionError):
         return None
 
 
-def gather(dialect: Wire, messages: Sequence[object]) -> Iterator[tuple[int, tuple[AnyFact, ...] | None]]:
-    """For each run of messages how many they are and their facts; None for one that cannot be read."""
+def _read_runs(dialect: Wire, messages: Sequence[object]) -> Iterator[tuple[int, tuple[AnyFact, ...] | None]]:
+    """Yield each chunk's number of messages and its facts; None for a message that cannot be read."""
     try:
-        whole = [(chunk.messages, chunk.facts) for chunk in dialect.read(messages)]
-    except REFUSED:
-        whole = []
-    if whole or not messages:
-        yield from whole
+        chunks = [(chunk.messages, chunk.facts) for chunk in dialect.read(messages)]
+    except MESSAGE_ERRORS:
+        chunks = []
+    if chunks or not messages:
+        yield from chunks
         return
-    for good, run in groupby(messages, lambda message: readable(dialect, message)):
+    # At least one message is malformed: read the others in runs.
+    for good, run in groupby(messages, lambda message: _is_readable(dialect, message)):
         if good:
             yield from ((chunk.messages, chunk.facts) for chunk in dialect.read(list(run)))
         else:
             yield from ((1, None) for _ in run)
 
 
-def readable(dialect: Wire, message: object) -> bool:
+def _is_readable(dialect: Wire, message: object) -> bool:
     try:
         return all(chunk.facts for chunk in dialect.read((message,)))
-    except REFUSED:
+    except MESSAGE_ERRORS:
         return False
 
 
 class MessageFeed:
-    """Messages that come one by one. A run of the model's items is one utterance, written when something else
-    follows; what happens beside it meanwhile comes after it."""
+    """Adds messages one by one to a transcript.
 
-    def __init__(self, into: TranscriptBuilder, dialect: Wire) -> None:
-        self.into = into
+    A run of OpenAI Responses items of the model is one utterance, which is added when another message follows.
+    Facts that come between its items are added after it."""
+
+    def __init__(self, builder: TranscriptBuilder, dialect: Wire) -> None:
+        self.builder = builder
         self.dialect = dialect
         self._run: list[object] = []
         self._at: float | None = None
-        self._beside: list[Recorded] = []
+        self._beside: list[TimedFact] = []
 
-    def message(self, message: object, *, at: float | None = None) -> bool:
-        """The next message; False when it is none."""
+    def add(self, message: object, *, at: float | None = None) -> bool:
+        """Add the next message; False if it is malformed."""
         facts = self._facts((message,))
         if facts is None:
             return False
@@ -97,193 +121,198 @@ class MessageFeed:
             self._run.append(message)
         else:
             self.flush()
-            self.into.add(*facts, at=at)
+            self.builder.add(*facts, at=at)
         return True
 
-    def beside(self, *facts: AnyFact, at: float | None = None) -> None:
-        """Something that is no message; it does not end an utterance."""
-        (self._beside if self._run else self.into.facts).extend((fact, at) for fact in facts)
+    def add_beside(self, *facts: AnyFact, at: float | None = None) -> None:
+        """Add facts that are not messages; they do not end an utterance."""
+        if self._run:
+            self._beside += [(fact, at) for fact in facts]
+        else:
+            self.builder.add(*facts, at=at)
 
-    def keep(self, line: bytes | str) -> None:
-        self.into.unknown += 1
-        self.beside(Noted(topic=UNKNOWN, text=as_text(line)))
+    def add_unknown(self, line: bytes | str) -> None:
+        """Add a line that was not understood, unchanged, as a note."""
+        self.add_beside(self.builder.unknown_note(line))
 
     def flush(self) -> None:
+        """Add the utterance that is still open, and the facts beside it."""
         if self._run:
             run, self._run = self._run, []
-            self.into.add(*(self._facts(run) or ()), at=self._at)
-        self.into.facts += self._beside
+            self.builder.add(*(self._facts(run) or ()), at=self._at)
+        self.builder.extend(self._beside)
         self._beside = []
 
     def _facts(self, messages: Sequence[object]) -> tuple[AnyFact, ...] | None:
         try:
             return tuple(fact for chunk in self.dialect.read(messages) for fact in chunk.facts) or None
-        except REFUSED:
+        except MESSAGE_ERRORS:
             return None
 
 
-Usage: TypeAlias = Mapping[int, Sequence[Used]]
-"""Reports of usage by the index of the message that they came with."""
+UsageByIndex: TypeAlias = Mapping[int, Sequence[Used]]
+"""Usage reports by the index of their message."""
 
 
-def conversation(
-    into: TranscriptBuilder,
+def add_messages(
+    builder: TranscriptBuilder,
     messages: Sequence[object],
     *,
     dialect: Dialect | None = None,
-    usage: Usage | None = None,
+    usage: UsageByIndex | None = None,
 ) -> None:
-    """Add the facts of a whole list of messages, each report of usage after the utterance that it is about."""
-    chosen = wire(detect(messages) if dialect is None else dialect)
+    """Add the facts of a list of messages, each usage report after its message."""
+    reader = wire_for(detect_dialect(messages) if dialect is None else dialect)
     index = 0
-    for count, facts in gather(chosen, messages):
+    for count, facts in _read_runs(reader, messages):
         if facts is None:
-            into.keep(written(messages[index]))
+            builder.add_unknown(to_json_text(messages[index]))
         else:
-            into.add(*facts)
-        for place in range(index, index + count):
-            into.add(*(usage or {}).get(place, ()))
+            builder.add(*facts)
+        for position in range(index, index + count):
+            builder.add(*(usage or {}).get(position, ()))
         index += count
 
 
-def frame(into: TranscriptBuilder, request: Mapping[str, Any]) -> None:
-    """What stands beside the messages of a request: the model, the system text, the tools."""
-    into.model = words(request.get("model")) or into.model
+def _add_request_fields(builder: TranscriptBuilder, request: Mapping[str, Any]) -> None:
+    """Add the fields beside the messages of a request: model, system text, tools."""
+    builder.model = text_or_empty(request.get("model")) or builder.model
     for field in ("system", "instructions"):
         if request.get(field):
-            _system(into, request[field])
+            _add_system_text(builder, request[field])
     tools = request.get("tools")
     if isinstance(tools, list) and tools:
-        held = opaque(tools)
-        if held is None:
-            into.keep(written(tools))
+        serialised = to_raw(tools)
+        if serialised is None:
+            builder.add_unknown(to_json_text(tools))
         else:
-            into.add(Equipped(tools=held))
+            builder.add(Equipped(tools=serialised))
 
 
-def _system(into: TranscriptBuilder, text: object) -> None:
-    """System text that is sent beside the messages."""
+def _add_system_text(builder: TranscriptBuilder, text: object) -> None:
+    """Add system text that is sent beside the messages."""
     try:
-        (chunk,) = wire("anthropic").read(({"role": "system", "content": text},))
+        (chunk,) = wire_for("anthropic").read(({"role": "system", "content": text},))
         (fact,) = chunk.facts
         assert isinstance(fact, Instructed)
-        into.add(Instructed(content=fact.content, aside=True, dialect=fact.dialect, extra=fact.extra))
-    except REFUSED:
-        into.keep(written(text))
+        builder.add(Instructed(content=fact.content, aside=True, dialect=fact.dialect, extra=fact.extra))
+    except MESSAGE_ERRORS:
+        builder.add_unknown(to_json_text(text))
 
 
-def reported(into: TranscriptBuilder, usage: object) -> tuple[Used, ...]:
-    """What a provider reported, if it says anything."""
-    fact = used(usage, model=into.model) if isinstance(usage, Mapping) else None
+def usage_facts(builder: TranscriptBuilder, usage: object) -> tuple[Used, ...]:
+    """Return the `Used` fact of a provider's usage report, if it has numbers."""
+    fact = read_usage(usage, model=builder.model) if isinstance(usage, Mapping) else None
     return () if fact is None else (fact,)
 
 
-# ── openai ────────────────────────────────────────────────────────────────────────────────────────
-# Lists of messages as clients keep them: OpenAI chat, OpenAI Responses, Anthropic.
-#
-# Read are: a JSON list of messages; an object with `messages` or `input` (a request, a line of a training or a batch
-# file), perhaps with `system` or `instructions`, `tools`, `model`, `usage`; a list of such objects; and JSONL with
-# one of these, or one message, per line. Messages one a line make one conversation.
+# ── Format `openai` ──────────────────────────────────────────────────────────────────────────────────────
 
-MESSAGES_NAME: Final = "openai"
-LISTS: Final = ("messages", "input")
+_MESSAGE_FIELDS: Final = ("messages", "input")
 
 
-def read_messages(lines: Iterable[JsonLine], path: str, stem: str) -> Iterator[Transcript]:
-    loose: list[tuple[JsonLine, Any]] = []  # messages one a line, and lines that are nothing
-    told = 0
+def _matches_message_list(value: Mapping[str, Any], kind: str) -> bool:
+    return any(find_requests(value)) or "role" in value or kind in RESPONSES_ITEM_TYPES
+
+
+def _read_message_list(lines: Iterable[JsonLine], path: str, stem: str) -> Iterator[Transcript]:
+    loose: list[tuple[JsonLine, Any]] = []  # lines of one message each, and lines that are not understood
+    number = 0
     for line in lines:
         try:
-            held = line.value()
+            value = line.parse()
         except NotJson:
             loose.append((line, NotJson))
             continue
-        whole = list(conversations(held))
-        if not whole:
-            loose.append((line, held))
-        for one in whole:
-            told += 1
-            yield _recording(one, path, f"{stem}:{told}" if told > 1 else stem)
+        requests = list(find_requests(value))
+        if not requests:
+            loose.append((line, value))
+        for request in requests:
+            number += 1
+            yield _read_request(request, path, f"{stem}:{number}" if number > 1 else stem)
     if loose:
-        yield _loose(loose, path, stem if not told else f"{stem}:rest")
+        yield _read_loose_messages(loose, path, stem if not number else f"{stem}:rest")
 
 
-def conversations(held: Any) -> Iterator[Mapping[str, Any]]:
-    """The requests in a JSON value; none when it is a single message, or nothing of the kind."""
-    if isinstance(held, list):
-        nested = [list(conversations(item)) for item in held]
-        if held and all(nested):
+def find_requests(value: Any) -> Iterator[Mapping[str, Any]]:
+    """Yield the requests in a JSON value; none if it is a single message or has no messages."""
+    if isinstance(value, list):
+        nested = [list(find_requests(item)) for item in value]
+        if value and all(nested):
             yield from chain.from_iterable(nested)
-        elif held and all(isinstance(item, Mapping) for item in held):
-            yield {"messages": held}
-    elif isinstance(held, Mapping):
-        body = held.get("body")
-        request = {**held, **body} if isinstance(body, Mapping) else held
-        if any(isinstance(request.get(field), list) for field in LISTS):
+        elif value and all(isinstance(item, Mapping) for item in value):
+            yield {"messages": value}
+    elif isinstance(value, Mapping):
+        body = value.get("body")
+        request = {**value, **body} if isinstance(body, Mapping) else value
+        if any(isinstance(request.get(field), list) for field in _MESSAGE_FIELDS):
             yield request
 
 
-def _recording(request: Mapping[str, Any], path: str, id: str) -> Transcript:
-    into = TranscriptBuilder(MESSAGES_NAME, path)
-    into.id = words(request.get("id")) or words(request.get("custom_id"))
-    frame(into, request)
-    for field in (*LISTS, "output"):
+def _read_request(request: Mapping[str, Any], path: str, id: str) -> Transcript:
+    builder = TranscriptBuilder(MESSAGE_LIST.name, path)
+    builder.id = text_or_empty(request.get("id")) or text_or_empty(request.get("custom_id"))
+    _add_request_fields(builder, request)
+    for field in (*_MESSAGE_FIELDS, "output"):
         if isinstance(request.get(field), list):
-            conversation(into, request[field])
-    into.add(*reported(into, request.get("usage")), at=moment(request.get("created")))
-    into.title = words(request.get("title")) or headline(into.facts)
-    return into.done(id)
+            add_messages(builder, request[field])
+    builder.add(*usage_facts(builder, request.get("usage")), at=parse_time(request.get("created")))
+    builder.title = text_or_empty(request.get("title")) or derive_title(builder.facts)
+    return builder.build(id)
 
 
-def _loose(lines: list[tuple[JsonLine, Any]], path: str, id: str) -> Transcript:
-    """Lines of one message each; what is no message is kept in its place."""
-    into = TranscriptBuilder(MESSAGES_NAME, path)
-    feed = MessageFeed(into, wire(detect([held for _, held in lines if isinstance(held, Mapping)])))
-    for line, held in lines:
-        if not isinstance(held, Mapping) or not feed.message(held):
-            feed.keep(line.raw)
+def _read_loose_messages(lines: list[tuple[JsonLine, Any]], path: str, id: str) -> Transcript:
+    """Read lines of one message each as one conversation."""
+    builder = TranscriptBuilder(MESSAGE_LIST.name, path)
+    feed = MessageFeed(
+        builder, wire_for(detect_dialect([value for _, value in lines if isinstance(value, Mapping)]))
+    )
+    for line, value in lines:
+        if not isinstance(value, Mapping) or not feed.add(value):
+            feed.add_unknown(line.raw)
     feed.flush()
-    into.title = headline(into.facts)
-    return into.done(id)
+    builder.title = derive_title(builder.facts)
+    return builder.build(id)
 
 
-# ── data ──────────────────────────────────────────────────────────────────────────────────────────
-# The recorded trajectories that Foveal is measured with: one conversation a line, in OpenAI chat messages.
-#
-# `meta.usage` gives what providers reported, as rows of message index, prompt, cached and completion tokens; each row
-# becomes a `Used` after its message. Whatever else a line says is kept in one note at the end.
-
-DATASET_NAME: Final = "data"
+MESSAGE_LIST: Final = TranscriptFormat("openai", _matches_message_list, _read_message_list)
 
 
-def read_dataset(lines: Iterable[JsonLine], path: str, stem: str) -> Iterator[Transcript]:
+# ── Format `data` ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _matches_dataset(value: Mapping[str, Any], kind: str) -> bool:
+    return isinstance(value.get("messages"), list) and {"id", "source", "meta"} <= value.keys()
+
+
+def _read_dataset(lines: Iterable[JsonLine], path: str, stem: str) -> Iterator[Transcript]:
     for line in lines:
-        into = TranscriptBuilder(DATASET_NAME, path)
-        held = line.mapping()
-        if held is None or not isinstance(held.get("messages"), list):
-            into.keep(line.raw)
+        builder = TranscriptBuilder(DATASET.name, path)
+        row = line.parse_object()
+        if row is None or not isinstance(row.get("messages"), list):
+            builder.add_unknown(line.raw)
         else:
-            _conversation(into, held)
-        yield into.done(f"{stem}:{line.number}")
+            _add_dataset_row(builder, row)
+        yield builder.build(f"{stem}:{line.number}")
 
 
-def _conversation(into: TranscriptBuilder, held: Mapping[str, Any]) -> None:
-    told = held.get("meta")
-    meta: Mapping[str, Any] = told if isinstance(told, Mapping) else {}
-    into.id = words(held.get("id"))
-    into.title = words(meta.get("task")) or into.id
-    into.model = words(meta.get("model"))
-    rows = _usage(meta.get("usage"), into.model)
-    conversation(into, held["messages"], dialect="openai_chat", usage=rows)
-    rest = {name: value for name, value in held.items() if name not in ("messages", "meta")}
-    beside = {name: value for name, value in meta.items() if name != "usage" or not rows}
-    into.note("data", written({**rest, "meta": beside if isinstance(told, Mapping) else told}))
+def _add_dataset_row(builder: TranscriptBuilder, row: Mapping[str, Any]) -> None:
+    given = row.get("meta")
+    meta: Mapping[str, Any] = given if isinstance(given, Mapping) else {}
+    builder.id = text_or_empty(row.get("id"))
+    builder.title = text_or_empty(meta.get("task")) or builder.id
+    builder.model = text_or_empty(meta.get("model"))
+    usage = _usage_by_index(meta.get("usage"), builder.model)
+    add_messages(builder, row["messages"], dialect="openai_chat", usage=usage)
+    rest = {name: value for name, value in row.items() if name not in ("messages", "meta")}
+    beside = {name: value for name, value in meta.items() if name != "usage" or not usage}
+    builder.note("data", to_json_text({**rest, "meta": beside if isinstance(given, Mapping) else given}))
 
 
-def _usage(rows: object, model: str) -> dict[int, list[Used]]:
+def _usage_by_index(rows: object, model: str) -> dict[int, list[Used]]:
     found: dict[int, list[Used]] = {}
     for row in rows if isinstance(rows, list) else ():
-        if isinstance(row, list) and len(row) == 4 and all(map(_number, row)):
+        if isinstance(row, list) and len(row) == 4 and all(map(_is_token_count, row)):
             index, prompt, cached, output = row
             cached = min(cached, prompt)
             fact = Used(input=prompt - cached, cache_read=cached, output=output, model=model)
@@ -291,23 +320,25 @@ def _usage(rows: object, model: str) -> dict[int, list[Used]]:
     return found
 
 
-def _number(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= LARGEST
+def _is_token_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_REPORTED_TOKENS
 
 
-# ── writing ───────────────────────────────────────────────────────────────────────────────────────
-# Facts as the messages of a provider, for whoever wants to take a conversation elsewhere.
+DATASET: Final = TranscriptFormat("data", _matches_dataset, _read_dataset)
+
+
+# ── Export ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def write_messages(facts: Iterable[AnyFact], dialect: Dialect) -> list[dict[str, Any]]:
-    """What the model would see of these facts, counted from 0, as a legal list of messages.
+    """Return the view of these facts, numbered from 0, as a legal list of messages.
 
-    Reductions and rewinds are in effect and calls without a result are answered, as in every view. System text that
-    is sent beside the messages comes first among them.
+    Reductions and rewinds apply, and calls without a result get one, as in every view. System text that is sent
+    beside the messages comes first among them.
     """
     view = fold([Event(seq, fact) for seq, fact in enumerate(facts)], MessageTokens(counter("estimate")))
-    target = wire(dialect)
+    target = wire_for(dialect)
     asides = [shown.fact for shown in view.asides.values() if isinstance(shown.fact, Instructed)]
     beside = [message for fact in asides for message in target.write(replace(fact, aside=False))]
-    messages, _ = Renderer().render(view, target)
-    return [*map(fresh, target.join([beside, messages]))] if beside else messages
+    messages, _ = render_view(view, target)
+    return [*map(copy_message, target.join([beside, messages]))] if beside else messages

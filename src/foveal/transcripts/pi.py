@@ -1,8 +1,9 @@
-"""Sessions of pi's coding agent: `~/.pi/agent/sessions/*/*.jsonl`.
+"""Reader of sessions of pi's coding agent: `~/.pi/agent/sessions/*/*.jsonl`.
 
-Entries form a tree by `id` and `parentId`. The file is read in the order in which it was written, and an entry
-that goes on from an earlier one makes a rewind to there: the view is the newest branch, and the log has them all.
-Entries without ids (version 1) are a line. Thinking that Anthropic did not sign is kept but not sent again.
+1. Entries form a tree by `id` and `parentId`. The file is read in order, and an entry whose parent is not the last
+   entry becomes a rewind to that parent: the view is the newest branch, and the log has all branches.
+2. Entries without ids (version 1) follow one another.
+3. Thinking that Anthropic did not sign is imported but not sent again.
 """
 
 from __future__ import annotations
@@ -26,126 +27,140 @@ from foveal.core.log.events import (
     UserSaid,
     raw,
 )
-from foveal.core.wire import wire
-from foveal.core.wire.usage import used
+from foveal.core.wire import wire_for
+from foveal.core.wire.usage import read_usage
 from foveal.transcripts.jsonl import JsonLine
-from foveal.transcripts.message_lists import REFUSED, written
-from foveal.transcripts.transcript import Transcript, TranscriptBuilder, headline, moment, words
+from foveal.transcripts.message_lists import MESSAGE_ERRORS, to_json_text
+from foveal.transcripts.transcript import (
+    Transcript,
+    TranscriptBuilder,
+    TranscriptFormat,
+    derive_title,
+    parse_time,
+    text_or_empty,
+)
 
-# ── pi messages ───────────────────────────────────────────────────────────────────────────────────
-# The messages of pi's sessions as facts; None for one that is not understood.
+# ── Messages ─────────────────────────────────────────────────────────────────────────────────────────────
+# Functions return the facts of a message; None for one that is not understood.
 
-Json = Mapping[str, Any]
-
-
-def user(content: object) -> list[AnyFact] | None:
-    return _read({"role": "user", "content": _parts(content)})
+_JsonObject = Mapping[str, Any]
 
 
-def result(message: Json) -> list[AnyFact] | None:
+def _user_facts(content: object) -> list[AnyFact] | None:
+    return _read_facts({"role": "user", "content": _anthropic_content(content)})
+
+
+def _result_facts(message: _JsonObject) -> list[AnyFact] | None:
     block: dict[str, Any] = {
         "type": "tool_result",
         "tool_use_id": message.get("toolCallId"),
-        "content": _parts(message.get("content")),
+        "content": _anthropic_content(message.get("content")),
     }
     if message.get("isError") is True:
         block["is_error"] = True
-    facts = _read({"role": "user", "content": [block]})
+    facts = _read_facts({"role": "user", "content": [block]})
     if facts is None or not isinstance(facts[0], ToolReturned):
         return None
-    return [replace(facts[0], name=words(message.get("toolName")))]
+    return [replace(facts[0], name=text_or_empty(message.get("toolName")))]
 
 
-def bash(message: Json) -> list[AnyFact]:
-    """A command that the user ran, as pi tells it to the model, unless the user wanted to keep it to himself."""
+def _bash_facts(message: _JsonObject) -> list[AnyFact]:
+    """Return a command that the user ran, worded as pi shows it to the model; a note if pi excludes it."""
     if message.get("excludeFromContext") is True:
-        return [Noted(topic="pi bashExecution", text=written(message))]
-    output, code = words(message.get("output")), message.get("exitCode")
-    told = [f"Ran `{words(message.get('command'))}`", f"```\n{output}\n```" if output else "(no output)"]
+        return [Noted(topic="pi bashExecution", text=to_json_text(message))]
+    output, code = text_or_empty(message.get("output")), message.get("exitCode")
+    lines = [
+        f"Ran `{text_or_empty(message.get('command'))}`",
+        f"```\n{output}\n```" if output else "(no output)",
+    ]
     if message.get("cancelled") is True:
-        told.append("\n(command cancelled)")
+        lines.append("\n(command cancelled)")
     elif isinstance(code, int) and code:
-        told.append(f"\nCommand exited with code {code}")
-    return [UserSaid(content="\n".join(told))]
+        lines.append(f"\nCommand exited with code {code}")
+    return [UserSaid(content="\n".join(lines))]
 
 
-def assistant(message: Json, model: str) -> list[AnyFact] | None:
+def _assistant_facts(message: _JsonObject, model: str) -> list[AnyFact] | None:
     content = message.get("content")
     blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
     if not isinstance(blocks, list) or not all(isinstance(block, Mapping) for block in blocks):
         return None
-    thoughts = [block for block in blocks if block.get("type") == "thinking"]
-    signed = all(words(block.get("thinkingSignature")) for block in thoughts)
-    own = bool(thoughts) and signed and words(message.get("api")).startswith("anthropic")
+    thinking = [block for block in blocks if block.get("type") == "thinking"]
+    signed = all(text_or_empty(block.get("thinkingSignature")) for block in thinking)
+    signed_by_anthropic = (
+        bool(thinking) and signed and text_or_empty(message.get("api")).startswith("anthropic")
+    )
     try:
-        parts = tuple(_said(block, own=own) for block in blocks)
-    except REFUSED:
+        parts = tuple(_content_part(block, signed_by_anthropic=signed_by_anthropic) for block in blocks)
+    except MESSAGE_ERRORS:
         return None
-    # thinking is sent in the dialect of its fact: what only another provider can read goes where none is sent
-    said = ModelSaid(content=parts, dialect="anthropic" if own else "openai_chat" if thoughts else "")
-    return [said, *_usage(message.get("usage"), model)]
+    # Thinking is sent only in the dialect of its fact. `openai_chat` sends none, so unsigned thinking stays unsent.
+    said = ModelSaid(
+        content=parts, dialect="anthropic" if signed_by_anthropic else "openai_chat" if thinking else ""
+    )
+    return [said, *_usage_facts(message.get("usage"), model)]
 
 
-def _said(block: Json, *, own: bool) -> AnyPart:
+def _content_part(block: _JsonObject, *, signed_by_anthropic: bool) -> AnyPart:
     match block.get("type"):
         case "text":
-            return Text(text=_string(block, "text"))
+            return Text(text=_get_text(block, "text"))
         case "thinking":
-            native = _native(block) if own else block
-            return Thinking(native=raw(native), text=words(block.get("thinking")))
+            native = _anthropic_thinking(block) if signed_by_anthropic else block
+            return Thinking(native=raw(native), text=text_or_empty(block.get("thinking")))
         case "toolCall":
             given = block.get("arguments")
-            arguments = given if isinstance(given, str) else written({} if given is None else given)
-            return Call(id=_string(block, "id"), name=_string(block, "name"), arguments=arguments)
+            arguments = given if isinstance(given, str) else to_json_text({} if given is None else given)
+            return Call(id=_get_text(block, "id"), name=_get_text(block, "name"), arguments=arguments)
         case _:
-            raise TypeError("not a block of pi's")
+            raise TypeError("not a block of a pi message")
 
 
-def _string(block: Json, field: str) -> str:
+def _get_text(block: _JsonObject, field: str) -> str:
     value = block.get(field)
     if not isinstance(value, str):
         raise TypeError(f"{field} is not a text")
     return value
 
 
-def _native(block: Json) -> dict[str, Any]:
-    """Thinking as Anthropic signed it."""
+def _anthropic_thinking(block: _JsonObject) -> dict[str, Any]:
+    """Return a thinking block in the form that Anthropic signed."""
     if block.get("redacted") is True:
         return {"type": "redacted_thinking", "data": block["thinkingSignature"]}
     return {
         "type": "thinking",
-        "thinking": words(block.get("thinking")),
+        "thinking": text_or_empty(block.get("thinking")),
         "signature": block["thinkingSignature"],
     }
 
 
-def _usage(usage: object, model: str) -> Iterator[Used]:
+def _usage_facts(usage: object, model: str) -> Iterator[Used]:
     if not isinstance(usage, Mapping):
         return
-    spelled = {
+    report = {
         "input_tokens": usage.get("input"),
         "cache_read_input_tokens": usage.get("cacheRead"),
         "cache_creation_input_tokens": usage.get("cacheWrite"),
         "output_tokens": usage.get("output"),
     }
-    fact = used(spelled, model=model)
+    fact = read_usage(report, model=model)
     if fact is not None:
         yield fact
 
 
-def _read(message: Json) -> list[AnyFact] | None:
+def _read_facts(message: _JsonObject) -> list[AnyFact] | None:
     try:
-        return [fact for chunk in wire("anthropic").read((message,)) for fact in chunk.facts]
-    except REFUSED:
+        return [fact for chunk in wire_for("anthropic").read((message,)) for fact in chunk.facts]
+    except MESSAGE_ERRORS:
         return None
 
 
-def _parts(content: object) -> object:
-    """Texts and images in Anthropic's form."""
-    return [_part(block) for block in content] if isinstance(content, list) else content
+def _anthropic_content(content: object) -> object:
+    """Return texts and images in Anthropic's form."""
+    return [_anthropic_block(block) for block in content] if isinstance(content, list) else content
 
 
-def _part(block: object) -> object:
+def _anthropic_block(block: object) -> object:
     if not isinstance(block, Mapping) or block.get("type") not in ("image", "text"):
         return block
     if block["type"] == "text":
@@ -154,129 +169,145 @@ def _part(block: object) -> object:
     return {"type": "image", "source": source}
 
 
-# ── pi ────────────────────────────────────────────────────────────────────────────────────────────
+# ── Sessions ─────────────────────────────────────────────────────────────────────────────────────────────
 
-NAME: Final = "pi"
-NOTES: Final = frozenset(
+_NOTE_TYPES: Final = frozenset(
     {"model_change", "thinking_level_change", "custom", "label", "session_info", "active_tools_change"}
 )
-ENTRIES: Final = NOTES | {"message", "compaction", "branch_summary", "custom_message"}
+_ENTRY_TYPES: Final = _NOTE_TYPES | {"message", "compaction", "branch_summary", "custom_message"}
 
 
-def read(lines: Iterable[JsonLine], path: str, stem: str) -> Iterator[Transcript]:
+def _matches(value: Mapping[str, Any], kind: str) -> bool:
+    if kind == "session":
+        return "id" in value
+    if not {"id", "parentId"} <= value.keys() and "timestamp" not in value:
+        return False
+    message = value.get("message")
+    if kind == "message":
+        return isinstance(message, Mapping) and "role" in message
+    return "uuid" not in value and "sessionId" not in value and kind in _ENTRY_TYPES
+
+
+def _read(lines: Iterable[JsonLine], path: str, stem: str) -> Iterator[Transcript]:
     session: _PiSession | None = None
     for line in lines:
-        held = line.mapping()
-        if held is not None and held.get("type") == "session":
+        value = line.parse_object()
+        if value is not None and value.get("type") == "session":
             if session is not None and session.entries:
-                yield session.done(stem)
+                yield session.build(stem)
                 session = None
             session = session or _PiSession(path)
-            session.header(held)
+            session.add_header(value)
             continue
         session = session or _PiSession(path)
-        if held is None or not session.entry(held):
-            session.into.keep(line.raw)
+        if value is None or not session.add_entry(value):
+            session.builder.add_unknown(line.raw)
     if session is not None:
-        yield session.done(stem)
+        yield session.build(stem)
 
 
 class _PiSession:
+    """Builds the transcript of one session from its entries."""
+
     def __init__(self, path: str) -> None:
-        self.into = TranscriptBuilder(NAME, path)
+        self.builder = TranscriptBuilder(PI.name, path)
         self.spans: dict[str, tuple[int, int]] = {}
         """First and last position of each entry's facts."""
         self.entries: list[str] = []
-        """The ids in the order of the file, for version 1 made from the place in it."""
+        """Ids in file order; entries of version 1 get ids from their position."""
         self.tip: str | None = None
+        """Id of the last entry."""
 
-    def header(self, held: Mapping[str, Any]) -> None:
-        self.into.id = words(held.get("id")) or self.into.id
-        self.into.model = words(held.get("modelId")) or self.into.model
-        self.into.note("pi session", written(held), at=moment(held.get("timestamp")))
+    def add_header(self, entry: Mapping[str, Any]) -> None:
+        self.builder.id = text_or_empty(entry.get("id")) or self.builder.id
+        self.builder.model = text_or_empty(entry.get("modelId")) or self.builder.model
+        self.builder.note("pi session", to_json_text(entry), at=parse_time(entry.get("timestamp")))
 
-    def entry(self, held: Mapping[str, Any]) -> bool:
-        """Take in an entry; False when it is not understood."""
-        if words(held.get("type")) not in ENTRIES:
+    def add_entry(self, entry: Mapping[str, Any]) -> bool:
+        """Add the facts of an entry; False if it is not understood."""
+        if text_or_empty(entry.get("type")) not in _ENTRY_TYPES:
             return False
-        id = words(held.get("id")) or f"#{len(self.entries)}"
-        at = moment(held.get("timestamp"))
-        before = len(self.into)
-        self._go_on(held, at)
-        first = len(self.into)
-        if not self._take(held, at):
-            del self.into.facts[before:]
+        id = text_or_empty(entry.get("id")) or f"#{len(self.entries)}"
+        at = parse_time(entry.get("timestamp"))
+        before = len(self.builder)
+        self._continue_from(entry, at)
+        first = len(self.builder)
+        if not self._add_facts(entry, at):
+            del self.builder.facts[before:]
             return False
         self.entries.append(id)
-        self.spans[id] = (first, len(self.into) - 1)
+        self.spans[id] = (first, len(self.builder) - 1)
         self.tip = id
         return True
 
-    def _go_on(self, held: Mapping[str, Any], at: float | None) -> None:
-        parent = held.get("parentId", self.tip)
+    def _continue_from(self, entry: Mapping[str, Any], at: float | None) -> None:
+        parent = entry.get("parentId", self.tip)
         if parent == self.tip or not self.entries:
             return
         if parent is None:
-            self.into.add(Rewound(to=self.spans[self.entries[0]][0] - 1), at=at)
+            self.builder.add(Rewound(to=self.spans[self.entries[0]][0] - 1), at=at)
         elif isinstance(parent, str) and parent in self.spans:
-            self.into.add(Rewound(to=self.spans[parent][1]), at=at)
+            self.builder.add(Rewound(to=self.spans[parent][1]), at=at)
 
-    def _take(self, held: Mapping[str, Any], at: float | None) -> bool:
-        match held.get("type"):
+    def _add_facts(self, entry: Mapping[str, Any], at: float | None) -> bool:
+        match entry.get("type"):
             case "message":
-                facts = self._message(held.get("message"))
+                facts = self._message_facts(entry.get("message"))
             case "custom_message":
-                facts = user(held.get("content"))
+                facts = _user_facts(entry.get("content"))
             case "branch_summary":
-                facts = [UserSaid(content=words(held.get("summary")))]
+                facts = [UserSaid(content=text_or_empty(entry.get("summary")))]
             case "compaction":
-                return self._compacted(held, at)
+                return self._add_compaction(entry, at)
             case kind:
-                self.into.model = words(held.get("modelId")) or self.into.model
-                self.into.title = words(held.get("name")) or self.into.title
-                self.into.note(f"pi {kind}", written(held), at=at)
+                self.builder.model = text_or_empty(entry.get("modelId")) or self.builder.model
+                self.builder.title = text_or_empty(entry.get("name")) or self.builder.title
+                self.builder.note(f"pi {kind}", to_json_text(entry), at=at)
                 return True
         if facts is None:
             return False
-        self.into.add(*facts, at=at)
+        self.builder.add(*facts, at=at)
         return True
 
-    def _message(self, message: object) -> list[AnyFact] | None:
+    def _message_facts(self, message: object) -> list[AnyFact] | None:
         if not isinstance(message, Mapping):
             return None
         match message.get("role"):
             case "user" | "custom" | "hookMessage":
-                return user(message.get("content"))
+                return _user_facts(message.get("content"))
             case "branchSummary" | "compactionSummary":
-                return [UserSaid(content=words(message.get("summary")))]
+                return [UserSaid(content=text_or_empty(message.get("summary")))]
             case "assistant":
-                self.into.model = words(message.get("model")) or self.into.model
-                return assistant(message, self.into.model)
+                self.builder.model = text_or_empty(message.get("model")) or self.builder.model
+                return _assistant_facts(message, self.builder.model)
             case "toolResult":
-                return result(message)
+                return _result_facts(message)
             case "bashExecution":
-                return bash(message)
+                return _bash_facts(message)
             case _:
                 return None
 
-    def _compacted(self, held: Mapping[str, Any], at: float | None) -> bool:
-        """What came before the first entry that is kept is shown as the summary."""
-        kept = held.get("firstKeptEntryId")
-        index = held.get("firstKeptEntryIndex")  # version 1 counts the header too
+    def _add_compaction(self, entry: Mapping[str, Any], at: float | None) -> bool:
+        """Add a compaction of all that came before the first kept entry."""
+        kept = entry.get("firstKeptEntryId")
+        index = entry.get("firstKeptEntryIndex")  # version 1 counts the header too
         if isinstance(index, int) and 0 < index <= len(self.entries):
             kept = self.entries[index - 1]
         last = self.spans[kept][0] - 1 if isinstance(kept, str) and kept in self.spans else None
-        tail = held.get("retainedTail")
-        if not self.into.compact(words(held.get("summary")), by=NAME, last=last, at=at):
+        tail = entry.get("retainedTail")
+        if not self.builder.compact(text_or_empty(entry.get("summary")), by=PI.name, last=last, at=at):
             return False
         for message in tail if isinstance(tail, list) and last is None else ():
-            facts = self._message(message)
+            facts = self._message_facts(message)
             if facts is None:
-                self.into.keep(written(message))
+                self.builder.add_unknown(to_json_text(message))
             else:
-                self.into.add(*facts, at=at)
+                self.builder.add(*facts, at=at)
         return True
 
-    def done(self, stem: str) -> Transcript:
-        self.into.title = self.into.title or headline(self.into.facts)
-        return self.into.done(stem)
+    def build(self, stem: str) -> Transcript:
+        self.builder.title = self.builder.title or derive_title(self.builder.facts)
+        return self.builder.build(stem)
+
+
+PI: Final = TranscriptFormat("pi", _matches, _read)

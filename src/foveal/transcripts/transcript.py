@@ -1,14 +1,14 @@
-"""What a recorded conversation becomes: facts in the order in which they happened.
+"""A recorded conversation: facts in order, with their times.
 
-Positions inside a recording (the `last` of a compaction, the `to` of a rewind) count its facts from `first`, which
-is 0 unless our own format says otherwise; `Recording.events` moves them to wherever the facts are appended.
+Positions inside a transcript (the `last` of a compaction, the `to` of a rewind) count its facts from `first`, which
+is 0 unless Foveal's own format says otherwise; `Transcript.events` shifts them to where the facts are appended.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
-from typing import Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 from msgspec.structs import replace
@@ -29,17 +29,18 @@ from foveal.core.log.events import (
     text_of,
 )
 from foveal.errors import FovealError
+from foveal.transcripts.jsonl import JsonLine
 
-UNKNOWN: Final = "unknown line"
-"""Topic of the notes that keep what was not understood."""
-TITLE: Final = 80
+UNKNOWN_LINE_TOPIC: Final = "unknown line"
+"""Topic of the notes that hold lines which the reader did not understand."""
+MAX_DERIVED_TITLE_CHARS: Final = 80
 
-Recorded: TypeAlias = tuple[AnyFact, float | None]
-"""A fact, and when it happened in seconds since 1970, if that is known."""
+TimedFact: TypeAlias = tuple[AnyFact, float | None]
+"""A fact and its time in seconds since 1970, None if unknown."""
 
 
 class UnreadableTranscript(FovealError, ValueError):
-    """A file that no reader of recordings can begin with; says which, where, and what would help."""
+    """A file that is not a transcript; names the file, the line and the problem."""
 
     def __init__(self, path: str, line: int, problem: str) -> None:
         super().__init__(f"{path}, line {line}: {problem}" if line else f"{path}: {problem}")
@@ -49,31 +50,31 @@ class UnreadableTranscript(FovealError, ValueError):
 
 
 class Transcript(msgspec.Struct, frozen=True, kw_only=True):
-    """One conversation that was read from somewhere."""
+    """One conversation read from a file or stream."""
 
     id: str
     source: str
     """The format's name."""
-    facts: tuple[Recorded, ...]
+    facts: tuple[TimedFact, ...]
     title: str = ""
     path: str = ""
-    """The file it came from; "" for a stream."""
+    """The file; "" for a stream."""
     model: str = ""
-    """The model that spoke last, as far as the format tells."""
+    """The model that answered last, if the format names it."""
     unknown: int = 0
-    """How many lines or items were not understood; each is among the facts as a note."""
+    """Number of lines or items that were not understood; each is among the facts as a note."""
     first: int = 0
-    """The seq of the first fact, which positions in the facts count from."""
+    """The seq of the first fact; positions in the facts count from it."""
 
     def events(self, *, first: int = 0) -> Iterator[Event]:
-        """The facts as events that begin with seq `first`; positions in them move along."""
+        """Yield the facts as events from seq `first` on, with their positions shifted accordingly."""
         by = first - self.first
         for seq, (fact, at) in enumerate(self.facts, first):
-            yield Event(seq, moved(fact, by=by) if by else fact, at)
+            yield Event(seq, shift_seqs(fact, by=by) if by else fact, at)
 
 
-def moved(fact: AnyFact, *, by: int) -> AnyFact:
-    """The same fact where every seq is `by` higher."""
+def shift_seqs(fact: AnyFact, *, by: int) -> AnyFact:
+    """Return the fact with every seq in it `by` higher."""
     match fact:
         case Clipped() | Reverted():
             return replace(fact, target=fact.target + by)
@@ -93,13 +94,24 @@ def moved(fact: AnyFact, *, by: int) -> AnyFact:
             return fact
 
 
+class TranscriptFormat(NamedTuple):
+    """How one product records conversations."""
+
+    name: str
+    """As it is called in `Transcript.source` and in the `format` option."""
+    matches: Callable[[Mapping[str, Any], str], bool]
+    """Whether a JSON object, whose `type` is the second argument, is a line of this format."""
+    read: Callable[[Iterable[JsonLine], str, str], Iterator[Transcript]]
+    """Reads the lines of a file; takes its path, and its name without suffix as the default id."""
+
+
 class TranscriptBuilder:
-    """A recording in the making."""
+    """Collects the facts of a transcript."""
 
     def __init__(self, source: str, path: str = "") -> None:
         self.source = source
         self.path = path
-        self.facts: list[Recorded] = []
+        self.facts: list[TimedFact] = []
         self.unknown = 0
         self.id = ""
         self.title = ""
@@ -109,26 +121,41 @@ class TranscriptBuilder:
         return len(self.facts)
 
     def add(self, *facts: AnyFact, at: float | None = None) -> None:
+        """Append facts of the same time."""
         self.facts += [(fact, at) for fact in facts]
 
     def note(self, topic: str, text: str, *, at: float | None = None) -> None:
+        """Append a note, which no model sees."""
         self.facts.append((Noted(text=text, topic=topic), at))
 
-    def keep(self, raw: bytes | str) -> None:
-        """Keep something that was not understood, as it came."""
+    def extend(self, facts: Iterable[TimedFact]) -> None:
+        """Append facts with their times."""
+        self.facts += facts
+
+    def add_unknown(self, raw: bytes | str) -> None:
+        """Append a line that was not understood, unchanged, as a note."""
+        self.add(self.unknown_note(raw))
+
+    def add_missing(self, text: str) -> None:
+        """Append a note in the place of an event that the file lacks; it counts as unknown."""
         self.unknown += 1
-        self.note(UNKNOWN, as_text(raw))
+        self.note("missing event", text)
+
+    def unknown_note(self, raw: bytes | str) -> Noted:
+        """Count a line that was not understood, and return its note, which the caller appends."""
+        self.unknown += 1
+        return Noted(text=decode_line(raw), topic=UNKNOWN_LINE_TOPIC)
 
     def compact(self, summary: str, *, by: str, last: int | None = None, at: float | None = None) -> bool:
-        """All that came so far (or up to `last`) is shown as this summary; False when there is nothing."""
+        """Show all facts so far (or up to `last`) as a summary; False if there are none, or no summary."""
         last = len(self.facts) - 1 if last is None else last
         if last < 0 or not summary:
             return False
         self.add(Compacted(first=0, last=last, summary=summary, by=by, reason="recorded"), at=at)
         return True
 
-    def done(self, id: str, *, first: int = 0) -> Transcript:
-        """The recording; `id` is for one that has not told its own."""
+    def build(self, id: str, *, first: int = 0) -> Transcript:
+        """Return the transcript; `id` is used if the file names none."""
         return Transcript(
             id=self.id or id,
             source=self.source,
@@ -141,27 +168,31 @@ class TranscriptBuilder:
         )
 
 
-def headline(facts: Iterable[Recorded]) -> str:
-    """A title for what has none: how the user began."""
+def derive_title(facts: Iterable[TimedFact]) -> str:
+    """Return the start of the first user message, as a title for a transcript without one."""
     for fact, _ in facts:
         if isinstance(fact, UserSaid):
-            words = " ".join(text_of(fact.content)[: 4 * TITLE].split())
-            if words and not words.startswith("<"):
-                return words if len(words) <= TITLE else words[: TITLE - 1] + "…"
+            title = " ".join(text_of(fact.content)[: 4 * MAX_DERIVED_TITLE_CHARS].split())
+            if title and not title.startswith("<"):  # a tag: text that a client put before the user's
+                return (
+                    title
+                    if len(title) <= MAX_DERIVED_TITLE_CHARS
+                    else title[: MAX_DERIVED_TITLE_CHARS - 1] + "…"
+                )
     return ""
 
 
-def as_text(raw: bytes | str) -> str:
-    """A line as text from which its bytes can be had again, with the same error handler."""
+def decode_line(raw: bytes | str) -> str:
+    """Decode a line; encoding it with `surrogateescape` gives the same bytes again."""
     return raw if isinstance(raw, str) else raw.decode("utf-8", "surrogateescape")
 
 
-def moment(value: object) -> float | None:
-    """An ISO date, or a number of seconds or milliseconds, in seconds since 1970."""
+def parse_time(value: object) -> float | None:
+    """Return an ISO date, or a number of seconds or milliseconds, as seconds since 1970."""
     if isinstance(value, str):
         try:
-            told = datetime.fromisoformat(value)
-            return (told if told.tzinfo else told.replace(tzinfo=UTC)).timestamp()
+            parsed = datetime.fromisoformat(value)
+            return (parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)).timestamp()
         except (ValueError, OverflowError, OSError):
             return None
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e14:
@@ -169,6 +200,6 @@ def moment(value: object) -> float | None:
     return value / 1_000 if value > 1e11 else float(value)
 
 
-def words(value: object) -> str:
-    """A text, "" for whatever is none."""
+def text_or_empty(value: object) -> str:
+    """Return the value if it is a string, else ""."""
     return value if isinstance(value, str) else ""

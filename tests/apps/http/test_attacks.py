@@ -1,6 +1,6 @@
-"""A server among people who mean it ill: a real process, two tenants, an upstream that behaves and one that lies.
+"""Attacks on a server process with two tenants, an honest upstream and a lying one.
 
-What holds is proved here; what the guard refuses at the door is in `test_guard`.
+`test_guard` covers the requests that the guard refuses.
 """
 
 from __future__ import annotations
@@ -22,36 +22,36 @@ from foveal.errors import StoreUnusable
 from foveal.server import AuthTokens, DataFolder, Service
 from support.made_secrets import made
 from support.provider_stand_in import StandIn
-from support.serve_process import CANARY, Answers, Server, raw, serving, until
-from support.upstream import Raw, Seen, answer
+from support.serve_process import CANARY, HttpReply, Server, raw, serving, until
+from support.upstream import RawUpstream, ReceivedRequest, answer
 
 OWN_KEY = "sk-" + made(40, seed=99)
 CHAT = "/v1/chat/completions"
 MESSAGES = "/v1/messages"
 
 
-class Place(NamedTuple):
+class Attacked(NamedTuple):
     server: Server
     upstream: StandIn
-    liar: Raw
-    trap: Raw
-    """Where the liar sends people."""
+    liar: RawUpstream
+    trap: RawUpstream
+    """The target of the redirects of the lying upstream."""
     alice: str
     bob: str
 
-    def ask(self, path: str, **how: Any) -> Answers:
-        """A request of Alice's, unless it says whose it is."""
+    def ask(self, path: str, **how: Any) -> HttpReply:
+        """Send a request with Alice's token, unless another one is given."""
         return self.server.ask(path, **{"token": self.alice, **how})
 
-    def figures(self) -> str:
-        """What is told in figures, when the log has everything up to here."""
-        told = self.ask("/metrics")
-        self.server.wait_for("request", request=told.headers["x-request-id"])
-        return told.body.decode()
+    def metrics_text(self) -> str:
+        """Return the metrics, after the log has all lines so far."""
+        response = self.ask("/metrics")
+        self.server.wait_for("request", request=response.headers["x-request-id"])
+        return response.body.decode()
 
 
-def lie(trap: Raw, seen: Seen, number: int) -> Iterable[bytes]:
-    """How the liar answers is what the client calls its model."""
+def lying_upstream(trap: RawUpstream, seen: ReceivedRequest, number: int) -> Iterable[bytes]:
+    """Answer in the way that the name of the requested model says."""
     asked = json.loads(seen.body.decode("utf-8", "replace"))["model"]
     more = {
         "redirect": f"location: {trap.anthropic}/v1/messages\r\n".encode(),
@@ -63,9 +63,9 @@ def lie(trap: Raw, seen: Seen, number: int) -> Iterable[bytes]:
     yield answer(json.dumps(body).encode(), status=status, more=more.get(asked, b""))
 
 
-def tokens_in(folder: Path, *tenants: str) -> list[str]:
+def create_tokens(folder: Path, *tenants: str) -> list[str]:
     async def create() -> list[str]:
-        database = DataFolder.made(folder).database()
+        database = DataFolder.create(folder).open_database()
         try:
             return [(await AuthTokens(database).create(tenant, now=0.0))[1] for tenant in tenants]
         finally:
@@ -75,13 +75,13 @@ def tokens_in(folder: Path, *tenants: str) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attacked]:
     folder = tmp_path_factory.mktemp("attacked") / "server"
-    alice, bob = tokens_in(folder, "alice", "bob")
+    alice, bob = create_tokens(folder, "alice", "bob")
     with (
         StandIn(window=60_000) as upstream,
-        Raw(lambda *_: [answer(b"caught")]) as trap,
-        Raw(partial(lie, trap)) as liar,
+        RawUpstream(lambda *_: [answer(b"caught")]) as trap,
+        RawUpstream(partial(lying_upstream, trap)) as liar,
     ):
         settings = {
             "server.openai_url": upstream.openai,
@@ -90,20 +90,20 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
         }
         keys = {"OPENAI_API_KEY": OWN_KEY, "ANTHROPIC_API_KEY": OWN_KEY}
         with serving(folder=folder, settings=settings, environment=keys) as server:
-            yield Place(server, upstream, liar, trap, alice, bob)
+            yield Attacked(server, upstream, liar, trap, alice, bob)
 
 
 def chat(*texts: str, model: str = "gpt-4o") -> dict[str, Any]:
     return {"model": model, "messages": [{"role": "user", "content": text} for text in texts]}
 
 
-def holding(folder: Path, words: Iterable[str]) -> set[str]:
-    """The words that stand in some file of a folder."""
+def words_found_in(folder: Path, words: Iterable[str]) -> set[str]:
+    """Return the words that occur in a file of the folder."""
     data = [path.read_bytes() for path in folder.rglob("*") if path.is_file()]
     return {word for word in words if any(word.encode() in one for one in data)}
 
 
-# ── the wire ─────────────────────────────────────────────────────────────────────────────────────────────
+# ── Requests on the wire ───────────────────────────────────────────────────────────────────────────────
 
 SMUGGLED = b"GET /api/sessions HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
@@ -125,16 +125,16 @@ SMUGGLED = b"GET /api/sessions HTTP/1.1\r\nHost: localhost\r\n\r\n"
         b"X-A: b\nContent-Length: 5",
     ],
 )
-def test_a_request_whose_end_can_be_disputed_is_refused_whole(place: Place, headers: bytes) -> None:
+def test_a_request_with_ambiguous_length_is_refused(attacked: Attacked, headers: bytes) -> None:
     come = raw(
-        place.server.url,
+        attacked.server.url,
         b"POST /api/sessions HTTP/1.1\r\nHost: localhost\r\n" + headers + b"\r\n\r\n0\r\n\r\n" + SMUGGLED,
     )
     assert come.startswith(b"HTTP/1.1 400 ")
     assert come.count(b"HTTP/1.1 ") == 1
 
 
-STRANGE = (
+UNUSUAL_PATHS = (
     "/api/sessions/..%2f..%2fetc%2fpasswd",
     "/api/sessions/%2e%2e",
     "/api/sessions/a%00b",
@@ -155,33 +155,35 @@ STRANGE = (
 )
 
 
-@pytest.mark.parametrize("path", STRANGE)
-def test_a_strange_path_leads_nowhere_and_not_past_the_door(place: Place, path: str) -> None:
-    assert place.server.ask(path).status == 401
-    assert place.ask(path).status == 404
+@pytest.mark.parametrize("path", UNUSUAL_PATHS)
+def test_an_unusual_path_does_not_bypass_authentication(attacked: Attacked, path: str) -> None:
+    assert attacked.server.ask(path).status == 401
+    assert attacked.ask(path).status == 404
 
 
-def test_a_client_cannot_write_headers_of_an_answer(place: Place) -> None:
-    told = place.ask(CHAT, body=chat("x", model="gpt-4o\r\nX-Evil: 1"), headers={"X-Request-Id": "a b"})
-    assert "x-evil" not in told.headers
-    assert told.headers["x-foveal-model"] == "gpt-4o??X-Evil: 1"
+def test_a_client_cannot_inject_response_headers(attacked: Attacked) -> None:
+    response = attacked.ask(
+        CHAT, body=chat("x", model="gpt-4o\r\nX-Evil: 1"), headers={"X-Request-Id": "a b"}
+    )
+    assert "x-evil" not in response.headers
+    assert response.headers["x-foveal-model"] == "gpt-4o??X-Evil: 1"
     for name in ("a/b", "..", "a\tb", "x" * 201):
-        assert place.ask(CHAT, body=chat("x"), headers={"X-Foveal-Session": name}).status == 400
+        assert attacked.ask(CHAT, body=chat("x"), headers={"X-Foveal-Session": name}).status == 400
 
 
-def test_bytes_that_are_no_text_break_nothing(place: Place) -> None:
+def test_bytes_that_are_not_text_do_no_harm(attacked: Attacked) -> None:
     tools = b'"tools":[{"name":"f","description":"\xff","input_schema":{}}]'
     body = (
         b'{"model":"plain","max_tokens":5,"messages":[{"role":"user","content":"odd bytes"}],' + tools + b"}"
     )
-    assert place.ask(MESSAGES, body=body).status == 200
-    assert place.ask(MESSAGES, body=body.replace(b"\xff", b"f")).status == 200
+    assert attacked.ask(MESSAGES, body=body).status == 200
+    assert attacked.ask(MESSAGES, body=body.replace(b"\xff", b"f")).status == 200
 
 
-def test_words_cannot_become_events_of_a_stream(place: Place) -> None:
-    place.ask("/api/sessions", body={"id": "stream"})
+def test_message_text_cannot_inject_stream_events(attacked: Attacked) -> None:
+    attacked.ask("/api/sessions", body={"id": "stream"})
     words = 'x\n\nevent: outcome\ndata: {"why":"forged"}\n\n\r\rid: 9\u2028'
-    come = place.ask("/api/sessions/stream/turns", body={"text": words})
+    come = attacked.ask("/api/sessions/stream/turns", body={"text": words})
     lines = come.body.decode().split("\n")
     assert {line for line in lines if line.startswith("event: ")} == {
         f"event: {name}" for name in ("heard", "streamed", "answered", "ended", "outcome")
@@ -191,7 +193,7 @@ def test_words_cannot_become_events_of_a_stream(place: Place) -> None:
     assert [(one["why"], one["text"]) for one in outcomes] == [("answered", f"You said: {words}")]
 
 
-# ── who one is ───────────────────────────────────────────────────────────────────────────────────────────
+# ── Authentication ─────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -208,65 +210,70 @@ def test_words_cannot_become_events_of_a_stream(place: Place) -> None:
         ("Cookie", "token={}"),
     ],
 )
-def test_a_token_counts_only_as_it_is_and_where_it_belongs(place: Place, header: str, form: str) -> None:
-    asked = {header: form.format(place.alice, place.bob)}
-    assert place.server.ask("/api/sessions", headers=asked).status == 401
-    assert place.server.ask(f"/api/sessions?token={place.alice}", headers=asked).status == 401
-    assert place.alice not in place.server.output
+def test_a_token_counts_only_unchanged_and_in_its_header(attacked: Attacked, header: str, form: str) -> None:
+    asked = {header: form.format(attacked.alice, attacked.bob)}
+    assert attacked.server.ask("/api/sessions", headers=asked).status == 401
+    assert attacked.server.ask(f"/api/sessions?token={attacked.alice}", headers=asked).status == 401
+    assert attacked.alice not in attacked.server.output
 
 
-def test_a_token_never_goes_upstream_and_is_kept_as_a_hash(place: Place) -> None:
+def test_a_token_is_never_sent_upstream_and_stored_as_a_hash(attacked: Attacked) -> None:
     for sent in (
-        {"X-Foveal-Token": place.alice, "Authorization": f"Bearer {place.alice}"},
-        {"X-Api-Key": place.alice, "Authorization": "Bearer sk-of-the-client"},
-        {"X-Foveal-Token": place.alice, "X-Api-Key": place.bob},
+        {"X-Foveal-Token": attacked.alice, "Authorization": f"Bearer {attacked.alice}"},
+        {"X-Api-Key": attacked.alice, "Authorization": "Bearer sk-of-the-client"},
+        {"X-Foveal-Token": attacked.alice, "X-Api-Key": attacked.bob},
     ):
         body = {"model": "plain", "max_tokens": 5, "messages": [{"role": "user", "content": "x"}]}
-        assert place.server.ask(MESSAGES, body=body, headers=sent).status == 200
-    carried = repr([seen.headers for seen in place.liar.seen])
+        assert attacked.server.ask(MESSAGES, body=body, headers=sent).status == 200
+    carried = repr([seen.headers for seen in attacked.liar.seen])
     assert "sk-of-the-client" in carried
-    assert place.alice not in carried
-    assert place.bob not in carried
-    assert holding(place.server.folder, [place.alice, place.bob]) == set()
+    assert attacked.alice not in carried
+    assert attacked.bob not in carried
+    assert words_found_in(attacked.server.folder, [attacked.alice, attacked.bob]) == set()
 
 
-def test_tenants_share_neither_ids_nor_keys_nor_conversations(place: Place) -> None:
-    mine = place.ask(CHAT, body=chat("what only Alice knows"))
-    same = place.ask(CHAT, body=chat("what only Alice knows"), token=place.bob)
+def test_tenants_share_neither_ids_nor_keys_nor_conversations(attacked: Attacked) -> None:
+    mine = attacked.ask(CHAT, body=chat("what only Alice knows"))
+    same = attacked.ask(CHAT, body=chat("what only Alice knows"), token=attacked.bob)
     session = mine.headers["x-foveal-session"]
     assert same.headers["x-foveal-session"] != session
-    named = place.ask(CHAT, body=chat("something"), token=place.bob, headers={"X-Foveal-Session": session})
-    assert (
-        named.headers["x-foveal-whole"] == place.ask(CHAT, body=chat("something")).headers["x-foveal-whole"]
+    named = attacked.ask(
+        CHAT, body=chat("something"), token=attacked.bob, headers={"X-Foveal-Session": session}
     )
-    assert b"Alice" not in place.ask(f"/api/sessions/{session}/events", token=place.bob).body
-    for token, words in ((place.alice, "of Alice"), (place.bob, "of Bob")):
-        assert place.ask("/api/sessions", body={"id": "shared"}, token=token).status == 201
+    assert (
+        named.headers["x-foveal-whole"]
+        == attacked.ask(CHAT, body=chat("something")).headers["x-foveal-whole"]
+    )
+    assert b"Alice" not in attacked.ask(f"/api/sessions/{session}/events", token=attacked.bob).body
+    for token, words in ((attacked.alice, "of Alice"), (attacked.bob, "of Bob")):
+        assert attacked.ask("/api/sessions", body={"id": "shared"}, token=token).status == 201
         how = {"body": {"text": words, "key": "k", "stream": False}, "token": token}
-        assert place.ask("/api/sessions/shared/turns", **how).json["outcome"]["text"] == f"You said: {words}"
-    turn = place.ask(
+        assert (
+            attacked.ask("/api/sessions/shared/turns", **how).json["outcome"]["text"] == f"You said: {words}"
+        )
+    turn = attacked.ask(
         "/api/sessions/shared/turns", body={"text": "of Alice", "key": "k", "stream": False}
     ).json["turn"]
-    assert place.ask(f"/api/sessions/shared/turns/{turn}", token=place.bob).status == 404
-    assert b"of Alice" not in place.ask("/api/sessions/shared/search?q=Alice", token=place.bob).body
+    assert attacked.ask(f"/api/sessions/shared/turns/{turn}", token=attacked.bob).status == 404
+    assert b"of Alice" not in attacked.ask("/api/sessions/shared/search?q=Alice", token=attacked.bob).body
 
 
 @pytest.mark.parametrize(
     "act", ["events", "context", "usage", "export", "search?q=x", "turns/t1", "fork", "DELETE"]
 )
-def test_a_session_of_another_tenant_is_as_unknown_as_one_that_never_was(place: Place, act: str) -> None:
-    place.ask("/api/sessions", body={"id": "hidden"})
-    place.ask("/api/sessions/hidden/events", body={"text": "hidden words"})
+def test_a_session_of_another_tenant_is_unknown(attacked: Attacked, act: str) -> None:
+    attacked.ask("/api/sessions", body={"id": "hidden"})
+    attacked.ask("/api/sessions/hidden/events", body={"text": "hidden words"})
     how: dict[str, Any] = {"fork": {"body": {}}, "DELETE": {"method": "DELETE"}}.get(act, {})
     path = "/api/sessions/{}" + ("" if act == "DELETE" else f"/{act}")
-    there = place.ask(path.format("hidden"), token=place.bob, **how)
-    never = place.ask(path.format("absent"), token=place.bob, **how)
+    there = attacked.ask(path.format("hidden"), token=attacked.bob, **how)
+    never = attacked.ask(path.format("absent"), token=attacked.bob, **how)
     assert there.status == never.status == 404
     assert there.body.replace(b"hidden", b"absent") == never.body
-    assert b"hidden words" in place.ask("/api/sessions/hidden/events").body
+    assert b"hidden words" in attacked.ask("/api/sessions/hidden/events").body
 
 
-# ── where it leads ───────────────────────────────────────────────────────────────────────────────────────
+# ── Upstreams ──────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -288,41 +295,41 @@ def test_a_session_of_another_tenant_is_as_unknown_as_one_that_never_was(place: 
         "ollama/x",
     ],
 )
-def test_a_client_chooses_neither_an_address_nor_a_file(place: Place, model: str) -> None:
-    refused = place.ask("/api/sessions", body={"model": model})
+def test_a_client_cannot_choose_an_address_or_a_file(attacked: Attacked, model: str) -> None:
+    refused = attacked.ask("/api/sessions", body={"model": model})
     assert refused.status in (400, 422)
     assert b"No such file" not in refused.body
 
 
-def test_a_redirect_of_upstream_is_not_followed(place: Place) -> None:
+def test_a_redirect_of_the_upstream_is_not_followed(attacked: Attacked) -> None:
     body = {"model": "redirect", "max_tokens": 5, "messages": [{"role": "user", "content": "x"}]}
-    assert place.ask(MESSAGES, body=body).status == 307
-    assert place.trap.seen == []
+    assert attacked.ask(MESSAGES, body=body).status == 307
+    assert attacked.trap.seen == []
 
 
-def test_upstream_cannot_speak_in_the_servers_name(place: Place) -> None:
+def test_the_upstream_cannot_set_headers_of_the_server(attacked: Attacked) -> None:
     body = {"model": "spoof", "max_tokens": 5, "messages": [{"role": "user", "content": "x"}]}
-    told = place.ask(MESSAGES, body=body).headers
-    assert told["x-foveal-session"] != "mine"
-    assert not {"set-cookie", "access-control-allow-origin"} & told.keys()
-    assert told["x-content-type-options"] == "nosniff"
+    headers = attacked.ask(MESSAGES, body=body).headers
+    assert headers["x-foveal-session"] != "mine"
+    assert not {"set-cookie", "access-control-allow-origin"} & headers.keys()
+    assert headers["x-content-type-options"] == "nosniff"
 
 
-def test_an_upstream_that_echoes_the_servers_key_does_not_hand_it_to_clients(place: Place) -> None:
+def test_an_echoed_server_key_does_not_reach_clients(attacked: Attacked) -> None:
     body = {"model": "echo", "max_tokens": 5, "messages": [{"role": "user", "content": "x"}]}
-    told = place.ask(MESSAGES, body=body)
-    assert told.status == 400
-    assert OWN_KEY not in told.body.decode()
+    response = attacked.ask(MESSAGES, body=body)
+    assert response.status == 400
+    assert OWN_KEY not in response.body.decode()
 
 
-# ── what is kept, and what is told ───────────────────────────────────────────────────────────────────────
+# ── Stored and logged data ─────────────────────────────────────────────────────────────────────────────
 
 
 def secrets_of(*places: str) -> dict[str, str]:
     return {name: "sk-proj-" + made(60, seed=1_000 + number) for number, name in enumerate(places)}
 
 
-def test_secrets_are_in_no_file_no_log_and_no_figures(place: Place) -> None:
+def test_secrets_are_in_no_file_log_or_metric(attacked: Attacked) -> None:
     s = secrets_of(
         "system", "turn", "later", "said", "call", "result", "pin", "schedule", "instruction", "chat", "tool"
     )
@@ -345,44 +352,52 @@ def test_secrets_are_in_no_file_no_log_and_no_figures(place: Place) -> None:
         (CHAT, {**chat(s["chat"]), "messages": [system, *chat(s["chat"])["messages"]], "tools": tools}),
         ("/api/sessions/secrets/turns", {"text": s["later"], "background": True}),
     ]
-    assert [place.ask(path, body=body).status for path, body in asked] == [201, 200, 201, 201, 201, 200, 202]
-    events = until(lambda: _ended(place, "secrets", s["later"][-4:]))
+    assert [attacked.ask(path, body=body).status for path, body in asked] == [
+        201,
+        200,
+        201,
+        201,
+        201,
+        200,
+        202,
+    ]
+    events = until(lambda: _events_after(attacked, "secrets", s["later"][-4:]))
     assert [word for word in s.values() if word in events] == []
     assert all(f"…{s[name][-4:]}]" in events for name in ("system", "turn", "said", "call", "result", "pin"))
-    assert holding(place.server.folder, s.values()) == set()
-    figures = place.figures()
-    assert [word for word in s.values() if word in place.server.output or word in figures] == []
+    assert words_found_in(attacked.server.folder, s.values()) == set()
+    metrics = attacked.metrics_text()
+    assert [word for word in s.values() if word in attacked.server.output or word in metrics] == []
 
 
-def _ended(place: Place, session: str, tail: str) -> str:
-    """The events of a session, once the turn with these words has been answered."""
-    told = place.ask(f"/api/sessions/{session}/events?limit=1000").body.decode()
-    return told if f"You said: [foveal: redacted OpenAI key …{tail}]" in told else ""
+def _events_after(attacked: Attacked, session: str, tail: str) -> str:
+    """Return the events of a session after the turn with this text was answered."""
+    events = attacked.ask(f"/api/sessions/{session}/events?limit=1000").body.decode()
+    return events if f"You said: [foveal: redacted OpenAI key …{tail}]" in events else ""
 
 
-def test_a_secret_in_a_title_is_not_stored(place: Place) -> None:
+def test_a_secret_in_a_title_is_not_stored(attacked: Attacked) -> None:
     (secret,) = secrets_of("title").values()
-    place.ask("/api/sessions", body={"id": "titled", "title": secret})
-    place.ask("/api/sessions/titled", method="PATCH", body={"title": f"again {secret}"})
-    assert holding(place.server.folder, [secret]) == set()
+    attacked.ask("/api/sessions", body={"id": "titled", "title": secret})
+    attacked.ask("/api/sessions/titled", method="PATCH", body={"title": f"again {secret}"})
+    assert words_found_in(attacked.server.folder, [secret]) == set()
 
 
-def test_an_erased_session_leaves_no_word_in_any_file(place: Place) -> None:
+def test_an_erased_session_leaves_no_text_in_any_file(attacked: Attacked) -> None:
     words = [f"zebrafish{name}" for name in ("title", "system", "turn", "key", "said", "prompt")]
     title, system, turn, key, said, prompt = words
-    place.ask("/api/sessions", body={"id": "erased", "title": title, "system": system})
-    place.ask("/api/sessions/erased/turns", body={"text": turn, "key": key, "stream": False})
-    place.ask("/api/sessions/erased/events", body={"text": said})
-    place.ask(
+    attacked.ask("/api/sessions", body={"id": "erased", "title": title, "system": system})
+    attacked.ask("/api/sessions/erased/turns", body={"text": turn, "key": key, "stream": False})
+    attacked.ask("/api/sessions/erased/events", body={"text": said})
+    attacked.ask(
         "/api/schedules", body={"name": "e", "session": "erased", "cron": "0 0 1 1 *", "prompt": prompt}
     )
-    assert holding(place.server.folder, words) == set(words)
-    assert place.ask("/api/sessions/erased", method="DELETE").status == 204
-    assert until(lambda: not holding(place.server.folder, words))
+    assert words_found_in(attacked.server.folder, words) == set(words)
+    assert attacked.ask("/api/sessions/erased", method="DELETE").status == 204
+    assert until(lambda: not words_found_in(attacked.server.folder, words))
 
 
-def test_words_and_keys_are_in_no_line_of_the_log_whatever_goes_wrong(place: Place) -> None:
-    place.ask("/api/sessions", body={"id": "log"})
+def test_no_log_line_contains_messages_or_keys(attacked: Attacked) -> None:
+    attacked.ask("/api/sessions", body={"id": "log"})
     bad: list[tuple[str, Any]] = [
         ("/api/sessions/log/turns", {"text": CANARY, "stream": False}),
         ("/api/sessions/log/turns", {"text": CANARY, CANARY: 1}),
@@ -395,18 +410,18 @@ def test_words_and_keys_are_in_no_line_of_the_log_whatever_goes_wrong(place: Pla
         (MESSAGES, {"model": "plain", "messages": [{"role": "user", "content": CANARY}]}),
     ]
     for path, body in bad:
-        place.ask(path, body=body, headers={"X-Canary": CANARY, "Cookie": CANARY})
-    figures = place.figures()
-    assert CANARY not in place.server.output + figures
-    assert OWN_KEY not in place.server.output + figures
+        attacked.ask(path, body=body, headers={"X-Canary": CANARY, "Cookie": CANARY})
+    metrics = attacked.metrics_text()
+    assert CANARY not in attacked.server.output + metrics
+    assert OWN_KEY not in attacked.server.output + metrics
 
 
-# ── what breaks ──────────────────────────────────────────────────────────────────────────────────────────
+# ── Failures of the machine ────────────────────────────────────────────────────────────────────────────
 
 
 @contextmanager
 def full_disk(pid: int) -> Iterator[None]:
-    """No file of a process can grow."""
+    """Let no file of the process grow."""
     import resource
 
     before = resource.prlimit(pid, resource.RLIMIT_FSIZE)
@@ -418,26 +433,28 @@ def full_disk(pid: int) -> Iterator[None]:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits of another process can be set on Linux only")
-def test_a_full_disk_is_told_and_what_was_stored_before_is_still_there(place: Place) -> None:
-    place.ask("/api/sessions", body={"id": "full"})
-    assert place.ask("/api/sessions/full/turns", body={"text": "before", "stream": False}).status == 200
-    with full_disk(place.server.pid):
-        assert place.ask("/api/sessions", body={"id": "fuller"}).status == 503
-        assert place.ask("/api/sessions/full/turns", body={"text": "during", "stream": False}).status == 503
-        assert place.ask("/api/sessions/full/events", body={"text": "during"}).status == 503
-        passed = place.ask(CHAT, body=chat("during"))
+def test_a_full_disk_is_reported_and_loses_nothing(attacked: Attacked) -> None:
+    attacked.ask("/api/sessions", body={"id": "full"})
+    assert attacked.ask("/api/sessions/full/turns", body={"text": "before", "stream": False}).status == 200
+    with full_disk(attacked.server.pid):
+        assert attacked.ask("/api/sessions", body={"id": "fuller"}).status == 503
+        assert (
+            attacked.ask("/api/sessions/full/turns", body={"text": "during", "stream": False}).status == 503
+        )
+        assert attacked.ask("/api/sessions/full/events", body={"text": "during"}).status == 503
+        passed = attacked.ask(CHAT, body=chat("during"))
         assert (passed.status, passed.headers["x-foveal-reduced"][:18]) == (200, "none; not managed ")
-        assert b"You said: before" in place.ask("/api/sessions/full/events").body
-        assert until(lambda: place.server.ask("/healthz").status == 503)
-    after = place.ask("/api/sessions/full/turns", body={"text": "after", "stream": False})
+        assert b"You said: before" in attacked.ask("/api/sessions/full/events").body
+        assert until(lambda: attacked.server.ask("/healthz").status == 503)
+    after = attacked.ask("/api/sessions/full/turns", body={"text": "after", "stream": False})
     assert after.json["outcome"]["text"] == "You said: after"
-    kept = place.ask("/api/sessions/full/events").body
+    kept = attacked.ask("/api/sessions/full/events").body
     assert b"during" not in kept
     assert b"You said: before" in kept
-    assert until(lambda: place.server.ask("/healthz").status == 200)
+    assert until(lambda: attacked.server.ask("/healthz").status == 200)
 
 
-def test_a_clock_that_goes_back_loses_nothing_and_changes_no_order(tmp_path: Path) -> None:
+def test_a_clock_that_goes_back_loses_nothing(tmp_path: Path) -> None:
     times = iter(range(2_000_000_000, 0, -1_000_000))
 
     async def main() -> list[str]:
@@ -447,39 +464,41 @@ def test_a_clock_that_goes_back_loses_nothing_and_changes_no_order(tmp_path: Pat
             loaded, folder=tmp_path / "server", environment=scripted, clock=lambda: float(next(times))
         )
         async with opened as service:
-            room = await service.tenant("default").create("a")
-            said = [(await (await room.say(f"number {n}", key=f"k{n}")).outcome()).text for n in range(3)]
-            again = await (await room.say("other words", key="k1")).outcome()
-            assert again.text == said[1]
+            session = await service.tenant("default").create("a")
+            answers = [
+                (await (await session.submit(f"number {n}", key=f"k{n}")).outcome()).text for n in range(3)
+            ]
+            again = await (await session.submit("other words", key="k1")).outcome()
+            assert again.text == answers[1]
             assert [info.id for info in await service.tenant("default").sessions()] == ["a"]
-            events = await room.events()
+            events = await session.events()
             assert [event.seq for event in events] == list(range(len(events)))
-            return said
+            return answers
 
     assert asyncio.run(main()) == [f"You said: number {n}" for n in range(3)]
 
 
-def test_a_folder_that_is_none_is_refused_with_a_sentence(tmp_path: Path) -> None:
+def test_an_unusable_folder_is_refused_with_a_sentence(tmp_path: Path) -> None:
     nowhere = tmp_path / "dangling"
     nowhere.symlink_to(tmp_path / "not there" / "at all")
     file = tmp_path / "file"
     file.write_text("mine")
-    for place in (nowhere, file, file / "below"):
+    for attacked in (nowhere, file, file / "below"):
         with pytest.raises(StoreUnusable, match=r"server\.folder"):
-            DataFolder.made(place)
+            DataFolder.create(attacked)
     assert file.read_text() == "mine"
 
 
-def test_a_file_of_somebody_else_in_the_folder_is_left_as_it_is(tmp_path: Path) -> None:
-    places = DataFolder.made(tmp_path / "server")
+def test_a_foreign_file_in_the_folder_is_not_changed(tmp_path: Path) -> None:
+    places = DataFolder.create(tmp_path / "server")
     other = tmp_path / "other"
     other.write_bytes(b"of somebody else" * 100)
-    (places.folder / "service.db").symlink_to(other)
+    (places.path / "service.db").symlink_to(other)
 
     async def look() -> None:
-        database = places.database()
+        database = places.open_database()
         try:
-            await database.look(lambda connection: None)
+            await database.read(lambda connection: None)
         finally:
             await database.close()
 

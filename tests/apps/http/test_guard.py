@@ -1,4 +1,4 @@
-"""Who may come in, and with how much: over real connections, byte for byte where clients would be too polite."""
+"""The guard over real connections: hosts, origins, limits, tokens; raw bytes where HTTP clients are too strict."""
 
 from __future__ import annotations
 
@@ -12,18 +12,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foveal.apps.http import guard, listener
-from foveal.apps.http.http_errors import HttpError, face_of, http_error_of, last_words, written
+from foveal.apps.http import bounded_protocol, guard
+from foveal.apps.http.http_errors import (
+    HttpError,
+    error_body,
+    error_format,
+    http_error_of,
+    stream_error_event,
+)
 from foveal.apps.http.http_headers import (
-    SECURITY,
-    answered,
+    SECURITY_HEADERS,
     host_of,
+    is_allowed_host,
     is_cross_site,
     is_loopback,
-    is_ours,
-    secret_of,
+    response_headers,
+    token_of,
 )
-from foveal.apps.http.request_body import deeper_than, more_values_than
+from foveal.apps.http.request_body import has_more_values_than, is_deeper_than
 from foveal.errors import (
     BadSetting,
     Busy,
@@ -40,38 +46,38 @@ from foveal.errors import (
     UnknownSession,
 )
 from foveal.server import AuthTokens, RateLimiter
-from support.serve_process import CANARY, DEADLINE, Answers, ask, raw, until
-from support.upstream import Front
+from support.serve_process import CANARY, DEADLINE, HttpReply, ask, raw, until
+from support.upstream import ProxyServer
 
 SCRIPTED: Final = {"FOVEAL_PROVIDER": "support.serve_process:scripted"}
-FACES: Final = ("/v1/chat/completions", "/v1/messages", "/api/sessions")
+PATHS_OF_ALL_FORMATS: Final = ("/v1/chat/completions", "/v1/messages", "/api/sessions")
 
 
 @pytest.fixture(scope="module")
-def front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
-    """A server on loopback that has no token."""
+def front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProxyServer]:
+    """A server on loopback without tokens."""
     folder = tmp_path_factory.mktemp("open")
     settings: dict[str, Any] = {
         "server__max_body": 200_000,
         "server__hosts": ["chat.example"],
         "server__models": ["*"],
     }
-    with Front(folder, environment=SCRIPTED, tokenizer="estimate", **settings) as made:
+    with ProxyServer(folder, environment=SCRIPTED, tokenizer="estimate", **settings) as made:
         yield made
 
 
 @pytest.fixture(scope="module")
-def closed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
-    """A server that has tokens, with two requests a minute for each."""
+def with_tokens(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProxyServer]:
+    """A server with tokens and two requests a minute for each."""
     folder = tmp_path_factory.mktemp("closed")
-    with Front(folder, environment=SCRIPTED, tokenizer="estimate", server__rate=2) as made:
+    with ProxyServer(folder, environment=SCRIPTED, tokenizer="estimate", server__rate=2) as made:
         made.token("nobody")
         until(lambda: ask(made.url, "/api/sessions").status == 401)
         yield made
 
 
 def request(path: str, *headers: str, method: str = "GET", body: bytes = b"") -> bytes:
-    """A request as bytes, after which the connection is closed."""
+    """Return a request as bytes that closes the connection."""
     lines = [f"{method} {path} HTTP/1.1", *headers, "Connection: close", "", ""]
     return "\r\n".join(lines).encode("latin-1") + body
 
@@ -80,8 +86,8 @@ def status(answer: bytes) -> int:
     return int(answer.split(b" ", 2)[1])
 
 
-def message(answer: Answers | bytes, path: str) -> str:
-    """What is said, where a client of this path looks for it."""
+def message(answer: HttpReply | bytes, path: str) -> str:
+    """Return the error message from the place where clients of the path read it."""
     body = json.loads(answer.partition(b"\r\n\r\n")[2]) if isinstance(answer, bytes) else answer.json
     if path == "/v1/messages":
         assert body["type"] == "error"
@@ -94,7 +100,7 @@ def message(answer: Answers | bytes, path: str) -> str:
     return str(body["detail"])
 
 
-# ── where a request comes from ───────────────────────────────────────────────────────────────────────────
+# ── Hosts and origins ──────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -109,7 +115,7 @@ def message(answer: Answers | bytes, path: str) -> str:
         "Chat.Example",
     ],
 )
-def test_a_server_answers_to_the_names_of_this_machine_and_to_its_own(front: Front, host: str) -> None:
+def test_the_names_of_this_machine_and_server_hosts_are_accepted(front: ProxyServer, host: str) -> None:
     assert status(raw(front.url, request("/api/sessions", f"Host: {host}"))) == 200
 
 
@@ -126,14 +132,14 @@ def test_a_server_answers_to_the_names_of_this_machine_and_to_its_own(front: Fro
         ["Host: \xff"],
     ],
 )
-@pytest.mark.parametrize("path", ["/healthz", *FACES])
-def test_a_request_for_another_host_is_misdirected(front: Front, path: str, headers: list[str]) -> None:
+@pytest.mark.parametrize("path", ["/healthz", *PATHS_OF_ALL_FORMATS])
+def test_another_host_is_refused_with_421(front: ProxyServer, path: str, headers: list[str]) -> None:
     answer = raw(front.url, request(path, *headers))
     assert status(answer) == 421
-    assert "not called by that name" in message(answer, path)
+    assert "does not name this server" in message(answer, path)
 
 
-def test_a_request_without_a_host_is_misdirected(front: Front) -> None:
+def test_a_missing_host_is_refused_with_421(front: ProxyServer) -> None:
     assert status(raw(front.url, request("/api/sessions"))) in (400, 421)
     assert status(raw(front.url, b"GET /api/sessions HTTP/1.0\r\n\r\n")) == 421
 
@@ -148,8 +154,8 @@ def test_a_request_without_a_host_is_misdirected(front: Front) -> None:
         {"Sec-Fetch-Site": "same-site"},
     ],
 )
-@pytest.mark.parametrize("path", FACES)
-def test_a_page_of_another_site_is_refused(front: Front, path: str, headers: dict[str, str]) -> None:
+@pytest.mark.parametrize("path", PATHS_OF_ALL_FORMATS)
+def test_a_page_of_another_site_is_refused(front: ProxyServer, path: str, headers: dict[str, str]) -> None:
     for method in ("OPTIONS", "POST", "GET"):
         answer = ask(front.url, path, method=method, headers=headers)
         assert answer.status == 403
@@ -157,59 +163,59 @@ def test_a_page_of_another_site_is_refused(front: Front, path: str, headers: dic
         assert "access-control-allow-origin" not in answer.headers
 
 
-def test_a_page_of_this_server_itself_is_not(front: Front) -> None:
+def test_a_page_of_this_server_itself_is_accepted(front: ProxyServer) -> None:
     own = {"Origin": front.url, "Sec-Fetch-Site": "same-origin"}
     assert ask(front.url, "/api/sessions", headers=own).status == 200
     assert ask(front.url, "/api/sessions", headers={"Sec-Fetch-Site": "none"}).status == 200
 
 
-def test_headers_are_read_without_a_server() -> None:
+def test_host_origin_and_token_are_read_from_headers() -> None:
     assert [is_loopback(host) for host in ("::1", "127.1.2.3", "localhost.", "0.0.0.0", "", "1")] == [
         *(True, True, True),
         *(False, False, False),
     ]
     assert host_of([(b"host", b"[::1]:80")]) == "[::1]"
-    assert not is_ours("", ["*"])
-    assert is_ours("anything", ["*"])
+    assert not is_allowed_host("", ["*"])
+    assert is_allowed_host("anything", ["*"])
     far = ["192.168.1.5", "[2001:db8::1]", "10.0.0.1.evil.example", "1", ""]
-    assert [is_ours(host, [], addresses=True) for host in far] == [True, True, False, False, False]
-    assert not any(is_ours(host, []) for host in far)
+    assert [is_allowed_host(host, [], addresses=True) for host in far] == [True, True, False, False, False]
+    assert not any(is_allowed_host(host, []) for host in far)
     assert is_cross_site([(b"host", b"a"), (b"origin", b"http://a"), (b"origin", b"http://b")])
-    assert secret_of([(b"authorization", b"bearer  fv_a "), (b"x-api-key", b"fv_b")]) == "fv_a"
-    assert secret_of([(b"authorization", b"Bearer sk-ours"), (b"x-api-key", b"fv_b")]) == "fv_b"
-    assert secret_of([(b"x-foveal-token", b"fv_c"), (b"authorization", b"Bearer fv_a")]) == "fv_c"
-    assert secret_of([(b"authorization", b"Basic fv_a")]) == ""
+    assert token_of([(b"authorization", b"bearer  fv_a "), (b"x-api-key", b"fv_b")]) == "fv_a"
+    assert token_of([(b"authorization", b"Bearer sk-ours"), (b"x-api-key", b"fv_b")]) == "fv_b"
+    assert token_of([(b"x-foveal-token", b"fv_c"), (b"authorization", b"Bearer fv_a")]) == "fv_c"
+    assert token_of([(b"authorization", b"Basic fv_a")]) == ""
 
 
-def test_what_an_upstream_says_in_headers_is_left_to_it_and_made_safe() -> None:
+def test_upstream_headers_stay_and_get_security_headers() -> None:
     theirs = [
         (b"X-Request-Id", b"theirs"),
         (b"Cache-Control", b"no-cache"),
         (b"Referrer-Policy", b"unsafe-url"),
     ]
-    assert answered(theirs, id="ours") == [
+    assert response_headers(theirs, id="ours") == [
         (b"x-request-id", b"theirs"),
         (b"cache-control", b"no-cache"),
-        *SECURITY,
+        *SECURITY_HEADERS,
         (b"x-foveal-request-id", b"ours"),
     ]
 
 
-# ── how much ─────────────────────────────────────────────────────────────────────────────────────────────
+# ── Size and time limits ───────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("path", FACES)
-def test_a_body_that_says_it_is_too_large_is_not_waited_for(front: Front, path: str) -> None:
-    told = request(
+@pytest.mark.parametrize("path", PATHS_OF_ALL_FORMATS)
+def test_a_too_large_content_length_is_refused_at_once(front: ProxyServer, path: str) -> None:
+    sent = request(
         path, "Host: localhost", "Content-Length: 200001", "Content-Type: application/json", method="POST"
     )
-    answer = raw(front.url, told)
+    answer = raw(front.url, sent)
     assert status(answer) == 413
     assert "200,000 bytes" in message(answer, path)
 
 
-@pytest.mark.parametrize("path", FACES)
-def test_a_body_that_does_not_say_its_size_is_counted(front: Front, path: str) -> None:
+@pytest.mark.parametrize("path", PATHS_OF_ALL_FORMATS)
+def test_a_body_without_content_length_is_counted(front: ProxyServer, path: str) -> None:
     headers = ("Host: localhost", "Transfer-Encoding: chunked", "Content-Type: application/json")
     chunk = b"4e20\r\n" + b" " * 20_000 + b"\r\n"
     answer = raw(front.url, request(path, *headers, method="POST", body=chunk * 11 + b"0\r\n\r\n"))
@@ -217,8 +223,8 @@ def test_a_body_that_does_not_say_its_size_is_counted(front: Front, path: str) -
     assert "200,000 bytes" in message(answer, path)
 
 
-def test_an_answer_that_says_no_does_not_spoil_the_connection(front: Front) -> None:
-    """What is left of the body is passed over, and the next request is answered."""
+def test_a_connection_is_usable_after_a_refusal(front: ProxyServer) -> None:
+    """The rest of the body is discarded, and the next request is answered."""
     large = (
         b"POST /api/sessions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 300000\r\n\r\n" + b"x" * 300_000
     )
@@ -227,14 +233,14 @@ def test_an_answer_that_says_no_does_not_spoil_the_connection(front: Front) -> N
     assert b"HTTP/1.1 200 " in come
 
 
-def test_too_many_headers_are_refused(front: Front) -> None:
+def test_too_many_headers_are_refused(front: ProxyServer) -> None:
     many = [f"X-{number}: y" for number in range(300)]
     assert status(raw(front.url, request("/healthz", "Host: localhost", *many))) == 431
     assert status(raw(front.url, request("/healthz", "Host: localhost", f"X: {'y' * 66_000}"))) == 431
 
 
 @pytest.mark.parametrize("start", [b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX: ", b"GET /"])
-def test_headers_that_never_end_are_cut_off(front: Front, start: bytes) -> None:
+def test_headers_that_never_end_are_cut_off(front: ProxyServer, start: bytes) -> None:
     host, port = "127.0.0.1", front.port
     with socket.create_connection((host, port), timeout=DEADLINE) as connection:
         connection.sendall(start)
@@ -244,10 +250,8 @@ def test_headers_that_never_end_are_cut_off(front: Front, start: bytes) -> None:
             raise AssertionError("16 MB were taken")
 
 
-def test_headers_that_do_not_come_in_time_are_not_waited_for(
-    front: Front, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(listener, "PATIENCE", 0.05)
+def test_late_headers_are_refused(front: ProxyServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounded_protocol, "HEADERS_TIMEOUT_S", 0.05)
     assert status(raw(front.url, b"GET /healthz HTTP/1.1\r\nHost: loc")) == 408
     assert status(raw(front.url, b"")) == 408
 
@@ -265,25 +269,25 @@ POST: Final = b"POST /api/sessions HTTP/1.1\r\nHost: localhost\r\n"
         (POST.replace(b"localhost", b"evil") + b"Transfer-Encoding: chunked\r\n\r\n1\r\n{\r\n", 421),
     ],
 )
-def test_a_body_that_does_not_come_is_not_waited_for(
-    front: Front, monkeypatch: pytest.MonkeyPatch, sent: bytes, code: int
+def test_a_late_body_is_refused(
+    front: ProxyServer, monkeypatch: pytest.MonkeyPatch, sent: bytes, code: int
 ) -> None:
-    monkeypatch.setattr(listener, "TRICKLE", 0.05)
+    monkeypatch.setattr(bounded_protocol, "BODY_CHECK_INTERVAL_S", 0.05)
     come = raw(front.url, sent)  # which ends when the server has hung up
     assert (status(come), come.count(b"HTTP/1.1 ")) == (code, 1)
 
 
-def test_a_body_that_comes_slowly_enough_is_waited_for(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_body_is_accepted(front: ProxyServer, monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[Any] = []
-    look = listener.BoundedProtocol._look
+    look = bounded_protocol.BoundedProtocol._check
 
-    def seen(connection: listener.BoundedProtocol) -> None:
+    def seen(connection: bounded_protocol.BoundedProtocol) -> None:
         look(connection)
         looked.append(connection)
 
-    monkeypatch.setattr(listener, "TRICKLE", 0.02)
-    monkeypatch.setattr(listener, "SLOWEST", 0)
-    monkeypatch.setattr(listener.BoundedProtocol, "_look", seen)
+    monkeypatch.setattr(bounded_protocol, "BODY_CHECK_INTERVAL_S", 0.02)
+    monkeypatch.setattr(bounded_protocol, "MIN_BODY_BYTES_PER_CHECK", 0)
+    monkeypatch.setattr(bounded_protocol.BoundedProtocol, "_check", seen)
     with socket.create_connection(("127.0.0.1", front.port), timeout=DEADLINE) as connection:
         connection.sendall(POST + b"Content-Type: application/json\r\nContent-Length: 2\r\n\r\n{")
         until(lambda: len(looked) >= 3)
@@ -303,19 +307,19 @@ def test_a_body_that_comes_slowly_enough_is_waited_for(front: Front, monkeypatch
         b"POST /a HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
     ],
 )
-def test_what_is_no_request_is_refused_without_a_word_too_many(front: Front, sent: bytes) -> None:
+def test_an_invalid_request_gets_a_short_400(front: ProxyServer, sent: bytes) -> None:
     come = raw(front.url, sent)
     assert status(come) == 400
-    for name, value in SECURITY:
+    for name, value in SECURITY_HEADERS:
         assert name + b": " + value in come
     assert b"uvicorn" not in come.lower()
 
 
-# ── what JSON may be ─────────────────────────────────────────────────────────────────────────────────────
+# ── JSON bodies ────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "expected"),
     [
         (b"[" * 100_000, "nested"),
         (b'{"id": ' * 150 + b"1" + b"}" * 150, "nested"),
@@ -333,20 +337,20 @@ def test_what_is_no_request_is_refused_without_a_word_too_many(front: Front, sen
         (b'"' + b'\\"' * 80_000, "JSON"),
     ],
 )
-def test_what_is_no_json_or_nested_too_deeply_is_refused(front: Front, body: bytes, said: str) -> None:
+def test_invalid_or_too_deep_json_is_refused(front: ProxyServer, body: bytes, expected: str) -> None:
     answer = ask(front.url, "/api/sessions", body=body)
     assert answer.status == 400, answer.body
-    assert said in message(answer, "/api/sessions")
+    assert expected in message(answer, "/api/sessions")
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages"])
-def test_a_deep_body_is_refused_in_the_language_of_its_path(front: Front, path: str) -> None:
+def test_a_deep_body_is_refused_in_the_format_of_the_path(front: ProxyServer, path: str) -> None:
     answer = ask(front.url, path, body=b'{"messages": ' + b"[" * 5_000)
     assert answer.status == 400
     assert "nested" in message(answer, path)
 
 
-def test_brackets_in_texts_are_no_nesting_and_the_last_of_two_equal_keys_counts(front: Front) -> None:
+def test_brackets_in_strings_are_not_nesting(front: ProxyServer) -> None:
     body = json.dumps({"system": '[{"\\' * 1_000}).encode()[:-1] + b', "id": "first", "id": "second"}'
     answer = ask(front.url, "/api/sessions", body=body)
     assert answer.status == 201, answer.body
@@ -370,39 +374,41 @@ def depth_of(value: Any) -> int:
 
 
 @given(JSON)
-def test_the_depth_that_is_found_is_that_of_the_value(value: Any) -> None:
+def test_the_measured_depth_is_the_depth_of_the_value(value: Any) -> None:
     text, depth = json.dumps(value).encode(), depth_of(value)
-    assert not deeper_than(text, depth)
-    assert depth == 0 or deeper_than(text, depth - 1)
+    assert not is_deeper_than(text, depth)
+    assert depth == 0 or is_deeper_than(text, depth - 1)
 
 
-def test_values_are_counted_without_those_in_texts() -> None:
+def test_values_are_counted_outside_strings() -> None:
     text = json.dumps([[1, 2], {"a": "," * 100}, ["[", "{"]]).encode()
-    assert not more_values_than(text, 8)
-    assert more_values_than(text, 7)
+    assert not has_more_values_than(text, 8)
+    assert has_more_values_than(text, 7)
 
 
 def test_a_body_with_too_many_values_is_not_decoded(tmp_path: Path) -> None:
-    with Front(tmp_path, environment=SCRIPTED) as front:
+    with ProxyServer(tmp_path, environment=SCRIPTED) as front:
         answer = ask(front.url, "/api/sessions", body=b"[" + b"0," * 1_000_001 + b"0]")
     assert answer.status == 413
     assert "1,000,000 values" in message(answer, "/api/sessions")
 
 
-def test_a_compressed_body_is_refused(front: Front) -> None:
+def test_a_compressed_body_is_refused(front: ProxyServer) -> None:
     answer = ask(front.url, "/v1/messages", body=b"\x1f\x8b", headers={"Content-Encoding": "gzip"})
     assert answer.status == 415
 
 
-# ── what every answer carries ────────────────────────────────────────────────────────────────────────────
+# ── Responses ──────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
     "path", ["/healthz", "/openapi.json", "/metrics", "/api/sessions", "/nowhere", "/v1/nowhere"]
 )
-def test_every_answer_has_the_headers_that_keep_it_safe(front: Front, path: str) -> None:
+def test_every_response_has_the_security_headers(front: ProxyServer, path: str) -> None:
     answer = ask(front.url, path)
-    assert {name.decode(): value.decode() for name, value in SECURITY}.items() <= answer.headers.items()
+    assert {
+        name.decode(): value.decode() for name, value in SECURITY_HEADERS
+    }.items() <= answer.headers.items()
     assert answer.headers["cache-control"] == "no-store"
     assert "server" not in answer.headers
     assert len(answer.headers["x-request-id"]) == 32
@@ -411,7 +417,7 @@ def test_every_answer_has_the_headers_that_keep_it_safe(front: Front, path: str)
 @pytest.mark.parametrize(
     ("given", "kept"), [("abc-1.2_3", True), ("a" * 65, False), ("a b", False), ("<b>", False)]
 )
-def test_the_name_of_a_request_is_kept_if_it_is_a_sane_one(front: Front, given: str, kept: bool) -> None:
+def test_a_valid_request_id_is_kept(front: ProxyServer, given: str, kept: bool) -> None:
     answer = ask(front.url, "/healthz", headers={"X-Request-Id": given})
     assert (answer.headers["x-request-id"] == given) is kept
 
@@ -428,8 +434,8 @@ def test_the_name_of_a_request_is_kept_if_it_is_a_sane_one(front: Front, given: 
         ("/api/sessions/", "GET", 404),
     ],
 )
-def test_a_wrong_path_or_method_is_told_in_the_language_of_the_path(
-    front: Front, path: str, method: str, code: int
+def test_a_wrong_path_or_method_gets_the_format_of_the_path(
+    front: ProxyServer, path: str, method: str, code: int
 ) -> None:
     answer = ask(front.url, path, method=method)
     assert answer.status == code
@@ -437,101 +443,101 @@ def test_a_wrong_path_or_method_is_told_in_the_language_of_the_path(
     assert ("allow" in answer.headers) is (code == 405)
 
 
-def test_what_nobody_expected_is_answered_without_its_words(front: Front) -> None:
+def test_an_unexpected_error_is_answered_without_its_message(front: ProxyServer) -> None:
     answer = ask(front.url, "/api/sessions", body={"model": "broken/model"})
     assert answer.status == 500
     assert CANARY not in answer.body.decode()
     assert answer.headers["x-request-id"] in message(answer, "/api/sessions")
 
 
-# ── tokens ───────────────────────────────────────────────────────────────────────────────────────────────
+# ── Tokens ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("path", [*FACES, "/metrics", "/nowhere"])
-def test_where_there_are_tokens_every_request_needs_one(closed: Front, path: str) -> None:
-    told = {
-        "": "this needs a token: Authorization: Bearer fv_… (`foveal token create` makes one)",
-        "Bearer fv_wrong": "this token is not known here, or was revoked",
-        "Bearer sk-provider": "then the token goes into X-Foveal-Token",
+@pytest.mark.parametrize("path", [*PATHS_OF_ALL_FORMATS, "/metrics", "/nowhere"])
+def test_every_request_needs_a_token_once_one_exists(with_tokens: ProxyServer, path: str) -> None:
+    messages = {
+        "": "this request needs a token: Authorization: Bearer fv_… (`foveal token create` creates one)",
+        "Bearer fv_wrong": "this token is unknown or revoked",
+        "Bearer sk-provider": "put the token into X-Foveal-Token",
     }
-    for key, expected in told.items():
-        answer = ask(closed.url, path, headers={"Authorization": key} if key else {})
+    for key, expected in messages.items():
+        answer = ask(with_tokens.url, path, headers={"Authorization": key} if key else {})
         assert answer.status == 401
         assert message(answer, path).endswith(expected)
         assert answer.headers["www-authenticate"] == "Bearer"
 
 
-def test_health_and_the_document_are_for_everybody(closed: Front) -> None:
-    assert ask(closed.url, "/healthz").status == 200
-    assert ask(closed.url, "/openapi.json").status == 200
+def test_health_and_openapi_need_no_token(with_tokens: ProxyServer) -> None:
+    assert ask(with_tokens.url, "/healthz").status == 200
+    assert ask(with_tokens.url, "/openapi.json").status == 200
 
 
 @pytest.mark.parametrize("header", ["Authorization", "X-Foveal-Token", "X-Api-Key"])
-def test_a_token_can_be_sent_in_three_ways(closed: Front, header: str) -> None:
-    secret = closed.token("three")
+def test_a_token_can_be_sent_in_three_ways(with_tokens: ProxyServer, header: str) -> None:
+    secret = with_tokens.token("three")
     value = f"Bearer {secret}" if header == "Authorization" else secret
-    assert ask(closed.url, "/api/sessions", headers={header: value}).status == 200
+    assert ask(with_tokens.url, "/api/sessions", headers={header: value}).status == 200
 
 
-def test_sessions_of_one_tenant_are_invisible_to_another(closed: Front) -> None:
-    mine, theirs, same = closed.token("mine"), closed.token("theirs"), closed.token("mine")
-    assert ask(closed.url, "/api/sessions", body={"id": "secret-plan"}, token=mine).status == 201
-    assert ask(closed.url, "/api/sessions/secret-plan", token=theirs).status == 404
-    assert ask(closed.url, "/api/sessions", token=theirs).json["sessions"] == []
-    assert ask(closed.url, "/api/sessions/secret-plan", token=same).status == 200
+def test_sessions_of_one_tenant_are_invisible_to_another(with_tokens: ProxyServer) -> None:
+    mine, theirs, same = with_tokens.token("mine"), with_tokens.token("theirs"), with_tokens.token("mine")
+    assert ask(with_tokens.url, "/api/sessions", body={"id": "secret-plan"}, token=mine).status == 201
+    assert ask(with_tokens.url, "/api/sessions/secret-plan", token=theirs).status == 404
+    assert ask(with_tokens.url, "/api/sessions", token=theirs).json["sessions"] == []
+    assert ask(with_tokens.url, "/api/sessions/secret-plan", token=same).status == 200
     named = {"X-Foveal-Tenant": "mine", "Tenant": "mine"}
-    other = closed.token("other")
-    assert ask(closed.url, "/api/sessions/secret-plan", token=other, headers=named).status == 404
+    other = with_tokens.token("other")
+    assert ask(with_tokens.url, "/api/sessions/secret-plan", token=other, headers=named).status == 404
 
 
-def test_a_revoked_token_is_good_no_longer_and_the_server_stays_closed(
+def test_a_revoked_token_is_refused_and_tokens_stay_required(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with Front(tmp_path, environment=SCRIPTED) as front:
+    with ProxyServer(tmp_path, environment=SCRIPTED) as front:
         assert ask(front.url, "/api/sessions").status == 200
-        tokens = AuthTokens(front.service.ground.database)
+        tokens = AuthTokens(front.service.runtime.database)
         id, secret = front.do(tokens.create("new", now=1.0))
         assert ask(front.url, "/api/sessions", body={"id": "mine"}, token=secret).status == 201
         assert front.sessions("new") == ["mine"]  # at once
         assert ask(front.url, "/api/sessions").status == 401
         assert ask(front.url, "/api/sessions", token=secret).status == 200
         assert front.do(tokens.revoke(id, now=2.0))
-        monkeypatch.setattr(guard, "MOMENT", 0.0)
+        monkeypatch.setattr(guard, "CALLER_TTL_S", 0.0)
         assert ask(front.url, "/api/sessions", token=secret).status == 401
         assert ask(front.url, "/api/sessions").status == 401
 
 
-@pytest.mark.parametrize("path", FACES)
-def test_a_token_that_asks_too_often_is_told_when_to_come_back(closed: Front, path: str) -> None:
-    often, other = closed.token("often"), closed.token("often")
-    until(lambda: ask(closed.url, "/api/sessions", token=often).status == 429)
-    answer = ask(closed.url, path, token=often)
+@pytest.mark.parametrize("path", PATHS_OF_ALL_FORMATS)
+def test_too_many_requests_get_retry_after(with_tokens: ProxyServer, path: str) -> None:
+    often, other = with_tokens.token("often"), with_tokens.token("often")
+    until(lambda: ask(with_tokens.url, "/api/sessions", token=often).status == 429)
+    answer = ask(with_tokens.url, path, token=often)
     assert answer.status == 429
     assert 1 <= int(answer.headers["retry-after"]) <= 30
     assert "too many requests" in message(answer, path)
-    assert ask(closed.url, "/api/sessions", token=other).status == 200
+    assert ask(with_tokens.url, "/api/sessions", token=other).status == 200
 
 
-def test_a_bucket_is_refilled_evenly_and_a_clock_that_goes_back_gives_nothing() -> None:
+def test_the_rate_limit_refills_evenly() -> None:
     rate = RateLimiter(60)
-    assert [rate.wait("a", now=0.0) for _ in range(60)] == [0.0] * 60
-    assert rate.wait("a", now=0.0) == pytest.approx(1.0)
-    assert rate.wait("a", now=0.5) == pytest.approx(0.5)
-    assert rate.wait("a", now=-100.0) == pytest.approx(0.5)
-    assert rate.wait("b", now=-100.0) == 0.0
-    assert rate.wait("a", now=1e9) == 0.0
-    assert RateLimiter(0).wait("a", now=0.0) == 0.0
+    assert [rate.take("a", now=0.0) for _ in range(60)] == [0.0] * 60
+    assert rate.take("a", now=0.0) == pytest.approx(1.0)
+    assert rate.take("a", now=0.5) == pytest.approx(0.5)
+    assert rate.take("a", now=-100.0) == pytest.approx(0.5)
+    assert rate.take("b", now=-100.0) == 0.0
+    assert rate.take("a", now=1e9) == 0.0
+    assert RateLimiter(0).take("a", now=0.0) == 0.0
 
 
-def test_a_rate_remembers_a_bounded_number_of_names_and_those_who_used_most() -> None:
+def test_the_rate_limiter_keeps_a_bounded_number_of_tokens() -> None:
     rate = RateLimiter(2)
-    assert [rate.wait("greedy", now=0.0) for _ in range(3)][:2] == [0.0, 0.0]
+    assert [rate.take("greedy", now=0.0) for _ in range(3)][:2] == [0.0, 0.0]
     for number in range(10_050):
-        rate.wait(str(number), now=0.0)
-    assert rate.wait("greedy", now=0.0) > 0.0
+        rate.take(str(number), now=0.0)
+    assert rate.take("greedy", now=0.0) > 0.0
 
 
-# ── how no is said ───────────────────────────────────────────────────────────────────────────────────────
+# ── Error formats ──────────────────────────────────────────────────────────────────────────────────────
 
 OVERFLOW = ContextOverflow("too large", needed=9, available=8, window=7, reserve=6, margin=5, floor=4)
 
@@ -556,15 +562,15 @@ OVERFLOW = ContextOverflow("too large", needed=9, available=8, window=7, reserve
         (FovealError("something else"), 500),
     ],
 )
-def test_every_error_of_ours_has_a_status(problem: FovealError, status: int) -> None:
+def test_every_library_error_has_a_status(problem: FovealError, status: int) -> None:
     refusal = http_error_of(problem)
     assert refusal.status == status
-    assert written(refusal, "problem")["type"].startswith("urn:foveal:")
+    assert error_body(refusal, "problem")["type"].startswith("urn:foveal:")
 
 
-def test_numbers_of_an_overflow_are_told() -> None:
-    told = written(http_error_of(OVERFLOW), "problem")
-    assert told == {
+def test_an_overflow_error_contains_its_numbers() -> None:
+    body = error_body(http_error_of(OVERFLOW), "problem")
+    assert body == {
         "type": "urn:foveal:context_length_exceeded",
         "title": "Too large",
         "status": 413,
@@ -576,13 +582,17 @@ def test_numbers_of_an_overflow_are_told() -> None:
         "margin": 5,
         "floor": 4,
     }
-    assert written(http_error_of(OVERFLOW), "openai")["error"]["code"] == "context_length_exceeded"
+    assert error_body(http_error_of(OVERFLOW), "openai")["error"]["code"] == "context_length_exceeded"
 
 
-def test_the_last_words_of_a_stream_are_an_event_of_its_own_dialect() -> None:
+def test_the_error_event_of_a_stream_is_in_its_dialect() -> None:
     refusal = HttpError(503, "the server is \ud800 stopping")
-    assert last_words(refusal, face_of("/v1/messages")).startswith(b'\n\nevent: error\ndata: {"type":"error"')
-    assert last_words(refusal, face_of("/v1/responses")).startswith(
+    assert stream_error_event(refusal, error_format("/v1/messages")).startswith(
+        b'\n\nevent: error\ndata: {"type":"error"'
+    )
+    assert stream_error_event(refusal, error_format("/v1/responses")).startswith(
         b'\n\ndata: {"error":{"message":"the server is ?'
     )
-    assert last_words(refusal, face_of("/v1x")).startswith(b'\n\nevent: error\ndata: {"type":"about:blank"')
+    assert stream_error_event(refusal, error_format("/v1x")).startswith(
+        b'\n\nevent: error\ndata: {"type":"about:blank"'
+    )

@@ -1,4 +1,4 @@
-"""What the server tells about itself: figures, lines and spans that are true, and never a word of a message."""
+"""Metrics, log lines and spans: they are correct, and contain no text of a message."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from foveal.apps.http.json_logs import NAME, JsonLines, tell
+from foveal.apps.http.json_logs import LOGGER_NAME, JsonFormatter, log_event
 from foveal.apps.http.prometheus import PrometheusMetrics
 from foveal.apps.http.request_log import RequestLogMiddleware
 from foveal.apps.http.tracing import Tracing
 from foveal.core.log import Compacted, Event, Overflowed, Used
 from foveal.errors import ProviderError
-from foveal.server import EventsStored, Exchanged, LockWaited, TurnEnded
+from foveal.server import EventsStored, InboxCounted, ProxyRequestEnded, TurnEnded
 from foveal.testing import Scripted
 from support.paths import ROOT
 from support.provider_stand_in import Answer, StandIn
 from support.serve_process import CANARY, ask
-from support.upstream import Front, until
+from support.upstream import ProxyServer, until
 
 SETTINGS: Final[dict[str, Any]] = {"tokenizer": "estimate", "server__models": ["*"]}
 PLACE: Final = {"tenant": "default", "session": "demo"}
 
 
 def make(name: str | None, *, environment: Mapping[str, str], window: int | None, progress: Any) -> Scripted:
-    """Looks something up, answers, fails, and breaks."""
+    """Return a model that calls a tool, answers, fails, and breaks."""
     if name == "broken/model":
-        raise RuntimeError(f"{CANARY}: nobody expected this")
+        raise RuntimeError(f"{CANARY}: unexpected")
     call = ("Let me look. ", [("recall_search", {"query": f"{CANARY} plan"})])
     return Scripted(
         call,
@@ -53,13 +53,13 @@ def make(name: str | None, *, environment: Mapping[str, str], window: int | None
 
 
 @contextmanager
-def logged() -> Iterator[io.StringIO]:
-    """The log of the server, while the block lasts."""
+def captured_log() -> Iterator[io.StringIO]:
+    """Capture the server's log during the block."""
     written, log = io.StringIO(), logging.getLogger()
     handler = logging.StreamHandler(written)
-    handler.setFormatter(JsonLines())
+    handler.setFormatter(JsonFormatter())
     log.addHandler(handler)
-    own = logging.getLogger(NAME)
+    own = logging.getLogger(LOGGER_NAME)
     before = own.level
     own.setLevel(logging.INFO)
     try:
@@ -69,8 +69,8 @@ def logged() -> Iterator[io.StringIO]:
         log.removeHandler(handler)
 
 
-def figures(text: str) -> dict[tuple[str, ...], float]:
-    """All samples, each by its name and the values of its labels; every family is there once."""
+def parse_metrics(text: str) -> dict[tuple[str, ...], float]:
+    """Return all samples by name and label values; assert that every metric is there once."""
     families = list(text_string_to_metric_families(text))
     assert len({family.name for family in families}) == len(families)
     return {
@@ -81,21 +81,21 @@ def figures(text: str) -> dict[tuple[str, ...], float]:
 
 
 class Watched:
-    """A server that has been used in all ways, and what was seen of it."""
+    """A server after requests of every kind, with its metrics, log and spans."""
 
     def __init__(self, folder: Path) -> None:
         self.exporter = InMemorySpanExporter()
         provider = TracerProvider(shutdown_on_exit=False)
         provider.add_span_processor(SimpleSpanProcessor(self.exporter))
-        tracing = Tracing.found(provider)
+        tracing = Tracing.create(provider)
         assert tracing is not None
         environment = {"FOVEAL_PROVIDER": f"{__name__}:make"}
         with (
-            logged() as log,
+            captured_log() as log,
             StandIn(script=lambda number: Answer(text=f"{CANARY} indeed")) as upstream,
-            Front(folder, openai=upstream.openai, environment=environment, **SETTINGS) as front,
+            ProxyServer(folder, openai=upstream.openai, environment=environment, **SETTINGS) as front,
         ):
-            front.service.ground.watchers.append(tracing.watch)
+            front.service.runtime.add_observer(tracing.observe)
             self._use(front)
             self.metrics = ask(front.url, "/metrics")
             until(lambda: "/metrics" in log.getvalue())
@@ -103,11 +103,11 @@ class Watched:
         self.lines = [json.loads(line) for line in self.log.splitlines()]
         self.spans = self.exporter.get_finished_spans()
 
-    def _use(self, front: Front) -> None:
+    def _use(self, front: ProxyServer) -> None:
         assert ask(front.url, "/api/sessions", body={"id": "demo", "title": CANARY}).status == 201
-        said = {"text": f"What is the {CANARY} plan?", "stream": False}
-        assert ask(front.url, "/api/sessions/demo/turns", body=said).status == 200
-        assert ask(front.url, "/api/sessions/demo/turns", body=said).status >= 500
+        body = {"text": f"What is the {CANARY} plan?", "stream": False}
+        assert ask(front.url, "/api/sessions/demo/turns", body=body).status == 200
+        assert ask(front.url, "/api/sessions/demo/turns", body=body).status >= 500
         assert ask(front.url, f"/api/sessions/demo/search?q={CANARY}").status == 200
         assert ask(front.url, f"/{CANARY}/nowhere?key={CANARY}").status == 404
         assert ask(front.url, "/api/sessions", body={"model": "broken/model"}).status == 500
@@ -128,16 +128,16 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Watched:
     return Watched(tmp_path_factory.mktemp("watched"))
 
 
-def test_no_figure_line_or_span_has_a_word_of_a_message_a_key_or_a_query(watched: Watched) -> None:
+def test_no_metric_log_line_or_span_contains_text_or_keys(watched: Watched) -> None:
     assert CANARY not in watched.log
     assert CANARY not in watched.metrics.body.decode()
     assert CANARY not in "".join(span.to_json() for span in watched.spans)
 
 
-# ── lines ────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Log ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_every_request_has_a_line_with_its_route_and_not_its_path(watched: Watched) -> None:
+def test_every_request_is_logged_with_its_route(watched: Watched) -> None:
     (line,) = watched.find("request", route="/v1/chat/completions")
     assert set(line) == {
         "at",
@@ -156,7 +156,7 @@ def test_every_request_has_a_line_with_its_route_and_not_its_path(watched: Watch
     assert watched.find("request", route="unknown", status=404)
 
 
-def test_turns_and_exchanges_have_lines_with_numbers(watched: Watched) -> None:
+def test_turns_and_exchanges_are_logged_with_numbers(watched: Watched) -> None:
     (answered,) = watched.find("turn", why="answered", **PLACE)
     assert (answered["model"], answered["level"]) == ("scripted/model", "info")
     (failed,) = watched.find("turn", why="failed")
@@ -166,31 +166,31 @@ def test_turns_and_exchanges_have_lines_with_numbers(watched: Watched) -> None:
     assert exchange["added_ms"] >= 0
 
 
-def test_an_error_is_told_by_its_type_and_its_places(watched: Watched) -> None:
+def test_an_error_is_logged_by_type_and_code_locations(watched: Watched) -> None:
     (line,) = watched.find("error")
     assert (line["error"], line["level"], line["route"]) == ("RuntimeError", "error", "/api/sessions")
     assert any(place.endswith(" make") for place in line["places"])
 
 
-def test_what_other_libraries_log_is_told_without_its_words() -> None:
-    with logged() as log:
+def test_lines_of_other_libraries_are_logged_without_message() -> None:
+    with captured_log() as log:
         try:
             raise ValueError(CANARY)
         except ValueError:
             logging.getLogger("some.library").exception("about %s", CANARY)
-        tell("named", {"model": "m" * 1_000})
+        log_event("named", {"model": "m" * 1_000})
     first, second = map(json.loads, log.getvalue().splitlines())
     assert (first["event"], first["logger"], first["error"]) == ("library", "some.library", "ValueError")
     assert CANARY not in log.getvalue()
     assert len(second["model"]) == 200
 
 
-# ── figures ──────────────────────────────────────────────────────────────────────────────────────────────
+# ── Metrics ────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_figures_count_what_was_done(watched: Watched) -> None:
+def test_metrics_count_requests_turns_and_tokens(watched: Watched) -> None:
     assert watched.metrics.headers["content-type"].startswith("text/plain; version=0.0.4")
-    found = figures(watched.metrics.body.decode())
+    found = parse_metrics(watched.metrics.body.decode())
     assert found["foveal_turns_total", "answered"] == 1
     assert found["foveal_turns_total", "failed"] == 1
     assert found["foveal_errors_total", "rate"] == 1
@@ -205,25 +205,28 @@ def test_figures_count_what_was_done(watched: Watched) -> None:
     assert found["foveal_compaction_rejected_total",] == 0
 
 
-def test_figures_follow_what_the_service_tells() -> None:
-    meters = PrometheusMetrics()
+def test_metrics_follow_the_service_events() -> None:
+    metrics = PrometheusMetrics()
     used = Used(input=10, cache_read=30, cache_write=10, output=5)
     refused = Overflowed(model="m", limit_kind="tokens")
     summary = Compacted(first=1, last=2, summary=CANARY, by="m", reason="tokens")
-    meters.watch(
+    metrics.observe(
         EventsStored(**PLACE, events=tuple(Event(n, fact) for n, fact in enumerate((used, refused, summary))))
     )
     done = {"turn": "t1", "model": "m", "seconds": 0.2}
-    meters.watch(TurnEnded(**PLACE, **done, why="failed", problem="SomethingNobodyKnows"))
-    sizes = {"seconds": 1.0, "added": 0.002, "tokens": 100, "whole": 900, "recovered": 2}
+    metrics.observe(TurnEnded(**PLACE, **done, why="failed", problem="UnknownCode"))
+    sizes: dict[str, Any] = {"seconds": 1.0, "added_seconds": 0.002, "tokens": 100}
+    sizes |= {"unreduced_tokens": 900, "overflow_retries": 2}
     for status in (200, 500):
-        meters.watch(
-            Exchanged(**PLACE, **sizes, dialect="anthropic", model=CANARY, status=status, streamed=True)
+        metrics.observe(
+            ProxyRequestEnded(
+                **PLACE, **sizes, dialect="anthropic", model=CANARY, status=status, streamed=True
+            )
         )
-    meters.watch(LockWaited(tenant="", session="", count=7))
-    meters.stream_began()
-    text = meters.text().decode()
-    found = figures(text)
+    metrics.observe(InboxCounted(tenant="", session="", count=7))
+    metrics.stream_started()
+    text = metrics.text().decode()
+    found = parse_metrics(text)
     kinds = {
         kind: found["foveal_tokens_total", kind] for kind in ("input", "cache_read", "cache_write", "output")
     }
@@ -241,16 +244,16 @@ def test_figures_follow_what_the_service_tells() -> None:
     assert "demo" not in text
 
 
-def test_every_figure_is_documented() -> None:
+def test_every_metric_is_documented() -> None:
     page = (ROOT / "docs" / "observability.md").read_text(encoding="utf-8")
     names = {family.name for family in text_string_to_metric_families(PrometheusMetrics().text().decode())}
     assert {name for name in names if name not in page and not name.startswith("process_")} == set()
 
 
-# ── spans ────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Spans ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_turn_is_a_tree_of_spans_with_the_names_of_the_conventions(watched: Watched) -> None:
+def test_a_turn_is_a_tree_of_spans(watched: Watched) -> None:
     turn, failed = watched.named("invoke_agent foveal")
     chats, (tool,) = watched.named("chat model"), watched.named("execute_tool recall_search")
     assert len(chats) == 2
@@ -265,9 +268,9 @@ def test_a_turn_is_a_tree_of_spans_with_the_names_of_the_conventions(watched: Wa
     assert chats[0].kind is SpanKind.CLIENT
     tokens = [int((span.attributes or {})["gen_ai.usage.input_tokens"]) for span in chats]  # type: ignore[call-overload]
     assert min(tokens) > 0
-    told = dict(turn.attributes or {})
-    assert told["gen_ai.operation.name"] == "invoke_agent"
-    assert told["gen_ai.usage.input_tokens"] == sum(tokens)
+    attributes = dict(turn.attributes or {})
+    assert attributes["gen_ai.operation.name"] == "invoke_agent"
+    assert attributes["gen_ai.usage.input_tokens"] == sum(tokens)
     assert dict(tool.attributes or {})["gen_ai.tool.name"] == "recall_search"
     assert [span.start_time for span in (turn, chats[0], tool, chats[1])] == sorted(
         span.start_time or 0 for span in (turn, chats[0], tool, chats[1])
@@ -276,14 +279,14 @@ def test_a_turn_is_a_tree_of_spans_with_the_names_of_the_conventions(watched: Wa
     assert dict(failed.attributes or {})["error.type"] == "rate"
 
 
-def test_a_drop_in_request_is_a_span_with_what_was_reported(watched: Watched) -> None:
+def test_a_drop_in_request_is_a_span_with_usage(watched: Watched) -> None:
     (span,) = watched.named("chat gpt-5")
-    told = dict(span.attributes or {})
-    assert (told["gen_ai.provider.name"], told["gen_ai.request.stream"]) == ("openai", False)
-    assert int(told["gen_ai.usage.output_tokens"]) > 0  # type: ignore[call-overload]
+    attributes = dict(span.attributes or {})
+    assert (attributes["gen_ai.provider.name"], attributes["gen_ai.request.stream"]) == ("openai", False)
+    assert int(attributes["gen_ai.usage.output_tokens"]) > 0  # type: ignore[call-overload]
 
 
-def test_a_request_is_a_span_below_the_clients_own() -> None:
+def test_a_request_is_a_child_of_the_clients_span() -> None:
     exporter = InMemorySpanExporter()
     provider = TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(SimpleSpanProcessor(exporter))
@@ -293,8 +296,8 @@ def test_a_request_is_a_span_below_the_clients_own() -> None:
 
     watching = RequestLogMiddleware(
         Starlette(routes=[Route("/of/{name}", fail)]).router,
-        meters=PrometheusMetrics(),
-        tracing=Tracing.found(provider),
+        metrics=PrometheusMetrics(),
+        tracing=Tracing.create(provider),
     )
     trace = "0af7651916cd43dd8448eb211c80319c"
     scope = {

@@ -1,6 +1,6 @@
-"""Compaction: what a log with summaries means, which ranges are chosen, and what a request holds afterwards.
+"""Compaction: what a log with summaries means, which ranges are chosen, and what requests contain afterwards.
 
-What the fold makes of overlapping summaries is compared with a reference that looks at every event by itself.
+What the fold makes of overlapping summaries is compared with a reference that looks at every event separately.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from msgspec.structs import replace
 
 from foveal import Context, ContextOverflow, NotCompacted
 from foveal.core.compaction import (
-    LASTING,
+    MAX_REMAINING_SHARE,
     NoPlan,
     Plan,
     RangeTerms,
     SummaryRequest,
-    due,
-    measures,
-    settled,
-    turns_since,
+    find_trigger,
+    read_metrics,
+    resolve_plan,
+    turns_since_summary,
 )
-from foveal.core.compaction.plan import LEAST, OPEN, plan
-from foveal.core.engine import Engine, engine_settings
+from foveal.core.compaction.plan import MAX_KEPT_OPEN_STEPS, MIN_RANGE_UNITS, plan_range
+from foveal.core.engine import Engine, resolve_settings
 from foveal.core.log import (
     AnyFact,
     Call,
@@ -54,7 +54,7 @@ from foveal.core.log import (
 )
 from foveal.core.policies import Moment, ladder, policy
 from foveal.core.tokens import MessageTokens
-from foveal.core.view import Step, View, advance, effective, hidden_by
+from foveal.core.view import Step, View, advance, effective_events, hidden_ranges
 from foveal.core.view.fold import fold
 from foveal.errors import UnknownHandle
 from support.histories import (
@@ -89,7 +89,7 @@ SUMMARISING: Final = ("handoff", "sliding-summary", "recent-summary", "confirm",
 presets = st.sampled_from(SUMMARISING)
 windows = st.sampled_from((1_500, 3_000, 8_000))
 QUIET_KINDS: Final = ("pin", "pin_event", "note", "use", "snapshot", "aside", "open")
-"""Facts to strew in that hide nothing."""
+"""Kinds of inserted facts that hide no message."""
 GOOD: Final = """<summary>
 ## Goal
 Do what was asked.
@@ -105,7 +105,7 @@ The other half.
 
 
 def write(request: SummaryRequest) -> str:
-    """A summariser as it should be."""
+    """A summariser that returns a valid summary."""
     return GOOD
 
 
@@ -118,19 +118,19 @@ def folded(log: Sequence[Event]) -> View:
 
 
 def said(view: View) -> list[str]:
-    """The texts of the steps in view."""
-    return [text_of(step.said.as_shown().content) for step in view.steps]
+    """Return the texts of the steps in a view."""
+    return [text_of(step.utterance.as_shown().content) for step in view.steps]
 
 
 def kept_seqs(view: View) -> set[int]:
-    return {shown.seq for step in view.steps if step.kind != "summary" for shown in step.shown()}
+    return {shown.seq for step in view.steps if step.kind != "summary" for shown in step.shown_messages()}
 
 
-# ── what a log with many summaries means ─────────────────────────────────────────────────────────────────
+# ── What a log with many summaries means ──────────────────────────────────────────────────────────────
 
 
 def overlapping(seed: int, messages: int, summaries: int) -> list[Event]:
-    """Messages, some of them with results, and summaries of any earlier ranges, overlapping as they may."""
+    """Return a log of messages, some with results, and summaries of random earlier ranges, which may overlap."""
     dice = Random(seed)
     facts: list[AnyFact] = []
     left = [dice.randrange(messages + 1) for _ in range(summaries)]
@@ -138,7 +138,7 @@ def overlapping(seed: int, messages: int, summaries: int) -> list[Event]:
     for number in range(messages + 1):
         for _ in range(left.count(number)):
             if facts:
-                facts.append(_some_summary(dice, len(facts), before))
+                facts.append(_random_summary(dice, len(facts), before))
         if dice.random() < 0.5:
             facts.append(UserSaid(content=f"request {number}"))
         else:
@@ -150,7 +150,7 @@ def overlapping(seed: int, messages: int, summaries: int) -> list[Event]:
     return numbered(facts)
 
 
-def _some_summary(dice: Random, there: int, before: list[tuple[int, int]]) -> Compacted:
+def _random_summary(dice: Random, there: int, before: list[tuple[int, int]]) -> Compacted:
     first = dice.randrange(there)
     last = dice.randrange(first, there)
     if before and dice.random() < 0.3:  # the same range again
@@ -164,8 +164,7 @@ logs_with_summaries = st.builds(overlapping, st.integers(0, 2**32), st.integers(
 
 
 def newest_cover(log: Sequence[Event], seq: int, *, at: int = -1) -> Event | None:
-    """The reference: of the summaries recorded after an event, the newest whose range has it and that does not
-    keep it."""
+    """The reference: return the newest summary recorded after an event that covers and does not keep it."""
     for event in reversed(log):
         fact = event.fact
         if not isinstance(fact, Compacted) or event.seq <= max(seq, at):
@@ -175,34 +174,34 @@ def newest_cover(log: Sequence[Event], seq: int, *, at: int = -1) -> Event | Non
     return None
 
 
-def meant(log: Sequence[Event]) -> tuple[list[int], set[int]]:
-    """The reference: the messages that are shown, and the summaries that are."""
+def shown_by_reference(log: Sequence[Event]) -> tuple[list[int], set[int]]:
+    """The reference: return the messages and the summaries that are shown."""
     messages, summaries = [], set()
     for event in log:
         if isinstance(event.fact, UserSaid | ModelSaid) and newest_cover(log, event.seq) is None:
             messages.append(event.seq)
-        if isinstance(event.fact, Compacted) and _stands(log, event):
+        if isinstance(event.fact, Compacted) and _is_shown(log, event):
             summaries.add(event.seq)
     return messages, summaries
 
 
-def _stands(log: Sequence[Event], event: Event) -> bool:
-    """One event of its range has no newer cover."""
+def _is_shown(log: Sequence[Event], event: Event) -> bool:
+    """Return whether an event in the range of a summary has no newer cover."""
     assert isinstance(event.fact, Compacted)
     mine = [
         seq
         for seq in range(event.fact.first, event.fact.last + 1)
         if seq not in event.fact.keep and newest_cover(log, seq, at=event.seq) is None
     ]
-    said_there = [seq for seq in mine if isinstance(log[seq].fact, UserSaid | ModelSaid | Compacted)]
-    return bool(said_there)
+    messages = [seq for seq in mine if isinstance(log[seq].fact, UserSaid | ModelSaid | Compacted)]
+    return bool(messages)
 
 
-def results_or_summaries_only(log: Sequence[Event]) -> bool:
-    """A summary whose range holds no utterance that it hides: what it stands for is nothing that was shown."""
+def has_summary_of_nothing(log: Sequence[Event]) -> bool:
+    """Return whether the log has a summary that hides no message, so that it replaces nothing shown."""
     for event in log:
         if isinstance(event.fact, Compacted):
-            spans = hidden_by(event.fact)
+            spans = hidden_ranges(event.fact)
             inside = [e for e in log if any(a <= e.seq <= b for a, b in spans)]
             if not any(isinstance(e.fact, UserSaid | ModelSaid) for e in inside):
                 return True
@@ -211,11 +210,11 @@ def results_or_summaries_only(log: Sequence[Event]) -> bool:
 
 @settings(max_examples=400)
 @given(logs_with_summaries)
-def test_overlapping_nested_identical_and_repeated_summaries_resolve_to_the_newest_that_covers(
+def test_the_newest_of_overlapping_summaries_covers_an_event(
     log: list[Event],
 ) -> None:
     view = folded(log)
-    messages, _ = meant(log)
+    messages, _ = shown_by_reference(log)
     assert [step.seq for step in view.steps if step.kind != "summary"] == messages
     for event in log:
         if isinstance(event.fact, UserSaid | ModelSaid):
@@ -229,28 +228,26 @@ def test_overlapping_nested_identical_and_repeated_summaries_resolve_to_the_newe
 
 @settings(max_examples=400)
 @given(logs_with_summaries)
-def test_a_summary_is_shown_as_long_as_one_event_of_its_range_has_no_newer_cover(log: list[Event]) -> None:
-    if results_or_summaries_only(log):
+def test_a_summary_is_shown_until_newer_ones_cover_its_whole_range(log: list[Event]) -> None:
+    if has_summary_of_nothing(log):
         return
     view = folded(log)
-    shown = {step.said.seq for step in view.summaries}
-    _, wanted = meant(log)
+    shown = {step.utterance.seq for step in view.summaries}
+    _, wanted = shown_by_reference(log)
     assert wanted <= shown
     for step in view.summaries:
         alone = [seq for low, high in step.covers for seq in range(low, high + 1)]
         assert alone
-        assert all(newest_cover(log, seq, at=step.said.seq) is None for seq in alone)
+        assert all(newest_cover(log, seq, at=step.utterance.seq) is None for seq in alone)
     for event in log:
         if isinstance(event.fact, UserSaid | ModelSaid):
             owner = newest_cover(log, event.seq)
-            assert owner is None or owner.seq in shown, "what is hidden is told by a summary that is shown"
+            assert owner is None or owner.seq in shown, "what is hidden is covered by a summary that is shown"
 
 
 @settings(max_examples=300)
 @given(logs_with_summaries, st.randoms(use_true_random=False))
-def test_taking_back_any_of_them_in_any_order_equals_the_log_without_it(
-    log: list[Event], dice: Random
-) -> None:
+def test_undoing_summaries_in_any_order_equals_the_log_without_them(log: list[Event], dice: Random) -> None:
     summaries = [event.seq for event in log if isinstance(event.fact, Compacted)]
     gone = dice.sample(summaries, dice.randint(0, len(summaries)))
     undone = [*log, *(Event(len(log) + n, Reverted(target=seq)) for n, seq in enumerate(gone))]
@@ -264,7 +261,7 @@ def test_taking_back_any_of_them_in_any_order_equals_the_log_without_it(
 
 @settings(max_examples=200)
 @given(logs_with_summaries)
-def test_a_view_moved_on_through_summaries_is_the_view_folded_at_once(log: list[Event]) -> None:
+def test_a_view_advanced_through_summaries_equals_a_fold_of_the_log(log: list[Event]) -> None:
     view = View(MessageTokens(ESTIMATE))
     for at, event in enumerate(log):
         view = advance(view, event, log[: at + 1])
@@ -272,19 +269,19 @@ def test_a_view_moved_on_through_summaries_is_the_view_folded_at_once(log: list[
     assert described(view) == described(folded(reread(log)))
 
 
-def test_a_summary_of_the_end_of_another_stands_behind_it() -> None:
+def test_a_summary_of_the_end_of_another_follows_it() -> None:
     facts: list[AnyFact] = [UserSaid(content=f"m{n}") for n in range(6)]
     older, newer = Compacted(first=0, last=4, summary="older"), Compacted(first=2, last=4, summary="newer")
     assert said(folded(numbered([*facts, older, newer]))) == ["older", "newer", "m5"]
 
 
-def test_a_summary_of_nothing_that_was_said_is_not_shown() -> None:
+def test_a_summary_without_messages_in_its_range_is_not_shown() -> None:
     log = numbered([Instructed(content="rule"), Pinned(text="no"), Compacted(first=0, last=1, summary="S")])
     assert said(folded(log)) == ["rule", "Pinned rule: no"]
     assert said(folded(numbered([Compacted(first=0, last=0, summary="S")]))) == []
 
 
-def test_a_summary_recorded_late_leaves_what_came_after_its_range() -> None:
+def test_a_summary_recorded_late_leaves_the_events_after_its_range() -> None:
     facts: list[AnyFact] = [UserSaid(content=f"m{n}") for n in range(6)]
     log = numbered([*facts, Compacted(first=1, last=2, summary="S"), UserSaid(content="m7")])
     assert said(folded(log)) == ["m0", "S", "m3", "m4", "m5", "m7"]
@@ -292,13 +289,13 @@ def test_a_summary_recorded_late_leaves_what_came_after_its_range() -> None:
     assert said(folded(ahead)) == ["m0", "S", "later"]
 
 
-def test_kept_and_pinned_steps_stand_before_the_summary_of_their_range() -> None:
+def test_kept_and_pinned_steps_precede_the_summary_of_their_range() -> None:
     facts: list[AnyFact] = [UserSaid(content=f"m{n}") for n in range(5)]
     made = Compacted(first=0, last=4, summary="S", keep=(1,))
     assert said(folded(numbered([*facts, Pinned(target=2), made]))) == ["m1", "m2", "S"]
 
 
-def test_taking_back_a_summary_that_is_not_there_or_twice_changes_nothing() -> None:
+def test_undoing_an_unknown_summary_or_one_twice_changes_nothing() -> None:
     facts: list[AnyFact] = [UserSaid(content=f"m{n}") for n in range(4)]
     log = [*facts, Compacted(first=0, last=1, summary="S")]
     once = said(folded(numbered([*log, Reverted(target=4)])))
@@ -307,7 +304,7 @@ def test_taking_back_a_summary_that_is_not_there_or_twice_changes_nothing() -> N
     assert said(folded(numbered([*log, Reverted(target=99)]))) == ["S", "m2", "m3"]
 
 
-def test_an_outer_summary_taken_back_shows_the_inner_one_again() -> None:
+def test_undoing_an_outer_summary_shows_the_inner_one_again() -> None:
     facts: list[AnyFact] = [UserSaid(content=f"m{n}") for n in range(6)]
     inner, outer = Compacted(first=1, last=2, summary="inner"), Compacted(first=0, last=4, summary="outer")
     log = numbered([*facts, inner, outer])
@@ -316,20 +313,20 @@ def test_an_outer_summary_taken_back_shows_the_inner_one_again() -> None:
     assert said(folded([*log, Event(8, Reverted(target=6))])) == ["outer", "m5"]
 
 
-# ── which range is chosen ────────────────────────────────────────────────────────────────────────────────
+# ── Which range is chosen ─────────────────────────────────────────────────────────────────────────────
 
 
 def engine_of(
     log: Sequence[Event], window: int = 4_000, preset: Any = "recent-summary", **how: Any
 ) -> Engine:
-    made = engine_settings(
+    made = resolve_settings(
         plain_model(window), policy=preset, tokenizer=ESTIMATE, reserve=window // 10, **how
     )
     return Engine(*made, log=log)
 
 
 def planned(engine: Engine, reason: str = "tokens") -> Plan:
-    made = engine.plan(reason=reason)
+    made = engine.plan_summary(reason=reason)
     assert isinstance(made, Plan), made
     return made
 
@@ -338,18 +335,20 @@ def stays(made: Plan, seq: int) -> bool:
     return not made.first <= seq <= made.last or seq in made.keep
 
 
-def talked(turns: int, *, steps: int = 1, size: int = 20, start: int = 0) -> list[AnyFact]:
-    """Turns of a request, calls with their results, and an answer."""
+def turns_of(turns: int, *, steps: int = 1, size: int = 20, start: int = 0) -> list[AnyFact]:
+    """Return turns, each a request, calls with their results, and an answer."""
     facts: list[AnyFact] = []
     for turn in range(start, start + turns):
         facts.append(UserSaid(content=f"request {turn}: look at file_{turn}.py"))
-        facts += looped(steps, size=size, name=f"t{turn}")
+        facts += call_loop(steps, size=size, name=f"t{turn}")
         facts.append(ModelSaid(content=f"file_{turn}.py is fine"))
     return facts
 
 
-def looped(steps: int, *, size: int = 20, name: str = "c", thinking: tuple[int, ...] = ()) -> list[AnyFact]:
-    """A loop of calls; the steps in `thinking` think first."""
+def call_loop(
+    steps: int, *, size: int = 20, name: str = "c", thinking: tuple[int, ...] = ()
+) -> list[AnyFact]:
+    """Return a loop of calls; the steps in `thinking` begin with thinking."""
     facts: list[AnyFact] = []
     for step in range(steps):
         call = Call(id=f"{name}.{step}", name="read", arguments=f'{{"path": "src/{name}_{step}.py"}}')
@@ -369,7 +368,7 @@ TERMS: Final = (
 
 
 def thinks(step: Step) -> bool:
-    content = step.said.fact.content
+    content = step.utterance.fact.content
     return not isinstance(content, str) and any(isinstance(part, Thinking) for part in content)
 
 
@@ -387,7 +386,7 @@ def thinks(step: Step) -> bool:
     st.sampled_from(("tokens", "turns", "hand")),
     windows,
 )
-def test_a_plan_never_takes_what_must_stay_and_cuts_only_where_it_is_safe(
+def test_a_plan_keeps_what_must_stay_and_cuts_only_where_it_is_safe(
     drawn: tuple[Any, list[Event]], terms: RangeTerms, reason: str, window: int
 ) -> None:
     dialect, log = drawn
@@ -395,19 +394,19 @@ def test_a_plan_never_takes_what_must_stay_and_cuts_only_where_it_is_safe(
     budget = engine.budget()
     view = folded(log)
     before, units = list(view.steps), view.units
-    made = plan(view, budget, terms, reason=reason)
+    made = plan_range(view, budget, terms, reason=reason)
     if isinstance(made, NoPlan):
         assert made.floor <= units
         return
     assert made.first <= made.last < len(log)
     assert list(made.keep) == sorted(set(made.keep))
     assert 0 < made.room <= budget.hard
-    assert made.before > LEAST
+    assert made.before > MIN_RANGE_UNITS
     fact = Compacted(first=made.first, last=made.last, keep=made.keep, summary="S")
     latest = view.latest_user
-    opened = [step.seq for step in reversed(before) if step.open][:OPEN]
-    stay = [step.seq for step in before if step.kind in ("instructed", "pinned") or step.pinned]
-    pairs = {step.seq: [shown.seq for shown in step.shown()] for step in before}
+    opened = [step.seq for step in reversed(before) if step.has_open_call][:MAX_KEPT_OPEN_STEPS]
+    stay = [step.seq for step in before if step.kind in ("instructed", "pinned") or step.is_pinned]
+    pairs = {step.seq: [shown.seq for shown in step.shown_messages()] for step in before}
 
     after = folded([*log, Event(len(log), fact)])
     left = {step.seq: step for step in after.steps if step.kind != "summary"}
@@ -416,23 +415,19 @@ def test_a_plan_never_takes_what_must_stay_and_cuts_only_where_it_is_safe(
             continue
         assert seq in left, "what must stay was taken"
     for seq, step in left.items():
-        assert [shown.seq for shown in step.shown()] == pairs[seq], "results stay with their calls"
+        assert [shown.seq for shown in step.shown_messages()] == pairs[seq], "results stay with their calls"
     hidden = [s for s in before if s.kind in ("user", "model") and s.seq not in left]
-    gone = {s.said.seq for s in view.summaries} | {s.said.seq for s in before if s.kind == "summary"}
-    gone -= {step.said.seq for step in after.summaries}
-    merged = sum(s.count(after.meter) for s in before if s.kind == "summary" and s.said.seq in gone)
+    gone = {s.utterance.seq for s in view.summaries} | {
+        s.utterance.seq for s in before if s.kind == "summary"
+    }
+    gone -= {step.utterance.seq for step in after.summaries}
+    merged = sum(s.count(after.meter) for s in before if s.kind == "summary" and s.utterance.seq in gone)
     assert made.before == sum(step.count(after.meter) for step in hidden) + merged
-    summary = next(step for step in after.summaries if step.said.seq == len(log))
+    summary = next(step for step in after.summaries if step.utterance.seq == len(log))
     assert after.units == units - made.before + after.units_of(summary)
     assert CHECKS[dialect](rendered([*log, Event(len(log), fact)], dialect)) == []
     for at, step in enumerate(before):
-        if (
-            step.seq in left
-            and step.seq not in made.keep
-            and not step.pinned
-            and step.slots
-            and not thinks(step)
-        ):
+        if step.seq in left and step.seq not in made.keep and step.slots and not thinks(step):
             loop = list(takewhile(lambda s: s.kind == "model" and bool(s.slots), reversed(before[:at])))
             if any(map(thinks, loop)):
                 assert any(s.seq in left for s in loop if thinks(s)), (
@@ -440,86 +435,88 @@ def test_a_plan_never_takes_what_must_stay_and_cuts_only_where_it_is_safe(
                 )
 
 
-def test_a_summary_over_a_pinned_step_goes_when_a_wider_one_is_made() -> None:
-    facts = talked(8)
+def test_a_wider_summary_replaces_one_over_a_pinned_step() -> None:
+    facts = turns_of(8)
     old = Compacted(first=0, last=7, summary="old")
     engine = engine_of(
         numbered([*facts, Pinned(target=0), old]), 4_000, policy("recent-summary", max_summaries=1)
     )
-    engine.append(engine.ledger(planned(engine)))
+    engine.append(engine.write_ledger(planned(engine)))
     assert len(engine.view.summaries) == 1
 
 
-def test_a_pinned_summary_survives_the_merging_of_the_others() -> None:
+def test_a_pinned_summary_survives_the_merge_of_the_others() -> None:
     facts = [
-        *talked(4),
+        *turns_of(4),
         Compacted(first=4, last=7, summary="keep me"),
         Pinned(target=16),
-        *talked(8, start=4),
+        *turns_of(8, start=4),
     ]
     engine = engine_of(numbered(facts), 4_000, policy("recent-summary", max_summaries=1))
-    engine.append(engine.ledger(planned(engine)))
+    engine.append(engine.write_ledger(planned(engine)))
     assert "keep me" in said(engine.view)
 
 
-def test_nothing_and_one_message_and_what_is_all_tail_are_not_compacted() -> None:
-    for facts in ([], [UserSaid(content="hi")], [UserSaid(content="x " * 900)], looped(1, size=300)):
-        assert isinstance(engine_of(numbered(facts)).plan(reason="hand"), NoPlan)
+def test_a_log_that_is_empty_or_all_tail_is_not_compacted() -> None:
+    for facts in ([], [UserSaid(content="hi")], [UserSaid(content="x " * 900)], call_loop(1, size=300)):
+        assert isinstance(engine_of(numbered(facts)).plan_summary(reason="hand"), NoPlan)
 
 
-def test_what_would_save_less_than_a_frame_is_not_worth_a_summary() -> None:
+def test_a_range_smaller_than_a_frame_is_not_worth_a_summary() -> None:
     facts: list[AnyFact] = [
         UserSaid(content="a"),
         ModelSaid(content="b"),
         UserSaid(content="c"),
         ModelSaid(content="d"),
     ]
-    refused = engine_of(numbered(facts)).plan(reason="hand")
+    refused = engine_of(numbered(facts)).plan_summary(reason="hand")
     assert isinstance(refused, NoPlan)
-    assert "worth a summary" in refused.told(1.0)
+    assert "worth a summary" in refused.explain(1.0)
 
 
-def test_what_an_empty_summary_would_remove_must_exceed_the_last_summary() -> None:
-    facts = talked(6)
+def test_a_range_must_be_larger_than_the_last_summary() -> None:
+    facts = turns_of(6)
     long = "\n".join(f"point {n} of the record" for n in range(400))
     made = Compacted(first=0, last=5, summary=long, keep=(0,))
-    log = numbered([*facts, made, *talked(3, start=6)])
+    log = numbered([*facts, made, *turns_of(3, start=6)])
     engine = engine_of(log, 20_000)
     view = engine.view
     removable = view.units - view.units_of(view.summaries[0])
     assert removable < view.units_of(view.summaries[0])
-    assert isinstance(engine.plan(reason="hand"), NoPlan)
-    assert isinstance(engine_of(numbered([*facts, *talked(3, start=6)]), 20_000).plan(reason="hand"), Plan)
+    assert isinstance(engine.plan_summary(reason="hand"), NoPlan)
+    assert isinstance(
+        engine_of(numbered([*facts, *turns_of(3, start=6)]), 20_000).plan_summary(reason="hand"), Plan
+    )
 
 
-def test_when_what_must_stay_is_larger_than_the_room_it_is_said_with_the_number() -> None:
-    log = numbered([*talked(4), UserSaid(content="word " * 5_000), ModelSaid(content="yes")])
+def test_a_floor_larger_than_the_room_is_reported_with_its_size() -> None:
+    log = numbered([*turns_of(4), UserSaid(content="word " * 5_000), ModelSaid(content="yes")])
     engine = engine_of(log, 4_000)
-    refused = engine.plan(reason="hand")
+    refused = engine.plan_summary(reason="hand")
     assert isinstance(refused, NoPlan)
     assert refused.floor > engine.budget().hard
-    assert f"{refused.floor:,} tokens" in refused.told(1.0)
-    assert f"{engine.budget().hard:,}" in refused.told(1.0)
-    assert f"{2 * refused.floor:,} tokens" in refused.told(2.0)
+    assert f"{refused.floor:,} tokens" in refused.explain(1.0)
+    assert f"{engine.budget().hard:,}" in refused.explain(1.0)
+    assert f"{2 * refused.floor:,} tokens" in refused.explain(2.0)
 
 
-def test_one_request_with_one_long_loop_of_calls_is_compacted_behind_the_request() -> None:
-    facts = [Instructed(content="rule"), UserSaid(content="the task"), *looped(40)]
+def test_a_single_request_with_a_long_loop_is_compacted_after_the_request() -> None:
+    facts = [Instructed(content="rule"), UserSaid(content="the task"), *call_loop(40)]
     engine = engine_of(numbered(facts), 6_000)
     made = planned(engine)
     assert made.first == 2
     assert 1 not in range(made.first, made.last + 1)
-    engine.append(engine.ledger(made))
+    engine.append(engine.write_ledger(made))
     assert said(engine.view)[:2] == ["rule", "the task"]
     assert engine.view.units <= engine.budget().act
 
 
-def test_a_loop_that_began_with_thinking_is_not_cut_before_a_step_without_its_own() -> None:
+def test_a_loop_that_began_with_thinking_is_cut_only_at_thinking() -> None:
     for thinking in ((0,), (0, 25), (0, 38), tuple(range(40))):
-        log = numbered([UserSaid(content="the task"), *looped(40, thinking=thinking)])
-        made = engine_of(log, 6_000).plan(reason="tokens")
+        log = numbered([UserSaid(content="the task"), *call_loop(40, thinking=thinking)])
+        made = engine_of(log, 6_000).plan_summary(reason="tokens")
         if thinking == (0,):
-            assert isinstance(made, NoPlan), "the whole loop hangs on its first thought"
+            assert isinstance(made, NoPlan), "the whole loop needs its first thinking"
             continue
         assert isinstance(made, Plan)
         after = made.last + 1
@@ -528,19 +525,43 @@ def test_a_loop_that_began_with_thinking_is_not_cut_before_a_step_without_its_ow
         assert any(isinstance(part, Thinking) for part in fact.content)
 
 
-def test_an_open_call_stays_with_the_results_it_has_and_gets_the_one_that_comes_late() -> None:
+@pytest.mark.parametrize("reason", ["tokens", "hand", "turns"])
+def test_a_loop_is_not_cut_between_its_thinking_and_an_open_call(reason: str) -> None:
+    """An open call that follows the last removed step is what is left of its loop, so its thinking must stay."""
+    facts: list[AnyFact] = [
+        UserSaid(content="the task"),
+        *call_loop(1, size=60, name="old"),
+        ModelSaid(content=(Call(id="waiting", name="run", arguments="{}"),)),
+        *call_loop(2, size=150, name="new", thinking=(0,)),
+        ModelSaid(content=(Call(id="running", name="run", arguments="{}"),)),
+        UserSaid(content="Is it?") if reason == "turns" else ModelSaid(content="It is running."),
+    ]
+    log = numbered(facts)
+    view = folded(log)
+    budget = engine_of(log, 1_500).budget()
+    made = plan_range(view, budget, RangeTerms(rule="test"), reason=reason)
+    assert isinstance(made, Plan)
+    old, waiting, thinking = 1, 3, 4
+    assert any(map(thinks, (step for step in view.steps if step.seq == thinking)))
+    assert not stays(made, old)
+    assert stays(made, waiting)
+    assert stays(made, thinking)
+    assert made.last < thinking
+
+
+def test_an_open_call_stays_and_gets_its_late_result() -> None:
     calls = tuple(Call(id=f"job{n}", name="run", arguments="{}") for n in range(3))
     facts = [
         UserSaid(content="the task"),
         ModelSaid(content=calls),
         ToolReturned(call_id="job0", content="zero"),
         ToolReturned(call_id="job2", content="two"),
-        *talked(6),
+        *turns_of(6),
     ]
     engine = engine_of(numbered(facts), 4_000)
     made = planned(engine)
     assert all(stays(made, seq) for seq in (1, 2, 3))
-    engine.append(engine.ledger(made))
+    engine.append(engine.write_ledger(made))
     engine.append(ToolReturned(call_id="job1", content="one, at last"))
     step = next(step for step in engine.view.steps if step.seq == 1)
     assert [text_of(fact.content) for fact in step.facts()][1:] == ["zero", "one, at last", "two"]
@@ -548,67 +569,72 @@ def test_an_open_call_stays_with_the_results_it_has_and_gets_the_one_that_comes_
         assert CHECKS[dialect](rendered(engine.log, dialect)) == []
 
 
-def test_an_unresolved_call_at_the_start_blocks_only_itself_and_a_resolved_one_nothing() -> None:
+def test_an_open_call_at_the_start_keeps_only_itself() -> None:
     opened = ModelSaid(content=(Call(id="job", name="run", arguments="{}"),))
-    waiting = planned(engine_of(numbered([UserSaid(content="t"), opened, *talked(8)]), 4_000))
+    waiting = planned(engine_of(numbered([UserSaid(content="t"), opened, *turns_of(8)]), 4_000))
     assert stays(waiting, 1)
     assert waiting.last > 12
     resolved = ToolReturned(call_id="job", content="done")
-    done = planned(engine_of(numbered([UserSaid(content="t"), opened, resolved, *talked(8)]), 4_000))
+    done = planned(engine_of(numbered([UserSaid(content="t"), opened, resolved, *turns_of(8)]), 4_000))
     assert not stays(done, 1)
     assert not stays(done, 2)
-    outside = planned(engine_of(numbered([UserSaid(content="t"), opened, *talked(8), resolved]), 4_000))
+    outside = planned(engine_of(numbered([UserSaid(content="t"), opened, *turns_of(8), resolved]), 4_000))
     assert not stays(outside, 1)
 
 
-def test_only_the_newest_open_calls_are_kept_and_the_late_result_of_an_older_one_is_in_the_log() -> None:
-    opened = [ModelSaid(content=(Call(id=f"job{n}", name="run", arguments="{}"),)) for n in range(OPEN + 1)]
-    engine = engine_of(numbered([UserSaid(content="t"), *opened, *talked(8)]), 4_000)
+def test_only_the_newest_open_calls_are_kept() -> None:
+    opened = [
+        ModelSaid(content=(Call(id=f"job{n}", name="run", arguments="{}"),))
+        for n in range(MAX_KEPT_OPEN_STEPS + 1)
+    ]
+    engine = engine_of(numbered([UserSaid(content="t"), *opened, *turns_of(8)]), 4_000)
     made = planned(engine)
-    assert [seq for seq in range(1, OPEN + 2) if stays(made, seq)] == list(range(2, OPEN + 2))
-    engine.append(engine.ledger(made))
+    assert [seq for seq in range(1, MAX_KEPT_OPEN_STEPS + 2) if stays(made, seq)] == list(
+        range(2, MAX_KEPT_OPEN_STEPS + 2)
+    )
+    engine.append(engine.write_ledger(made))
     units = engine.view.units
     late = engine.append(ToolReturned(call_id="job0", content="given up"))
     assert engine.view.units == units
-    assert engine.view.orphans == []
+    assert engine.view.orphan_results == []
     assert [fact for event in engine.log if event.seq == late.seq for fact in [event.fact]]
 
 
-def test_reused_ids_of_calls_stay_with_their_own_results() -> None:
+def test_calls_with_reused_ids_stay_with_their_own_results() -> None:
     facts: list[AnyFact] = [UserSaid(content="t")]
     for n in range(12):
         facts.append(ModelSaid(content=(Call(id="same", name="read", arguments=f'{{"n": {n}}}'),)))
         facts.append(ToolReturned(call_id="same", content=f"result {n} " * 40))
     engine = engine_of(numbered(facts), 2_000)
-    engine.append(engine.ledger(planned(engine)))
+    engine.append(engine.write_ledger(planned(engine)))
     for step in engine.view.steps:
         if step.slots:
-            assert [shown.seq for shown in step.shown()] == [step.seq, step.seq + 1]
+            assert [shown.seq for shown in step.shown_messages()] == [step.seq, step.seq + 1]
 
 
-def test_the_tail_is_given_up_when_it_is_larger_than_its_share() -> None:
+def test_a_tail_larger_than_its_share_is_reduced() -> None:
     small = RangeTerms(rule="test", tail=0.25)
-    log = numbered([UserSaid(content="t"), *looped(6, size=60)])
+    log = numbered([UserSaid(content="t"), *call_loop(6, size=60)])
     engine = engine_of(log, 3_000)
-    made = plan(engine.view, engine.budget(), small, reason="tokens")
+    made = plan_range(engine.view, engine.budget(), small, reason="tokens")
     assert isinstance(made, Plan)
     assert made.last == len(log) - 3, "all but the newest step"
 
 
-def test_a_plan_leaves_the_request_well_below_its_trigger_if_any_cut_does() -> None:
-    engine = engine_of(numbered([UserSaid(content="t"), *looped(40)]), 6_000)
+def test_a_plan_leaves_the_request_well_below_its_trigger() -> None:
+    engine = engine_of(numbered([UserSaid(content="t"), *call_loop(40)]), 6_000)
     made = planned(engine)
-    assert engine.view.units - made.before + made.room <= engine.budget().act * LASTING
+    assert engine.view.units - made.before + made.room <= engine.budget().act * MAX_REMAINING_SHARE
 
 
-def test_a_frozen_summary_is_not_read_into_the_next_one_until_there_are_too_many() -> None:
+def test_summaries_are_merged_only_when_there_are_too_many() -> None:
     engine = engine_of([], 4_000, {"preset": "recent-summary", "max_summaries": 3})
     ends: list[tuple[int, int]] = []
     for turn in range(40):
-        for fact in talked(1, start=turn):
+        for fact in turns_of(1, start=turn):
             engine.append(fact)
         count = len(engine.view.summaries)
-        engine.settle(Moment())
+        engine.reduce_to_fit(Moment())
         newest = [event for event in engine.log if isinstance(event.fact, Compacted)][-1:]
         for event in newest:
             assert isinstance(event.fact, Compacted)
@@ -620,32 +646,30 @@ def test_a_frozen_summary_is_not_read_into_the_next_one_until_there_are_too_many
     assert len(ends) > 6
 
 
-def test_counts_of_a_plan_are_of_the_log_and_leave_out_what_stays() -> None:
-    log = numbered(talked(6))
+def test_the_counts_of_a_plan_come_from_the_log_without_what_stays() -> None:
+    log = numbered(turns_of(6))
     engine = engine_of(log, 4_000)
-    made = settled(planned(engine), effective(log))
+    made = resolve_plan(planned(engine), effective_events(log))
     inside = [e for e in log if made.first <= e.seq <= made.last and e.seq not in made.keep]
     assert (made.turns, made.events) == (len(of(inside, UserSaid)), len(inside))
 
 
-# ── when: tokens, turns, once for one trigger ────────────────────────────────────────────────────────────
+# ── When: tokens, turns, once per trigger ─────────────────────────────────────────────────────────────
 
 
 def compactions(log: Sequence[Event]) -> list[Event]:
     return of(log, Compacted)
 
 
-def test_exactly_at_the_threshold_nothing_is_summarised_and_one_above_it_is() -> None:
-    engine = engine_of(numbered(talked(3)), 4_000)
-    budget, terms = engine.budget(), ladder.terms(engine.policy)
+def test_a_summary_is_due_one_unit_above_the_threshold() -> None:
+    engine = engine_of(numbered(turns_of(3)), 4_000)
+    budget, terms = engine.budget(), ladder.summary_terms(engine.policy)
     at = replace(budget, act=engine.view.units)
-    assert due(engine.view, at, terms) == ""
-    assert due(engine.view, replace(at, act=engine.view.units - 1), terms) == "tokens"
+    assert find_trigger(engine.view, at, terms) == ""
+    assert find_trigger(engine.view, replace(at, act=engine.view.units - 1), terms) == "tokens"
 
 
-def test_five_turns_after_the_last_summary_the_sixth_request_brings_the_next_with_two_turns_read_again() -> (
-    None
-):
+def test_the_sixth_request_after_a_summary_triggers_the_next_with_overlap() -> None:
     ctx = context(60_000, "sliding-summary")
     messages: list[Json] = []
     when: list[int] = []
@@ -671,7 +695,7 @@ def test_five_turns_after_the_last_summary_the_sixth_request_brings_the_next_wit
     assert (first.first, first.last) == (requests[1] + 1, requests[6] - 1)
     assert (second.first, second.last) == (requests[4], requests[11] - 1)
     assert (third.first, third.last) == (requests[9], requests[16] - 1)
-    assert [measures(fact).turns for fact in (first, second, third)] == [4, 7, 7]
+    assert [read_metrics(fact).turns for fact in (first, second, third)] == [4, 7, 7]
     view = fold(ctx.log, MessageTokens(ESTIMATE))
     assert [step.covers for step in view.summaries] == [
         ((first.first, requests[4] - 1),),
@@ -681,15 +705,15 @@ def test_five_turns_after_the_last_summary_the_sixth_request_brings_the_next_wit
 
 
 def test_turns_are_counted_from_the_end_of_the_last_summary() -> None:
-    facts = talked(3)
-    assert turns_since(folded(numbered(facts[:1]))) == 0
-    assert turns_since(folded(numbered(facts))) == 2
+    facts = turns_of(3)
+    assert turns_since_summary(folded(numbered(facts[:1]))) == 0
+    assert turns_since_summary(folded(numbered(facts))) == 2
     made = Compacted(first=0, last=7, summary="S")
-    assert turns_since(folded(numbered([*facts, made]))) == 0
-    assert turns_since(folded(numbered([*facts, made, *talked(2, start=3)]))) == 2
+    assert turns_since_summary(folded(numbered([*facts, made]))) == 0
+    assert turns_since_summary(folded(numbered([*facts, made, *turns_of(2, start=3)]))) == 2
 
 
-def test_five_turns_that_are_not_worth_a_summary_wait_until_there_is_more() -> None:
+def test_five_turns_that_are_too_small_wait_for_more() -> None:
     ctx = context(60_000, "sliding-summary")
     messages: list[Json] = []
     for turn in range(1, 9):
@@ -714,7 +738,7 @@ long_stories = stories(turns=8, steps=6, longest=60)
 
 @few
 @given(long_stories, presets, windows)
-def test_one_trigger_never_brings_two_summaries(story: Told, preset: str, window: int) -> None:
+def test_one_trigger_causes_at_most_one_summary(story: Told, preset: str, window: int) -> None:
     ctx = context(window, preset)
     known = 0
     for taken, request in loop(ctx, story):
@@ -743,12 +767,12 @@ def test_a_summary_is_not_followed_by_another_at_the_next_call(preset: str) -> N
     assert all(b - a >= 5 for a, b in pairwise(at))
 
 
-# ── what a request holds afterwards ──────────────────────────────────────────────────────────────────────
+# ── What requests contain afterwards ──────────────────────────────────────────────────────────────────
 
 
 @settings(max_examples=120)
 @given(long_stories, presets, windows, st.booleans())
-def test_after_a_compaction_every_request_is_legal_within_its_limit_and_has_what_must_stay(
+def test_requests_after_compactions_are_legal_and_keep_what_must_stay(
     story: Told, preset: str, window: int, asking: bool
 ) -> None:
     ctx = context(window, preset, summarise=write if asking else None)
@@ -774,8 +798,8 @@ def test_after_a_compaction_every_request_is_legal_within_its_limit_and_has_what
                 assert call_id in words
 
 
-def moved(events: Sequence[Event]) -> bool:
-    """Something among these events may change what was shown before."""
+def may_move_prefix(events: Sequence[Event]) -> bool:
+    """Return whether an event among these may change what was shown before."""
     movers = (Masked, Dropped, Compacted, Reverted, Rewound, Expanded)
     return any(
         isinstance(e.fact, movers) or (isinstance(e.fact, Clipped) and e.fact.rule == "squeeze")
@@ -794,7 +818,7 @@ def test_the_prefix_moves_only_where_a_reduction_is_recorded(story: Told, preset
             continue
         if before is not None:
             late = any(before[0] <= at < taken for at in story.late)
-            if not late and not moved(ctx.log[before[2] :]):
+            if not late and not may_move_prefix(ctx.log[before[2] :]):
                 old = flat(before[1])
                 assert flat(request)[: len(old)] == old
         before = (taken, request, len(ctx.log))
@@ -802,7 +826,7 @@ def test_the_prefix_moves_only_where_a_reduction_is_recorded(story: Told, preset
 
 @few
 @given(long_stories, presets, windows, st.booleans())
-def test_replayed_is_live_after_one_two_and_more_compactions(
+def test_a_reloaded_log_renders_the_same_bytes_after_compactions(
     story: Told, preset: str, window: int, asking: bool
 ) -> None:
     ctx = context(window, preset, summarise=write if asking else None)
@@ -814,9 +838,7 @@ def test_replayed_is_live_after_one_two_and_more_compactions(
 
 @few
 @given(long_stories, presets, windows)
-def test_the_whole_text_of_everything_that_was_summarised_can_be_had_back(
-    story: Told, preset: str, window: int
-) -> None:
+def test_the_original_of_every_summarised_event_is_available(story: Told, preset: str, window: int) -> None:
     ctx = context(window, preset)
     for _ in loop(ctx, story):
         pass
@@ -834,7 +856,7 @@ def test_the_whole_text_of_everything_that_was_summarised_can_be_had_back(
 
 
 def grown(ctx: Context, turns: int, *, start: int = 0, messages: list[Json] | None = None) -> list[Json]:
-    """A conversation of turns that go on until so many are through."""
+    """Return a conversation of so many turns, fitted after each step."""
     messages = [] if messages is None else messages
     for turn in range(start, start + turns):
         messages.append(user(f"request {turn}: look at file_{turn}.py"))
@@ -868,7 +890,7 @@ def test_handoff_keeps_the_newest_requests_up_to_20_000_tokens_beside_the_summar
     assert made.fact.rule == "handoff"
 
 
-def test_in_a_small_window_retained_requests_take_a_third_at_the_most() -> None:
+def test_in_a_small_window_retained_requests_take_at_most_a_third() -> None:
     ctx = context(8_000, "handoff")
     messages: list[Json] = []
     for n in range(60):
@@ -892,7 +914,7 @@ def test_recent_summary_keeps_the_last_ten_messages_verbatim() -> None:
     assert request[-10:] == messages[-10:]
 
 
-def test_never_more_than_max_summaries_stand_side_by_side() -> None:
+def test_at_most_max_summaries_are_shown_side_by_side() -> None:
     for most in (1, 2, 4):
         ctx = context(6_000, {"preset": "recent-summary", "max_summaries": most}, summarise=write)
         messages: list[Json] = []
@@ -904,7 +926,7 @@ def test_never_more_than_max_summaries_stand_side_by_side() -> None:
         assert ctx.report().used <= ctx.report().limit
 
 
-def test_a_later_summary_is_built_from_the_chunks_of_earlier_ones_and_never_from_their_text() -> None:
+def test_a_merged_summary_reuses_chunks_and_never_reads_summaries() -> None:
     seen: list[str] = []
 
     def writer(request: SummaryRequest) -> str:
@@ -927,7 +949,7 @@ def test_a_later_summary_is_built_from_the_chunks_of_earlier_ones_and_never_from
         assert "[foveal: end of the record" not in words
 
 
-def test_what_is_kept_has_its_other_fields_as_before() -> None:
+def test_kept_messages_keep_their_other_fields() -> None:
     ctx = context(4_000, "recent-summary")
     first = {"role": "user", "name": "zoë", "content": [{"type": "text", "text": "the task"}]}
     messages: list[Json] = [first]
@@ -939,28 +961,28 @@ def test_what_is_kept_has_its_other_fields_as_before() -> None:
     assert request[-1] == latest
 
 
-def test_the_report_names_the_summaries_in_view_with_their_measures() -> None:
+def test_the_report_lists_the_summaries_in_view_with_their_metrics() -> None:
     ctx = context(6_000, "recent-summary", summarise=write)
     grown(ctx, 20)
     report = ctx.report()
     made = {event.handle: event.fact for event in compactions(ctx.log)}
     assert report.summaries
-    for told in report.summaries:
-        fact = made[told.handle]
+    for summary in report.summaries:
+        fact = made[summary.handle]
         assert isinstance(fact, Compacted)
-        assert told.measures == measures(fact)
-        assert (told.by, told.reason) == (fact.by, "tokens")
-        assert 0 < told.measures.after < told.measures.before
-        assert told.measures.turns > 0
-        assert told.measures.events > 0
-        assert told.measures.asked == 1
-        assert told.handle in str(report)
+        assert summary.measures == read_metrics(fact)
+        assert (summary.by, summary.reason) == (fact.by, "tokens")
+        assert 0 < summary.measures.after < summary.measures.before
+        assert summary.measures.turns > 0
+        assert summary.measures.events > 0
+        assert summary.measures.asked == 1
+        assert summary.handle in str(report)
 
 
-# ── taking back, going back, bringing back ───────────────────────────────────────────────────────────────
+# ── Undo, rewind, expand ──────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_summary_is_taken_back_with_later_turns_present_and_the_originals_are_shown() -> None:
+def test_undoing_a_summary_after_later_turns_shows_the_originals() -> None:
     ctx = context(60_000, "recent-summary")
     messages = grown(ctx, 6)
     whole = ctx.fit(messages)
@@ -973,7 +995,7 @@ def test_a_summary_is_taken_back_with_later_turns_present_and_the_originals_are_
     assert request[: len(whole)] == whole
 
 
-def test_two_summaries_are_taken_back_in_either_order() -> None:
+def test_two_summaries_are_undone_in_either_order() -> None:
     for order in ((0, 1), (1, 0)):
         ctx = context(60_000, "recent-summary")
         messages = grown(ctx, 6)
@@ -986,7 +1008,7 @@ def test_two_summaries_are_taken_back_in_either_order() -> None:
         assert ctx.fit(messages) == messages
 
 
-def test_a_range_is_expanded_until_the_user_speaks_and_then_is_as_before() -> None:
+def test_an_expanded_range_is_shown_until_the_next_user_message() -> None:
     ctx = context(20_000, "recent-summary")
     messages = grown(ctx, 8)
     made = ctx.compact()
@@ -1004,7 +1026,7 @@ def test_a_range_is_expanded_until_the_user_speaks_and_then_is_as_before() -> No
     assert wire_bytes(rendered(reread(ctx.log), "openai_chat")) == wire_bytes(after)
 
 
-def test_one_event_of_a_summary_is_expanded_with_the_results_of_its_step() -> None:
+def test_one_event_of_a_summary_is_expanded_with_its_whole_step() -> None:
     ctx = context(20_000, "recent-summary")
     messages = grown(ctx, 8)
     ctx.compact()
@@ -1018,7 +1040,7 @@ def test_one_event_of_a_summary_is_expanded_with_the_results_of_its_step() -> No
     assert CHECKS["openai_chat"](request) == []
 
 
-def test_what_cannot_be_expanded_is_refused_and_nothing_is_recorded() -> None:
+def test_a_refused_expansion_records_nothing() -> None:
     ctx = context(4_000, "recent-summary")
     messages = grown(ctx, 40)
     request = ctx.fit(messages)
@@ -1034,7 +1056,7 @@ def test_what_cannot_be_expanded_is_refused_and_nothing_is_recorded() -> None:
     assert ctx.fit(messages) == request
 
 
-def test_a_compaction_while_a_range_is_expanded_leaves_both_as_they_were_meant() -> None:
+def test_a_compaction_leaves_an_expanded_range_shown() -> None:
     ctx = context(20_000, "recent-summary")
     messages = grown(ctx, 8)
     first = ctx.compact()
@@ -1043,16 +1065,16 @@ def test_a_compaction_while_a_range_is_expanded_leaves_both_as_they_were_meant()
     second = ctx.compact()
     request = ctx.fit(messages)
     assert wire_bytes(rendered(reread(ctx.log), "openai_chat")) == wire_bytes(request)
-    assert messages[2] in request, "what was brought back is still there"
+    assert messages[2] in request, "the expanded range is still shown"
     messages.append(user("and now?"))
     request = ctx.fit(messages)
-    shown = {step.said.seq for step in fold(ctx.log, MessageTokens(ESTIMATE)).summaries}
+    shown = {step.utterance.seq for step in fold(ctx.log, MessageTokens(ESTIMATE)).summaries}
     assert {f"e{seq}" for seq in shown} == {first, second}
     assert messages[2] not in request
     assert CHECKS["openai_chat"](request) == []
 
 
-def test_going_back_past_a_compaction_shows_the_originals() -> None:
+def test_a_rewind_past_a_compaction_shows_the_originals() -> None:
     ctx = context(60_000, "recent-summary")
     messages = grown(ctx, 6)
     ctx.compact()
@@ -1061,7 +1083,7 @@ def test_going_back_past_a_compaction_shows_the_originals() -> None:
     assert ctx.fit(edited) == edited
 
 
-def test_what_was_rewound_never_enters_a_summary() -> None:
+def test_rewound_messages_never_enter_a_summary() -> None:
     seen: list[str] = []
 
     def writer(request: SummaryRequest) -> str:
@@ -1081,7 +1103,7 @@ def test_what_was_rewound_never_enters_a_summary() -> None:
     assert "hunter2" not in "".join(seen)
 
 
-def test_a_summary_of_what_was_edited_since_is_not_shown() -> None:
+def test_a_summary_of_edited_messages_is_not_shown() -> None:
     ctx = context(6_000, "recent-summary")
     messages = grown(ctx, 16)
     messages.append(user("the colour shall be mauve_17"))
@@ -1089,16 +1111,16 @@ def test_a_summary_of_what_was_edited_since_is_not_shown() -> None:
     place = next(n for n, m in enumerate(messages) if "mauve_17" in str(m))
     said_so = next(e for e in ctx.log if isinstance(e.fact, UserSaid) and "mauve_17" in str(e.fact.content))
     assert ctx.why(said_so.handle).level == "summarised"
-    assert "mauve_17" in str(ctx.fit(messages)), "it stands in the ledger"
+    assert "mauve_17" in str(ctx.fit(messages)), "the ledger quotes it"
     request = ctx.fit([*messages[:place], user("the colour shall be teal_18")])
     assert "mauve_17" not in str(request)
     assert "teal_18" in str(request)
-    assert "file_30.py" not in str(request), "nor does anything that came after it"
+    assert "file_30.py" not in str(request), "and nothing that came after it"
 
 
 @few
 @given(long_stories, presets, windows, st.integers(0, 2**16))
-def test_taking_back_summaries_of_a_real_conversation_equals_the_log_without_them(
+def test_undoing_summaries_of_a_conversation_equals_the_log_without_them(
     story: Told, preset: str, window: int, seed: int
 ) -> None:
     ctx = context(window, preset)
@@ -1114,10 +1136,10 @@ def test_taking_back_summaries_of_a_real_conversation_equals_the_log_without_the
     assert CHECKS[story.dialect](rendered(undone, story.dialect)) == []
 
 
-# ── by hand ──────────────────────────────────────────────────────────────────────────────────────────────
+# ── Manual compaction ─────────────────────────────────────────────────────────────────────────────────
 
 
-def test_by_hand_there_is_a_summary_below_every_threshold_under_every_policy() -> None:
+def test_a_manual_compaction_works_below_every_threshold_and_policy() -> None:
     for preset in (*SUMMARISING, "recent", "rolling", {"preset": "handoff", "mode": "off"}):
         ctx = context(100_000, preset)
         messages = grown(ctx, 5)
@@ -1128,7 +1150,7 @@ def test_by_hand_there_is_a_summary_below_every_threshold_under_every_policy() -
         assert recount(ctx.fit(messages)) < recount(messages)
 
 
-def test_by_hand_with_nothing_to_summarise_it_is_said_and_nothing_is_recorded() -> None:
+def test_a_manual_compaction_of_nothing_fails_and_records_nothing() -> None:
     ctx = context(8_000, "handoff")
     for messages in ([], [user("hi")]):
         ctx.fit(messages)
@@ -1138,7 +1160,7 @@ def test_by_hand_with_nothing_to_summarise_it_is_said_and_nothing_is_recorded() 
         assert ctx.log == log
 
 
-def test_by_hand_with_a_floor_above_the_window_the_number_is_said() -> None:
+def test_a_manual_compaction_with_too_large_a_floor_reports_it() -> None:
     ctx = context(4_000, "recent-summary")
     messages = grown(ctx, 3)
     with pytest.raises(ContextOverflow):
@@ -1148,7 +1170,7 @@ def test_by_hand_with_a_floor_above_the_window_the_number_is_said() -> None:
     assert problem.value.floor > 4_000
 
 
-def test_by_hand_twice_in_a_row_the_second_has_nothing_left() -> None:
+def test_a_second_manual_compaction_has_nothing_left() -> None:
     ctx = context(100_000, "handoff")
     grown(ctx, 5)
     ctx.compact()
@@ -1156,7 +1178,7 @@ def test_by_hand_twice_in_a_row_the_second_has_nothing_left() -> None:
         ctx.compact()
 
 
-def test_what_the_user_wants_kept_reaches_the_model_once_outside_of_the_transcript() -> None:
+def test_the_focus_reaches_the_model_once_outside_the_transcript() -> None:
     seen: list[SummaryRequest] = []
 
     def writer(request: SummaryRequest) -> str:
@@ -1171,7 +1193,7 @@ def test_what_the_user_wants_kept_reaches_the_model_once_outside_of_the_transcri
     )
 
 
-# ── a summariser that is of no use ───────────────────────────────────────────────────────────────────────
+# ── Useless summarisers ───────────────────────────────────────────────────────────────────────────────
 
 
 def inflated(request: SummaryRequest) -> str:
@@ -1179,7 +1201,7 @@ def inflated(request: SummaryRequest) -> str:
 
 
 def broken(request: SummaryRequest) -> str:
-    raise ConnectionError("nobody there")
+    raise ConnectionError("connection refused")
 
 
 USELESS: Final[dict[str, Any]] = {
@@ -1207,7 +1229,7 @@ FAILURES: Final = (
 
 
 def with_open_error(seed: int) -> tuple[list[Json], list[int]]:
-    """A conversation in which one command has failed and was not run again."""
+    """Return a conversation in which one command failed and was not run again."""
     dice = Random(seed)
     messages: list[Json] = [{"role": "system", "content": "You are careful."}]
     calls: list[int] = []
@@ -1259,7 +1281,7 @@ def test_with_a_useless_summariser_rules_the_latest_request_and_open_errors_are_
         assert "lib/invented_module.py" not in words
 
 
-def test_an_error_that_ends_with_an_exit_code_is_told_with_its_message() -> None:
+def test_an_error_that_ends_with_an_exit_code_is_quoted_with_its_message() -> None:
     ctx = context(20_000, "handoff")
     messages = [user("make a release"), asked("bad", command="make release")]
     messages.append(answered("bad", "building…\nE_BROKEN_7731: cannot link libmirror\nexit code: 2"))
@@ -1269,7 +1291,7 @@ def test_an_error_that_ends_with_an_exit_code_is_told_with_its_message() -> None
 
 
 @pytest.mark.parametrize("useless", sorted(USELESS))
-def test_whatever_a_summariser_gives_there_is_an_outcome_and_it_is_smaller(useless: str) -> None:
+def test_every_reply_of_a_summariser_leads_to_a_smaller_outcome(useless: str) -> None:
     ctx = context(20_000, "recent-summary", summarise=USELESS[useless])
     messages = grown(ctx, 8)
     before = recount(ctx.fit(messages))
@@ -1277,11 +1299,11 @@ def test_whatever_a_summariser_gives_there_is_an_outcome_and_it_is_smaller(usele
     made = ctx.log[int(name[1:])].fact
     assert isinstance(made, Compacted)
     assert made.by == "ledger" or useless in ("no rules", "lies", "headings only")
-    assert measures(made).asked >= 1
+    assert read_metrics(made).asked >= 1
     assert recount(ctx.fit(messages)) < before
 
 
-def test_a_draft_of_headings_alone_is_not_taken() -> None:
+def test_a_draft_of_headings_alone_is_rejected() -> None:
     ctx = context(20_000, "recent-summary", summarise=USELESS["headings only"])
     grown(ctx, 8)
     name = ctx.compact()

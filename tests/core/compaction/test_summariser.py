@@ -1,10 +1,10 @@
-"""Those who write summaries, asked with and without an event loop."""
+"""Summarisers: replies that are read, failures, progress and requests, with and without an event loop."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal
@@ -15,28 +15,29 @@ from openai.types.chat import ChatCompletion
 from openai.types.responses import Response
 
 from foveal.core.compaction import (
-    Ask,
+    DialogueRun,
     Draft,
-    Failure,
+    DraftFailure,
+    DraftRequest,
     Plan,
     Summariser,
     SummaryProgress,
     SummaryRequest,
     SummaryWriter,
-    awrite,
-    chain,
-    dialogue,
-    failure,
-    measures,
-    piece,
-    write,
+    failure_from_error,
+    read_metrics,
+    read_stream_chunk,
+    run_dialogue,
+    summariser_chain,
+    summary_dialogue,
 )
-from foveal.core.compaction.protocol import draft
+from foveal.core.compaction.summariser_protocol import read_reply
 from foveal.core.log import Compacted, Dialect, Event, ModelSaid, ToolReturned, UserSaid
 from foveal.core.models.model import model
 from foveal.core.tokens.counter import counter
 from foveal.errors import BadSetting
 from foveal.project.prompt_file import prompt_text
+from foveal.sessions.async_summariser import run_dialogue_async
 
 GPT = model("gpt-4.1")
 COUNT = counter("estimate")
@@ -54,7 +55,7 @@ PLAN = Plan(
 
 
 class Clock:
-    """One second passes each time that somebody looks."""
+    """A clock that advances by one second at each reading."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -64,36 +65,48 @@ class Clock:
         return self.now
 
 
-def talk(writers: int = 1) -> Any:
-    return dialogue(PLAN, EVENTS, writers=[SummaryWriter(model=GPT)] * writers, counter=COUNT)
+def dialogue(writers: int = 1) -> Any:
+    return summary_dialogue(PLAN, EVENTS, writers=[SummaryWriter(model=GPT)] * writers, counter=COUNT)
 
 
-def cold(ask: Ask) -> SummaryRequest:
-    return SummaryRequest.cold(ask, "openai_chat")
+def build_cold(request: DraftRequest) -> SummaryRequest:
+    return SummaryRequest.cold(request, "openai_chat")
 
 
-def written(
+def run_of(
+    calls: Sequence[Callable[[SummaryRequest], Any]],
+    progress: Callable[[SummaryProgress], None] | None = None,
+) -> DialogueRun:
+    return DialogueRun(
+        dialogue(len(calls)),
+        summariser_chain(calls),
+        build_request=build_cold,
+        clock=Clock(),
+        progress=progress,
+    )
+
+
+def summarise(
     *calls: Callable[[SummaryRequest], Any], progress: Callable[[SummaryProgress], None] | None = None
 ) -> Compacted:
-    outcome = write(talk(len(calls)), chain(calls), requests=cold, clock=Clock(), progress=progress)
+    outcome = run_dialogue(run_of(calls, progress))
     assert isinstance(outcome, Compacted)
     return outcome
 
 
-def awritten(
+def summarise_async(
     *calls: Callable[[SummaryRequest], Any], progress: Callable[[SummaryProgress], None] | None = None
 ) -> Compacted:
-    work = awrite(talk(len(calls)), chain(calls), requests=cold, clock=Clock(), progress=progress)
-    outcome = asyncio.run(work)
+    outcome = asyncio.run(run_dialogue_async(run_of(calls, progress)))
     assert isinstance(outcome, Compacted)
     return outcome
 
 
-def by_model(fact: Compacted) -> bool:
+def is_by_model(fact: Compacted) -> bool:
     return fact.by == "gpt-4.1" and "Repair it." in fact.summary
 
 
-# ── what a callable may give back ──
+# ── What a callable may return ──
 
 CHAT = {
     "id": "x", "object": "chat.completion", "created": 1, "model": "gpt-4.1",
@@ -133,13 +146,13 @@ def replies() -> list[Any]:
 
 @pytest.mark.parametrize("reply", replies())
 def test_a_reply_of_any_dialect_is_read_with_its_usage(reply: Any) -> None:
-    assert draft(reply, seconds=2.0) == Draft(
+    assert read_reply(reply, seconds=2.0) == Draft(
         text=SUMMARY, stop="end", input=500, cache_read=400, output=70, seconds=2.0
     )
-    assert by_model(written(lambda request: reply))
+    assert is_by_model(summarise(lambda request: reply))
 
 
-def test_a_text_a_draft_a_stream_and_a_bare_message_will_do() -> None:
+def test_a_text_a_draft_a_stream_and_a_bare_message_are_accepted() -> None:
     def stream(request: SummaryRequest) -> Iterator[str]:
         yield from SUMMARY.splitlines(keepends=True)
 
@@ -154,11 +167,11 @@ def test_a_text_a_draft_a_stream_and_a_bare_message_will_do() -> None:
         lambda request: [SUMMARY[:40], SUMMARY[40:]],
         stream,
     ):
-        assert by_model(written(call))
-        assert by_model(awritten(call))
+        assert is_by_model(summarise(call))
+        assert is_by_model(summarise_async(call))
 
 
-def test_where_there_is_a_loop_a_callable_may_be_async_or_give_something_to_wait_for() -> None:
+def test_in_an_event_loop_a_callable_may_be_async_or_return_an_awaitable() -> None:
     async def text(request: SummaryRequest) -> str:
         await asyncio.sleep(0)
         return SUMMARY
@@ -171,22 +184,22 @@ def test_where_there_is_a_loop_a_callable_may_be_async_or_give_something_to_wait
         return stream(request)
 
     for call in (text, stream, stream_later, lambda request: text(request)):
-        assert by_model(awritten(call))
+        assert is_by_model(summarise_async(call))
 
 
-def test_a_callable_that_blocks_runs_beside_the_loop() -> None:
+def test_a_blocking_callable_runs_in_a_thread() -> None:
     threads = []
 
     def call(request: SummaryRequest) -> Iterator[str]:
         threads.append(threading.current_thread())
         return iter([SUMMARY])
 
-    assert by_model(awritten(call))
+    assert is_by_model(summarise_async(call))
     assert threads != [threading.main_thread()]
 
 
 @pytest.mark.parametrize(
-    ("chunk", "words"),
+    ("chunk", "text"),
     [
         ("a", "a"),
         ({"choices": [{"delta": {"content": "a"}}]}, "a"),
@@ -199,19 +212,19 @@ def test_a_callable_that_blocks_runs_beside_the_loop() -> None:
         (3, None),
     ],
 )
-def test_pieces_of_the_streams_of_all_dialects_are_read(chunk: object, words: str | None) -> None:
-    assert piece(chunk) == words
+def test_stream_chunks_of_all_dialects_are_read(chunk: object, text: str | None) -> None:
+    assert read_stream_chunk(chunk) == text
 
 
-def stopped(**fields: Any) -> str:
-    found = draft(fields)
-    assert found is not None
-    return found.stop
+def stop_reason(**fields: Any) -> str:
+    draft = read_reply(fields)
+    assert draft is not None
+    return draft.stop
 
 
-def test_why_an_answer_ended_is_read_in_every_dialect() -> None:
+def test_the_stop_reason_is_read_in_every_dialect() -> None:
     def chat(reason: str, **message: Any) -> str:
-        return stopped(choices=[{"finish_reason": reason, "message": {"content": "x", **message}}])
+        return stop_reason(choices=[{"finish_reason": reason, "message": {"content": "x", **message}}])
 
     assert chat("stop") == "end"
     assert chat("length") == "length"
@@ -220,33 +233,33 @@ def test_why_an_answer_ended_is_read_in_every_dialect() -> None:
     assert chat("content_filter") == "refused"
     assert chat("stop", refusal="no") == "refused"
     assert chat("something new") == ""
-    assert stopped(content=[{"type": "text", "text": "x"}], stop_reason="max_tokens") == "length"
-    assert stopped(content=[{"type": "tool_use", "id": "1"}], stop_reason="tool_use") == "tools"
-    assert stopped(content=[], stop_reason="refusal") == "refused"
-    assert stopped(output=[{"type": "function_call"}], status="completed") == "tools"
+    assert stop_reason(content=[{"type": "text", "text": "x"}], stop_reason="max_tokens") == "length"
+    assert stop_reason(content=[{"type": "tool_use", "id": "1"}], stop_reason="tool_use") == "tools"
+    assert stop_reason(content=[], stop_reason="refusal") == "refused"
+    assert stop_reason(output=[{"type": "function_call"}], status="completed") == "tools"
     incomplete = {"reason": "max_output_tokens"}
-    assert stopped(output=[], status="incomplete", incomplete_details=incomplete) == "length"
+    assert stop_reason(output=[], status="incomplete", incomplete_details=incomplete) == "length"
     refusal = {"type": "message", "content": [{"type": "refusal", "refusal": "no"}]}
-    assert stopped(output=[refusal], status="completed") == "refused"
+    assert stop_reason(output=[refusal], status="completed") == "refused"
 
 
-@pytest.mark.parametrize("given", [None, 7, object(), b"bytes", [3, 4], {"no": "reply"}])
-def test_what_cannot_be_read_is_a_failure_and_the_ledger_writes(given: object) -> None:
-    for fact in (written(lambda request: given), awritten(lambda request: given)):
+@pytest.mark.parametrize("reply", [None, 7, object(), b"bytes", [3, 4], {"no": "reply"}])
+def test_an_unreadable_reply_is_a_failure_and_the_ledger_writes(reply: object) -> None:
+    for fact in (summarise(lambda request: reply), summarise_async(lambda request: reply)):
         assert fact.by == "ledger"
-        assert "gpt-4.1: " in measures(fact).checks[0]
+        assert "gpt-4.1: " in read_metrics(fact).checks[0]
 
 
-def test_an_async_callable_without_a_loop_is_a_failure_that_says_what_to_do() -> None:
+def test_an_async_callable_without_a_loop_fails_with_advice() -> None:
     async def call(request: SummaryRequest) -> str:
         return SUMMARY
 
-    fact = written(call)
+    fact = summarise(call)
     assert fact.by == "ledger"
-    assert "event loop" in measures(fact).checks[0]
+    assert "event loop" in read_metrics(fact).checks[0]
 
 
-# ── failures ──
+# ── Failures ──
 
 
 class HttpError(Exception):
@@ -268,8 +281,8 @@ class APIConnectionError(Exception):
         *map(HttpError, (408, 409, 429, 500, 529)),
     ],
 )
-def test_what_may_pass_is_tried_once_more(error: Exception) -> None:
-    assert failure(error).transient
+def test_a_transient_error_is_retried_once(error: Exception) -> None:
+    assert failure_from_error(error).transient
     script: list[Any] = [error, SUMMARY]
 
     def call(request: SummaryRequest) -> str:
@@ -278,101 +291,104 @@ def test_what_may_pass_is_tried_once_more(error: Exception) -> None:
             raise given
         return str(given)
 
-    assert by_model(written(call))
+    assert is_by_model(summarise(call))
 
 
 @pytest.mark.parametrize(
     "error", [ValueError("no"), KeyError("x"), HttpError(401), HttpError(400), HttpError(404)]
 )
-def test_what_will_not_pass_goes_to_the_next_in_the_chain(error: Exception) -> None:
-    asked = []
+def test_after_a_permanent_error_the_next_summariser_is_called(error: Exception) -> None:
+    called = []
 
     def first(request: SummaryRequest) -> str:
-        asked.append(request)
+        called.append(request)
         raise error
 
-    assert not failure(error).transient
-    fact = written(first, lambda request: SUMMARY)
-    assert by_model(fact)
-    assert len(asked) == 1
-    assert measures(fact).checks[0].startswith(f"gpt-4.1: {type(error).__name__}")
+    assert not failure_from_error(error).transient
+    fact = summarise(first, lambda request: SUMMARY)
+    assert is_by_model(fact)
+    assert len(called) == 1
+    assert read_metrics(fact).checks[0].startswith(f"gpt-4.1: {type(error).__name__}")
 
 
-def test_a_refusal_for_size_carries_its_limit() -> None:
-    words = (
+def test_a_refusal_for_size_carries_the_limit() -> None:
+    message = (
         "This model's maximum context length is 8192 tokens. However, your messages resulted in 9000 tokens."
     )
-    assert failure(HttpError(400, words), seconds=1.0) == Failure(
-        problem=f"HttpError: {words}", overflow=True, limit=8192, seconds=1.0
+    assert failure_from_error(HttpError(400, message), seconds=1.0) == DraftFailure(
+        problem=f"HttpError: {message}", overflow=True, limit=8192, seconds=1.0
     )
 
 
-def test_an_error_that_cannot_be_printed_is_a_failure_too() -> None:
-    class Nasty(Exception):
+def test_an_error_whose_str_raises_is_a_failure() -> None:
+    class Unprintable(Exception):
         def __str__(self) -> str:
             raise RuntimeError
 
-    assert failure(Nasty()).problem == "Nasty"
+    assert failure_from_error(Unprintable()).problem == "Unprintable"
 
 
-def test_whoever_raises_stop_iteration_does_not_end_the_dialogue() -> None:
+def test_a_callable_that_raises_stop_iteration_does_not_end_the_dialogue() -> None:
     def call(request: SummaryRequest) -> str:
         raise StopIteration("mine")
 
-    assert written(call).by == "ledger"
-    assert awritten(call).by == "ledger"
+    assert summarise(call).by == "ledger"
+    assert summarise_async(call).by == "ledger"
 
 
-def test_a_stream_that_breaks_off_is_a_failure_and_not_half_a_summary() -> None:
+def test_a_broken_stream_is_a_failure_and_not_half_a_summary() -> None:
     def call(request: SummaryRequest) -> Iterator[str]:
         yield SUMMARY[:60]
         raise ConnectionResetError
 
-    fact = written(call)
+    fact = summarise(call)
     assert fact.by == "ledger"
-    assert measures(fact).asked == 2
+    assert read_metrics(fact).asked == 2
 
 
 @pytest.mark.parametrize("stop", [KeyboardInterrupt, SystemExit])
-def test_what_ends_the_program_goes_through_and_nobody_else_is_asked(stop: type[BaseException]) -> None:
-    asked = []
+def test_an_exit_propagates_and_no_other_summariser_is_called(stop: type[BaseException]) -> None:
+    called = []
 
     def first(request: SummaryRequest) -> str:
         raise stop
 
     with pytest.raises(stop):
-        written(first, lambda request: asked.append(request))
-    assert asked == []
+        summarise(first, lambda request: called.append(request))
+    assert called == []
 
 
-def test_a_cancelled_summary_never_falls_back_and_leaves_nothing() -> None:
-    asked = []
+def test_a_cancelled_summary_does_not_fall_back_and_records_nothing() -> None:
+    called = []
+    started = asyncio.Event()
 
     async def slow(request: SummaryRequest) -> str:
-        await asyncio.sleep(60)
+        started.set()
+        await asyncio.Event().wait()
         return SUMMARY
 
     async def scenario() -> None:
-        work = talk(2)
-        calls = chain([slow, lambda request: asked.append(request)])
-        task = asyncio.create_task(awrite(work, calls, requests=cold, clock=Clock()))
-        await asyncio.sleep(0.01)
+        pending = dialogue(2)
+        calls = summariser_chain([slow, lambda request: called.append(request)])
+        run = DialogueRun(pending, calls, build_request=build_cold, clock=Clock())
+        task = asyncio.create_task(run_dialogue_async(run))
+        await started.wait()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
         with pytest.raises(StopIteration):
-            next(work)
+            next(pending)
 
     asyncio.run(scenario())
-    assert asked == []
+    assert called == []
 
 
-# ── progress ──
+# ── Progress ──
 
 
-def test_progress_is_told_as_a_stream_grows() -> None:
+def test_progress_is_reported_as_a_stream_grows() -> None:
     seen: list[SummaryProgress] = []
-    assert by_model(written(lambda request: [SUMMARY[:40], "", SUMMARY[40:]], progress=seen.append))
+    assert is_by_model(summarise(lambda request: [SUMMARY[:40], "", SUMMARY[40:]], progress=seen.append))
     assert seen == [
         SummaryProgress(stage="summary", asked=1, tokens=0),
         SummaryProgress(stage="summary", asked=1, tokens=10),
@@ -380,89 +396,91 @@ def test_progress_is_told_as_a_stream_grows() -> None:
     ]
 
 
-def test_whoever_watches_cannot_spoil_the_work() -> None:
+def test_errors_of_the_progress_observer_are_ignored() -> None:
     def broken(progress: SummaryProgress) -> None:
         raise ValueError("no screen")
 
-    assert by_model(written(lambda request: SUMMARY, progress=broken))
-    assert by_model(awritten(lambda request: SUMMARY, progress=broken))
+    assert is_by_model(summarise(lambda request: SUMMARY, progress=broken))
+    assert is_by_model(summarise_async(lambda request: SUMMARY, progress=broken))
 
 
-def test_the_time_of_all_requests_is_added_up() -> None:
-    assert measures(written(lambda request: "", lambda request: SUMMARY)).seconds == 3.0
+def test_the_seconds_of_all_requests_are_added_up() -> None:
+    assert read_metrics(summarise(lambda request: "", lambda request: SUMMARY)).seconds == 3.0
 
 
-# ── requests ──
+# ── Requests ──
 
-ASK = Ask(writer=0, form="cold", text="the text", system="the rules", max_tokens=99, stage="summary")
+REQUEST = DraftRequest(
+    writer=0, form="cold", text="the text", system="the rules", max_tokens=99, stage="summary"
+)
 
 
 @pytest.mark.parametrize("dialect", ["", "openai_chat", "openai_responses"])
-def test_a_cold_request_has_its_rules_in_front_and_no_tools(dialect: Dialect) -> None:
-    request = SummaryRequest.cold(ASK, dialect)
+def test_a_cold_request_starts_with_its_system_text_and_has_no_tools(dialect: Dialect) -> None:
+    request = SummaryRequest.cold(REQUEST, dialect)
     first, second = request.messages
     assert (first["role"], first["content"]) == ("system", "the rules")
     assert (second["role"], second["content"]) == ("user", "the text")
     assert (request.tools, request.system, request.max_tokens, request.form) == ([], "", 99, "cold")
 
 
-def test_a_cold_request_for_anthropic_has_its_rules_beside() -> None:
-    request = SummaryRequest.cold(ASK, "anthropic")
+def test_a_cold_request_for_anthropic_has_a_separate_system_text() -> None:
+    request = SummaryRequest.cold(REQUEST, "anthropic")
     assert request.messages == [{"role": "user", "content": "the text"}]
     assert (request.system, request.tools) == ("the rules", [])
 
 
 @pytest.mark.parametrize("dialect", ["openai_chat", "openai_responses", "anthropic"])
-def test_a_shared_request_begins_with_the_conversation_as_it_is(
+def test_a_shared_request_begins_with_the_unchanged_conversation(
     dialect: Literal["openai_chat", "openai_responses", "anthropic"],
 ) -> None:
     messages: list[dict[str, Any]] = [
         {"role": "user", "content": "hello"},
         {"role": "assistant", "content": "hi"},
     ]
-    ask = Ask(writer=0, form="shared", text="the text", max_tokens=99)
+    draft_request = DraftRequest(writer=0, form="shared", text="the text", max_tokens=99)
     tools = [{"name": "bash"}]
-    request = SummaryRequest.shared(ask, dialect, messages=messages, system="sys", tools=tools)
+    request = SummaryRequest.shared(draft_request, dialect, messages=messages, system="sys", tools=tools)
     assert request.messages[:2] == messages
     assert request.messages[2]["content"] == "the text"
     assert (request.system, request.tools, request.form) == ("sys", tools, "shared")
 
 
-def test_a_shared_request_for_anthropic_keeps_roles_alternating_and_earlier_blocks_as_they_are() -> None:
+def test_a_shared_request_for_anthropic_keeps_roles_alternating() -> None:
     result = {"type": "tool_result", "tool_use_id": "1", "content": "ok"}
     messages = [
         {"role": "user", "content": "go"},
         {"role": "assistant", "content": [{"type": "tool_use", "id": "1", "name": "b", "input": {}}]},
         {"role": "user", "content": [result]},
     ]
-    ask = Ask(writer=0, form="shared", text="the text", max_tokens=99)
-    request = SummaryRequest.shared(ask, "anthropic", messages=messages, system="", tools=[])
+    draft_request = DraftRequest(writer=0, form="shared", text="the text", max_tokens=99)
+    request = SummaryRequest.shared(draft_request, "anthropic", messages=messages, system="", tools=[])
     assert request.messages[:2] == messages[:2]
     assert request.messages[2] == {"role": "user", "content": [result, {"type": "text", "text": "the text"}]}
     assert messages[2]["content"] == [result]
 
 
-# ── settings ──
+# ── Settings ──
 
 
-def test_a_chain_is_none_one_or_several() -> None:
+def test_a_chain_has_none_one_or_several_summarisers() -> None:
     def call(request: SummaryRequest) -> str:
         return ""
 
     one = Summariser(call, model="gpt-4o")
-    assert chain(None) == ()
-    assert chain(one) == (one,)
-    assert chain([one])[0] is one
-    assert [item.model for item in chain((call, one))] == [None, model("gpt-4o")]
-    assert chain(call)[0].call is call
+    assert summariser_chain(None) == ()
+    assert summariser_chain(one) == (one,)
+    assert summariser_chain([one])[0] is one
+    assert [item.model for item in summariser_chain((call, one))] == [None, model("gpt-4o")]
+    assert summariser_chain(call)[0].call is call
     assert Summariser(call, model=GPT).model is GPT
     assert (one.name, Summariser(call, name="mine").name) == ("gpt-4o", "mine")
 
 
 @pytest.mark.parametrize("given", ["gpt-4.1", 7, {"a": 1}, [7]])
-def test_a_chain_of_what_cannot_be_called_is_refused(given: Any) -> None:
+def test_a_chain_with_something_not_callable_is_refused(given: Any) -> None:
     with pytest.raises(BadSetting, match="summarise"):
-        chain(given)
+        summariser_chain(given)
 
 
 def test_a_prompt_is_a_text_or_a_file(tmp_path: Path) -> None:
@@ -473,7 +491,7 @@ def test_a_prompt_is_a_text_or_a_file(tmp_path: Path) -> None:
     assert prompt_text(f"file://{file}") == "## Facts\nÜber alles"
 
 
-def test_a_prompt_file_that_is_missing_too_large_not_text_or_a_folder_is_refused(tmp_path: Path) -> None:
+def test_an_unusable_prompt_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "large").write_bytes(b"x" * 70_000)
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
     for name in ("missing", "large", "binary", "."):

@@ -1,4 +1,4 @@
-"""Accounting: acceptance cases 31 to 38, for usage, report and engine; pictures are counted in test_media."""
+"""Token accounting: acceptance cases 31 to 38 for usage, report and engine. Images: see test_media."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from foveal.core.engine import Engine
 from foveal.core.log import Used
 from foveal.core.models import Caps
 from foveal.core.policies import policy
-from foveal.core.wire import used
+from foveal.core.wire import read_usage
 from support.histories import ESTIMATE, context, of, plain_model, reread, session, user
 
 CHAT = {
@@ -39,14 +39,14 @@ ANTHROPIC = {
 
 @pytest.mark.parametrize("report", [CHAT, RESPONSES])
 def test_openai_counts_cached_tokens_inside_the_prompt(report: dict[str, Any]) -> None:
-    fact = used(report)
+    fact = read_usage(report)
     assert fact == Used(input=400, cache_read=600, output=200, reasoning=150)
     assert fact is not None
     assert fact.prompt == 1_000
 
 
 def test_anthropic_counts_cached_tokens_beside_the_input() -> None:
-    fact = used(ANTHROPIC)
+    fact = read_usage(ANTHROPIC)
     assert fact == Used(input=300, cache_read=600, cache_write=100, output=200)
     assert fact is not None
     assert fact.prompt == 1_000
@@ -57,11 +57,11 @@ def test_cache_writes_inside_the_prompt_are_not_counted_twice() -> None:
         "prompt_tokens": 1_000,
         "prompt_tokens_details": {"cached_tokens": 600, "cache_write_tokens": 300},
     }
-    assert used(report) == Used(input=100, cache_read=600, cache_write=300)
+    assert read_usage(report) == Used(input=100, cache_read=600, cache_write=300)
 
 
 def test_more_cached_tokens_than_prompt_tokens_are_cut_to_the_prompt() -> None:
-    assert used({"prompt_tokens": 10, "prompt_tokens_details": {"cached_tokens": 99}}) == Used(
+    assert read_usage({"prompt_tokens": 10, "prompt_tokens_details": {"cached_tokens": 99}}) == Used(
         input=0, cache_read=10
     )
 
@@ -89,20 +89,20 @@ def test_usage_is_read_from_dicts_objects_and_whole_replies(shape: str) -> None:
         from openai.types import CompletionUsage
 
         given = CompletionUsage.model_validate(CHAT)
-    assert used(given) == Used(input=400, cache_read=600, output=200, reasoning=150)
+    assert read_usage(given) == Used(input=400, cache_read=600, output=200, reasoning=150)
 
 
 @pytest.mark.parametrize("bad", [-5, None, "many", float("nan"), float("inf"), True, 10**30, [], {}])
 def test_negative_and_malformed_values_are_ignored(bad: Any) -> None:
-    assert used({"prompt_tokens": bad}) is None
-    fact = used(
+    assert read_usage({"prompt_tokens": bad}) is None
+    fact = read_usage(
         {"prompt_tokens": 100, "prompt_tokens_details": {"cached_tokens": bad}, "completion_tokens": bad}
     )
     assert fact == Used(input=100)
 
 
 @pytest.mark.parametrize("nothing", [None, {}, {"usage": None}, SimpleNamespace(), {"prompt_tokens": 0}])
-def test_a_reply_that_was_aborted_says_nothing_and_changes_nothing(nothing: Any) -> None:
+def test_an_aborted_reply_has_no_usage_and_changes_nothing(nothing: Any) -> None:
     ctx = context()
     ctx.fit([user("hi")])
     before = ctx.report()
@@ -111,7 +111,7 @@ def test_a_reply_that_was_aborted_says_nothing_and_changes_nothing(nothing: Any)
     assert of(ctx.log, Used) == []
 
 
-def test_the_report_speaks_of_the_last_call_and_not_of_the_sum_of_all() -> None:
+def test_the_report_is_about_the_last_call_not_the_sum_of_all() -> None:
     ctx = context(20_000)
     ctx.fit([user("hi")])
     for cached in (0, 50, 75):
@@ -121,7 +121,7 @@ def test_the_report_speaks_of_the_last_call_and_not_of_the_sum_of_all() -> None:
     assert report.used < 200
 
 
-def test_a_cumulative_figure_is_not_taken_for_the_size_of_one_request() -> None:
+def test_a_cumulative_figure_is_not_the_size_of_one_request() -> None:
     ctx = context(100_000)
     history = session(10)
     ctx.fit(history)
@@ -132,7 +132,7 @@ def test_a_cumulative_figure_is_not_taken_for_the_size_of_one_request() -> None:
     assert ctx.report().used == before
 
 
-def test_usage_from_before_a_reduction_does_not_count_for_what_is_left() -> None:
+def test_usage_from_before_a_reduction_is_not_used_after_it() -> None:
     ctx = context(6_000)
     history = session(10)
     ctx.fit(history)
@@ -144,7 +144,7 @@ def test_usage_from_before_a_reduction_does_not_count_for_what_is_left() -> None
     assert full > 0
 
 
-def test_items_after_the_last_call_are_added_to_what_was_reported() -> None:
+def test_messages_after_the_last_call_are_added_to_its_usage() -> None:
     ctx = context(50_000)
     history = session(5)
     ctx.fit(history)
@@ -155,7 +155,7 @@ def test_items_after_the_last_call_are_added_to_what_was_reported() -> None:
     assert 1_600 + 300 < grown < 1_600 + 800
 
 
-def test_nothing_new_adds_nothing() -> None:
+def test_without_new_messages_the_size_stays_the_same() -> None:
     ctx = context(50_000)
     ctx.fit(session(5))
     ctx.observe({"prompt_tokens": 1_600})
@@ -163,7 +163,7 @@ def test_nothing_new_adds_nothing() -> None:
     assert ctx.report().used == 1_600
 
 
-def test_the_estimate_is_of_what_is_sent_and_tools_count_only_when_offered() -> None:
+def test_the_estimate_covers_the_request_and_only_offered_tools() -> None:
     ctx = context()
     ctx.fit([user("hi")])
     without = ctx.report()
@@ -177,7 +177,7 @@ def test_the_estimate_is_of_what_is_sent_and_tools_count_only_when_offered() -> 
     assert ctx.report().used <= without.used + 2
 
 
-def test_what_the_provider_counts_beyond_our_units_is_called_overhead() -> None:
+def test_what_the_provider_counts_beyond_units_is_overhead() -> None:
     ctx = context(50_000)
     ctx.fit(session(5))
     own = ctx.report().used
@@ -188,7 +188,7 @@ def test_what_the_provider_counts_beyond_our_units_is_called_overhead() -> None:
     assert sum(report.totals.values()) == report.window
 
 
-def test_a_number_is_marked_estimated_until_a_report_was_believed() -> None:
+def test_numbers_are_estimated_until_a_usage_report_is_accepted() -> None:
     ctx = context()
     assert not ctx.report().measured
     ctx.fit([user("hi")])
@@ -198,13 +198,13 @@ def test_a_number_is_marked_estimated_until_a_report_was_believed() -> None:
     assert "(measured)" in str(ctx.report())
 
 
-def test_a_report_before_any_request_teaches_nothing() -> None:
+def test_a_usage_report_before_any_request_changes_nothing() -> None:
     ctx = context()
     ctx.observe({"prompt_tokens": 5_000})
     assert not ctx.report().measured
 
 
-def test_money_is_spent_by_kind_and_saved_against_sending_everything() -> None:
+def test_cost_by_token_kind_and_savings_against_sending_everything() -> None:
     model = foveal.model(
         "test", window=6_000, input_price=10.0, cached_price=1.0, write_price=10.0, output_price=30.0
     )
@@ -216,14 +216,14 @@ def test_money_is_spent_by_kind_and_saved_against_sending_everything() -> None:
     assert ctx.report().spent == pytest.approx((600 * 10 + 400 * 1 + 10 * 30) / 1e6)
 
 
-def test_money_is_unknown_where_prices_are() -> None:
+def test_cost_is_unknown_when_prices_are_unknown() -> None:
     ctx = context()
     ctx.fit([user("hi")])
     ctx.observe({"prompt_tokens": 1_000})
     assert (ctx.report().spent, ctx.report().saved) == (None, None)
 
 
-def test_a_resumed_conversation_counts_as_it_had_learned_to() -> None:
+def test_a_resumed_conversation_keeps_its_calibration() -> None:
     ctx = context(50_000)
     history = session(3)
     for more in (4, 6, 9):

@@ -1,4 +1,4 @@
-"""The numbers of compactions and refusals, in the text format that Prometheus reads: parsed back, and added up."""
+"""Metrics of compactions and overflows: the Prometheus text is parsed back and compared with the events."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foveal.core.compaction import CompactionMeasures, SummaryRequest
-from foveal.core.engine import REASONS, SECONDS, Histogram, Metrics
-from foveal.core.engine.metrics import SHARES
+from foveal.core.compaction import CompactionMetrics, SummaryRequest
+from foveal.core.engine import COMPACTION_REASONS, DURATION_BUCKETS_S, Histogram, Metrics
+from foveal.core.engine.metrics import SHARE_BUCKETS
 from foveal.core.log import AnyFact, Compacted, CompactionFailed, Event, Overflowed, UserSaid, raw
 from support.histories import context, session
 
@@ -32,7 +32,7 @@ Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 
 def parsed(text: str) -> tuple[Samples, dict[str, str]]:
-    """The samples and the types of a text, read as strictly as a scraper does."""
+    """Parse a text as strictly as a scraper does; return its samples and types."""
     assert text.endswith("\n")
     samples: Samples = {}
     types: dict[str, str] = {}
@@ -56,7 +56,7 @@ def parsed(text: str) -> tuple[Samples, dict[str, str]]:
             key = (name, frozenset(pairs))
             assert key not in samples, "no sample twice"
             family = re.sub(r"_(bucket|sum|count)$", "", name) if name not in types else name
-            assert family == helped[-1], "samples stand with their family"
+            assert family == helped[-1], "samples follow their family"
             samples[key] = float(value)
     return samples, types
 
@@ -67,7 +67,7 @@ def sample(samples: Samples, name: str, **labels: str) -> float:
 
 def made(reason: str = "tokens", by: str = "gpt-4.1", **measured: Any) -> Compacted:
     return Compacted(
-        first=1, last=2, summary="s", by=by, reason=reason, metrics=raw(CompactionMeasures(**measured))
+        first=1, last=2, summary="s", by=by, reason=reason, metrics=raw(CompactionMetrics(**measured))
     )
 
 
@@ -75,13 +75,13 @@ def counted(*facts: AnyFact) -> tuple[Samples, dict[str, str]]:
     return parsed(Metrics(Event(seq, fact) for seq, fact in enumerate(facts)).text())
 
 
-def test_without_events_every_family_is_declared_and_every_number_is_zero() -> None:
+def test_without_events_every_metric_is_declared_and_zero() -> None:
     samples, types = parsed(Metrics().text())
     assert types == dict.fromkeys(COUNTERS, "counter") | dict.fromkeys(HISTOGRAMS, "histogram")
     assert set(samples.values()) == {0.0}
 
 
-def test_summaries_are_counted_by_what_set_them_off_and_by_who_wrote_them() -> None:
+def test_summaries_are_counted_by_trigger_and_author() -> None:
     samples, _ = counted(
         made("tokens"),
         made("tokens"),
@@ -94,8 +94,8 @@ def test_summaries_are_counted_by_what_set_them_off_and_by_who_wrote_them() -> N
     assert sample(samples, "foveal_compactions_total", reason="turns", by="model") == 1
 
 
-def test_failures_and_rejected_drafts_and_tokens_are_counted_also_when_nothing_came_of_it() -> None:
-    spent = CompactionMeasures(
+def test_failures_rejected_drafts_and_their_tokens_are_counted() -> None:
+    spent = CompactionMetrics(
         asked=2, input=900, cached=400, output=70, checks=("It is empty.", "It was cut off.")
     )
     failed = CompactionFailed(first=1, last=2, problem="no", reason="overflow", metrics=raw(spent))
@@ -108,7 +108,7 @@ def test_failures_and_rejected_drafts_and_tokens_are_counted_also_when_nothing_c
     assert sample(samples, "foveal_compaction_seconds_count") == 1, "a failure has no ratio and no score"
 
 
-def test_refusals_are_counted_by_their_sort() -> None:
+def test_overflows_are_counted_by_kind_of_limit() -> None:
     sorts = get_args(get_type_hints(Overflowed)["limit_kind"])
     samples, _ = counted(*(Overflowed(model="m", limit_kind=sort) for sort in sorts), Overflowed(model="m"))
     assert {sort: sample(samples, "foveal_overflows_total", kind=sort) for sort in sorts} == {
@@ -128,7 +128,7 @@ def test_no_label_ever_comes_from_a_conversation() -> None:
     assert sample(samples, "foveal_compaction_failures_total", reason="other") == 1
 
 
-def test_measures_that_cannot_be_read_count_as_none() -> None:
+def test_unreadable_metrics_of_a_summary_count_as_none() -> None:
     samples, _ = counted(
         Compacted(first=0, last=1, summary="s", by="gpt-4.1", reason="tokens", metrics=raw("what?")),
         Compacted(first=0, last=1, summary="s", by="gpt-4.1", reason="tokens"),
@@ -137,8 +137,8 @@ def test_measures_that_cannot_be_read_count_as_none() -> None:
     assert sample(samples, "foveal_compaction_tokens_total", kind="input") == 0
 
 
-@pytest.mark.parametrize("bounds", [SECONDS, SHARES])
-def test_the_bounds_of_a_histogram_rise_and_a_value_at_a_bound_is_in_its_bucket(
+@pytest.mark.parametrize("bounds", [DURATION_BUCKETS_S, SHARE_BUCKETS])
+def test_a_value_at_a_histogram_bound_is_in_its_bucket(
     bounds: tuple[float, ...],
 ) -> None:
     assert list(bounds) == sorted(set(bounds))
@@ -153,7 +153,7 @@ def test_the_bounds_of_a_histogram_rise_and_a_value_at_a_bound_is_in_its_bucket(
 outcomes = st.one_of(
     st.builds(
         made,
-        st.sampled_from((*REASONS, "recorded", "")),
+        st.sampled_from((*COMPACTION_REASONS, "recorded", "")),
         st.sampled_from(("ledger", "gpt-4.1", "a, b")),
         seconds=st.floats(0, 500),
         before=st.integers(0, 10**6),
@@ -168,7 +168,7 @@ outcomes = st.one_of(
         first=st.just(0),
         last=st.just(1),
         problem=st.text(),
-        reason=st.sampled_from(REASONS),
+        reason=st.sampled_from(COMPACTION_REASONS),
     ),
     st.builds(
         Overflowed, model=st.text(), limit_kind=st.sampled_from(("tokens", "bytes", "output", "silent"))
@@ -182,9 +182,12 @@ outcomes = st.one_of(
 def test_the_text_parsed_back_is_what_the_events_say(facts: list[AnyFact]) -> None:
     samples, types = counted(*facts)
     summaries = [fact for fact in facts if isinstance(fact, Compacted)]
-    measured = [CompactionMeasures(**_given(fact)) for fact in summaries]
+    measured = [CompactionMetrics(**_given(fact)) for fact in summaries]
     by_kind = Counter(
-        (fact.reason if fact.reason in REASONS else "other", "ledger" if fact.by == "ledger" else "model")
+        (
+            fact.reason if fact.reason in COMPACTION_REASONS else "other",
+            "ledger" if fact.by == "ledger" else "model",
+        )
         for fact in summaries
     )
     for (reason, by), count in by_kind.items():
@@ -193,9 +196,9 @@ def test_the_text_parsed_back_is_what_the_events_say(facts: list[AnyFact]) -> No
         isinstance(fact, Overflowed) for fact in facts
     )
     expected = {
-        "foveal_compaction_seconds": ([m.seconds for m in measured], SECONDS),
-        "foveal_compaction_ratio": ([m.ratio for m in measured], SHARES),
-        "foveal_compaction_score": ([m.score for m in measured if m.score is not None], SHARES),
+        "foveal_compaction_seconds": ([m.seconds for m in measured], DURATION_BUCKETS_S),
+        "foveal_compaction_ratio": ([m.ratio for m in measured], SHARE_BUCKETS),
+        "foveal_compaction_score": ([m.score for m in measured if m.score is not None], SHARE_BUCKETS),
     }
     for name, (values, bounds) in expected.items():
         assert types[name] == "histogram"
@@ -215,8 +218,8 @@ def _given(fact: Compacted) -> dict[str, Any]:
     return values
 
 
-def test_a_sum_does_not_stand_still_when_it_is_large() -> None:
-    histogram = Histogram(SECONDS)
+def test_a_large_sum_still_grows() -> None:
+    histogram = Histogram(DURATION_BUCKETS_S)
     for _ in range(3):
         histogram.add(1_000_000.0)
     before = next(line for line in histogram.lines("h") if "_sum" in line)
@@ -237,7 +240,7 @@ def test_events_can_be_added_one_by_one_from_many_logs() -> None:
     assert one_by_one.text() == Metrics(Event(0, fact) for fact in facts).text()
 
 
-def test_a_context_that_was_summarised_and_refused_tells_so() -> None:
+def test_metrics_of_a_context_with_summaries_and_refusals() -> None:
     def write(request: SummaryRequest) -> str:
         return "<summary>\n## Goal\nIt.\n## Decisions\n-\n## State\nHalf.\n## Next\n-\n## Dead ends\n-\n</summary>"
 

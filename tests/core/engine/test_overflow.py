@@ -1,4 +1,4 @@
-"""Requests that a provider refuses as too large, or cuts: what is learned, and nothing doomed is sent again."""
+"""Requests that a provider refuses as too large, or cuts: the learned limits, and smaller retries."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from foveal import Context, ContextOverflow
-from foveal.core.compaction import REFUSALS, CompactionHealth, SummaryRequest
-from foveal.core.engine import Engine, engine_settings
+from foveal.core.compaction import SummaryRequest
+from foveal.core.engine import MAX_RESENDS, Engine, ProviderLimits, resolve_settings
 from foveal.core.log import (
     Call,
     Compacted,
@@ -77,7 +77,7 @@ def conversation(turns: int, *, lines: int = 15) -> list[Json]:
 
 
 def roomy(window: int, preset: Any, **how: Any) -> Context:
-    """A context that keeps little for the answer."""
+    """A context with a small reserve."""
     return context(window, preset, reserve=100, **how)
 
 
@@ -103,7 +103,7 @@ class Sent(NamedTuple):
 
 
 class Provider:
-    """One that counts in its own way and has its own limit; says as much about it as `wording` does."""
+    """A provider with its own limit and token count; `wording` decides how much its error states."""
 
     def __init__(self, limit: int, *, ratio: float = 1.0, wording: str = "both") -> None:
         self.limit, self.ratio, self.wording = limit, ratio, wording
@@ -127,8 +127,8 @@ class Provider:
                 return {"error": {"code": "context_length_exceeded", "message": "too long"}}
 
 
-def tried(ctx: Context, messages: list[Json], provider: Provider) -> list[Json]:
-    """Send until it is accepted, as a loop would; `ContextOverflow` goes through."""
+def send_until_accepted(ctx: Context, messages: list[Json], provider: Provider) -> list[Json]:
+    """Send until the request is accepted, as an agent loop does. Raises `ContextOverflow`."""
     while True:
         request = ctx.fit(messages)
         error = provider.error(request, ctx.max_tokens)
@@ -137,8 +137,8 @@ def tried(ctx: Context, messages: list[Json], provider: Provider) -> list[Json]:
         assert ctx.overflowed(error)
 
 
-def given_up(send: Callable[[], object]) -> ContextOverflow:
-    """The error after which nothing more is tried."""
+def final_error(send: Callable[[], object]) -> ContextOverflow:
+    """Return the error that ends the retries."""
     for _ in range(60):
         try:
             send()
@@ -147,13 +147,13 @@ def given_up(send: Callable[[], object]) -> ContextOverflow:
     raise AssertionError("it goes on for ever")
 
 
-# ── never unchanged ──────────────────────────────────────────────────────────────────────────────────────
+# ── Retries are smaller ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def never_unchanged(sent: list[Sent]) -> None:
+def check_never_unchanged(sent: list[Sent]) -> None:
     for before, after in pairwise(sent):
         assert after.tokens < before.tokens or after.max_tokens < before.max_tokens
-    assert len(sent) <= REFUSALS + 1
+    assert len(sent) <= MAX_RESENDS + 1
 
 
 @settings(max_examples=80)
@@ -164,21 +164,21 @@ def never_unchanged(sent: list[Sent]) -> None:
     st.sampled_from((0.7, 1.0, 1.3, 1.7)),
     st.sampled_from(("both", "limit", "over", "nothing")),
 )
-def test_a_refused_request_is_followed_by_a_smaller_one_or_a_smaller_max_tokens_until_it_is_accepted_or_given_up(
+def test_each_retry_after_a_refusal_is_smaller(
     preset: str, turns: int, limit: int, ratio: float, wording: str
 ) -> None:
     ctx = context(8_000, preset)
     ctx.pin("never delete the archive")
     messages, provider = conversation(turns), Provider(limit, ratio=ratio, wording=wording)
     try:
-        request = tried(ctx, messages, provider)
+        request = send_until_accepted(ctx, messages, provider)
     except ContextOverflow:
         pass
     else:
         assert CHECKS["openai_chat"](request) == []
         assert "never delete the archive" in str(request)
         assert request[-1] == messages[-1]
-    never_unchanged(provider.sent)
+    check_never_unchanged(provider.sent)
 
 
 ALWAYS: Final[dict[str, Any]] = {
@@ -196,9 +196,7 @@ ALWAYS: Final[dict[str, Any]] = {
 
 @pytest.mark.parametrize("wording", sorted(ALWAYS))
 @pytest.mark.parametrize("preset", PRESETS)
-def test_a_provider_that_refuses_whatever_it_is_sent_is_given_up_after_five_requests_each_smaller(
-    preset: str, wording: str
-) -> None:
+def test_after_five_refused_requests_an_error_is_raised(preset: str, wording: str) -> None:
     ctx, messages = roomy(20_000, preset), conversation(30)
     sent: list[Sent] = []
 
@@ -207,25 +205,25 @@ def test_a_provider_that_refuses_whatever_it_is_sent_is_given_up_after_five_requ
         sent.append(Sent(recount(request), ctx.max_tokens))
         assert ctx.overflowed(ALWAYS[wording](sent[-1].tokens))
 
-    problem = given_up(send)
-    never_unchanged(sent)
-    assert "refused 5 requests in a row" in str(problem) or len(sent) < REFUSALS + 1
+    problem = final_error(send)
+    check_never_unchanged(sent)
+    assert "refused 5 requests in a row" in str(problem) or len(sent) < MAX_RESENDS + 1
 
 
-def test_who_does_not_heed_max_tokens_still_never_sends_the_same_for_the_third_time() -> None:
+def test_a_caller_that_ignores_max_tokens_never_sends_the_same_three_times() -> None:
     ctx, messages = roomy(20_000, "handoff"), conversation(30)
     sent: list[int] = []
     while not sent or sent[-1] + 5_000 > 6_700:
         sent.append(recount(ctx.fit(messages)))
         if sent[-1] + 5_000 > 6_700:
             assert ctx.overflowed(too_much_output(6_700, sent[-1], 5_000))
-    assert sent[0] == sent[1], "first the answer is trimmed"
+    assert sent[0] == sent[1], "first max_tokens shrinks"
     assert all(after < before for before, after in pairwise(sent[1:]))
 
 
-def test_the_error_after_the_last_try_says_what_the_provider_said_and_what_to_do() -> None:
+def test_the_error_after_the_last_retry_quotes_the_provider_and_advises() -> None:
     ctx, messages = roomy(20_000, "recent"), conversation(60)
-    for _ in range(REFUSALS):
+    for _ in range(MAX_RESENDS):
         ctx.fit(messages)
         assert ctx.overflowed("prompt is too long")
     ctx.fit(messages)
@@ -237,7 +235,7 @@ def test_the_error_after_the_last_try_says_what_the_provider_said_and_what_to_do
     assert ctx.log == log
 
 
-def test_an_error_about_something_else_is_none_of_ours() -> None:
+def test_an_error_about_something_else_is_not_an_overflow() -> None:
     ctx = context(20_000, "handoff")
     ctx.fit(conversation(3))
     log = ctx.log
@@ -252,10 +250,10 @@ def test_an_error_about_something_else_is_none_of_ours() -> None:
     assert ctx.log == log
 
 
-def test_a_reply_that_comes_after_all_starts_the_count_again() -> None:
+def test_a_reply_resets_the_count_of_refusals() -> None:
     ctx, messages = roomy(90_000, "recent"), conversation(250)
     for _ in range(2):
-        for _ in range(REFUSALS - 1):
+        for _ in range(MAX_RESENDS - 1):
             ctx.fit(messages)
             used = ctx.report().used
             assert ctx.overflowed(too_long(used - 1, used))
@@ -264,21 +262,21 @@ def test_a_reply_that_comes_after_all_starts_the_count_again() -> None:
         messages = [*messages, {"role": "assistant", "content": "yes"}, user("go on")]
 
 
-def test_a_refusal_of_what_another_object_had_fitted_is_judged_by_what_would_be_sent_now() -> None:
+def test_a_refusal_without_an_own_request_uses_the_current_size() -> None:
     ctx = roomy(20_000, "recent")
     ctx.append(*conversation(30))
     assert ctx.overflowed("prompt is too long")
     assert 3_000 < recount(ctx.fit()) < recount(conversation(30))
 
 
-def test_a_refusal_before_anything_was_said_teaches_nothing() -> None:
+def test_a_refusal_of_an_empty_request_changes_no_limit() -> None:
     ctx = context(20_000, "handoff")
     assert ctx.overflowed("prompt is too long")
     assert ctx.fit(conversation(3))
 
 
 @pytest.mark.parametrize("stated", [True, False])
-def test_a_large_reserve_does_not_eat_the_limit_that_was_learned(stated: bool) -> None:
+def test_a_large_reserve_does_not_use_up_a_learned_limit(stated: bool) -> None:
     ctx, messages = context(100_000, "recent", reserve=10_000), conversation(40)
     before = recount(ctx.fit(messages))
     assert before < 9_500
@@ -286,7 +284,7 @@ def test_a_large_reserve_does_not_eat_the_limit_that_was_learned(stated: bool) -
     assert before // 2 < recount(ctx.fit(messages)) < before
 
 
-# ── from the excess that the error states ────────────────────────────────────────────────────────────────
+# ── Limits that the error states ────────────────────────────────────────────────────────────────
 
 
 @settings(max_examples=60)
@@ -298,13 +296,13 @@ def test_when_the_error_states_both_numbers_the_second_request_is_accepted(
     ctx._engine.model = replace(ctx._engine.model, max_output=1)
     provider = Provider(limit, ratio=ratio)
     try:
-        tried(ctx, conversation(40), provider)
+        send_until_accepted(ctx, conversation(40), provider)
     except ContextOverflow:
         return
     assert len(provider.sent) <= 2
 
 
-def test_only_as_much_is_removed_as_the_error_calls_for() -> None:
+def test_no_more_is_removed_than_the_error_requires() -> None:
     ctx, messages = roomy(20_000, "recent"), conversation(40)
     before = recount(ctx.fit(messages))
     assert ctx.overflowed(too_long(before - 50, before))
@@ -315,24 +313,25 @@ def test_only_as_much_is_removed_as_the_error_calls_for() -> None:
 @pytest.mark.parametrize(
     ("limit", "needed", "window", "most"),
     [
-        (8_000, 10_000, 4_000, None),  # it counts twice what we do
+        (8_000, 10_000, 4_000, None),  # the provider counts twice as many
         (4_800, 4_900, 4_800, None),
         (3_000, 0, 3_000, None),
-        (0, 0, None, 4_500),  # it does not say
-        (6_000, 0, None, 4_500),  # what it says cannot be so
+        (0, 0, None, 4_500),  # no number is stated
+        (6_000, 0, None, 4_500),  # the stated limit cannot be right
     ],
 )
-def test_the_limit_is_learned_in_our_own_count_of_tokens(
+def test_a_limit_is_learned_in_tokens_as_foveal_counts_them(
     limit: int, needed: int, window: int | None, most: int | None
 ) -> None:
-    record = CompactionHealth().after(Overflowed(model="m", limit=limit, needed=needed, sent=5_000))
-    assert (record.limits.get("m"), record.inputs.get("m")) == (window, most)
+    limits = ProviderLimits().after(Overflowed(model="m", limit=limit, needed=needed, sent=5_000))
+    assert (limits.windows.get("m"), limits.inputs.get("m")) == (window, most)
 
 
-# ── rung by rung ─────────────────────────────────────────────────────────────────────────────────────────
+# ── The ladder after refusals
+# ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_first_the_answer_is_trimmed_and_the_messages_stay_as_they_are() -> None:
+def test_first_max_tokens_shrinks_and_the_messages_stay() -> None:
     ctx, messages = context(20_000, "economy"), conversation(20)
     request = ctx.fit(messages)
     whole = ctx.max_tokens
@@ -341,11 +340,11 @@ def test_first_the_answer_is_trimmed_and_the_messages_stay_as_they_are() -> None
     assert ctx.fit(messages) == request
     assert ctx.max_tokens == 300 < whole
     ctx.observe({"prompt_tokens": needed, "completion_tokens": 5})
-    assert ctx.report().window == needed + 300, "it worked, so that is the window"
+    assert ctx.report().window == needed + 300, "the request succeeded, so the stated window is learned"
 
 
 @pytest.mark.parametrize("preset", ["handoff", "recent-summary"])
-def test_then_results_are_masked_then_turns_summarised_then_steps_dropped_and_at_last_it_is_an_error(
+def test_refusals_mask_then_summarise_then_drop_then_raise(
     preset: str,
 ) -> None:
     ctx, messages = context(20_000, preset, reserve=100), conversation(20, lines=40)
@@ -361,7 +360,7 @@ def test_then_results_are_masked_then_turns_summarised_then_steps_dropped_and_at
         assert new.count(Compacted) <= 1
         ctx.observe({"prompt_tokens": ctx.report().used, "completion_tokens": 1})
 
-    problem = given_up(send)
+    problem = final_error(send)
     assert problem.needed > problem.available
     assert list(order) == [Masked, Compacted, Dropped]
     reasons = {e.fact.reason for e in of(ctx.log, Masked)}  # type: ignore[union-attr]
@@ -369,7 +368,7 @@ def test_then_results_are_masked_then_turns_summarised_then_steps_dropped_and_at
     assert {e.fact.reason for e in of(ctx.log, Compacted)} <= {"overflow", "tokens"}  # type: ignore[union-attr]
 
 
-def test_each_refusal_is_recorded_with_what_the_provider_said() -> None:
+def test_each_refusal_is_recorded_with_the_error_text() -> None:
     ctx, messages = context(20_000, "handoff"), conversation(20)
     ctx.fit(messages)
     sent = ctx.report().used
@@ -385,7 +384,7 @@ def test_each_refusal_is_recorded_with_what_the_provider_said() -> None:
     assert "maximum context length is 3000 tokens" in fact.problem
 
 
-def test_with_the_policy_off_a_refusal_is_an_error_and_not_the_same_request_again() -> None:
+def test_with_policy_off_a_refusal_raises_an_error() -> None:
     ctx, messages = context(20_000, "off"), conversation(20)
     needed = recount(ctx.fit(messages))
     assert ctx.overflowed(too_long(needed // 2, needed))
@@ -393,7 +392,7 @@ def test_with_the_policy_off_a_refusal_is_an_error_and_not_the_same_request_agai
         ctx.fit(messages)
 
 
-def test_a_summariser_is_asked_when_masks_are_not_enough_after_a_refusal() -> None:
+def test_a_summariser_is_called_when_masks_are_not_enough() -> None:
     seen: list[SummaryRequest] = []
 
     def write(request: SummaryRequest) -> str:
@@ -417,17 +416,17 @@ def test_a_summariser_is_asked_when_masks_are_not_enough_after_a_refusal() -> No
     assert seen
 
 
-# ── remembered ───────────────────────────────────────────────────────────────────────────────────────────
+# ── Persistence ───────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_the_learned_limit_is_in_the_log_and_holds_after_it_is_read_again() -> None:
+def test_a_learned_limit_survives_a_reload_of_the_log() -> None:
     ctx, messages = roomy(20_000, "recent-summary"), conversation(20)
     needed = recount(ctx.fit(messages))
     assert ctx.overflowed(too_long(needed // 2, needed))
     request = ctx.fit(messages)
     log = reread(ctx.log)
     assert wire_bytes(rendered(log, "openai_chat")) == wire_bytes(request)
-    made = engine_settings(plain_model(20_000), policy="recent-summary", tokenizer=ESTIMATE, reserve=100)
+    made = resolve_settings(plain_model(20_000), policy="recent-summary", tokenizer=ESTIMATE, reserve=100)
     again = Engine(*made, log=log)
     assert again.budget() == ctx._engine.budget()
     assert again.model.window == ctx.report().window == needed // 2
@@ -435,7 +434,7 @@ def test_the_learned_limit_is_in_the_log_and_holds_after_it_is_read_again() -> N
 
 
 @run
-async def test_a_session_remembers_the_limit_after_it_was_opened_again() -> None:
+async def test_a_reopened_session_keeps_the_learned_limit() -> None:
     store = MemoryStore()
     how: dict[str, Any] = {"model": plain_model(20_000), "policy": "handoff", "tokenizer": "estimate"}
     session = await Session.open(store, "demo", **how)
@@ -467,7 +466,7 @@ async def test_a_session_remembers_the_limit_after_it_was_opened_again() -> None
 
 
 @run
-async def test_a_session_that_is_refused_again_and_again_gives_up_after_five() -> None:
+async def test_a_session_raises_after_five_refusals() -> None:
     session = await Session.open(
         MemoryStore(), "demo", model=plain_model(20_000), policy="handoff", tokenizer="estimate"
     )
@@ -478,24 +477,24 @@ async def test_a_session_that_is_refused_again_and_again_gives_up_after_five() -
         while len(sent) < 10:
             sent.append(Sent((await session.fit()).tokens, await session.max_tokens()))
             assert await session.overflowed("prompt is too long")
-    never_unchanged(sent)
-    assert len([e for e in await session.events() if isinstance(e.fact, Overflowed)]) <= REFUSALS
+    check_never_unchanged(sent)
+    assert len([e for e in await session.events() if isinstance(e.fact, Overflowed)]) <= MAX_RESENDS
 
 
-def test_the_record_is_the_same_from_the_log_and_step_by_step() -> None:
+def test_limits_folded_from_the_log_equal_the_live_ones() -> None:
     ctx, messages = roomy(20_000, "handoff"), conversation(25)
     for limit in (6_000, 3_000):
         assert ctx.overflowed(too_long(limit, recount(ctx.fit(messages))))
-    record = CompactionHealth()
+    limits = ProviderLimits()
     for event in ctx.log:
-        record = record.after(event.fact)
-    assert record == ctx._engine.record
+        limits = limits.after(event.fact)
+    assert limits == ctx._engine.provider_limits
 
 
-# ── without a word ───────────────────────────────────────────────────────────────────────────────────────
+# ── Silent overflows ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_prompt_that_was_cut_without_a_word_is_noticed_and_the_next_request_is_smaller() -> None:
+def test_after_a_silently_cut_prompt_the_next_request_is_smaller() -> None:
     ctx, messages = roomy(40_000, "handoff"), conversation(60)
     before = recount(ctx.fit(messages))
     assert before > 8_000
@@ -520,7 +519,7 @@ def test_a_prompt_that_was_cut_without_a_word_is_noticed_and_the_next_request_is
         },
     ],
 )
-def test_a_reply_that_stopped_because_the_window_was_full_teaches_the_limit(reply: Json) -> None:
+def test_a_stop_for_a_full_window_teaches_the_limit(reply: Json) -> None:
     ctx, messages = roomy(40_000, "handoff"), conversation(50)
     before = recount(ctx.fit(messages))
     ctx.observe(reply)
@@ -532,7 +531,7 @@ def test_a_reply_that_stopped_because_the_window_was_full_teaches_the_limit(repl
     assert recount(request) < before
 
 
-def test_an_ordinary_report_is_no_refusal() -> None:
+def test_an_ordinary_usage_report_is_not_an_overflow() -> None:
     ctx, messages = roomy(40_000, "handoff"), conversation(50)
     before = recount(ctx.fit(messages))
     ctx.observe({"prompt_tokens": int(before * 1.1), "completion_tokens": 5})
@@ -540,7 +539,7 @@ def test_an_ordinary_report_is_no_refusal() -> None:
     assert ctx.fit(messages) == ctx.fit(messages)
 
 
-# ── bytes ────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Bytes ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def pictures(count: int) -> list[Json]:
@@ -555,7 +554,7 @@ def pictures(count: int) -> list[Json]:
     return [*messages, user("and now?")]
 
 
-def test_a_request_with_too_many_bytes_sheds_images_and_not_words() -> None:
+def test_a_request_with_too_many_bytes_loses_images_first() -> None:
     ctx, messages = context(100_000, "handoff"), pictures(12)
     sizes = [len(str(ctx.fit(messages)))]
     for _ in range(3):
@@ -573,14 +572,14 @@ def test_a_request_with_too_many_bytes_sheds_images_and_not_words() -> None:
     assert of(ctx.log, Compacted, Dropped) == []
 
 
-def test_a_request_with_too_many_bytes_and_no_images_loses_words() -> None:
+def test_a_request_with_too_many_bytes_and_no_images_loses_text() -> None:
     ctx, messages = roomy(100_000, "handoff"), conversation(40)
     before = recount(ctx.fit(messages))
     assert ctx.overflowed("413 request entity too large")
     assert recount(ctx.fit(messages)) < before
 
 
-def test_when_the_latest_message_alone_has_too_many_bytes_it_is_said_once_and_not_sent_again() -> None:
+def test_a_latest_message_with_too_many_bytes_raises_an_error() -> None:
     ctx = context(100_000, "handoff")
     messages = pictures(3)[:-1]
     last = messages.pop(-2)
@@ -591,14 +590,14 @@ def test_when_the_latest_message_alone_has_too_many_bytes_it_is_said_once_and_no
         assert ctx.overflowed("413 request entity too large")
         ctx.fit(messages)
 
-    assert "images" in str(given_up(send))
+    assert "images" in str(final_error(send))
 
 
-# ── another model ────────────────────────────────────────────────────────────────────────────────────────
+# ── Another model ────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("preset", ["handoff", "recent-summary"])
-def test_going_on_with_a_smaller_model_reduces_before_the_next_call(preset: str) -> None:
+def test_a_switch_to_a_smaller_model_reduces_before_the_next_call(preset: str) -> None:
     ctx, messages = context(40_000, preset, reserve=500), conversation(60)
     assert ctx.fit(messages) == messages
     ctx.use(replace(plain_model(5_000), name="somebody/small"))
@@ -616,7 +615,7 @@ def test_going_on_with_a_smaller_model_reduces_before_the_next_call(preset: str)
         assert made.fact.reason == "model"
 
 
-def test_a_limit_that_was_learned_of_one_model_is_not_another_ones() -> None:
+def test_a_limit_learned_for_one_model_does_not_apply_to_another() -> None:
     ctx, messages = roomy(40_000, "handoff"), conversation(30)
     needed = recount(ctx.fit(messages))
     assert ctx.overflowed(too_long(needed // 2, needed))
@@ -627,7 +626,7 @@ def test_a_limit_that_was_learned_of_one_model_is_not_another_ones() -> None:
     assert ctx.report().window == needed // 2
 
 
-# ── real clients ─────────────────────────────────────────────────────────────────────────────────────────
+# ── Real clients ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.fixture(autouse=True)
@@ -651,7 +650,7 @@ def refused(provider: StandIn) -> list[Any]:
     return [request for request in provider.requests if request.faults]
 
 
-def judged(provider: StandIn, ctx: Context, *, calls: int) -> None:
+def check_requests(provider: StandIn, ctx: Context, *, calls: int) -> None:
     assert len(provider.requests) - len(refused(provider)) == calls
     wrong = [
         fault for request in provider.requests for fault in request.faults if "in a window of" not in fault
@@ -660,10 +659,10 @@ def judged(provider: StandIn, ctx: Context, *, calls: int) -> None:
     assert 1 <= len(refused(provider)) <= 4
     assert len(overflows(ctx)) == len(refused(provider))
     last = provider.requests[-20:]
-    assert not any(request.faults for request in last), "what was learned holds"
+    assert not any(request.faults for request in last), "the learned limit still applies"
 
 
-def test_an_openai_client_that_is_refused_goes_on_with_what_was_learned(provider: StandIn) -> None:
+def test_an_openai_client_continues_after_a_refusal(provider: StandIn) -> None:
     ctx = Context(
         "gpt-4.1", window=9_000, max_output_tokens=300, policy="recent-summary", tokenizer="estimate"
     )
@@ -685,10 +684,10 @@ def test_an_openai_client_that_is_refused_goes_on_with_what_was_learned(provider
             messages.append(message)
             for call in message.tool_calls or []:
                 messages.append(answered(call.id, results(done)))
-    judged(provider, ctx, calls=40)
+    check_requests(provider, ctx, calls=40)
 
 
-def test_an_anthropic_client_that_is_refused_goes_on_with_what_was_learned(provider: StandIn) -> None:
+def test_an_anthropic_client_continues_after_a_refusal(provider: StandIn) -> None:
     ctx = Context(
         "claude-sonnet-4-6", window=9_000, max_output_tokens=300, policy="handoff", tokenizer="estimate"
     )
@@ -715,4 +714,4 @@ def test_an_anthropic_client_that_is_refused_goes_on_with_what_was_learned(provi
                 if block.type == "tool_use"
             ]
             messages.append({"role": "user", "content": blocks})
-    judged(provider, ctx, calls=40)
+    check_requests(provider, ctx, calls=40)

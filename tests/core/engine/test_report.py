@@ -1,4 +1,4 @@
-"""The report: parts that add up, marks, breaks, text and JSON."""
+"""The report: totals that add up, thresholds, prefix breaks, text and JSON."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 import foveal
 from foveal import Report
-from foveal.core.engine import CATEGORIES, Engine, text, usage_line
+from foveal.core.engine import CATEGORIES, Engine, usage_card, usage_line
 from foveal.core.engine.report import report
 from foveal.core.log import Event, Used, UserSaid
 from foveal.core.models import Caps
@@ -18,7 +18,7 @@ from support.histories import ESTIMATE, answered, asked, context, of, plain_mode
 from support.report_checks import adds_up
 
 
-def busy() -> foveal.Context:
+def reduced_context() -> foveal.Context:
     ctx = context(6_000, {"preset": "economy", "keep_last": 2})
     history = session(0)
     ctx.pin("keep calm")
@@ -28,15 +28,15 @@ def busy() -> foveal.Context:
     return ctx
 
 
-def test_every_category_is_there_and_all_together_are_the_window() -> None:
-    found = busy().report()
+def test_all_categories_add_up_to_the_window() -> None:
+    found = reduced_context().report()
     assert tuple(found.totals) == CATEGORIES
     adds_up(found)
     for name in ("system", "tools", "pinned", "user", "assistant", "results", "placeholders"):
         assert found.totals[name] > 0, name
 
 
-def test_an_empty_context_is_all_free_but_for_reserve_and_margin() -> None:
+def test_an_empty_context_is_free_except_reserve_and_margin() -> None:
     found = context(10_000).report()
     assert found.used == 0
     assert {name for name, tokens in found.totals.items() if tokens} == {"reserve", "margin", "free"}
@@ -46,16 +46,16 @@ def test_an_empty_context_is_all_free_but_for_reserve_and_margin() -> None:
 
 
 def test_the_card_can_be_read_and_the_json_can_be_parsed() -> None:
-    found = busy().report()
+    found = reduced_context().report()
     card = str(found)
-    assert card == text(found)
+    assert card == usage_card(found)
     assert card.splitlines()[0] == usage_line(found)
     assert f"ctx {found.used:,}/6,000" in card
     assert msgspec.json.decode(found.json(), type=Report) == found
     assert json.loads(found.json())["totals"] == found.totals
 
 
-def test_looking_at_the_report_changes_nothing() -> None:
+def test_a_report_changes_nothing() -> None:
     ctx = context(6_000)
     request = ctx.fit(session(40))
     before = ctx.log
@@ -66,8 +66,8 @@ def test_looking_at_the_report_changes_nothing() -> None:
     assert "ctx " not in json.dumps(request)
 
 
-def test_each_break_of_the_prefix_names_the_event_that_caused_it() -> None:
-    ctx = busy()
+def test_each_prefix_break_names_the_event_that_caused_it() -> None:
+    ctx = reduced_context()
     breaks = ctx.report().breaks
     assert breaks
     for one in breaks:
@@ -77,7 +77,7 @@ def test_each_break_of_the_prefix_names_the_event_that_caused_it() -> None:
     assert len({one.call for one in breaks}) == len(breaks)
 
 
-def test_a_conversation_that_only_grows_has_no_breaks() -> None:
+def test_a_conversation_that_only_grows_has_no_prefix_breaks() -> None:
     ctx = context(50_000)
     for size in range(1, 12):
         ctx.fit(session(size))
@@ -85,7 +85,7 @@ def test_a_conversation_that_only_grows_has_no_breaks() -> None:
     assert ctx.report().calls == 11
 
 
-def test_the_turns_that_are_left_shrink_as_the_window_fills() -> None:
+def test_turns_left_shrink_as_the_window_fills() -> None:
     ctx = context(6_000)
     left = []
     for turn in range(8):
@@ -103,7 +103,7 @@ def test_the_counter_and_its_ratio_are_named() -> None:
     assert exact.startswith("o200k_base")
 
 
-def test_system_text_and_instruction_files_are_counted_apart() -> None:
+def test_system_text_and_instruction_files_are_separate_categories() -> None:
     from foveal.core.log import Instructed
 
     engine = Engine(plain_model(8_000), policy("economy"), Caps(), ESTIMATE)
@@ -128,8 +128,8 @@ def test_repairs_are_in_the_card() -> None:
     assert "a result that no call waits for; kept out of the request" in card
 
 
-def test_each_events_tokens_are_of_what_is_shown_of_it() -> None:
-    ctx = busy()
+def test_the_tokens_of_an_event_are_those_of_its_shown_text() -> None:
+    ctx = reduced_context()
     lines = {line.handle: line for line in ctx.report().events}
     for event in of(ctx.log, UserSaid):
         if lines[event.handle].level == "full":
@@ -138,5 +138,5 @@ def test_each_events_tokens_are_of_what_is_shown_of_it() -> None:
 
 
 @pytest.mark.parametrize("window", [1, 10, 700, 8_000, 1_000_000])
-def test_the_report_of_any_window_adds_up_before_anything_was_said(window: int) -> None:
+def test_the_report_of_an_empty_context_adds_up_for_any_window(window: int) -> None:
     adds_up(context(window).report())

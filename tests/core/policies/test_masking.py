@@ -1,4 +1,4 @@
-"""Masking: acceptance cases 12 to 20."""
+"""Masking of results and arguments: acceptance cases 12 to 20."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import pytest
 
 from foveal import Limits
 from foveal.core.log import Call, Clipped, Dropped, Masked, ToolReturned
-from foveal.core.reduction import arguments, names, subject
+from foveal.core.reduction import arguments_placeholder, call_subject
 from foveal.core.reduction.placeholder import placeholder
+from foveal.core.view.text_facts import find_names
 from support.histories import PIXEL, Json, answered, asked, context, masks, of, result, session, strings, user
 
 ROLLING: dict[str, Any] = {"preset": "rolling", "max_history_tokens": 0, "clip": None}
@@ -45,7 +46,7 @@ def test_both_counts_zero_disable_masking() -> None:
     assert masks(ctx.log) == []
 
 
-def test_exactly_at_the_threshold_economy_does_not_cut_and_one_unit_above_it_does() -> None:
+def test_economy_cuts_one_unit_above_the_threshold_and_not_at_it() -> None:
     history = session(10)
     probe = context(100_000)
     probe.fit(history)
@@ -63,7 +64,7 @@ def _cut_at(window: int, history: list[Json]) -> tuple[int, bool]:
     return act, bool(of(ctx.log, Masked, Dropped, Clipped))
 
 
-def test_what_is_masked_already_is_skipped_and_not_counted() -> None:
+def test_masked_results_are_skipped_and_not_counted() -> None:
     ctx = context(100_000, rolling())
     history = session(12)
     ctx.fit(history)
@@ -103,7 +104,7 @@ def test_results_of_exempt_tools_are_never_masked_however_old() -> None:
     assert masked(texts)[:3] == [False, True, True]
 
 
-def test_an_error_that_is_still_open_is_not_masked_and_one_that_is_solved_is() -> None:
+def test_an_unresolved_error_is_not_masked_and_a_resolved_one_is() -> None:
     history = session(0)
     history += [asked("a", "make"), answered("a", "Traceback (most recent call last)\n" + result(1))]
     history += [asked("b", "test"), answered("b", "Traceback (most recent call last)\n" + result(2))]
@@ -161,9 +162,7 @@ def test_only_the_parts_that_are_over_their_budget_are_masked() -> None:
 
 
 @pytest.mark.parametrize(("every", "rewrites"), [(1, 20), (5, 4), (10, 2)])
-def test_the_edge_moves_in_batches_so_that_so_many_results_make_so_few_rewrites(
-    every: int, rewrites: int
-) -> None:
+def test_masks_in_batches_rewrite_the_prefix_rarely(every: int, rewrites: int) -> None:
     ctx = context(400_000, rolling(mask_every=every))
     history = session(27)
     for cut in range(4, len(history) + 1, 2):
@@ -187,7 +186,7 @@ def test_an_empty_result_uses_up_no_protection() -> None:
     assert masked(shown_results(ctx.fit(history)))[:12] == [False] * 2 + [True] * 5 + [False] * 5
 
 
-def test_the_report_names_what_was_masked_so_that_a_cache_of_reads_can_be_told() -> None:
+def test_the_report_names_what_was_masked() -> None:
     ctx = context(100_000, rolling())
     ctx.fit(session(12))
     gone = {line.handle for line in ctx.report().events if line.level == "masked"}
@@ -254,47 +253,49 @@ def test_a_hostile_command_cannot_forge_the_first_line_of_a_placeholder(command:
     assert "e0]" not in first
 
 
-def test_a_placeholder_tells_what_it_stands_for_and_keeps_status_errors_and_rare_names() -> None:
+def test_a_placeholder_names_its_text_and_keeps_status_errors_and_names() -> None:
     text = "collected 3 items\n" + "noise\n" * 200 + "E   ValueError: bad port 8123\nexit code: 2\n"
-    told = placeholder(text, what="result of bash pytest", handle="e9", tokens=900, room=400)
-    assert told.splitlines()[0] == (
+    shown = placeholder(text, what="result of bash pytest", handle="e9", tokens=900, room=400)
+    assert shown.splitlines()[0] == (
         "[foveal: masked result of bash pytest; 900 tokens, 204 lines; whole text: e9]"
     )
-    assert "exit status 2" in told
-    assert "ValueError: bad port 8123" in told
+    assert "exit status 2" in shown
+    assert "ValueError: bad port 8123" in shown
 
 
 def test_names_that_the_view_shows_anyway_are_not_repeated() -> None:
-    told = placeholder(
+    shown = placeholder(
         "see src/known.py and src/unknown.py", what="x", handle="e1", tokens=9, room=400,
         elsewhere=frozenset({"src/known.py"}),
     )  # fmt: skip
-    assert "src/unknown.py" in told
-    assert "src/known.py" not in told
+    assert "src/unknown.py" in shown
+    assert "src/known.py" not in shown
 
 
 def test_masked_arguments_are_still_json_with_the_same_keys() -> None:
     call = Call(id="a", name="write", arguments=json.dumps({"path": "a.py", "content": "x = 1\n" * 500}))
-    told = json.loads(arguments(call, handle="e3", tokens=1_000, room=200))
-    assert list(told) == ["path", "content"]
-    assert told["path"] == "a.py"
-    assert "whole text: e3]" in told["content"]
+    shown = json.loads(arguments_placeholder(call, handle="e3", tokens=1_000, room=200))
+    assert list(shown) == ["path", "content"]
+    assert shown["path"] == "a.py"
+    assert "whole text: e3]" in shown["content"]
 
 
 @pytest.mark.parametrize("broken", ["{not json", "", '["a", 1]', "[" * 10_000, '{"a": ' * 5_000])
 def test_arguments_that_are_no_object_are_masked_into_one(broken: str) -> None:
     call = Call(id="a", name="write", arguments=broken + "y" * 5_000)
-    told = json.loads(arguments(call, handle="e3", tokens=1_000, room=0))
-    assert "whole text: e3]" in told["arguments"]
-    assert len(subject(call)) <= 80
+    shown = json.loads(arguments_placeholder(call, handle="e3", tokens=1_000, room=0))
+    assert "whole text: e3]" in shown["arguments"]
+    assert len(call_subject(call)) <= 80
 
 
-def test_a_name_is_an_identifier_a_path_or_a_number_that_says_something() -> None:
-    found = list(names("The file src/app/main.py has MAX_SIZE = 10485760 and getUserName in it, words too."))
+def test_a_name_is_an_identifier_a_path_or_a_distinctive_number() -> None:
+    found = list(
+        find_names("The file src/app/main.py has MAX_SIZE = 10485760 and getUserName in it, words too.")
+    )
     assert found == ["src/app/main.py", "MAX_SIZE", "10485760", "getUserName"]
 
 
-def test_a_clipped_result_that_is_masked_later_says_how_large_the_whole_was() -> None:
+def test_the_mask_of_a_clipped_result_states_the_size_of_the_whole() -> None:
     ctx = context(100_000, rolling(clip={"strategy": "head", "tokens": 300}, keep_first=0))
     history = session(12, words=4_000)
     first = shown_results(ctx.fit(history))[0].splitlines()[0]
@@ -304,7 +305,7 @@ def test_a_clipped_result_that_is_masked_later_says_how_large_the_whole_was() ->
     assert whole.state == "ok"
 
 
-def test_one_call_goes_before_one_tool_which_goes_before_the_policy() -> None:
+def test_limits_of_a_call_precede_those_of_the_tool_and_the_policy() -> None:
     limits = {"bash": Limits(strategy="head", tokens=200)}
     clip = Limits(strategy="head", tokens=400)
     ctx = context(100_000, {"preset": "recent", "clip": clip, "clip_tools": limits})

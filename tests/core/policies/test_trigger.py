@@ -1,4 +1,4 @@
-"""When something is reduced: acceptance cases 39 to 48, as far as they exist without compaction."""
+"""Thresholds that trigger reductions: acceptance cases 39 to 48, those without compaction."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import foveal
 from foveal import PRESETS, BadSetting, ContextOverflow, Policy, policy
 from foveal.core.engine import Engine
 from foveal.core.log import Clipped, Dropped, Masked
-from foveal.core.models import Caps, plan, thresholds
+from foveal.core.models import Caps, plan_budget, thresholds
 from foveal.core.policies import Moment
 from foveal.core.reduction import TOKENS_8K
 from foveal.core.tokens import Calibration
@@ -39,9 +39,7 @@ SHARES = (0.0, 0.01, 0.5, 0.8, 0.999, 1.0, float("nan"), -1.0, 7.0, float("inf")
 @pytest.mark.parametrize("hard", [-5, 0, *WINDOWS])
 @pytest.mark.parametrize("warn", SHARES)
 @pytest.mark.parametrize("act", SHARES)
-def test_warn_is_at_most_act_and_act_is_below_hard_for_every_room_and_share(
-    hard: int, warn: float, act: float
-) -> None:
+def test_thresholds_are_ordered_for_every_room_and_share(hard: int, warn: float, act: float) -> None:
     low, middle, high = thresholds(hard, warn=warn, act=act)
     assert 0 <= low <= middle < high
     assert high == max(1, hard)
@@ -49,7 +47,7 @@ def test_warn_is_at_most_act_and_act_is_below_hard_for_every_room_and_share(
 
 @pytest.mark.parametrize("window", WINDOWS)
 @pytest.mark.parametrize("name", PRESETS)
-def test_the_marks_of_the_report_are_in_order_for_every_window_and_preset(window: int, name: str) -> None:
+def test_reported_thresholds_are_ordered_for_every_window_and_preset(window: int, name: str) -> None:
     report = context(window, name).report()
     assert report.warn <= report.act < report.limit
 
@@ -59,14 +57,14 @@ def test_a_plan_never_gives_out_more_than_the_window_holds(
     window: int, reserve: int, margin: float, most: int
 ) -> None:
     caps = Caps(reserve=reserve, margin=margin, max_input_tokens=most or None)
-    budget = plan(plain_model(window), caps, Calibration(), warn=0.8, act=1.0)
+    budget = plan_budget(plain_model(window), caps, Calibration(), warn=0.8, act=1.0)
     assert budget.available <= max(0, window - budget.reserve)
     assert budget.hard <= max(1, budget.available)
     if most:
         assert budget.available <= most
 
 
-def test_the_state_tells_ok_warn_and_over_at_the_marks() -> None:
+def test_the_state_is_ok_warn_or_over_at_the_thresholds() -> None:
     ctx = context(2_000, "off")
     seen: list[str] = []
     try:
@@ -85,7 +83,7 @@ def test_the_state_tells_ok_warn_and_over_at_the_marks() -> None:
     ]
 
 
-def test_a_message_that_is_still_to_be_answered_can_push_it_over() -> None:
+def test_an_unanswered_message_can_trigger_a_reduction() -> None:
     ctx = context(4_000)
     ctx.fit(session(6))
     assert of(ctx.log, Masked, Dropped) == []
@@ -93,7 +91,7 @@ def test_a_message_that_is_still_to_be_answered_can_push_it_over() -> None:
     assert of(ctx.log, Masked, Dropped) != []
 
 
-def test_system_text_and_tools_alone_can_push_it_over_and_the_error_says_so() -> None:
+def test_system_text_and_tools_alone_can_overflow_and_the_error_says_so() -> None:
     tools = [
         {"type": "function", "function": {"name": f"f{n}", "description": "word " * 50}} for n in range(60)
     ]
@@ -112,7 +110,7 @@ def test_an_input_limit_below_the_window_holds() -> None:
 
 
 @pytest.mark.parametrize("how", ["model", "cap"])
-def test_an_input_limit_far_below_the_window_still_leaves_most_of_itself(how: str) -> None:
+def test_an_input_limit_far_below_the_window_stays_mostly_usable(how: str) -> None:
     if how == "model":
         ctx = foveal.Context(foveal.model("test", window=100_000, max_input=4_000), tokenizer=ESTIMATE)
     else:
@@ -121,7 +119,7 @@ def test_an_input_limit_far_below_the_window_still_leaves_most_of_itself(how: st
     assert ctx.fit([user("hi")]) == [user("hi")]
 
 
-def test_the_reserve_counts_against_the_window_and_not_against_a_smaller_input_limit() -> None:
+def test_the_reserve_counts_against_the_window_not_the_input_limit() -> None:
     model = foveal.model("test", window=100_000, max_input=50_000)
     small = foveal.Context(model, tokenizer=ESTIMATE, reserve=10_000).report().limit
     large = foveal.Context(model, tokenizer=ESTIMATE, reserve=45_000).report().limit
@@ -141,8 +139,8 @@ def test_a_reserve_above_the_window_leaves_no_room_and_says_so() -> None:
     assert (problem.value.window, problem.value.reserve, problem.value.available) == (4_000, 4_000, 0)
 
 
-def test_a_model_that_nobody_knows_holds_128_000_tokens_and_the_report_says_that_this_is_a_guess() -> None:
-    report = foveal.Context("nobody/has-heard-of-it", tokenizer=ESTIMATE).report()
+def test_an_unknown_model_gets_128_000_tokens_marked_as_a_guess() -> None:
+    report = foveal.Context("unknown/model", tokenizer=ESTIMATE).report()
     assert report.window == 128_000
     assert report.window_source
     assert report.window_source not in ("yours", "")
@@ -151,7 +149,7 @@ def test_a_model_that_nobody_knows_holds_128_000_tokens_and_the_report_says_that
     assert known.window_source != report.window_source
 
 
-def test_with_the_policy_off_nothing_is_reduced_and_what_does_not_fit_is_an_error() -> None:
+def test_the_policy_off_reduces_nothing_and_raises_on_overflow() -> None:
     ctx = context(6_000, "off")
     history = session(12)
     assert ctx.fit(history) == history
@@ -160,7 +158,7 @@ def test_with_the_policy_off_nothing_is_reduced_and_what_does_not_fit_is_an_erro
     assert of(ctx.log, Masked, Dropped, Clipped) == []
 
 
-def test_an_overflow_carries_its_numbers_and_what_cannot_be_cut() -> None:
+def test_an_overflow_has_its_numbers_and_the_irreducible_floor() -> None:
     ctx = context(4_000)
     with pytest.raises(ContextOverflow) as caught:
         ctx.fit([*session(5), user("word " * 9_000)])
@@ -173,7 +171,7 @@ def test_an_overflow_carries_its_numbers_and_what_cannot_be_cut() -> None:
     assert "the latest message alone takes" in str(problem)
 
 
-def test_what_an_overflow_calls_available_is_less_than_what_it_calls_needed() -> None:
+def test_an_overflow_needs_more_than_is_available() -> None:
     for words in range(4_000, 8_000, 40):
         ctx = context(8_000, "off", reserve=1_000)
         try:
@@ -201,19 +199,19 @@ def test_a_smaller_model_reduces_before_the_next_call() -> None:
     ctx.fit(session(60))
     for event in ctx.log:
         engine.append(event.fact)
-    engine.settle(Moment(calls=1))
+    engine.reduce_to_fit(Moment(calls=1))
     assert of(engine.log, Masked, Dropped) == []
     engine.model = plain_model(8_000)
-    budget = engine.settle(Moment(calls=1))
+    budget = engine.reduce_to_fit(Moment(calls=1))
     assert engine.view.units <= budget.hard < 8_000
     assert of(engine.log, Masked, Dropped) != []
 
 
-def test_a_conversation_resumed_with_a_smaller_model_is_reduced_before_the_next_call() -> None:
+def test_resuming_with_a_smaller_model_reduces_before_the_next_call() -> None:
     ctx = context(100_000)
     ctx.fit(session(60))
     engine = Engine(plain_model(8_000), policy("economy"), Caps(), ESTIMATE, log=reread(ctx.log))
-    budget = engine.settle(Moment(calls=1))
+    budget = engine.reduce_to_fit(Moment(calls=1))
     assert engine.view.units <= budget.hard < 8_000
 
 
@@ -240,7 +238,7 @@ def test_a_cut_is_not_made_again_at_the_next_call() -> None:
     assert all(later - earlier >= 4 for earlier, later in pairwise(cuts)), cuts
 
 
-def test_a_cold_cache_is_an_occasion_to_cut_and_a_warm_one_is_not() -> None:
+def test_a_cold_cache_triggers_a_cut_and_a_warm_one_does_not() -> None:
     policy_ = {"preset": "economy", "early": 0.5, "patience": 0.0}
     for seconds, expected in ((10, 0), (100_000, 1)):
         clock = Clock()
@@ -252,21 +250,21 @@ def test_a_cold_cache_is_an_occasion_to_cut_and_a_warm_one_is_not() -> None:
         assert all(event.fact.reason == "cold-cache" for event in of(ctx.log, Masked))  # type: ignore[union-attr]
 
 
-def test_changed_tools_are_an_occasion_to_cut_because_the_prefix_is_lost_anyway() -> None:
+def test_changed_tools_trigger_a_cut_because_the_prefix_is_lost_anyway() -> None:
     ctx = context(6_000, {"preset": "economy", "early": 0.5, "patience": 0.0})
     ctx.fit(session(8), tools=[{"type": "function", "function": {"name": "a"}}])
     ctx.fit(session(9), tools=[{"type": "function", "function": {"name": "b"}}])
     assert [event.fact.reason for event in of(ctx.log, Masked)] == ["broken-prefix"]  # type: ignore[union-attr]
 
 
-def test_a_changed_system_text_is_an_occasion_even_when_tools_are_first_offered_with_it() -> None:
+def test_a_changed_system_text_with_first_tools_triggers_a_cut() -> None:
     ctx = context(6_000, {"preset": "economy", "early": 0.5, "patience": 0.0}, dialect="openai_chat")
     ctx.fit(session(8), system="one")
     ctx.fit(session(9), system="two", tools=[{"type": "function", "function": {"name": "a"}}])
     assert [event.fact.reason for event in of(ctx.log, Masked)] == ["broken-prefix"]  # type: ignore[union-attr]
 
 
-def test_a_clock_that_goes_backwards_is_no_cold_cache() -> None:
+def test_a_clock_that_runs_backwards_is_no_cold_cache() -> None:
     clock = Clock()
     ctx = context(6_000, {"preset": "economy", "early": 0.5, "patience": 0.0}, clock=clock)
     ctx.fit(session(8))
@@ -301,7 +299,7 @@ def test_economy_is_the_default_of_eight_presets() -> None:
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_the_values_of_a_preset_can_stand_in_a_toml_file(name: str) -> None:
+def test_the_values_of_a_preset_can_be_written_as_toml(name: str) -> None:
     values = PRESETS[name].values()
     assert policy(values) == PRESETS[name]
 
@@ -332,7 +330,7 @@ def test_the_values_of_a_preset_can_stand_in_a_toml_file(name: str) -> None:
         ("nonsense", 1),
     ],
 )
-def test_a_setting_outside_its_range_is_refused_by_name_with_what_is_allowed(field: str, value: Any) -> None:
+def test_an_invalid_setting_is_refused_by_name_with_what_is_allowed(field: str, value: Any) -> None:
     with pytest.raises(BadSetting) as problem:
         policy({"preset": "economy", field: value})
     assert problem.value.field == field
@@ -348,13 +346,13 @@ def test_settings_that_contradict_each_other_are_refused_together(pair: dict[str
         policy("economy", **pair)
 
 
-def test_a_policy_that_does_not_exist_is_refused_with_those_that_do() -> None:
+def test_an_unknown_policy_is_refused_with_the_known_ones() -> None:
     with pytest.raises(BadSetting, match=r"economy, handoff, .*rolling, recent, off"):
         policy("thrifty")
 
 
 @pytest.mark.parametrize("wrong", [5, None, 1.5, ["economy"], b"economy"])
-def test_a_policy_that_is_no_policy_at_all_is_refused_in_the_same_words(wrong: Any) -> None:
+def test_a_policy_of_a_wrong_type_is_refused_with_the_same_message(wrong: Any) -> None:
     with pytest.raises(BadSetting, match=r"economy, handoff, .*rolling, recent, off"):
         policy(wrong)
 
@@ -381,7 +379,7 @@ def test_a_context_refuses_a_bad_value_by_name(model: Any, field: str, value: An
     assert problem.value.field == field
 
 
-def test_a_policy_of_ones_own_builds_on_a_preset_and_leaves_it_alone() -> None:
+def test_a_custom_policy_builds_on_a_preset_without_changing_it() -> None:
     before = PRESETS["rolling"]
     mine = policy("rolling", name="mine", keep_last=9)
     assert isinstance(mine, Policy)
@@ -399,7 +397,7 @@ def test_one_context_changes_nothing_in_another() -> None:
     assert of(two.log, Clipped) == []
 
 
-def test_the_task_is_kept_by_economy_when_everything_else_has_to_go() -> None:
+def test_economy_keeps_the_task_when_everything_else_is_dropped() -> None:
     ctx = context(3_000)
     history = session(0)
     for number in range(40):

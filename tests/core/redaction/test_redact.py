@@ -43,7 +43,7 @@ from foveal.core.log import (
     raw,
     unraw,
 )
-from foveal.core.redaction import facts, found, scrub, scrub_json
+from foveal.core.redaction import find_secrets, redact_fact, scrub, scrub_json
 from foveal.sessions import Session, SessionOptions
 from foveal.stores import open_store
 from support.histories import ESTIMATE, plain_model
@@ -214,7 +214,7 @@ HARMLESS = (
 
 @pytest.mark.parametrize("text", HARMLESS, ids=range(len(HARMLESS)))
 def test_what_is_no_secret_comes_back_as_the_same_object(text: str) -> None:
-    assert found(text) == []
+    assert find_secrets(text) == []
     assert scrub(text) is text
     assert scrub_json(literal := json.dumps({"a": [text]})) is literal
 
@@ -276,7 +276,7 @@ def test_arguments_stay_json_and_only_the_secret_in_them_changes() -> None:
     }
     arguments = json.dumps(given, indent=1)
     call = Call(id=KEY, name="run", arguments=arguments)
-    scrubbed = facts(ModelSaid(content=(call,)))
+    scrubbed = redact_fact(ModelSaid(content=(call,)))
     assert isinstance(scrubbed, ModelSaid)
     (part,) = scrubbed.content
     assert isinstance(part, Call)
@@ -321,14 +321,14 @@ def test_a_private_key_that_is_a_list_of_lines_is_found() -> None:
 
 def test_arguments_that_are_no_json_are_scrubbed_as_text() -> None:
     call = Call(id="a", name="run", arguments=f'{{"command": "echo {KEY}')
-    assert facts(ModelSaid(content=(call,))) == ModelSaid(
+    assert redact_fact(ModelSaid(content=(call,))) == ModelSaid(
         content=(msgspec.structs.replace(call, arguments=f'{{"command": "echo {SHOWN}'),)
     )
 
 
 def test_json_that_no_parser_can_read_is_scrubbed_at_any_depth() -> None:
     deep = Raw(b'{"a":' * 20_000 + json.dumps(KEY).encode() + b"}" * 20_000)
-    fact = facts(SnapshotTaken(data=deep))
+    fact = redact_fact(SnapshotTaken(data=deep))
     assert isinstance(fact, SnapshotTaken)
     assert bytes(fact.data) == bytes(deep).replace(KEY.encode(), SHOWN.encode())
 
@@ -336,14 +336,14 @@ def test_json_that_no_parser_can_read_is_scrubbed_at_any_depth() -> None:
 def test_lone_surrogates_and_nuls_beside_a_secret_survive() -> None:
     text = f"\ud800 \x00 {KEY} \udfff"
     assert scrub(text) == f"\ud800 \x00 {SHOWN} \udfff"
-    fact = facts(SnapshotTaken(data=raw({"a": text})))
+    fact = redact_fact(SnapshotTaken(data=raw({"a": text})))
     assert isinstance(fact, SnapshotTaken)
     assert unraw(fact.data) == {"a": f"\ud800 \x00 {SHOWN} \udfff"}
 
 
 def test_bytes_that_are_no_text_stay_beside_a_secret() -> None:
     odd = b'{"a": "\xff\xfe", "b": "%s"}'
-    fact = facts(SnapshotTaken(data=Raw(odd % KEY.encode())))
+    fact = redact_fact(SnapshotTaken(data=Raw(odd % KEY.encode())))
     assert isinstance(fact, SnapshotTaken)
     assert bytes(fact.data) == odd % SHOWN.encode()
 
@@ -384,22 +384,22 @@ def every_fact(word: str) -> list[AnyFact]:
 
 
 def test_every_text_of_every_fact_is_scrubbed() -> None:
-    assert [facts(fact) for fact in every_fact(KEY)] == every_fact(SHOWN)
+    assert [redact_fact(fact) for fact in every_fact(KEY)] == every_fact(SHOWN)
 
 
 def test_a_fact_without_secrets_is_the_same_object() -> None:
     harmless = every_fact("api_key, password: none") + every_fact(SHOWN)
-    assert all(facts(fact) is fact for fact in harmless)
+    assert all(redact_fact(fact) is fact for fact in harmless)
 
 
 def test_references_between_calls_and_results_are_never_touched() -> None:
     fact = ToolReturned(call_id=KEY, name=KEY, content="done")
-    assert facts(fact) is fact
+    assert redact_fact(fact) is fact
 
 
 def test_a_session_that_redacts_fits_clips_and_reopens_what_is_stored(tmp_path: Path) -> None:
     """What is shown of a result are spans of its text, so they must be those of the text that was stored."""
-    small: Any = {"model": plain_model(6_000), "tokenizer": ESTIMATE, "terms": SessionOptions(redact=facts)}
+    small: Any = {"model": plain_model(6_000), "tokenizer": ESTIMATE, "options": SessionOptions(redact=redact_fact)}
     lines = [f"line {number} of the log, with nothing in it" for number in range(400)]
     result = "\n".join([*lines[:5], f"key {KEY} ends", *lines[5:390], f"ERROR: {PEM}", *lines[390:]])
 

@@ -1,4 +1,4 @@
-"""Clipping: what is shown, what is said about the rest, and that it never exceeds a limit."""
+"""Truncation: what is shown, what the marker says, and that no limit is exceeded."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from foveal.core.reduction import (
     Clip,
     Limits,
     Strategy,
-    choose,
+    choose_limits,
     clip,
     clip_parts,
-    shown,
+    join_pieces,
 )
 from foveal.core.tokens import Counter
 from foveal.errors import BadSetting
@@ -71,14 +71,14 @@ STRATEGIES: tuple[Strategy, ...] = ("head", "tail", "both", "smart")
 LOG = "".join(f"line {i} of an ordinary build, nothing to see\n" for i in range(2000))
 
 
-def cut(text: str, limits: Limits, counter: Counter = EXACT) -> Clip:
+def clip_of(text: str, limits: Limits, counter: Counter = EXACT) -> Clip:
     made = clip(text, limits, handle="e12", counter=counter)
     assert made is not None
     return made
 
 
-def seen(text: str, limits: Limits, counter: Counter = EXACT) -> str:
-    return shown(text, cut(text, limits, counter).pieces)
+def shown_text(text: str, limits: Limits, counter: Counter = EXACT) -> str:
+    return join_pieces(text, clip_of(text, limits, counter).pieces)
 
 
 def spans(made: Clip) -> list[tuple[int, int]]:
@@ -93,7 +93,7 @@ def bytes_of(text: str) -> int:
     return len(text.encode("utf-8", "surrogatepass"))
 
 
-# ── 1: under and at the limit ──
+# ── 1. At and below the limit ──
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -110,7 +110,7 @@ def test_without_any_limit_nothing_is_ever_clipped() -> None:
     assert clip(LOG, UNLIMITED, handle="e12", counter=ESTIMATE) is None
 
 
-# ── 2: the marker and its own size ──
+# ── 2. The size of the marker ──
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -119,9 +119,9 @@ def test_without_any_limit_nothing_is_ever_clipped() -> None:
 def test_a_limit_smaller_than_the_marker_shows_the_marker_only(
     strategy: Strategy, unit: str, limit: int
 ) -> None:
-    made = cut(LOG, Limits(strategy=strategy, **{unit: limit}))
+    made = clip_of(LOG, Limits(strategy=strategy, **{unit: limit}))
     assert len(made.pieces) == 1
-    assert MARKER.fullmatch(shown(LOG, made.pieces))
+    assert MARKER.fullmatch(join_pieces(LOG, made.pieces))
     assert (made.kept_tokens, made.kept_lines) == (0, 0)
 
 
@@ -133,14 +133,14 @@ def test_the_marker_counts_inside_every_limit(strategy: Strategy) -> None:
         Limits(strategy=strategy, lines=10),
         Limits(strategy=strategy, tokens=900, bytes=700, lines=12),
     ):
-        text = seen(LOG, limits)
+        text = shown_text(LOG, limits)
         assert MARKER.search(text)
         assert len(text) <= (limits.tokens or 10**9)
         assert bytes_of(text) <= (limits.bytes or 10**9)
         assert lines_of(text) <= (limits.lines or 10**9)
 
 
-# ── 3: characters, overlap, zero shares ──
+# ── 3. Characters, overlap, zero shares ──
 
 
 FAMILY = "👩‍👩‍👧‍👦"
@@ -151,14 +151,16 @@ FAMILY = "👩‍👩‍👧‍👦"
 def test_no_cut_goes_through_a_character_as_the_reader_sees_it(cluster: str, strategy: Strategy) -> None:
     text = cluster * 400
     for limit in range(300, 312):
-        for start, end in spans(cut(text, Limits(strategy=strategy, tokens=limit))):
+        for start, end in spans(clip_of(text, Limits(strategy=strategy, tokens=limit))):
             assert start % len(cluster) == 0
             assert end % len(cluster) == 0
 
 
 def test_no_cut_goes_through_a_flag() -> None:
     text = "x🇩🇪" * 400
-    cuts = [at for limit in range(300, 312) for span in spans(cut(text, Limits(tokens=limit))) for at in span]
+    cuts = [
+        at for limit in range(300, 312) for span in spans(clip_of(text, Limits(tokens=limit))) for at in span
+    ]
     assert all(at % 3 != 2 for at in cuts)
 
 
@@ -166,7 +168,7 @@ def test_no_cut_goes_through_a_flag() -> None:
 def test_wide_characters_are_measured_in_bytes_without_splitting_one(strategy: Strategy) -> None:
     text = "漢字かな交じり文" * 500
     for limit in range(400, 406):
-        part = seen(text, Limits(strategy=strategy, bytes=limit))
+        part = shown_text(text, Limits(strategy=strategy, bytes=limit))
         assert 300 < len(part.encode()) <= limit
 
 
@@ -179,16 +181,16 @@ def test_a_share_of_zero_or_one_leaves_out_the_head_or_the_tail() -> None:
     for strategy in ("both", "smart"):
         no_head = Limits(strategy=strategy, tokens=500, head_share=0)
         no_tail = Limits(strategy=strategy, tokens=500, head_share=1)
-        assert seen(LOG, no_head).startswith("[foveal:")
-        assert seen(LOG, no_tail).endswith("e12]")
+        assert shown_text(LOG, no_head).startswith("[foveal:")
+        assert shown_text(LOG, no_tail).endswith("e12]")
 
 
-# ── 4: enormous lines ──
+# ── 4. Very long lines ──
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_one_enormous_line_is_cut_inside(strategy: Strategy) -> None:
-    made = cut("x" * 300_000, Limits(strategy=strategy, tokens=1000))
+    made = clip_of("x" * 300_000, Limits(strategy=strategy, tokens=1000))
     assert sum(b - a for a, b in spans(made)) > 800
     assert (made.kept_lines, made.total_lines) == (1, 1)
 
@@ -200,17 +202,17 @@ def test_smart_shows_a_window_around_an_error_inside_a_huge_line_of_json() -> No
         "after": "b" * 50_000,
     }
     text = json.dumps({"id": 1}) + "\n" + json.dumps(record) + "\n" + json.dumps({"id": 2})
-    part = seen(text, Limits(strategy="smart", tokens=2000))
+    part = shown_text(text, Limits(strategy="smart", tokens=2000))
     assert "TypeError: cannot read x of undefined" in part
     assert re.search(r"\[… [\d,]+ characters …\]", part)
 
 
-# ── 5: the numbers in the marker ──
+# ── 5. The numbers in the marker ──
 
 
-def test_the_marker_says_how_much_was_kept_of_how_much_by_which_strategy_and_where_the_rest_is() -> None:
+def test_the_marker_states_kept_and_total_the_strategy_and_the_handle() -> None:
     text = "".join(f"{i:04}\n" for i in range(1000))
-    assert seen(text, Limits(strategy="both", lines=5)) == (
+    assert shown_text(text, Limits(strategy="both", lines=5)) == (
         "0000\n0001\n"
         "[foveal: kept 20 of 5,000 tokens, 4 of 1,000 lines (both); whole text: e12]\n"
         "0998\n0999\n"
@@ -219,7 +221,7 @@ def test_the_marker_says_how_much_was_kept_of_how_much_by_which_strategy_and_whe
 
 def test_a_limit_in_bytes_is_also_reported_in_bytes() -> None:
     text = "é\n" * 1000
-    found = MARKER.search(seen(text, Limits(strategy="head", bytes=400)))
+    found = MARKER.search(shown_text(text, Limits(strategy="head", bytes=400)))
     assert found
     kept, total = int(found[6]), found[7]
     assert total == "3,000"
@@ -227,53 +229,55 @@ def test_a_limit_in_bytes_is_also_reported_in_bytes() -> None:
 
 
 def test_numbers_of_an_estimating_counter_are_marked() -> None:
-    part = seen(LOG, Limits(strategy="head", tokens=200), ESTIMATE)
+    part = shown_text(LOG, Limits(strategy="head", tokens=200), ESTIMATE)
     assert re.search(r"kept ~\d+ of ~[\d,]+ tokens", part)
 
 
-def test_a_very_long_text_is_estimated_even_by_an_exact_counter_and_says_so() -> None:
-    made = cut(LOG * 10, Limits(strategy="tail", tokens=1000))
+def test_a_very_long_text_is_estimated_and_marked_so() -> None:
+    made = clip_of(LOG * 10, Limits(strategy="tail", tokens=1000))
     assert not made.exact
     assert made.total_tokens == len(LOG * 10)
-    assert f"of ~{made.total_tokens:,} tokens" in shown(LOG * 10, made.pieces)
+    assert f"of ~{made.total_tokens:,} tokens" in join_pieces(LOG * 10, made.pieces)
 
 
 def test_lines_kept_and_lines_in_gaps_add_up_to_all_lines() -> None:
     text = LOG.replace("line 700 of", "ERROR 700 of").replace("line 1300 of", "FAILED 1300 of")
-    made = cut(text, Limits(strategy="smart", tokens=1500))
-    gaps = [int(n.replace(",", "")) for n in re.findall(r"\[… ([\d,]+) lines …\]", shown(text, made.pieces))]
+    made = clip_of(text, Limits(strategy="smart", tokens=1500))
+    gaps = [
+        int(n.replace(",", "")) for n in re.findall(r"\[… ([\d,]+) lines …\]", join_pieces(text, made.pieces))
+    ]
     first = spans(made)[0][1], spans(made)[1][0]
     assert made.kept_lines + sum(gaps) + text.count("\n", *first) == made.total_lines == 2000
 
 
-# ── 6: never twice ──
+# ── 6. No text is clipped twice ──
 
 
 def test_a_recorded_clip_shows_the_same_text_without_counting_again() -> None:
-    made = cut(LOG, BYTES_10K)
+    made = clip_of(LOG, BYTES_10K)
     reread = msgspec.json.decode(msgspec.json.encode(made), type=Clip)
     assert reread == made
-    assert shown(LOG, reread.pieces) == shown(LOG, made.pieces)
+    assert join_pieces(LOG, reread.pieces) == join_pieces(LOG, made.pieces)
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_what_is_shown_is_within_the_limits_so_that_it_is_not_clipped_again(strategy: Strategy) -> None:
+def test_a_clipped_text_is_within_the_limits_and_not_clipped_again(strategy: Strategy) -> None:
     limits = Limits(strategy=strategy, tokens=1000, lines=20)
-    assert clip(seen(LOG, limits), limits, handle="e12", counter=EXACT) is None
+    assert clip(shown_text(LOG, limits), limits, handle="e12", counter=EXACT) is None
 
 
-def test_a_text_that_contains_somebodys_marker_is_just_text() -> None:
+def test_a_marker_inside_a_text_is_treated_as_text() -> None:
     text = "[truncated]\n[foveal: kept 1 of 2 tokens, 1 of 2 lines (head); whole text: e99]\n" + LOG
-    part = seen(text, Limits(strategy="head", tokens=1000))
+    part = shown_text(text, Limits(strategy="head", tokens=1000))
     assert part.startswith(text[:100])
     assert part.endswith("whole text: e12]")
 
 
-# ── 7: several parts ──
+# ── 7. Several parts ──
 
 
 def show_all(texts: Sequence[str], clips: Sequence[Clip | None]) -> list[str]:
-    return [t if c is None else shown(t, c.pieces) for t, c in zip(texts, clips, strict=True)]
+    return [t if c is None else join_pieces(t, c.pieces) for t, c in zip(texts, clips, strict=True)]
 
 
 def test_parts_share_one_budget_and_small_ones_stay_whole() -> None:
@@ -283,7 +287,7 @@ def test_parts_share_one_budget_and_small_ones_stay_whole() -> None:
     assert 1700 < sum(map(len, show_all(texts, clips))) <= 2000
 
 
-def test_parts_that_fit_together_are_unchanged_and_no_parts_give_no_clips() -> None:
+def test_parts_that_fit_together_are_unchanged() -> None:
     exactly = Limits(tokens=20, bytes=20, lines=2)
     assert clip_parts(["a" * 10, "b" * 10], exactly, handle="e12", counter=EXACT) == [None, None]
     assert clip_parts([], Limits(tokens=0), handle="e12", counter=EXACT) == []
@@ -302,15 +306,15 @@ def test_more_parts_than_fit_are_left_out_whole_and_counted_once(strategy: Strat
     assert (parts[0] != "") or strategy == "tail"
 
 
-# ── 8: whose limits ──
+# ── 8. Precedence of limits ──
 
 
 def test_the_call_wins_over_the_tool_which_wins_over_the_default() -> None:
     tools = {"bash": TOKENS_8K}
     call = Limits(tokens=5)
-    assert choose(BYTES_10K, per_tool=tools, tool="bash", call=call) is call
-    assert choose(BYTES_10K, per_tool=tools, tool="bash", call=None) is TOKENS_8K
-    assert choose(BYTES_10K, per_tool=tools, tool="read", call=None) is BYTES_10K
+    assert choose_limits(BYTES_10K, per_tool=tools, tool="bash", call=call) is call
+    assert choose_limits(BYTES_10K, per_tool=tools, tool="bash", call=None) is TOKENS_8K
+    assert choose_limits(BYTES_10K, per_tool=tools, tool="read", call=None) is BYTES_10K
 
 
 @pytest.mark.parametrize(
@@ -324,7 +328,7 @@ def test_a_limit_outside_its_range_is_refused_by_name(field: str, value: object)
     assert caught.value.field == field
 
 
-# ── smart ──
+# ── The strategy smart ──
 
 
 @pytest.mark.parametrize(
@@ -351,36 +355,36 @@ def test_a_limit_outside_its_range_is_refused_by_name(field: str, value: object)
 )
 def test_smart_finds_the_line_that_matters_in_the_middle(line: str) -> None:
     text = LOG + line + "\n" + LOG
-    assert line + "\n" in seen(text, Limits(strategy="smart", tokens=2000))
-    assert line not in seen(text, Limits(strategy="both", tokens=2000))
+    assert line + "\n" in shown_text(text, Limits(strategy="smart", tokens=2000))
+    assert line not in shown_text(text, Limits(strategy="both", tokens=2000))
 
 
 def test_smart_shows_the_last_line_of_a_traceback_whatever_its_name() -> None:
     frames = "".join(f'  File "a.py", line {i}, in f\n    f()\n' for i in range(200))
     text = LOG + "Traceback (most recent call last):\n" + frames + "pkg.Misconfigured: no such key\n" + LOG
-    assert "pkg.Misconfigured: no such key\n" in seen(text, Limits(strategy="smart", tokens=2000))
+    assert "pkg.Misconfigured: no such key\n" in shown_text(text, Limits(strategy="smart", tokens=2000))
 
 
-def test_smart_shows_repeats_once_or_twice_and_severe_lines_before_warnings() -> None:
+def test_smart_shows_severe_lines_first_and_repeats_at_most_twice() -> None:
     noise = "".join(f"warning: thing {i} is deprecated\nERROR: retry {i} failed\n" for i in range(500))
     text = LOG + noise + "panic: index out of range\n" + noise + LOG
-    part = seen(text, Limits(strategy="smart", tokens=1200))
+    part = shown_text(text, Limits(strategy="smart", tokens=1200))
     assert "panic: index out of range" in part
     assert part.count("ERROR: retry") == 2
 
 
-def test_smart_gives_what_the_middle_does_not_need_back_to_head_and_tail() -> None:
-    assert cut(LOG, Limits(strategy="smart", tokens=2000)).kept_tokens > 1750
+def test_smart_gives_unused_middle_room_to_head_and_tail() -> None:
+    assert clip_of(LOG, Limits(strategy="smart", tokens=2000)).kept_tokens > 1750
 
 
 def test_cuts_are_at_line_ends_when_one_is_near() -> None:
     for strategy in STRATEGIES:
-        for start, end in spans(cut(LOG, Limits(strategy=strategy, tokens=2000))):
+        for start, end in spans(clip_of(LOG, Limits(strategy=strategy, tokens=2000))):
             assert start == 0 or LOG[start - 1] == "\n"
             assert LOG[end - 1] == "\n"
 
 
-# ── properties ──
+# ── Properties ──
 
 texts = st.one_of(
     st.text(max_size=400),
@@ -414,7 +418,7 @@ def test_every_clip_keeps_its_contract(text: str, limits: Limits, counter: Count
     edges = [at for span in spans(made) for at in span]
     assert all(a < b for a, b in spans(made))
     assert all(a <= b for a, b in pairwise([0, *edges, len(text)]))
-    part = shown(text, made.pieces)
+    part = join_pieces(text, made.pieces)
     if spans(made):
         assert counter.count(part) <= most[0]
         assert bytes_of(part) <= most[1]

@@ -1,4 +1,4 @@
-"""The fold, reduction by reduction."""
+"""The fold: how each kind of event changes the view."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from foveal.core.log import (
     text_of,
 )
 from foveal.core.tokens import MessageTokens
-from foveal.core.view import NO_RESULT, View, advance, effective, notice
+from foveal.core.view import NO_RESULT, View, advance, dropped_notice, effective_events
 from foveal.core.view.fold import fold
 from support.effort import seconds
 from support.histories import ESTIMATE, described
@@ -47,7 +47,7 @@ def folded(*facts: AnyFact) -> View:
 
 
 def shown(view: View) -> list[str]:
-    """All messages in view as short texts."""
+    """Return all messages in view as short texts."""
     return [text_of(fact.content) or "·" for step in view.steps for fact in step.facts()]
 
 
@@ -55,27 +55,30 @@ def call(*ids: str) -> ModelSaid:
     return ModelSaid(content=tuple(Call(id=name, name="f", arguments="{}") for name in ids))
 
 
-def done(call_id: str, text: str = "") -> ToolReturned:
+def returned(call_id: str, text: str = "") -> ToolReturned:
     return ToolReturned(call_id=call_id, content=text or call_id.upper())
 
 
-TALK = (UserSaid(content="one"), call("a"), done("a"), UserSaid(content="two"), call("b"), done("b"))
+TALK = (UserSaid(content="one"), call("a"), returned("a"), UserSaid(content="two"), call("b"), returned("b"))
 
 
 def test_a_step_is_an_utterance_with_all_of_its_results() -> None:
-    view = folded(UserSaid(content="go"), call("a", "b"), done("b"), done("a"))
-    assert [(step.seq, step.kind, step.messages) for step in view.steps] == [(0, "user", 1), (1, "model", 3)]
+    view = folded(UserSaid(content="go"), call("a", "b"), returned("b"), returned("a"))
+    assert [(step.seq, step.kind, step.message_count) for step in view.steps] == [
+        (0, "user", 1),
+        (1, "model", 3),
+    ]
     assert shown(view) == ["go", "·", "A", "B"]
 
 
 def test_a_mask_shows_its_recorded_text() -> None:
     view = folded(*TALK, Masked(masks=(Mask(target=2, text="[gone: e2]"),), rule="r"))
     assert shown(view) == ["one", "·", "[gone: e2]", "two", "·", "B"]
-    assert list(view.live) == [5]
+    assert list(view.unmasked_results) == [5]
 
 
-def test_a_clip_shows_its_recorded_pieces_and_a_mask_goes_over_it() -> None:
-    facts = (call("a"), done("a", "0123456789"), Clipped(target=1, pieces=((0, 2), "[…]", (8, 10))))
+def test_a_clip_shows_its_recorded_pieces_and_a_mask_replaces_it() -> None:
+    facts = (call("a"), returned("a", "0123456789"), Clipped(target=1, pieces=((0, 2), "[…]", (8, 10))))
     assert shown(folded(*facts)) == ["·", "01[…]89"]
     assert shown(folded(*facts, Masked(masks=(Mask(target=1, text="[m]"),)))) == ["·", "[m]"]
 
@@ -90,13 +93,13 @@ def test_a_clip_of_one_part_leaves_the_other_parts() -> None:
 
 def test_dropped_steps_leave_a_notice_that_counts_messages() -> None:
     view = folded(*TALK, Dropped(ranges=((0, 1),)))
-    assert shown(view) == [notice(3), "two", "·", "B"]
+    assert shown(view) == [dropped_notice(3), "two", "·", "B"]
     assert view.dropped_messages == 3
 
 
-def test_two_drops_leave_one_notice_with_the_sum_where_the_first_one_stood() -> None:
+def test_two_drops_leave_one_notice_with_the_sum_at_the_first_place() -> None:
     view = folded(*TALK, Dropped(ranges=((1, 1),)), Dropped(ranges=((4, 4),)))
-    assert shown(view) == ["one", notice(4), "two"]
+    assert shown(view) == ["one", dropped_notice(4), "two"]
 
 
 def test_a_drop_of_what_is_not_there_changes_nothing() -> None:
@@ -106,13 +109,13 @@ def test_a_drop_of_what_is_not_there_changes_nothing() -> None:
     assert after.dropped_messages == 0
 
 
-def test_a_compaction_shows_its_summary_where_its_first_step_stood() -> None:
+def test_a_compaction_shows_its_summary_instead_of_its_steps() -> None:
     view = folded(*TALK, Compacted(first=0, last=2, summary="In short."))
     assert shown(view) == ["In short.", "two", "·", "B"]
     assert view.cover_of(1).level == "summarised"  # type: ignore[union-attr]
 
 
-def test_a_wider_compaction_takes_the_summary_in_and_a_narrower_one_does_not() -> None:
+def test_a_wider_compaction_replaces_a_summary_and_a_narrower_does_not() -> None:
     first = Compacted(first=0, last=2, summary="S1")
     assert shown(folded(*TALK, first, Compacted(first=0, last=3, summary="S2"))) == ["S2", "·", "B"]
     assert shown(folded(*TALK, first, Compacted(first=1, last=3, summary="S2"))) == ["S1", "S2", "·", "B"]
@@ -133,27 +136,27 @@ def test_instructions_and_pinned_steps_stay_inside_every_range() -> None:
     assert "two" not in shown(view)
 
 
-def test_a_revert_takes_back_a_reduction_and_a_revert_of_the_revert_brings_it_again() -> None:
+def test_reverting_a_revert_restores_the_reduction() -> None:
     masked = Masked(masks=(Mask(target=2, text="[m]"),))
     assert shown(folded(*TALK, masked, Reverted(target=6))) == shown(folded(*TALK))
     again = folded(*TALK, masked, Reverted(target=6), Reverted(target=7))
     assert shown(again) == shown(folded(*TALK, masked))
 
 
-def test_a_rewind_takes_back_everything_after_its_place() -> None:
+def test_a_rewind_hides_everything_after_its_target() -> None:
     masked = Masked(masks=(Mask(target=2, text="[m]"),))
     assert shown(folded(*TALK, masked, Rewound(to=3))) == ["one", "·", "A", "two"]
     kept = folded(*TALK, masked, Rewound(to=3, keep_reductions=True))
     assert shown(kept) == ["one", "·", "[m]", "two"]
 
 
-def test_what_was_said_after_a_rewind_counts_and_a_reverted_rewind_brings_all_back() -> None:
+def test_a_reverted_rewind_shows_the_rewound_and_the_new_messages() -> None:
     facts = (*TALK, Rewound(to=0), UserSaid(content="anew"))
     assert shown(folded(*facts)) == ["one", "anew"]
     assert shown(folded(*facts, Reverted(target=6))) == [*shown(folded(*TALK)), "anew"]
 
 
-def test_what_the_user_said_last_is_shown_after_going_back_whatever_hid_it_meanwhile() -> None:
+def test_after_a_rewind_the_latest_user_message_is_shown_again() -> None:
     hidings = (Compacted(first=0, last=3, summary="short"), Dropped(ranges=((0, 3),)))
     for hiding in hidings:
         facts = (
@@ -166,26 +169,26 @@ def test_what_the_user_said_last_is_shown_after_going_back_whatever_hid_it_meanw
         assert "two" in shown(folded(*facts, UserSaid(content="anew"))), hiding
 
 
-def test_a_rewind_to_a_place_inside_a_rewound_stretch_is_the_view_of_that_moment() -> None:
+def test_a_rewind_into_a_rewound_range_shows_the_view_of_that_time() -> None:
     facts = (*TALK, Rewound(to=0), UserSaid(content="anew"), Rewound(to=3))
     assert shown(folded(*facts)) == ["one", "·", "A", "two"]
-    assert [event.seq for event in effective(log(*facts))] == [0, 1, 2, 3]
+    assert [event.seq for event in effective_events(log(*facts))] == [0, 1, 2, 3]
 
 
-def test_a_replaced_instruction_stands_where_the_old_one_stood() -> None:
+def test_a_replaced_instruction_keeps_the_place_of_the_old_one() -> None:
     view = folded(Instructed(content="old"), *TALK, Instructed(content="new", replaces=0))
     assert shown(view)[0] == "new"
     assert view.find(0) is None
     assert view.find(7) is not None
 
 
-def test_a_replaced_instruction_survives_a_rewind_that_keeps_reductions_and_not_one_that_does_not() -> None:
+def test_only_a_rewind_that_keeps_reductions_keeps_a_replaced_instruction() -> None:
     facts = (Instructed(content="old"), *TALK, Instructed(content="new", replaces=0))
     assert shown(folded(*facts, Rewound(to=1, keep_reductions=True)))[0] == "new"
     assert shown(folded(*facts, Rewound(to=1)))[0] == "old"
 
 
-def test_a_newer_text_beside_the_messages_replaces_the_older_one_of_its_source() -> None:
+def test_a_newer_system_text_replaces_the_older_one_of_its_source() -> None:
     view = folded(
         Instructed(content="one", aside=True),
         Instructed(content="file", aside=True, source="AGENTS.md"),
@@ -195,7 +198,7 @@ def test_a_newer_text_beside_the_messages_replaces_the_older_one_of_its_source()
     assert view.steps == []
 
 
-def test_facts_that_nobody_sends_change_nothing_that_is_shown() -> None:
+def test_facts_that_are_never_sent_change_nothing_that_is_shown() -> None:
     silent: tuple[AnyFact, ...] = (
         Noted(text="n"),
         Used(input=1),
@@ -206,22 +209,22 @@ def test_facts_that_nobody_sends_change_nothing_that_is_shown() -> None:
 
 
 def test_a_late_result_goes_into_its_step_and_is_noted_as_late() -> None:
-    view = folded(UserSaid(content="go"), call("a"), UserSaid(content="?"), done("a"))
+    view = folded(UserSaid(content="go"), call("a"), UserSaid(content="?"), returned("a"))
     assert shown(view) == ["go", "·", "A", "?"]
-    assert view.late == [3]
+    assert view.late_results == [3]
 
 
 def test_a_late_result_of_a_hidden_call_stays_hidden_and_is_no_orphan() -> None:
     view = folded(
-        UserSaid(content="go"), call("a"), UserSaid(content="?"), Dropped(ranges=((1, 1),)), done("a")
+        UserSaid(content="go"), call("a"), UserSaid(content="?"), Dropped(ranges=((1, 1),)), returned("a")
     )
-    assert shown(view) == ["go", notice(1), "?"]
-    assert view.orphans == []
+    assert shown(view) == ["go", dropped_notice(1), "?"]
+    assert view.orphan_results == []
 
 
-def test_an_open_call_is_shown_with_a_fixed_result_until_its_own_comes() -> None:
+def test_an_open_call_has_a_fixed_result_until_its_own_arrives() -> None:
     assert shown(folded(call("a"))) == ["·", NO_RESULT]
-    assert shown(folded(call("a"), done("a"))) == ["·", "A"]
+    assert shown(folded(call("a"), returned("a"))) == ["·", "A"]
 
 
 def test_tools_are_those_that_were_offered_last() -> None:
@@ -231,9 +234,9 @@ def test_tools_are_those_that_were_offered_last() -> None:
 
 
 def test_only_non_empty_results_are_numbered() -> None:
-    view = folded(call("a", "b", "c"), done("a"), ToolReturned(call_id="b", content=""), done("c"))
+    view = folded(call("a", "b", "c"), returned("a"), ToolReturned(call_id="b", content=""), returned("c"))
     assert [slot.ordinal for slot in view.steps[0].slots] == [0, -1, 1]
-    assert view.results == 2
+    assert view.result_count == 2
 
 
 def test_units_are_the_sum_of_all_steps_after_every_event() -> None:
@@ -260,7 +263,7 @@ def test_folding_takes_time_in_proportion_to_the_log() -> None:
 
 @pytest.mark.parametrize("part", [5, -1])
 def test_a_reduction_of_a_part_that_is_not_there_does_no_harm(part: int) -> None:
-    facts: tuple[Any, ...] = (call("a"), done("a", "0123456789"))
+    facts: tuple[Any, ...] = (call("a"), returned("a", "0123456789"))
     for odd in (
         Masked(masks=(Mask(target=99, text="x", part=part),)),
         Clipped(target=99, pieces=((0, 1),), part=part),

@@ -1,4 +1,4 @@
-"""Normalization: acceptance cases 21 to 29, through the whole engine."""
+"""Normalisation of calls and results, through the whole engine: acceptance cases 21 to 29."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from support.histories import (
 from support.legality import check_anthropic, check_chat, check_responses
 
 
-def both(*ids: str) -> Json:
-    """An assistant that makes several calls at once."""
+def parallel_calls(*ids: str) -> Json:
+    """Return an assistant message that makes several calls at once."""
     return {"role": "assistant", "content": "", "tool_calls": [asked(name)["tool_calls"][0] for name in ids]}
 
 
 def test_a_missing_result_is_inserted_directly_after_its_call() -> None:
     ctx = context()
-    request = ctx.fit([user("go"), both("a", "b"), answered("b", "B"), user("stop")])
+    request = ctx.fit([user("go"), parallel_calls("a", "b"), answered("b", "B"), user("stop")])
     assert [(m["role"], m.get("tool_call_id"), m["content"]) for m in request[2:4]] == [
         ("tool", "a", NO_RESULT),
         ("tool", "b", "B"),
@@ -48,7 +48,7 @@ def test_a_missing_result_is_inserted_directly_after_its_call() -> None:
 
 def test_an_orphan_result_is_kept_out_of_the_request_and_reported() -> None:
     ctx = context()
-    request = ctx.fit([user("go"), answered("nobody", "orphan"), {"role": "assistant", "content": "hm"}])
+    request = ctx.fit([user("go"), answered("unknown", "orphan"), {"role": "assistant", "content": "hm"}])
     assert [message["role"] for message in request] == ["user", "assistant"]
     (repair,) = ctx.report().repairs
     assert (repair.problem, repair.done) == ("a result that no call waits for", "kept out of the request")
@@ -60,7 +60,7 @@ def test_missing_and_orphaned_results_together_are_both_repaired() -> None:
     ctx = context()
     history = [
         user("go"),
-        both("a", "b"),
+        parallel_calls("a", "b"),
         answered("x", "X"),
         answered("b", "B"),
         answered("y", "Y"),
@@ -141,9 +141,9 @@ def test_every_kind_of_call_gets_a_result_when_it_has_none(dialect: str, call: l
     assert NO_RESULT in "\n".join(strings(request))
 
 
-def test_synthetic_results_are_the_same_in_every_render_and_after_a_reload() -> None:
+def test_synthetic_results_are_the_same_after_a_reload() -> None:
     ctx = context()
-    history = [user("go"), both("a", "b"), user("stop")]
+    history = [user("go"), parallel_calls("a", "b"), user("stop")]
     first = ctx.fit(history)
     assert ctx.fit(history) == first
     assert rendered(reread(ctx.log), "openai_chat") == first
@@ -155,7 +155,9 @@ def test_the_order_of_messages_is_never_changed() -> None:
 
 
 def test_results_follow_the_order_of_their_calls() -> None:
-    request = context().fit([user("go"), both("a", "b"), answered("b", "B"), answered("a", "A"), user("?")])
+    request = context().fit(
+        [user("go"), parallel_calls("a", "b"), answered("b", "B"), answered("a", "A"), user("?")]
+    )
     assert [message["content"] for message in request[2:4]] == ["A", "B"]
 
 
@@ -184,9 +186,7 @@ SERVER: list[tuple[str, list[Json]]] = [
 
 
 @pytest.mark.parametrize(("dialect", "said"), SERVER)
-def test_what_tools_of_the_server_returned_is_kept_although_nobody_called_here(
-    dialect: str, said: list[Json]
-) -> None:
+def test_results_of_server_side_tools_are_kept_without_a_call(dialect: str, said: list[Json]) -> None:
     ctx = context(dialect=dialect)
     history = [user("look it up"), *said, user("thanks")]
     assert ctx.fit(history) == history
@@ -198,7 +198,7 @@ def test_whatever_goes_takes_its_other_half_along(policy: str) -> None:
     ctx = context(3_000, policy)
     history = session(0)
     for number in range(30):
-        history += [both(f"a{number}", f"b{number}"), answered(f"a{number}", result(number))]
+        history += [parallel_calls(f"a{number}", f"b{number}"), answered(f"a{number}", result(number))]
         history += [answered(f"b{number}", result(number + 100))]
         assert check_chat(ctx.fit(history)) == []
 
@@ -217,7 +217,7 @@ def test_a_batch_of_parallel_calls_goes_or_stays_as_one() -> None:
     history = session(0)
     for number in range(20):
         ids = [f"{letter}{number}" for letter in "abc"]
-        history += [both(*ids), *(answered(name, result(number)) for name in ids)]
+        history += [parallel_calls(*ids), *(answered(name, result(number)) for name in ids)]
     request = ctx.fit(history)
     calls = [c["id"] for m in request for c in m.get("tool_calls") or ()]
     assert len(calls) % 3 == 0
@@ -261,7 +261,7 @@ def test_reasoning_stays_with_the_items_that_follow_it() -> None:
         [user("one")],
         [user("one"), {"role": "assistant", "content": "two"}],
         [user("one"), asked("a"), answered("a", "A"), user("two"), asked("b"), answered("b", "B")],
-        [user("one"), both("a", "b"), answered("a", "A"), answered("b", "B")],
+        [user("one"), parallel_calls("a", "b"), answered("a", "A"), answered("b", "B")],
         [user("one"), asked("a"), answered("a", "A"), asked("b"), answered("b", "B"), asked("c")],
         [{"role": "assistant", "content": "first"}, {"role": "assistant", "content": "second"}],
         [asked("a"), asked("a"), asked("a"), answered("a", "late")],
@@ -272,7 +272,7 @@ def test_a_cut_may_only_fall_between_whole_steps(shape: list[Json]) -> None:
     ctx = context()
     assert check_chat(ctx.fit(shape)) == []
     for step in fold(list(ctx.log), MessageTokens(ESTIMATE)).steps:
-        said = step.said.fact
+        said = step.utterance.fact
         calls = calls_of(said.content) if isinstance(said, ModelSaid) else ()
         assert [slot.call for slot in step.slots] == [call for _, call in calls]
         assert sum(isinstance(fact, ToolReturned) for fact in step.facts()) == len(calls)
@@ -291,7 +291,7 @@ def test_the_anthropic_dialect_starts_with_the_user_and_alternates() -> None:
     assert check_anthropic(context(dialect="anthropic").fit(history)) == []
 
 
-def test_a_picture_is_replaced_by_words_where_the_other_dialect_cannot_show_it() -> None:
+def test_an_image_becomes_text_where_a_dialect_cannot_show_it() -> None:
     picture = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PIXEL}"}}
     ctx = context()
     ctx.fit([user("go"), asked("a"), answered("a", [{"type": "text", "text": "shot"}, picture])])
@@ -300,7 +300,7 @@ def test_a_picture_is_replaced_by_words_where_the_other_dialect_cannot_show_it()
 
 
 def test_normalization_never_changes_recorded_events_nor_the_input() -> None:
-    history = [user("go"), both("a", "b"), answered("x", "X"), answered("b", "B"), user([])]
+    history = [user("go"), parallel_calls("a", "b"), answered("x", "X"), answered("b", "B"), user([])]
     before = copy.deepcopy(history)
     ctx = context()
     ctx.fit(history)
@@ -313,9 +313,9 @@ def test_normalization_never_changes_recorded_events_nor_the_input() -> None:
 
 
 @pytest.mark.parametrize("dialect", CHECKS)
-def test_an_abort_in_the_middle_of_parallel_calls_leaves_a_legal_history(dialect: Any) -> None:
+def test_an_abort_during_parallel_calls_leaves_a_legal_history(dialect: Any) -> None:
     ctx = context(dialect="openai_chat")
-    ctx.fit([user("go"), both("a", "b", "c"), answered("b", "B"), user("stop!")])
+    ctx.fit([user("go"), parallel_calls("a", "b", "c"), answered("b", "B"), user("stop!")])
     assert CHECKS[dialect](rendered(ctx.log, dialect)) == []
 
 
@@ -333,6 +333,6 @@ def test_a_result_goes_to_the_newest_open_call_with_its_id() -> None:
 
 
 def _facts(messages: list[Json]) -> list[Any]:
-    from foveal.core.wire import wire
+    from foveal.core.wire import wire_for
 
-    return [fact for chunk in wire("openai_chat").read(messages) for fact in chunk.facts]
+    return [fact for chunk in wire_for("openai_chat").read(messages) for fact in chunk.facts]

@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foveal.core.log import Call, Instructed, ModelSaid, Opaque, Text, Thinking, ToolReturned, UserSaid, raw
-from foveal.core.wire import wire
+from foveal.core.wire import wire_for
 from foveal.errors import MalformedMessage
 from support.legality import check_anthropic
 
-ANTHROPIC = wire("anthropic")
+ANTHROPIC = wire_for("anthropic")
 Messages = list[dict[str, Any]]
 
 

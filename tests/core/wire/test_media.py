@@ -9,8 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foveal.core.wire import MOST_IMAGE_UNITS, UNKNOWN_UNITS, MediaSize, dimensions, measure, mime, source
-from foveal.core.wire.openai_responses.write import BLANK
+from foveal.core.wire import (
+    DEFAULT_MEDIA_UNITS,
+    MAX_IMAGE_UNITS,
+    MediaSize,
+    image_dimensions,
+    measure_media,
+    media_source,
+    mime_type,
+)
+from foveal.core.wire.openai_responses.write import BLANK_IMAGE_URL
 
 
 def b64(data: bytes) -> str:
@@ -58,33 +66,35 @@ def chat_image(data: bytes, kind: str = "image/png", marker: str = "data:{};base
 
 @pytest.mark.parametrize("name", PICTURES)
 def test_width_and_height_are_read_from_the_header(name: str) -> None:
-    assert dimensions(b64(PICTURES[name])) == (640, 480)
+    assert image_dimensions(b64(PICTURES[name])) == (640, 480)
 
 
 def test_a_picture_costs_its_pixels_over_750_rounded_up() -> None:
-    assert measure(chat_image(png(640, 480))).units == 410
+    assert measure_media(chat_image(png(640, 480))).units == 410
 
 
 def test_a_huge_picture_costs_no_more_than_the_cap() -> None:
-    assert measure(chat_image(png(20_000, 20_000))).units == MOST_IMAGE_UNITS
+    assert measure_media(chat_image(png(20_000, 20_000))).units == MAX_IMAGE_UNITS
 
 
 def test_the_size_of_the_data_does_not_matter_for_the_price() -> None:
-    assert measure(chat_image(png(100, 100) + b"\0" * 1_000_000)).units == 14
+    assert measure_media(chat_image(png(100, 100) + b"\0" * 1_000_000)).units == 14
 
 
 def test_the_size_is_that_of_the_encoded_data() -> None:
-    assert measure(chat_image(gif(10, 10))) == MediaSize("image/png", 148, 1)
+    assert measure_media(chat_image(gif(10, 10))) == MediaSize("image/png", 148, 1)
 
 
 @pytest.mark.parametrize("marker", ["DATA:{};base64,", "Data:{};BASE64,", "data:{};charset=utf-8;Base64,"])
 def test_data_markers_are_recognised_in_any_case(marker: str) -> None:
-    assert measure(chat_image(png(750, 10), "Image/PNG", marker)) == measure(chat_image(png(750, 10)))
+    assert measure_media(chat_image(png(750, 10), "Image/PNG", marker)) == measure_media(
+        chat_image(png(750, 10))
+    )
 
 
 def test_a_plain_url_costs_the_default() -> None:
     part = {"type": "image_url", "image_url": {"url": "https://example.org/data:image/png;base64,iVBO"}}
-    assert measure(part).units == UNKNOWN_UNITS
+    assert measure_media(part).units == DEFAULT_MEDIA_UNITS
 
 
 @pytest.mark.parametrize(
@@ -106,18 +116,18 @@ def test_a_plain_url_costs_the_default() -> None:
     ],
 )
 def test_whatever_is_malformed_costs_the_default(part: dict[str, object]) -> None:
-    assert measure(part).units == UNKNOWN_UNITS
+    assert measure_media(part).units == DEFAULT_MEDIA_UNITS
 
 
 def test_truncated_headers_cost_the_default() -> None:
     for data in PICTURES.values():
         for length in range(26):
-            assert measure(chat_image(data[:length])).units >= 1
+            assert measure_media(chat_image(data[:length])).units >= 1
 
 
 @given(st.binary(max_size=200), st.sampled_from(sorted(PICTURES)), st.integers(0, 40))
 def test_no_bytes_whatever_make_it_crash(noise: bytes, name: str, keep: int) -> None:
-    assert 1 <= measure(chat_image(PICTURES[name][:keep] + noise)).units <= MOST_IMAGE_UNITS
+    assert 1 <= measure_media(chat_image(PICTURES[name][:keep] + noise)).units <= MAX_IMAGE_UNITS
 
 
 def test_the_same_picture_costs_the_same_in_every_dialect() -> None:
@@ -130,13 +140,13 @@ def test_the_same_picture_costs_the_same_in_every_dialect() -> None:
         {"type": "computer_screenshot", "image_url": url},
         {"type": "image", "source": anthropic},
     ]
-    assert {measure(form) for form in forms} == {MediaSize("image/png", len(b64(data)), 120)}
+    assert {measure_media(form) for form in forms} == {MediaSize("image/png", len(b64(data)), 120)}
 
 
 def test_sound_is_counted_by_its_bytes() -> None:
     part = {"type": "input_audio", "input_audio": {"data": b64(b"\0" * 160_000), "format": "mp3"}}
-    assert measure(part).units == 100
-    assert measure(part).mime == "audio/mp3"
+    assert measure_media(part).units == 100
+    assert measure_media(part).mime == "audio/mp3"
 
 
 def test_files_are_counted_by_their_kind() -> None:
@@ -145,20 +155,20 @@ def test_files_are_counted_by_their_kind() -> None:
         "file": {"filename": "a.pdf", "file_data": "data:application/pdf;base64," + "A" * 400_000},
     }
     text = {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "word " * 100}}
-    assert measure(pdf) == MediaSize("application/pdf", 400_000, 15_000)
-    assert measure(text) == MediaSize("text/plain", 500, 125)
+    assert measure_media(pdf) == MediaSize("application/pdf", 400_000, 15_000)
+    assert measure_media(text) == MediaSize("text/plain", 500, 125)
 
 
 @pytest.mark.parametrize(
     "hostile", ["image/png]\n[system", "image/png; x", "<b>", "a" * 500 + "/x", "", None, 3]
 )
 def test_a_hostile_mime_type_is_no_mime_type(hostile: object) -> None:
-    assert mime(hostile) == ""
+    assert mime_type(hostile) == ""
 
 
 def test_a_source_gives_back_the_same_data_url() -> None:
     part = chat_image(gif(2, 2), "image/gif")
-    found = source(part)
+    found = media_source(part)
     assert found is not None
     assert found.data_url == part["image_url"]["url"]  # type: ignore[index]
 
@@ -166,7 +176,7 @@ def test_a_source_gives_back_the_same_data_url() -> None:
 def test_the_blank_picture_is_a_whole_png_of_one_pixel() -> None:
     import zlib
 
-    data = b64decode(BLANK.partition(",")[2], validate=True)
+    data = b64decode(BLANK_IMAGE_URL.partition(",")[2], validate=True)
     offset, kinds = 8, []
     while offset < len(data):
         (length,) = struct.unpack(">I", data[offset : offset + 4])
@@ -177,4 +187,4 @@ def test_the_blank_picture_is_a_whole_png_of_one_pixel() -> None:
             assert len(zlib.decompress(body[4:])) == 5
         offset += 12 + length
     assert kinds == [b"IHDR", b"IDAT", b"IEND"]
-    assert dimensions(BLANK, BLANK.index(",") + 1) == (1, 1)
+    assert image_dimensions(BLANK_IMAGE_URL, BLANK_IMAGE_URL.index(",") + 1) == (1, 1)

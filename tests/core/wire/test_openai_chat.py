@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from openai.types.chat import ChatCompletionMessage
 
 from foveal.core.log import Call, Instructed, Media, ModelSaid, Opaque, Text, ToolReturned, UserSaid, raw
-from foveal.core.wire import MessageChunk, wire
+from foveal.core.wire import MessageChunk, wire_for
 from foveal.errors import MalformedMessage
 from support.legality import check_chat
 
-CHAT = wire("openai_chat")
+CHAT = wire_for("openai_chat")
 
 
 def facts(messages: list[Any]) -> list[Any]:

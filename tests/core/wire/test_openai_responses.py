@@ -12,11 +12,11 @@ from msgspec.structs import replace
 from openai.types.responses import ResponseFunctionToolCall, ResponseOutputMessage, ResponseReasoningItem
 
 from foveal.core.log import Call, Instructed, ModelSaid, Opaque, Text, Thinking, ToolReturned, UserSaid, raw
-from foveal.core.wire import wire
+from foveal.core.wire import wire_for
 from foveal.errors import MalformedMessage
 from support.legality import check_responses, paired
 
-RESPONSES = wire("openai_responses")
+RESPONSES = wire_for("openai_responses")
 Items = list[dict[str, Any]]
 
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from openai.types.chat import ChatCompletion
 from openai.types.responses import Response
 
-from foveal.core.wire import ProviderOverflow, recognise, silent, stop_reason
+from foveal.core.wire import ProviderOverflow, recognise_overflow, silent_overflow_reason, stop_reason
 from support.effort import bounded
 from support.provider_stand_in import StandIn
 
@@ -279,22 +279,22 @@ WORDINGS = {
 
 @pytest.mark.parametrize(("text", "said"), WORDINGS.values(), ids=WORDINGS)
 def test_the_numbers_are_read_in_each_providers_own_wording(text: str, said: tuple[Any, ...]) -> None:
-    assert facts(recognise(text)) == said
-    assert facts(recognise({"error": {"message": text, "code": None}})) == said
-    assert facts(recognise(RuntimeError(f"the step failed: {text}"))) == said
+    assert facts(recognise_overflow(text)) == said
+    assert facts(recognise_overflow({"error": {"message": text, "code": None}})) == said
+    assert facts(recognise_overflow(RuntimeError(f"the step failed: {text}"))) == said
 
 
 @pytest.mark.parametrize(("text", "said"), WORDINGS.values(), ids=WORDINGS)
 def test_a_real_client_error_gives_the_same_numbers(text: str, said: tuple[Any, ...]) -> None:
     status = 413 if said[0] == "bytes" else 400
     error = {"message": text, "type": "invalid_request_error", "param": None, "code": None}
-    assert facts(recognise(from_openai(status, {"error": error}))) == said
-    assert facts(recognise(from_anthropic(status, {"type": "error", "error": error}))) == said
+    assert facts(recognise_overflow(from_openai(status, {"error": error}))) == said
+    assert facts(recognise_overflow(from_anthropic(status, {"type": "error", "error": error}))) == said
 
 
 def test_a_refusal_says_what_decided_and_what_the_provider_said() -> None:
     body = {"type": "error", "error": {"type": "invalid_request_error", "message": ANTHROPIC}}
-    assert recognise(from_anthropic(400, body)) == ProviderOverflow(
+    assert recognise_overflow(from_anthropic(400, body)) == ProviderOverflow(
         kind="tokens",
         limit=200_000,
         needed=208_310,
@@ -304,7 +304,7 @@ def test_a_refusal_says_what_decided_and_what_the_provider_said() -> None:
 
 
 def test_the_message_is_one_bounded_line_around_what_decided_and_safe_to_print() -> None:
-    refusal = recognise("log " * 900 + "\n\x1b[31m" + ANTHROPIC + "\nmore" * 900)
+    refusal = recognise_overflow("log " * 900 + "\n\x1b[31m" + ANTHROPIC + "\nmore" * 900)
     assert refusal is not None
     assert len(refusal.message) == 300
     assert ANTHROPIC in refusal.message
@@ -317,7 +317,7 @@ def test_the_message_is_one_bounded_line_around_what_decided_and_safe_to_print()
 
 def test_a_typed_code_decides_without_any_known_wording() -> None:
     error = {"message": "Bitte kürzer.", "type": "invalid_request_error", "code": "context_length_exceeded"}
-    assert recognise(from_openai(400, {"error": error})) == ProviderOverflow(
+    assert recognise_overflow(from_openai(400, {"error": error})) == ProviderOverflow(
         kind="tokens", code="context_length_exceeded", message="Error code: 400 - Bitte kürzer."
     )
 
@@ -337,21 +337,21 @@ def test_llama_cpp_gives_its_numbers_as_fields() -> None:
         code="exceed_context_size_error",
         message="the request exceeds the available context size",
     )
-    assert recognise(from_openai(400, {"error": error})) == expected
-    assert recognise({"error": error}) == expected
-    assert recognise(json.dumps({"error": error})) == expected
-    assert recognise({"error": {**error, "code": 500}}) == expected, "a typed code needs no status"
-    assert facts(recognise(f"Error code: 400 - {{'error': {error}}}")) == facts(expected)
+    assert recognise_overflow(from_openai(400, {"error": error})) == expected
+    assert recognise_overflow({"error": error}) == expected
+    assert recognise_overflow(json.dumps({"error": error})) == expected
+    assert recognise_overflow({"error": {**error, "code": 500}}) == expected, "a typed code needs no status"
+    assert facts(recognise_overflow(f"Error code: 400 - {{'error': {error}}}")) == facts(expected)
 
 
 def test_a_body_of_too_many_bytes_is_told_from_too_many_tokens() -> None:
     body = {"error": {"type": "request_too_large", "message": "Request exceeds the maximum size"}}
-    assert recognise(from_anthropic(413, body)) == ProviderOverflow(
+    assert recognise_overflow(from_anthropic(413, body)) == ProviderOverflow(
         kind="bytes", code="request_too_large", message="Request exceeds the maximum size"
     )
-    assert facts(recognise(from_openai(413, b""))) == ("bytes", 0, 0, 0, 0)
-    assert facts(recognise(from_openai(413, b"<html>nginx</html>"))) == ("bytes", 0, 0, 0, 0)
-    assert facts(recognise(from_anthropic(413, {"error": {"message": ANTHROPIC}}))) == (
+    assert facts(recognise_overflow(from_openai(413, b""))) == ("bytes", 0, 0, 0, 0)
+    assert facts(recognise_overflow(from_openai(413, b"<html>nginx</html>"))) == ("bytes", 0, 0, 0, 0)
+    assert facts(recognise_overflow(from_anthropic(413, {"error": {"message": ANTHROPIC}}))) == (
         *("tokens", 200_000, 208_310, 0, 8_310),
     )
 
@@ -360,13 +360,13 @@ def test_an_error_in_the_middle_of_a_stream_has_no_status_and_is_recognised() ->
     event = {"error": {"message": OPENAI, "type": "invalid_request_error", "code": None}}
     error = from_openai(200, b"data: " + json.dumps(event).encode() + b"\n\n", stream=True)
     assert not hasattr(error, "status_code")
-    assert facts(recognise(error)) == ("tokens", 8_192, 8_202, 0, 10)
+    assert facts(recognise_overflow(error)) == ("tokens", 8_192, 8_202, 0, 10)
 
 
 def test_an_event_that_ends_a_stream_is_recognised() -> None:
     error = {"code": "context_length_exceeded", "message": WORDINGS["OpenAI Responses"][0]}
     failed = {"type": "response.failed", "response": {"id": "resp_1", "status": "failed", "error": error}}
-    refusal = recognise(failed)
+    refusal = recognise_overflow(failed)
     assert refusal is not None
     assert (refusal.kind, refusal.code) == ("tokens", "context_length_exceeded")
 
@@ -374,13 +374,13 @@ def test_an_event_that_ends_a_stream_is_recognised() -> None:
 def test_openrouter_wraps_the_providers_error_as_json_in_a_string() -> None:
     raw = json.dumps({"error": {"message": OPENAI, "type": "Bad Request", "code": 400}})
     error = {"message": "Provider returned error", "code": 400, "metadata": {"raw": raw, "is_byok": False}}
-    assert facts(recognise(from_openai(400, {"error": error}))) == ("tokens", 8_192, 8_202, 0, 10)
-    assert facts(recognise(json.dumps({"error": error}))) == ("tokens", 8_192, 8_202, 0, 10)
+    assert facts(recognise_overflow(from_openai(400, {"error": error}))) == ("tokens", 8_192, 8_202, 0, 10)
+    assert facts(recognise_overflow(json.dumps({"error": error}))) == ("tokens", 8_192, 8_202, 0, 10)
 
 
 def test_a_dict_printed_by_python_is_read_without_evaluating_it() -> None:
     printed = f"Error code: 400 - { ({'error': {'message': OPENAI, 'code': 'context_length_exceeded'}}) }"
-    refusal = recognise(printed)
+    refusal = recognise_overflow(printed)
     assert refusal is not None
     assert refusal.code == "context_length_exceeded"
     assert facts(refusal) == ("tokens", 8_192, 8_202, 0, 10)
@@ -388,8 +388,8 @@ def test_a_dict_printed_by_python_is_read_without_evaluating_it() -> None:
 
 def test_json_after_a_prefix_is_read() -> None:
     body = {"type": "error", "error": {"type": "invalid_request_error", "message": ANTHROPIC}}
-    assert facts(recognise(f"API Error: 400 {json.dumps(body)}")) == facts(recognise(ANTHROPIC))
-    assert recognise(f"API Error: 529 {json.dumps(body)}") is None
+    assert facts(recognise_overflow(f"API Error: 400 {json.dumps(body)}")) == facts(recognise_overflow(ANTHROPIC))
+    assert recognise_overflow(f"API Error: 529 {json.dumps(body)}") is None
 
 
 def test_other_libraries_errors_are_recognised_by_their_attributes() -> None:
@@ -404,20 +404,20 @@ def test_other_libraries_errors_are_recognised_by_their_attributes() -> None:
             }
 
     too_long = ClientError("ValidationException", "Input is too long for requested model.", 400)
-    assert facts(recognise(too_long)) == ("tokens", 0, 0, 0, 0)
+    assert facts(recognise_overflow(too_long)) == ("tokens", 0, 0, 0, 0)
     throttled = "Too many tokens, please wait before trying again."
-    assert recognise(ClientError("ThrottlingException", throttled, 429)) is None
-    assert recognise(ClientError("ThrottlingException", throttled, 400)) is None
+    assert recognise_overflow(ClientError("ThrottlingException", throttled, 429)) is None
+    assert recognise_overflow(ClientError("ThrottlingException", throttled, 400)) is None
     google = SimpleNamespace(code=400, status="INVALID_ARGUMENT", message=WORDINGS["Gemini"][0], details=[])
-    assert facts(recognise(google)) == WORDINGS["Gemini"][1]
-    assert facts(recognise(SimpleNamespace(status_code=400, text=ANTHROPIC))) == facts(recognise(ANTHROPIC))
-    assert facts(recognise(ANTHROPIC.encode())) == facts(recognise(ANTHROPIC))
+    assert facts(recognise_overflow(google)) == WORDINGS["Gemini"][1]
+    assert facts(recognise_overflow(SimpleNamespace(status_code=400, text=ANTHROPIC))) == facts(recognise_overflow(ANTHROPIC))
+    assert facts(recognise_overflow(ANTHROPIC.encode())) == facts(recognise_overflow(ANTHROPIC))
 
 
 def test_an_error_in_a_group_or_in_another_ones_arguments_is_found() -> None:
     inner = from_anthropic(400, {"type": "error", "error": {"message": ANTHROPIC}})
-    assert facts(recognise(ExceptionGroup("two tasks", [ValueError("no"), inner]))) == facts(recognise(inner))
-    assert facts(recognise(RuntimeError("the agent failed", inner))) == facts(recognise(inner))
+    assert facts(recognise_overflow(ExceptionGroup("two tasks", [ValueError("no"), inner]))) == facts(recognise_overflow(inner))
+    assert facts(recognise_overflow(RuntimeError("the agent failed", inner))) == facts(recognise_overflow(inner))
 
 
 # ── What an exception was raised from ────────────────────────────────────────────────────────────────────
@@ -447,7 +447,7 @@ def test_an_exception_that_says_nothing_is_judged_by_what_it_was_raised_from(sta
     inner = from_openai(400, TOO_LONG)
     middle = raised(RuntimeError("the call failed"), inner, stated=stated)
     outer = raised(ValueError("the step failed"), middle, stated=stated)
-    assert facts(recognise(outer)) == facts(recognise(ANTHROPIC))
+    assert facts(recognise_overflow(outer)) == facts(recognise_overflow(ANTHROPIC))
 
 
 def test_an_overflow_that_was_dealt_with_does_not_haunt_the_next_error() -> None:
@@ -460,18 +460,18 @@ def test_an_overflow_that_was_dealt_with_does_not_haunt_the_next_error() -> None
         ConnectionResetError(),
         raised(openai.APIConnectionError(request=overflow.request), ConnectionError(), stated=True),
     ):
-        assert recognise(raised(later, overflow, stated=False)) is None
+        assert recognise_overflow(raised(later, overflow, stated=False)) is None
 
 
 def test_a_cancellation_is_never_an_overflow() -> None:
     cancelled = KeyboardInterrupt(ANTHROPIC)
     cancelled.__cause__ = from_openai(400, TOO_LONG)
-    assert recognise(cancelled) is None
+    assert recognise_overflow(cancelled) is None
 
 
 def test_our_own_overflow_is_not_a_providers_refusal() -> None:
     ours = "context needs 41,220 tokens but 31,900 are available (window 40,000, reserve 4,096, margin 4,000)"
-    assert recognise(ours) is None
+    assert recognise_overflow(ours) is None
 
 
 # ── What is not an overflow ──────────────────────────────────────────────────────────────────────────────
@@ -479,20 +479,20 @@ def test_our_own_overflow_is_not_a_providers_refusal() -> None:
 
 @pytest.mark.parametrize("status", [401, 403, 404, 408, 429, 500, 502, 503, 529])
 def test_any_other_status_is_a_veto(status: int) -> None:
-    assert recognise(from_openai(status, TOO_LONG)) is None
-    assert recognise({"status": status, **TOO_LONG}) is None
-    assert recognise(f"Error code: {status} - {ANTHROPIC}") is None
-    assert recognise(f"{status} {ANTHROPIC}") is None
+    assert recognise_overflow(from_openai(status, TOO_LONG)) is None
+    assert recognise_overflow({"status": status, **TOO_LONG}) is None
+    assert recognise_overflow(f"Error code: {status} - {ANTHROPIC}") is None
+    assert recognise_overflow(f"{status} {ANTHROPIC}") is None
 
 
 @pytest.mark.parametrize("status", [400, 413, 422])
 def test_these_statuses_are_not(status: int) -> None:
-    assert facts(recognise(from_openai(status, TOO_LONG))) == facts(recognise(ANTHROPIC))
+    assert facts(recognise_overflow(from_openai(status, TOO_LONG))) == facts(recognise_overflow(ANTHROPIC))
 
 
 def test_the_outermost_status_counts() -> None:
-    assert recognise({"status_code": 429, "body": {"code": 400, "message": ANTHROPIC}}) is None
-    assert recognise({"status_code": 400, "body": {"code": 500, "message": ANTHROPIC}}) is not None
+    assert recognise_overflow({"status_code": 429, "body": {"code": 400, "message": ANTHROPIC}}) is None
+    assert recognise_overflow({"status_code": 400, "body": {"code": 500, "message": ANTHROPIC}}) is not None
 
 
 OTHERS = {
@@ -527,26 +527,26 @@ OTHERS = {
 
 @pytest.mark.parametrize("text", OTHERS.values(), ids=OTHERS)
 def test_other_refusals_are_not_taken_for_an_overflow(text: str) -> None:
-    assert recognise(text) is None
-    assert recognise({"error": {"message": text, "code": 400}}) is None
-    assert recognise(from_openai(400, {"error": {"message": text}})) is None
+    assert recognise_overflow(text) is None
+    assert recognise_overflow({"error": {"message": text, "code": 400}}) is None
+    assert recognise_overflow(from_openai(400, {"error": {"message": text}})) is None
 
 
 def test_groqs_413_for_a_rate_is_not_a_matter_of_bytes() -> None:
     error = {"message": OTHERS["Groq's rate, as 413"], "type": "tokens", "code": "rate_limit_exceeded"}
-    assert recognise(from_openai(413, {"error": error})) is None
+    assert recognise_overflow(from_openai(413, {"error": error})) is None
 
 
 def test_a_string_above_its_own_length_is_not_an_overflow() -> None:
     error = {"message": OTHERS["one string"], "param": "messages[17]", "code": "string_above_max_length"}
-    assert recognise(from_openai(400, {"error": error})) is None
+    assert recognise_overflow(from_openai(400, {"error": error})) is None
 
 
 def test_what_an_error_echoes_of_the_request_is_not_read() -> None:
     detail = [{"type": "missing", "loc": ["body", "model"], "msg": "Field required", "input": ANTHROPIC}]
-    assert recognise(from_openai(422, {"detail": detail})) is None
-    assert recognise(f"Error code: 422 - { ({'detail': detail}) }") is None
-    assert recognise({"code": 400, "message": "bad role", "messages": [{"content": ANTHROPIC}]}) is None
+    assert recognise_overflow(from_openai(422, {"detail": detail})) is None
+    assert recognise_overflow(f"Error code: 422 - { ({'detail': detail}) }") is None
+    assert recognise_overflow({"code": 400, "message": "bad role", "messages": [{"content": ANTHROPIC}]}) is None
 
 
 # ── Whatever the object ──────────────────────────────────────────────────────────────────────────────────
@@ -595,12 +595,12 @@ class BrokenText(str):
 
 def test_what_throws_is_passed_over_and_the_rest_is_still_heard() -> None:
     around: Json = {"a": Thrower(), "b": [Thrower(), Unprintable(Thrower())], "message": ANTHROPIC}
-    assert recognise(around) == recognise(ANTHROPIC)
-    assert recognise(BrokenDict()) == recognise(ANTHROPIC)
+    assert recognise_overflow(around) == recognise_overflow(ANTHROPIC)
+    assert recognise_overflow(BrokenDict()) == recognise_overflow(ANTHROPIC)
     half = SimpleNamespace(status_code=Thrower(), body=BrokenText("x"), error=Thrower(), message=ANTHROPIC)
-    assert recognise(half) == recognise(ANTHROPIC)
-    assert recognise(Thrower()) is None
-    assert recognise(Mirrors()) is None
+    assert recognise_overflow(half) == recognise_overflow(ANTHROPIC)
+    assert recognise_overflow(Thrower()) is None
+    assert recognise_overflow(Mirrors()) is None
 
 
 def test_objects_may_contain_themselves() -> None:
@@ -609,7 +609,7 @@ def test_objects_may_contain_themselves() -> None:
     error = RuntimeError(body)
     error.__cause__ = error
     error.__context__ = error
-    assert recognise(error) == recognise(ANTHROPIC)
+    assert recognise_overflow(error) == recognise_overflow(ANTHROPIC)
 
 
 def test_eight_levels_are_read_and_no_more() -> None:
@@ -619,8 +619,8 @@ def test_eight_levels_are_read_and_no_more() -> None:
             node = {"error": node}
         return node
 
-    assert recognise(wrapped(8)) is not None
-    assert recognise(wrapped(9)) is None
+    assert recognise_overflow(wrapped(8)) is not None
+    assert recognise_overflow(wrapped(9)) is None
 
 
 simple = st.one_of(
@@ -670,7 +670,7 @@ anything = st.recursive(
 
 @given(anything)
 def test_nothing_is_raised_whatever_the_object(error: Any) -> None:
-    refusal = recognise(error)
+    refusal = recognise_overflow(error)
     assert refusal is None or refusal.excess >= 0
     assert isinstance(stop_reason(error), str)
 
@@ -681,7 +681,7 @@ def test_nothing_is_raised_when_objects_contain_each_other(parts: list[Any], dat
     for knot in knots:
         knot["body"] = data.draw(st.sampled_from(knots))
         knot["args"] = [data.draw(st.sampled_from(knots)) for _ in range(2)]
-    recognise(knots[0])
+    recognise_overflow(knots[0])
     stop_reason(knots[0])
 
 
@@ -692,7 +692,7 @@ prose = st.sampled_from([case for name, case in WORDINGS.items() if "Node" not i
 @given(noise, prose, noise)
 def test_noise_around_a_wording_changes_nothing(before: str, case: tuple[str, Any], after: str) -> None:
     wording, said = case
-    assert facts(recognise({"note": before, "message": f"{before} {wording} {after}"})) == said
+    assert facts(recognise_overflow({"note": before, "message": f"{before} {wording} {after}"})) == said
 
 
 HUGE = {
@@ -716,12 +716,12 @@ def tree(levels: int, width: int) -> Any:
 def test_a_huge_object_takes_a_bounded_time(build: Any) -> None:
     error = build()
     with bounded():
-        recognise(error)
+        recognise_overflow(error)
 
 
 def test_the_beginning_and_the_end_of_a_long_string_are_read() -> None:
     for text in (ANTHROPIC + "x" * 10**6, "x" * 10**6 + " " + ANTHROPIC):
-        assert facts(recognise(text)) == facts(recognise(ANTHROPIC))
+        assert facts(recognise_overflow(text)) == facts(recognise_overflow(ANTHROPIC))
 
 
 def test_a_provider_on_this_machine_is_recognised_in_all_three_dialects(
@@ -742,7 +742,7 @@ def test_a_provider_on_this_machine_is_recognised_in_all_three_dialects(
         ):
             with pytest.raises((openai.BadRequestError, anthropic.BadRequestError)) as caught:
                 ask(model="some", messages=long, **limit)
-            refusal = recognise(caught.value)
+            refusal = recognise_overflow(caught.value)
             assert refusal is not None
             assert (refusal.kind, refusal.limit) == ("tokens", 6_000)
             assert refusal.excess == provider.requests[-1].prompt - 6_000 > 0
@@ -752,23 +752,23 @@ def test_a_provider_on_this_machine_is_recognised_in_all_three_dialects(
 
 
 def test_a_reply_that_fits_says_nothing() -> None:
-    assert silent(prompt=50_000, predicted=52_000, window=128_000, stop="end_turn") == ""
-    assert silent(prompt=128_000, predicted=128_000, window=128_000) == ""
-    assert silent(prompt=0, predicted=52_000, window=128_000) == "", "no usage, no verdict"
+    assert silent_overflow_reason(prompt=50_000, predicted=52_000, window=128_000, stop="end_turn") == ""
+    assert silent_overflow_reason(prompt=128_000, predicted=128_000, window=128_000) == ""
+    assert silent_overflow_reason(prompt=0, predicted=52_000, window=128_000) == "", "no usage, no verdict"
 
 
 @pytest.mark.parametrize("stop", ["model_context_window_exceeded", "model_length"])
 def test_a_stop_because_the_window_is_full_is_told(stop: str) -> None:
-    assert silent(prompt=9, predicted=9, window=99, stop=stop) == (
+    assert silent_overflow_reason(prompt=9, predicted=9, window=99, stop=stop) == (
         f"the reply stopped because the window was full ({stop})"
     )
 
 
 def test_a_prompt_above_the_window_is_told_unless_the_window_is_unknown() -> None:
-    assert silent(prompt=140_000, predicted=139_000, window=128_000) == (
+    assert silent_overflow_reason(prompt=140_000, predicted=139_000, window=128_000) == (
         "the provider counted 140,000 tokens, more than the window of 128,000"
     )
-    assert silent(prompt=140_000, predicted=139_000, window=0) == ""
+    assert silent_overflow_reason(prompt=140_000, predicted=139_000, window=0) == ""
 
 
 @pytest.mark.parametrize(
@@ -777,14 +777,14 @@ def test_a_prompt_above_the_window_is_told_unless_the_window_is_unknown() -> Non
 )
 def test_ollamas_cut_prompts_are_told(prompt: int, predicted: int) -> None:
     """Seen in its logs: all of `num_ctx`, or half of it and a few."""
-    assert silent(prompt=prompt, predicted=predicted, window=131_072) == (
+    assert silent_overflow_reason(prompt=prompt, predicted=predicted, window=131_072) == (
         f"the provider counted {prompt:,} tokens of about {predicted:,}: it has cut the request"
     )
 
 
 def test_a_prompt_cut_to_the_window_is_told() -> None:
-    assert silent(prompt=59_500, predicted=110_000, window=60_000)
-    assert not silent(prompt=58_500, predicted=110_000, window=60_000)
+    assert silent_overflow_reason(prompt=59_500, predicted=110_000, window=60_000)
+    assert not silent_overflow_reason(prompt=58_500, predicted=110_000, window=60_000)
 
 
 @pytest.mark.parametrize(
@@ -797,12 +797,12 @@ def test_a_prompt_cut_to_the_window_is_told() -> None:
     ],
 )
 def test_a_low_count_alone_is_no_alarm(prompt: int, predicted: int, why: str) -> None:
-    assert silent(prompt=prompt, predicted=predicted, window=131_072) == "", why
+    assert silent_overflow_reason(prompt=prompt, predicted=predicted, window=131_072) == "", why
 
 
 def test_a_random_low_count_rarely_looks_like_a_cut() -> None:
     alarms = sum(
-        bool(silent(prompt=size, predicted=100_000, window=200_000)) for size in range(4_000, 60_000)
+        bool(silent_overflow_reason(prompt=size, predicted=100_000, window=200_000)) for size in range(4_000, 60_000)
     )
     assert alarms / 56_000 < 0.005
 

@@ -1,7 +1,7 @@
-"""The three dialects against llama.cpp's own server, with a real model: real usage, real cache, real refusals.
+"""The three dialects against llama.cpp's server with a real model: usage, cache and refusals.
 
-The model (SmolLM2, 135 million parameters) talks nonsense, but it is counted, cached and refused like any other.
-The server is `xllamacpp`, in a process of its own. FOVEAL_SOAK=1 runs the long ones.
+The model (SmolLM2, 135 million parameters) writes nonsense, but its requests are counted, cached and refused like
+others. The server is `xllamacpp`, in its own process. FOVEAL_SOAK=1 runs the long tests.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from foveal.core.log import Call, Dialect, Instructed, ModelSaid, Overflowed, To
 from foveal.errors import ProviderError
 from foveal.ports import Provider, Reply, ReplyPiece
 from foveal.providers.anthropic import Anthropic
-from foveal.providers.endpoint import Endpoint
+from foveal.providers.endpoint import ProviderEndpoint
 from foveal.providers.local import download
 from foveal.providers.openai_chat import OpenAIChat
 from foveal.providers.openai_responses import OpenAIResponses
@@ -62,7 +62,7 @@ slow = pytest.mark.skipif(not SOAK, reason="takes minutes: FOVEAL_SOAK=1 runs it
 
 @contextmanager
 def serving(gguf: Path, context: int) -> Iterator[str]:
-    """A server with a context of its own, and its address; it ends when its standard input does."""
+    """Run a server with a given context and yield its address; it ends with its standard input."""
     with subprocess.Popen(
         [sys.executable, "-c", SERVER, str(gguf), str(context)],
         stdin=subprocess.PIPE,
@@ -80,9 +80,9 @@ def serving(gguf: Path, context: int) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def gguf() -> Path:
     try:
-        return asyncio.run(asyncio.wait_for(download.fetch(SMOLLM, download.folder(os.environ)), 60))
+        return asyncio.run(asyncio.wait_for(download.fetch(SMOLLM, download.cache_folder(os.environ)), 60))
     except (ProviderError, TimeoutError) as problem:
-        pytest.skip(f"SmolLM2 cannot be fetched: {problem or 'it takes longer than a minute'}")
+        pytest.skip(f"SmolLM2 cannot be downloaded: {problem or 'it takes longer than a minute'}")
 
 
 @pytest.fixture(scope="module")
@@ -91,16 +91,16 @@ def server(gguf: Path) -> Iterator[str]:
         yield url
 
 
-def adapter(dialect: Dialect, url: str, window: int = CONTEXT) -> Provider:
+def make_provider(dialect: Dialect, url: str, window: int = CONTEXT) -> Provider:
     model = foveal.model("llamacpp/smollm2", window=window)
     if dialect == "anthropic":
-        return Anthropic(Endpoint("llama.cpp", url=url), model)
+        return Anthropic(ProviderEndpoint("llama.cpp", url=url), model)
     kind = OpenAIChat if dialect == "openai_chat" else OpenAIResponses
-    return kind(Endpoint("llama.cpp", url=f"{url}/v1"), model)
+    return kind(ProviderEndpoint("llama.cpp", url=f"{url}/v1"), model)
 
 
 async def ask(session: Session, provider: Provider, max_tokens: int = 4) -> tuple[str, Used]:
-    """One answer, taken into the session; what streamed, and what it used."""
+    """Send a request and record the reply; return the streamed text and the usage."""
     said, reply = "", None
     async for item in provider.send(await session.fit(), max_tokens=max_tokens):
         if isinstance(item, ReplyPiece):
@@ -122,7 +122,7 @@ def run(work: Coroutine[Any, Any, Any]) -> Any:
 @every_dialect
 def test_a_second_turn_reads_the_first_from_the_cache(server: str, dialect: Dialect) -> None:
     async def work() -> None:
-        provider = adapter(dialect, server)
+        provider = make_provider(dialect, server)
         async with MemoryStore() as store:
             session = await Session.open(store, dialect, model=provider.model)
             await session.append(Instructed(content=f"You answer in {dialect} with one word, always."))
@@ -144,7 +144,7 @@ def test_a_refusal_is_recognised_with_its_numbers_and_the_next_request_fits(
     server: str, dialect: Dialect
 ) -> None:
     async def work() -> None:
-        provider = adapter(dialect, server, window=4_000)
+        provider = make_provider(dialect, server, window=4_000)
         async with MemoryStore() as store:
             session = await Session.open(store, dialect, model=provider.model)
             for turn in range(9):
@@ -169,9 +169,9 @@ def test_a_refusal_is_recognised_with_its_numbers_and_the_next_request_fits(
 
 @slow
 @every_dialect
-def test_a_refused_session_goes_on_with_a_real_answer(server: str, dialect: Dialect) -> None:
+def test_a_refused_session_continues_with_a_real_answer(server: str, dialect: Dialect) -> None:
     async def work() -> None:
-        provider = adapter(dialect, server, window=4_000)
+        provider = make_provider(dialect, server, window=4_000)
         async with MemoryStore() as store:
             session = await Session.open(store, dialect, model=provider.model)
             for turn in range(9):
@@ -195,13 +195,11 @@ def test_a_refused_session_goes_on_with_a_real_answer(server: str, dialect: Dial
 
 @slow
 @every_dialect
-def test_what_is_cached_after_a_masked_and_an_unmasked_turn_is_what_the_report_says(
-    gguf: Path, dialect: Dialect
-) -> None:
-    """The server's own count of cached tokens, against the prompt before and the break that the report names."""
+def test_cached_tokens_match_the_report_with_and_without_masking(gguf: Path, dialect: Dialect) -> None:
+    """Compare the server's count of cached tokens with the previous prompt and the reported prefix break."""
 
     async def work(url: str) -> None:
-        provider = adapter(dialect, url, window=2_048)
+        provider = make_provider(dialect, url, window=2_048)
         rolling = foveal.policy("rolling")
         async with MemoryStore() as store:
             session = await Session.open(store, dialect, model=provider.model, policy=rolling)

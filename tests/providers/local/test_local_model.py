@@ -1,7 +1,7 @@
-"""The local model for real: fetched, started on loopback, asked, refused, and ended with us.
+"""The local model with its real weights and server: start, requests, refusals, stop.
 
-The weights are taken from the user's cache folder, or fetched into it if that takes less than a minute.
-FOVEAL_SOAK=1 runs the long ones.
+The weights are taken from the user's cache folder, or downloaded into it if that takes less than a minute.
+FOVEAL_SOAK=1 runs the long tests.
 """
 
 from __future__ import annotations
@@ -53,28 +53,28 @@ def run(work: Coroutine[Any, Any, Any]) -> Any:
 
 @pytest.fixture(scope="module")
 def cache() -> Path:
-    """The folder with the weights in it."""
-    folder = download.folder(os.environ)
+    """Return the folder that contains the weights."""
+    folder = download.cache_folder(os.environ)
     try:
         run(asyncio.wait_for(download.fetch(download.QWEN_05B, folder), 60))
     except (ProviderError, TimeoutError) as problem:
-        pytest.skip(f"the local model cannot be fetched: {problem or 'it takes longer than a minute'}")
+        pytest.skip(f"the local model cannot be downloaded: {problem or 'it takes longer than a minute'}")
     return folder
 
 
 async def ask(session: Session, provider: LocalModel, max_tokens: int) -> Reply:
-    came = [item async for item in provider.send(await session.fit(), max_tokens=max_tokens)]
-    reply = came[-1]
+    items = [item async for item in provider.send(await session.fit(), max_tokens=max_tokens)]
+    reply = items[-1]
     assert isinstance(reply, Reply)
-    assert all(isinstance(item, ReplyPiece) for item in came[:-1])
+    assert all(isinstance(item, ReplyPiece) for item in items[:-1])
     await session.take(reply.message, dialect=provider.dialect)
     await session.observe(reply.usage)
     return reply
 
 
-def gone(pid: int, within: float) -> bool:
-    """The process ends in so many seconds; one that nobody has waited for yet is a zombie, and has ended."""
-    deadline = time.monotonic() + within
+def ends(pid: int, within_s: float) -> bool:
+    """Return whether a process ends within some seconds; a zombie has ended."""
+    deadline = time.monotonic() + within_s
     while time.monotonic() < deadline:
         try:
             state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
@@ -86,21 +86,21 @@ def gone(pid: int, within: float) -> bool:
     return False
 
 
-# ── the real thing ───────────────────────────────────────────────────────────────────────────────────────
+# ── The real model ───────────────────────────────────────────────────────────────────────────────────────
 
 
 @needs_server
-def test_the_local_model_answers_reads_its_cache_and_refuses_what_is_too_long(cache: Path) -> None:
-    """Started, asked twice, refused once, ended: one test, because starting takes seconds."""
+def test_the_local_model_answers_caches_and_refuses_long_requests(cache: Path) -> None:
+    """One test for start, two answers, a refusal and the stop, because starting takes seconds."""
 
     async def work() -> None:
-        told: list[DownloadProgress] = []
-        provider = LocalModel(download.QWEN_05B, cache=cache, window=1_024, progress=told.append)
+        reported: list[DownloadProgress] = []
+        provider = LocalModel(download.QWEN_05B, cache=cache, window=1_024, progress=reported.append)
         try:
             await provider.start()
-            assert [step.stage for step in told] == ["starting", "ready"]
-            assert provider.engine is not None
-            pid = provider.engine.pid
+            assert [step.stage for step in reported] == ["starting", "ready"]
+            assert provider.server is not None
+            pid = provider.server.pid
             async with MemoryStore() as store:
                 session = await Session.open(store, "one", model=provider.model)
                 await session.append(Instructed(content="You answer briefly."))
@@ -123,7 +123,7 @@ def test_the_local_model_answers_reads_its_cache_and_refuses_what_is_too_long(ca
                 assert refused.needed > 2_000
         finally:
             await provider.close()
-        assert gone(pid, 3)
+        assert ends(pid, 3)
 
     run(work())
 
@@ -134,8 +134,8 @@ HOLDER: Final = textwrap.dedent(
     from pathlib import Path
     from foveal.providers.local.local_server import LocalServer
     async def main():
-        engine = await LocalServer.start(Path(sys.argv[1]), window=256, home=Path(sys.argv[2]))
-        print(engine.pid, flush=True)
+        server = await LocalServer.start(Path(sys.argv[1]), window=256, home=Path(sys.argv[2]))
+        print(server.pid, flush=True)
         await asyncio.sleep(600)
     asyncio.run(main())
     """
@@ -144,20 +144,20 @@ HOLDER: Final = textwrap.dedent(
 
 @needs_server
 @linux
-def test_the_server_ends_when_we_are_killed(cache: Path, tmp_path: Path) -> None:
+def test_the_server_ends_when_its_parent_is_killed(cache: Path, tmp_path: Path) -> None:
     gguf = str(cache / download.QWEN_05B.file)
     with subprocess.Popen(
         [sys.executable, "-c", HOLDER, gguf, str(tmp_path)], stdout=subprocess.PIPE, text=True
     ) as holder:
         assert holder.stdout is not None
         pid = int(holder.stdout.readline())
-        assert not gone(pid, 0.1)
+        assert not ends(pid, 0.1)
         os.kill(holder.pid, signal.SIGKILL)
-        assert gone(pid, 5)
+        assert ends(pid, 5)
 
 
 @needs_server
-def test_a_file_that_the_server_cannot_load_is_told_with_its_words(tmp_path: Path) -> None:
+def test_a_file_that_the_server_cannot_load_is_reported_with_its_log(tmp_path: Path) -> None:
     broken = tmp_path / "broken.gguf"
     broken.write_bytes(b"GGUF" + b"\0" * 100)
     provider = selection.provider(f"local/{broken}", environment={"HOME": str(tmp_path)})
@@ -165,22 +165,23 @@ def test_a_file_that_the_server_cannot_load_is_told_with_its_words(tmp_path: Pat
     with pytest.raises(ProviderError, match=r"the local model did not start: .*its log is") as caught:
         run(provider.start())
     assert caught.value.code == "server"
-    assert provider.engine is None
+    assert provider.server is None
 
 
 @slow
 @needs_server
-def test_a_server_that_died_is_started_again_with_the_next_request(cache: Path) -> None:
+def test_a_dead_server_is_restarted_with_the_next_request(cache: Path) -> None:
     async def work() -> None:
         provider = LocalModel(download.QWEN_05B, cache=cache, window=512)
         async with MemoryStore() as store:
             session = await Session.open(store, "one", model=provider.model)
             await session.append(UserSaid(content="Say yes."))
             await ask(session, provider, 4)
-            assert provider.engine is not None
-            os.kill(provider.engine.pid, signal.SIGKILL)
-            assert gone(provider.engine.pid, 3)
-            await asyncio.sleep(0.5)
+            assert provider.server is not None
+            os.kill(provider.server.pid, signal.SIGKILL)
+            assert ends(provider.server.pid, 3)
+            while provider.server.is_running:
+                await asyncio.sleep(0.01)
             await session.append(UserSaid(content="Say no."))
             assert (await ask(session, provider, 4)).message["content"]
         await provider.close()
@@ -190,8 +191,8 @@ def test_a_server_that_died_is_started_again_with_the_next_request(cache: Path) 
 
 @slow
 @needs_server
-def test_a_conversation_with_tools_goes_past_the_window_and_is_never_refused(cache: Path) -> None:
-    """Results of 250 tokens in a window of 1,024: the rule of the beginning is in the last request."""
+def test_a_conversation_with_tools_outgrows_the_window_without_refusal(cache: Path) -> None:
+    """Results of 250 tokens in a window of 1,024; the system instruction is still in the last request."""
 
     async def work() -> None:
         provider = LocalModel(download.QWEN_05B, cache=cache, window=1_024)
@@ -204,7 +205,7 @@ def test_a_conversation_with_tools_goes_past_the_window_and_is_never_refused(cac
                 await session.append(UserSaid(content=f"Read the file part{turn}.txt"))
                 reply = await ask(session, provider, 40)
                 called += bool(reply.message.get("tool_calls"))
-                for call in reply.message.get("tool_calls") or [await forgotten(session, turn)]:
+                for call in reply.message.get("tool_calls") or [await append_missing_call(session, turn)]:
                     lines = "\n".join(f"part {turn}, line {line}: {line * 7919}" for line in range(20))
                     await session.append(ToolReturned(call_id=call["id"], name="read_file", content=lines))
                 await ask(session, provider, 20)
@@ -218,8 +219,8 @@ def test_a_conversation_with_tools_goes_past_the_window_and_is_never_refused(cac
     run(work())
 
 
-async def forgotten(session: Session, turn: int) -> dict[str, Any]:
-    """The call that so small a model should have made."""
+async def append_missing_call(session: Session, turn: int) -> dict[str, Any]:
+    """Append the call that the small model did not make."""
     call = Call(id=f"mine_{turn}", name="read_file", arguments=f'{{"path": "part{turn}.txt"}}')
     await session.append(ModelSaid(content=(call,)))
     return {"id": call.id}
@@ -227,17 +228,17 @@ async def forgotten(session: Session, turn: int) -> dict[str, Any]:
 
 @slow
 @needs_server
-def test_everything_is_fetched_from_the_index_into_an_empty_folder(tmp_path: Path) -> None:
-    told: list[DownloadProgress] = []
-    path = run(download.fetch(download.QWEN_05B, tmp_path, progress=told.append))
+def test_the_weights_are_downloaded_from_the_index_into_an_empty_folder(tmp_path: Path) -> None:
+    reported: list[DownloadProgress] = []
+    path = run(download.fetch(download.QWEN_05B, tmp_path, progress=reported.append))
     assert path.stat().st_size == download.QWEN_05B.size
-    assert {step.part for step in told} == {1, 2, 3, 4, 5, 6}
+    assert {step.part for step in reported} == {1, 2, 3, 4, 5, 6}
 
 
-# ── the watcher ──────────────────────────────────────────────────────────────────────────────────────────
+# ── The watchdog ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-def watched(*command: str) -> tuple[subprocess.Popen[str], int]:
+def start_watched(*command: str) -> tuple[subprocess.Popen[str], int]:
     process = subprocess.Popen(
         [sys.executable, "-I", "-S", str(watchdog.__file__), *command],
         stdin=subprocess.PIPE,
@@ -249,39 +250,50 @@ def watched(*command: str) -> tuple[subprocess.Popen[str], int]:
 
 
 def test_a_watched_program_ends_with_the_pipe() -> None:
-    process, pid = watched("sleep", "100")
+    process, pid = start_watched("sleep", "100")
     with process:
-        assert not gone(pid, 0.2)
+        assert not ends(pid, 0.2)
         assert process.stdin is not None
         process.stdin.close()
-        assert gone(pid, 3)
+        assert ends(pid, 3)
 
 
-def test_a_watched_program_that_does_not_want_to_end_is_killed() -> None:
-    stubborn = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(100)"
-    process, pid = watched(sys.executable, "-c", stubborn)
+IGNORING: Final = """
+import pathlib, signal, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+pathlib.Path(sys.argv[1]).touch()
+time.sleep(100)
+"""
+
+
+def test_a_watched_program_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
+    ready = tmp_path / "ready"
+    process, pid = start_watched(sys.executable, "-c", IGNORING, str(ready))
     with process:
-        time.sleep(0.5)
+        deadline = time.monotonic() + 10
+        while not ready.exists() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert ready.exists()
         assert process.stdin is not None
         process.stdin.close()
-        assert gone(pid, watchdog.GRACE + 3)
+        assert ends(pid, watchdog.STOP_TIMEOUT_S + 3)
 
 
 @linux
-def test_a_watched_program_ends_with_its_watcher() -> None:
-    process, pid = watched("sleep", "100")
+def test_a_watched_program_ends_with_its_watchdog() -> None:
+    process, pid = start_watched("sleep", "100")
     with process:
         process.kill()
-        assert gone(pid, 3)
+        assert ends(pid, 3)
 
 
-def test_the_watcher_ends_with_the_program_it_watches() -> None:
-    process, _ = watched(sys.executable, "-c", "raise SystemExit(7)")
+def test_the_watchdog_ends_with_its_program() -> None:
+    process, _ = start_watched(sys.executable, "-c", "raise SystemExit(7)")
     with process:
         assert process.wait(10) == 7
 
 
-# ── calls that are written as text ───────────────────────────────────────────────────────────────────────
+# ── Calls written as text ───────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -295,8 +307,8 @@ def test_the_watcher_ends_with_the_program_it_watches() -> None:
         '[{"type": "function", "function": {"name": "read_file", "arguments": {"path": "a"}}}]',
     ],
 )
-def test_a_call_is_heard_in_whatever_way_it_is_written(text: str) -> None:
-    assert local_model.called(text, {"read_file"}) == [("read_file", '{"path": "a"}')]
+def test_a_call_is_parsed_in_all_its_forms(text: str) -> None:
+    assert local_model.parse_calls(text, {"read_file"}) == [("read_file", '{"path": "a"}')]
 
 
 @pytest.mark.parametrize(
@@ -313,30 +325,32 @@ def test_a_call_is_heard_in_whatever_way_it_is_written(text: str) -> None:
         "[" * 5_000,
     ],
 )
-def test_what_is_anything_else_stays_text(text: str) -> None:
-    assert local_model.called(text, {"read_file"}) == []
+def test_other_text_is_not_a_call(text: str) -> None:
+    assert local_model.parse_calls(text, {"read_file"}) == []
 
 
-def test_the_same_call_twice_is_one_and_one_that_was_cut_off_is_none() -> None:
+def test_a_repeated_call_counts_once_and_a_cut_one_is_ignored() -> None:
     call = '{"name": "read_file", "arguments": {"path": "a"}}'
     cut = f'{call}\n{call}\n{{"name": "read_fi'
-    assert local_model.called(cut, {"read_file"}) == [("read_file", '{"path": "a"}')]
+    assert local_model.parse_calls(cut, {"read_file"}) == [("read_file", '{"path": "a"}')]
 
 
-def test_a_call_that_has_its_result_already_is_known_again() -> None:
+def test_an_answered_call_is_recognised() -> None:
     call = Call(id="c", name="read_file", arguments='{"path": "a"}')
     facts = (
         UserSaid(content="Read a."),
         ModelSaid(content=(call,)),
         ToolReturned(call_id="c", content="4711"),
     )
-    made = local_model.made(facts)
-    assert made == {("read_file", '{"path":"a"}')}
-    assert local_model.repeated(reply_with('{"path":  "a"}'), made)
-    assert not local_model.repeated(reply_with('{"path": "b"}'), made)
-    assert not local_model.repeated(Reply(message={"role": "assistant", "content": "It is 4711."}), made)
-    assert local_model.made((*facts, UserSaid(content="Again."))) == set()
-    assert local_model.made(()) == set()
+    answered = local_model.answered_calls(facts)
+    assert answered == {("read_file", '{"path":"a"}')}
+    assert local_model.repeats_calls(reply_with('{"path":  "a"}'), answered)
+    assert not local_model.repeats_calls(reply_with('{"path": "b"}'), answered)
+    assert not local_model.repeats_calls(
+        Reply(message={"role": "assistant", "content": "It is 4711."}), answered
+    )
+    assert local_model.answered_calls((*facts, UserSaid(content="Again."))) == set()
+    assert local_model.answered_calls(()) == set()
 
 
 def reply_with(arguments: str) -> Reply:
@@ -344,32 +358,32 @@ def reply_with(arguments: str) -> Reply:
     return Reply(message={"role": "assistant", "content": None, "tool_calls": [call]})
 
 
-def heard(*texts: str, tools: tuple[str, ...] = ("read_file",)) -> list[ReplyPiece | Reply]:
-    listener = local_model.TextCallParser(tools, place=3)
+def parse(*texts: str, tools: tuple[str, ...] = ("read_file",)) -> list[ReplyPiece | Reply]:
+    parser = local_model.TextCallParser(tools, position=3)
     whole = Reply(message={"role": "assistant", "content": "".join(texts)}, stop="stop")
     return [
-        item for piece in (*(ReplyPiece(text=text) for text in texts), whole) for item in listener.hear(piece)
+        item for piece in (*(ReplyPiece(text=text) for text in texts), whole) for item in parser.feed(piece)
     ]
 
 
-def test_words_are_passed_on_at_once_and_calls_are_held_back() -> None:
-    assert heard("He", "llo") == [
+def test_text_is_passed_on_at_once_and_calls_are_held_back() -> None:
+    assert parse("He", "llo") == [
         ReplyPiece(text="He"),
         ReplyPiece(text="llo"),
         Reply(message={"role": "assistant", "content": "Hello"}, stop="stop"),
     ]
-    name, reply = heard('{"name": "read', '_file", "arguments"', ': {"path": "a"}}')
+    name, reply = parse('{"name": "read', '_file", "arguments"', ': {"path": "a"}}')
     assert name == ReplyPiece(text="read_file", kind="call")
     assert isinstance(reply, Reply)
     assert (reply.stop, reply.message["content"]) == ("tool_calls", None)
     assert reply.message["tool_calls"][0]["function"] == {"name": "read_file", "arguments": '{"path": "a"}'}
-    again = heard('{"name": "read_file", "arguments": {"path": "a"}}')[1]
+    again = parse('{"name": "read_file", "arguments": {"path": "a"}}')[1]
     assert isinstance(again, Reply)
     assert again.message == reply.message, "its id is derived, not random"
 
 
-def test_what_only_looked_like_a_call_is_told_in_the_end() -> None:
+def test_text_that_looked_like_a_call_is_passed_on_at_the_end() -> None:
     text = '{"answer": 42}'
-    assert heard(text)[0] == ReplyPiece(text=text)
-    assert heard("``", "`py\nx = 1\n", "```")[:-1] == [ReplyPiece(text="```py\nx = 1\n```")]
-    assert heard(text, tools=())[0] == ReplyPiece(text=text)
+    assert parse(text)[0] == ReplyPiece(text=text)
+    assert parse("``", "`py\nx = 1\n", "```")[:-1] == [ReplyPiece(text="```py\nx = 1\n```")]
+    assert parse(text, tools=())[0] == ReplyPiece(text=text)

@@ -1,4 +1,4 @@
-"""Background work: done once whatever happens, tried again when that helps, and nobody's words left behind."""
+"""Tests of background jobs: run once across crashes, retried where that helps, no text left behind."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from foveal.core.view import Fitted
 from foveal.errors import BadSetting, ProviderError, StoreUnusable
 from foveal.ports import Reply, ReplyPiece
 from foveal.server import LiveSession, Service
-from foveal.server.jobs import JobWorker, Schedule, WorkerPace
+from foveal.server.jobs import JobWorker, Schedule, WorkerTiming
 from foveal.stores import SqliteStore
 from foveal.testing import Answer, Scripted
 from support.paths import SUPPORT
 
-QUICK: Final = WorkerPace(look=0.05, poll=0.05, pauses=(0.01, 0.01))
+QUICK: Final = WorkerTiming(poll_s=0.05, engine_poll_s=0.05, retry_delays_s=(0.01, 0.01))
 DEADLINE: Final = 60.0
 NOON: Final = 1_772_452_800.0
 """2026-03-02T12:00:00Z."""
 
 
 class Actor(Scripted):
-    """Answers each prompt from a script of its own, and waits where it is told to."""
+    """A provider with a script for each prompt, which can wait."""
 
     def __init__(self, script: dict[str, list[Answer]], *, window: int = 0) -> None:
         super().__init__(window=window)
@@ -78,7 +78,7 @@ async def opened(
     actor: Actor,
     *,
     config: Config | None = None,
-    pace: WorkerPace = QUICK,
+    timing: WorkerTiming = QUICK,
     clock: Callable[[], float] = time.time,
 ) -> AsyncIterator[tuple[Service, JobWorker]]:
     global _actor
@@ -87,13 +87,13 @@ async def opened(
     config = config or Config(values={})
     async with (
         Service.open(config, folder=folder, environment=environment, clock=clock) as service,
-        JobWorker.open(service, pace=pace) as work,
+        JobWorker.open(service, timing=timing) as work,
     ):
         yield service, work
 
 
 async def until(met: Callable[[], Awaitable[bool] | bool], what: str = "it") -> None:
-    """Wait for a condition."""
+    """Wait until a condition is true."""
     deadline = time.monotonic() + DEADLINE
     while True:
         now = met()
@@ -105,15 +105,15 @@ async def until(met: Callable[[], Awaitable[bool] | bool], what: str = "it") -> 
 
 async def done(work: JobWorker) -> None:
     async def none_open() -> bool:
-        return await work.errands.count() == 0
+        return await work.queue.count() == 0
 
     await until(none_open, "the work")
 
 
-async def talk(room: LiveSession) -> list[str]:
-    """Who said what, and the notes of schedules."""
+async def talk(live: LiveSession) -> list[str]:
+    """Return the messages of a session and the notes of schedules."""
     lines = []
-    for event in await room.events():
+    for event in await live.events():
         match event.fact:
             case UserSaid() as fact:
                 lines.append(f"user: {text_of(fact.content)}")
@@ -136,7 +136,7 @@ def jobs(folder: Path, what: str = "workflow_uuid, status, serialization") -> li
 
 @pytest.fixture(scope="module")
 def set_up(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A worker's file as its first start leaves it: DBOS takes more than a second for that."""
+    """The engine's file after its first start, which takes DBOS more than a second."""
 
     async def main(folder: Path) -> Path:
         async with opened(folder, Actor({})):
@@ -147,17 +147,17 @@ def set_up(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def folder(tmp_path: Path, set_up: Path) -> Path:
-    """The folder of a server that had nothing to do so far."""
+    """The folder of a server without jobs."""
     made = tmp_path / "server"
     made.mkdir(mode=0o700)
     shutil.copy(set_up, made)
     return made
 
 
-# ── runs ─────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Runs ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_run_is_said_once_however_often_it_is_asked_for_and_its_words_are_not_in_the_worker_s_file(
+def test_a_run_is_submitted_once_and_its_text_is_not_in_the_engine_file(
     folder: Path,
 ) -> None:
     async def main() -> None:
@@ -168,8 +168,8 @@ def test_a_run_is_said_once_however_often_it_is_asked_for_and_its_words_are_not_
             await done(work)
             await work.run("default", "news", "What is new?", key="k1")
             await done(work)
-            room = await service.tenant("default").room("news")
-            assert await talk(room) == ["user: What is new?", "model: answer to What is new?"]
+            live = await service.tenant("default").session("news")
+            assert await talk(live) == ["user: What is new?", "model: answer to What is new?"]
             assert actor.prompts == ["What is new?"]
         assert {serialization for _, _, serialization in jobs(folder)} == {"portable_json"}
         files = list(folder.glob("work.db*"))
@@ -179,7 +179,7 @@ def test_a_run_is_said_once_however_often_it_is_asked_for_and_its_words_are_not_
     asyncio.run(main())
 
 
-def test_a_failure_that_may_pass_is_tried_again_and_others_end_with_one_note(folder: Path) -> None:
+def test_passing_failures_are_retried_and_others_end_with_one_note(folder: Path) -> None:
     async def main() -> None:
         rate = ProviderError("too many requests", code="rate")
         refused = ProviderError("the model refused", code="refused")
@@ -192,15 +192,18 @@ def test_a_failure_that_may_pass_is_tried_again_and_others_end_with_one_note(fol
                 session = "shared" if prompt in ("one", "two") else prompt
                 await work.run("default", session, prompt, key=f"k-{prompt}")
             await done(work)
-            shared = await talk(await tenant.room("shared"))
+            shared = await talk(await tenant.session("shared"))
             assert [line for line in shared if not line.startswith("model: ")] == ["user: one", "user: two"]
             assert shared[-1].startswith("model: ")
-            assert await talk(await tenant.room("passing")) == ["user: passing", "model: answer to passing"]
-            assert await talk(await tenant.room("lasting")) == [
+            assert await talk(await tenant.session("passing")) == [
+                "user: passing",
+                "model: answer to passing",
+            ]
+            assert await talk(await tenant.session("lasting")) == [
                 "user: lasting",
                 "note: background run (k-lasting): no answer after 3 attempts: too many requests",
             ]
-            assert await talk(await tenant.room("hopeless")) == [
+            assert await talk(await tenant.session("hopeless")) == [
                 "user: hopeless",
                 "note: background run (k-hopeless): no answer: the model refused",
             ]
@@ -210,24 +213,27 @@ def test_a_failure_that_may_pass_is_tried_again_and_others_end_with_one_note(fol
     asyncio.run(main())
 
 
-def test_a_run_whose_store_cannot_be_used_is_said_when_it_can(folder: Path) -> None:
+def test_a_run_waits_until_its_store_can_be_used(folder: Path) -> None:
     async def main() -> None:
         actor, store = Actor({}), folder / "tenants" / "default.db"
         store.parent.mkdir(mode=0o700)
         store.write_bytes(b"no database " * 400)
-        async with opened(folder, actor, pace=QUICK._replace(pauses=(0.01,) * 100)) as (service, work):
+        async with opened(folder, actor, timing=QUICK._replace(retry_delays_s=(0.01,) * 100)) as (
+            service,
+            work,
+        ):
             await work.run("default", "news", "What is new?", key="k")
             await until(lambda: any(status == "DELAYED" for _, status, _ in jobs(folder)))
             store.unlink()
             await done(work)
-            room = await service.tenant("default").room("news")
-            assert await talk(room) == ["user: What is new?", "model: answer to What is new?"]
+            live = await service.tenant("default").session("news")
+            assert await talk(live) == ["user: What is new?", "model: answer to What is new?"]
 
     asyncio.run(main())
 
 
 @pytest.mark.parametrize("first", ["the work", "the turn"])
-def test_a_run_that_was_broken_off_is_taken_up_by_the_next_worker(folder: Path, first: str) -> None:
+def test_an_interrupted_run_is_continued_by_the_next_worker(folder: Path, first: str) -> None:
     async def main() -> None:
         actor = Actor({})
         actor.waits["long"] = asyncio.Event()
@@ -240,19 +246,21 @@ def test_a_run_that_was_broken_off_is_taken_up_by_the_next_worker(folder: Path, 
         actor.waits.clear()
         async with opened(folder, actor) as (service, work):
             await done(work)
-            room = await service.tenant("default").room("news")
-            assert await talk(room) == ["user: long", "model: answer to long"]
+            live = await service.tenant("default").session("news")
+            assert await talk(live) == ["user: long", "model: answer to long"]
 
     asyncio.run(main())
 
 
-def test_a_tenant_with_much_to_do_does_not_hold_up_another_and_what_has_ended_is_swept_out(
+def test_a_busy_tenant_does_not_block_others_and_ended_jobs_are_deleted(
     folder: Path,
 ) -> None:
     async def main() -> None:
         actor = Actor({})
         gate = actor.waits["slow"] = asyncio.Event()
-        async with opened(folder, actor, pace=QUICK._replace(sweep=0.0, kept=-60.0)) as (_, work):
+        async with opened(
+            folder, actor, timing=QUICK._replace(cleanup_interval_s=0.0, ended_job_ttl_s=-60.0)
+        ) as (_, work):
             for number in range(12):
                 await work.run("many", f"s{number}", "slow", key="k")
             await until(lambda: len(actor.prompts) >= 4)
@@ -267,14 +275,14 @@ def test_a_tenant_with_much_to_do_does_not_hold_up_another_and_what_has_ended_is
     asyncio.run(main())
 
 
-def test_a_session_that_is_deleted_takes_its_open_work_with_it(folder: Path) -> None:
+def test_deleting_a_session_deletes_its_open_jobs(folder: Path) -> None:
     async def main() -> None:
         actor = Actor({"again": [ProviderError("no connection", code="connection")] * 50})
         actor.waits["running"] = asyncio.Event()
-        patient = QUICK._replace(pauses=(3_600.0,))
-        async with opened(folder, actor, pace=patient) as (service, work):
+        patient = QUICK._replace(retry_delays_s=(3_600.0,))
+        async with opened(folder, actor, timing=patient) as (service, work):
             tenant = service.tenant("default")
-            await work.timetable.create(
+            await work.schedules.create(
                 Schedule(name="daily", session="a", cron="0 9 * * *", prompt="daily"), now=time.time()
             )
             await work.run("default", "a", "running", key="k1")
@@ -284,18 +292,16 @@ def test_a_session_that_is_deleted_takes_its_open_work_with_it(folder: Path) -> 
             for session in ("a", "b"):
                 await tenant.delete(session)
             await done(work)
-            assert await work.timetable.lines("default") == []
+            assert await work.schedules.list("default") == []
             assert await tenant.sessions() == []
 
     asyncio.run(main())
 
 
-# ── schedules ────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Schedules ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_what_is_due_is_said_once_in_its_session_after_what_was_said_before(
-    tmp_path: Path, folder: Path
-) -> None:
+def test_a_due_prompt_is_submitted_once_after_earlier_messages(tmp_path: Path, folder: Path) -> None:
     async def main() -> None:
         actor, clock = Actor({}), Clock()
         gate = actor.waits["hello"] = asyncio.Event()
@@ -311,35 +317,35 @@ def test_what_is_due_is_said_once_in_its_session_after_what_was_said_before(
         ]
         config = load(tmp_path, flags={"schedule": tables}, environ={}, user_folder=tmp_path)
         async with opened(folder, actor, config=config, clock=clock) as (service, work):
-            room = await service.tenant("acme").ensure("news")
-            await room.say("hello", key="k")
+            live = await service.tenant("acme").ensure("news")
+            await live.submit("hello", key="k")
             await until(lambda: actor.prompts == ["hello"])
             clock.now += 3 * 86_400
-            work.nudge()
+            work.wake()
 
             async def noticed() -> bool:
-                return (await work.timetable.line("acme", "daily")).result == "waiting"
+                return (await work.schedules.get("acme", "daily")).result == "waiting"
 
             await until(noticed)
             gate.set()
             await done(work)
-            assert await talk(room) == [
+            assert await talk(live) == [
                 "user: hello",
                 "model: answer to hello",
                 "user: What is new?",
                 "model: answer to What is new?",
             ]
-            line = await work.timetable.line("acme", "daily")
-            assert (line.due, line.result) == (clock.now - 3 * 3_600, "answered")
-            assert (await work.timetable.line("default", "never")).due is None
+            line = await work.schedules.get("acme", "daily")
+            assert (line.last_due, line.result) == (clock.now - 3 * 3_600, "answered")
+            assert (await work.schedules.get("default", "never")).last_due is None
             clock.now -= 86_400
-            await work.step()
-            assert await work.errands.count() == 0
+            await work.poll()
+            assert await work.queue.count() == 0
 
     asyncio.run(main())
 
 
-def test_a_schedule_of_the_configuration_that_means_nothing_is_named(tmp_path: Path) -> None:
+def test_an_invalid_configured_schedule_is_named_in_the_error(tmp_path: Path) -> None:
     async def main() -> None:
         tables = [{"name": "daily", "session": "news", "cron": "whenever", "prompt": "What is new?"}]
         config = load(tmp_path, flags={"schedule": tables}, environ={}, user_folder=tmp_path)
@@ -350,20 +356,20 @@ def test_a_schedule_of_the_configuration_that_means_nothing_is_named(tmp_path: P
     asyncio.run(main())
 
 
-# ── summaries ────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Summaries ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_summary_that_will_be_needed_soon_is_written_in_the_background(folder: Path) -> None:
+def test_a_needed_summary_is_written_in_the_background(folder: Path) -> None:
     async def main() -> None:
         actor = Actor({}, window=3_000)
         async with opened(folder, actor) as (service, work):
-            room = await service.tenant("default").ensure("long")
+            live = await service.tenant("default").ensure("long")
 
             async def summarised() -> bool:
-                return any(isinstance(event.fact, Compacted) for event in await room.events())
+                return any(isinstance(event.fact, Compacted) for event in await live.events())
 
             for number in range(40):
-                turn = await room.say(f"message {number}: " + "many words of little weight " * 12)
+                turn = await live.submit(f"message {number}: " + "many words of little weight " * 12)
                 assert (await turn.outcome()).why == "answered"
                 await done(work)
                 if await summarised():
@@ -374,20 +380,20 @@ def test_a_summary_that_will_be_needed_soon_is_written_in_the_background(folder:
     asyncio.run(main())
 
 
-# ── what others may do to the worker's file ──────────────────────────────────────────────────────────────────
+# ── A damaged engine file ─────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_file_that_is_no_database_is_refused_with_advice_and_left_as_it_is(tmp_path: Path) -> None:
+def test_an_engine_file_that_is_no_database_is_refused_with_advice(tmp_path: Path) -> None:
     async def main() -> None:
         folder = tmp_path / "what? 100% #1"
         folder.mkdir()
         (folder / "work.db").write_bytes(b"no database " * 400)
-        with pytest.raises(StoreUnusable, match=r"work\.db cannot be used .*moved away"):
+        with pytest.raises(StoreUnusable, match=r"work\.db cannot be used .*move it away"):
             async with opened(folder, Actor({})):
                 pass
         (folder / "work.db").rename(folder / "aside")
         async with opened(folder, Actor({})) as (_, work):
-            assert work.at_work
+            assert work.is_active
 
     asyncio.run(main())
 
@@ -400,7 +406,7 @@ class Evil:
         return os.mkdir, (str(self.path),)
 
 
-def test_a_pickle_in_the_worker_s_file_is_never_read_and_its_run_is_given_up(folder: Path) -> None:
+def test_a_pickle_in_the_engine_file_is_never_loaded_and_its_run_is_given_up(folder: Path) -> None:
     async def main() -> None:
         actor, trap = Actor({}), folder / "trap"
         actor.waits["long"] = asyncio.Event()
@@ -412,10 +418,10 @@ def test_a_pickle_in_the_worker_s_file_is_never_read_and_its_run_is_given_up(fol
         with database:
             database.execute("UPDATE workflow_status SET inputs = ?, serialization = 'py_pickle'", (evil,))
         database.close()
-        async with opened(folder, actor, pace=QUICK._replace(sweep=0.0)) as (service, work):
+        async with opened(folder, actor, timing=QUICK._replace(cleanup_interval_s=0.0)) as (service, work):
             await done(work)
             notes = [
-                line for line in await talk(await service.tenant("default").room("news")) if "note" in line
+                line for line in await talk(await service.tenant("default").session("news")) if "note" in line
             ]
             assert notes == ["note: background run (k): no answer: the server broke off each time"]
         assert not trap.exists()
@@ -423,48 +429,48 @@ def test_a_pickle_in_the_worker_s_file_is_never_read_and_its_run_is_given_up(fol
     asyncio.run(main())
 
 
-# ── processes ────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Processes ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 class Process:
-    """A process that has a part in the work of a folder."""
+    """A process with a job worker of a folder."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self.folder = folder
-        self._heard = b""
+        self._printed = b""
         program = SUPPORT / "job_process.py"
         self._process = subprocess.Popen(
             [sys.executable, str(program), str(folder), name], stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
-        self.hear("open")
+        self.wait_for("open")
 
-    def hear(self, line: str) -> None:
-        """Wait until it has said something."""
+    def wait_for(self, line: str) -> None:
+        """Wait until the process prints a line."""
         assert self._process.stdout is not None
         deadline = time.monotonic() + DEADLINE
-        while f"{line}\n".encode() not in self._heard:
-            assert time.monotonic() < deadline, f"{line!r} was not said, only {self._heard!r}"
+        while f"{line}\n".encode() not in self._printed:
+            assert time.monotonic() < deadline, f"{line!r} was not printed, only {self._printed!r}"
             if select.select([self._process.stdout], [], [], 1.0)[0]:
-                said = os.read(self._process.stdout.fileno(), 65_536)
-                assert said, f"it ended before it said {line!r}"
-                self._heard += said
+                data = os.read(self._process.stdout.fileno(), 65_536)
+                assert data, f"it ended before it printed {line!r}"
+                self._printed += data
 
     def ask(self, tenant: str, session: str, key: str) -> None:
-        """Ask for a run, and wait until it is promised."""
+        """Request a run and wait until it is stored."""
         assert self._process.stdin is not None
         self._process.stdin.write(f"{tenant} {session} {key}\n".encode())
         self._process.stdin.flush()
-        self.hear(f"stored {key}")
+        self.wait_for(f"stored {key}")
 
-    def has_said(self, line: str) -> bool:
-        return f"{line}\n".encode() in self._heard
+    def has_printed(self, line: str) -> bool:
+        return f"{line}\n".encode() in self._printed
 
     def kill(self) -> None:
         self._process.kill()
         self._close()
 
     def end(self) -> int:
-        """Let it end as it should."""
+        """Let the process end normally; return its exit code."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         return self._close()
@@ -482,7 +488,7 @@ def wait(met: Callable[[], bool]) -> None:
     asyncio.run(until(met))
 
 
-def open_errands(folder: Path) -> int:
+def open_jobs(folder: Path) -> int:
     database = sqlite3.connect(folder / "server" / "service.db", timeout=DEADLINE)
     try:
         return int(database.execute("SELECT count(*) FROM errands").fetchone()[0])
@@ -495,8 +501,8 @@ def asked(folder: Path) -> int:
     return len(path.read_text().splitlines()) if path.exists() else 0
 
 
-def said(folder: Path, tenant: str) -> dict[str, list[str]]:
-    """What was said in each session of a tenant."""
+def messages_of(folder: Path, tenant: str) -> dict[str, list[str]]:
+    """Return the messages of each session of a tenant."""
 
     async def main() -> dict[str, list[str]]:
         async with SqliteStore(folder / "server" / "tenants" / f"{tenant}.db") as store:
@@ -512,9 +518,7 @@ def said(folder: Path, tenant: str) -> dict[str, list[str]]:
     return asyncio.run(main())
 
 
-def test_kill_9_at_any_point_loses_no_run_and_does_none_twice_and_another_process_goes_on(
-    tmp_path: Path, folder: Path
-) -> None:
+def test_kill_9_loses_and_repeats_no_run_and_another_process_takes_over(tmp_path: Path, folder: Path) -> None:
     gate, failing = tmp_path / "gate", tmp_path / "failing"
     failing.write_text("do b1")
     gate.touch()
@@ -526,25 +530,25 @@ def test_kill_9_at_any_point_loses_no_run_and_does_none_twice_and_another_proces
 
     gate.unlink()
     second = Process(tmp_path, "second")
-    second.hear("working")
+    second.wait_for("working")
     third = Process(tmp_path, "third")
     for number in range(20):
         third.ask("default", f"c{number % 4}", f"c-{number}")
-    wait(lambda: open_errands(tmp_path) < 15)
+    wait(lambda: open_jobs(tmp_path) < 15)
     second.ask("acme", "s-b1", "b1")
     wait(lambda: any(status == "DELAYED" for _, status, _ in jobs(folder)))
-    assert not third.has_said("working")
+    assert not third.has_printed("working")
     gate.touch()
     second.ask("default", "s-b2", "b2")
     second.kill()  # in the middle of much work, between two attempts, and as soon as something is promised
 
     gate.unlink()
     failing.unlink()
-    third.hear("working")
-    wait(lambda: open_errands(tmp_path) == 0)
+    third.wait_for("working")
+    wait(lambda: open_jobs(tmp_path) == 0)
     assert third.end() == 0
 
-    talks = {**said(tmp_path, "default"), **said(tmp_path, "acme")}
+    talks = {**messages_of(tmp_path, "default"), **messages_of(tmp_path, "acme")}
     for key in ("a1", "a2", "a3", "b1", "b2"):
         prompt, answer = talks.pop(f"s-{key}")
         assert (prompt, answer.startswith("answered by ")) == (f"do {key}", True)

@@ -1,11 +1,9 @@
-"""Histories as chains of digests, answers read from bytes, and where sessions end: the parts without a server."""
+"""Tests of digest chains, the digest index, client requests and upstream replies, without a server."""
 
 from __future__ import annotations
 
-import asyncio
 import json
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import apsw
@@ -14,12 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foveal.core.log import Dialect, Event, Noted
+from foveal.core.log import Dialect
 from foveal.errors import MalformedMessage
 from foveal.server.proxy import ClientHistory, ClientRequest, RequestCache, digest_index, upstream_reply
-from foveal.server.proxy import digests as chain
-from foveal.stores import SqliteStore
-from foveal.stores.sqlite import LastSeqCache
+from foveal.server.proxy.digests import history_digests
 
 Json = dict[str, Any]
 DIALECTS: list[Dialect] = ["openai_chat", "openai_responses", "anthropic"]
@@ -37,27 +33,25 @@ HISTORY = st.lists(MESSAGE, min_size=1, max_size=12)
 
 
 def digests(messages: list[Json], dialect: Dialect = "openai_chat") -> list[bytes]:
-    return chain.digests(messages, dialect)
+    return history_digests(messages, dialect)
 
 
 @given(HISTORY, st.integers(0, 12), st.sampled_from(DIALECTS))
-def test_the_digests_of_a_beginning_are_the_beginning_of_the_digests(
+def test_a_prefix_of_a_history_has_a_prefix_of_its_digests(
     messages: list[Json], at: int, dialect: Dialect
 ) -> None:
     assert digests(messages, dialect)[:at] == digests(messages[:at], dialect)
 
 
 @given(st.lists(HISTORY, min_size=1, max_size=6), st.sampled_from(DIALECTS))
-def test_what_is_remembered_of_earlier_requests_changes_nothing(
-    histories: list[list[Json]], dialect: Dialect
-) -> None:
+def test_the_request_cache_does_not_change_digests(histories: list[list[Json]], dialect: Dialect) -> None:
     memory, whole = RequestCache(), list[Json]()
     for messages in histories:
         whole = [*whole, *messages]
         raw = msgspec.Raw(json.dumps(whole).encode())
         remembered, anew = (ClientHistory.read(raw, dialect, known) for known in (memory, RequestCache()))
         assert remembered.digests == anew.digests
-        assert remembered.instructed == anew.instructed
+        assert remembered.instructions == anew.instructions
         assert list(remembered.messages) == list(anew.messages)
 
 
@@ -110,7 +104,7 @@ SAME: list[tuple[Dialect, Json, Json]] = [
 
 
 @pytest.mark.parametrize(("dialect", "one", "other"), SAME)
-def test_what_makes_no_difference_is_the_same_message(dialect: Dialect, one: Json, other: Json) -> None:
+def test_equivalent_messages_have_the_same_digest(dialect: Dialect, one: Json, other: Json) -> None:
     assert digests([one], dialect) == digests([other], dialect)
 
 
@@ -137,13 +131,13 @@ OTHER: list[tuple[Dialect, Json, Json]] = [
 
 
 @pytest.mark.parametrize(("dialect", "one", "other"), OTHER)
-def test_what_makes_a_difference_is_another_message(dialect: Dialect, one: Json, other: Json) -> None:
+def test_different_messages_have_different_digests(dialect: Dialect, one: Json, other: Json) -> None:
     assert digests([one], dialect) != digests([other], dialect)
 
 
-def test_a_history_of_one_dialect_is_never_one_of_another() -> None:
+def test_histories_of_different_dialects_have_different_digests() -> None:
     message = {"role": "user", "content": "a"}
-    assert len({chain.digests([message], dialect)[0] for dialect in DIALECTS}) == 3
+    assert len({history_digests([message], dialect)[0] for dialect in DIALECTS}) == 3
 
 
 JSON = st.recursive(
@@ -154,7 +148,7 @@ JSON = st.recursive(
 
 
 @given(st.binary(max_size=60) | JSON.map(lambda value: json.dumps(value).encode()), st.sampled_from(DIALECTS))
-def test_nothing_that_a_client_may_send_breaks_the_reading(body: bytes, dialect: Dialect) -> None:
+def test_any_client_body_can_be_read(body: bytes, dialect: Dialect) -> None:
     asked = ClientRequest(dialect, body)
     assert asked.problem or asked.messages
 
@@ -163,7 +157,7 @@ FIELDS = st.sampled_from(["role", "content", "type", "tool_calls", "function_cal
 
 
 @given(st.lists(st.dictionaries(FIELDS, JSON, max_size=4), min_size=1, max_size=4), st.sampled_from(DIALECTS))
-def test_no_message_breaks_the_reading(messages: list[Json], dialect: Dialect) -> None:
+def test_any_message_can_be_read(messages: list[Json], dialect: Dialect) -> None:
     name = "input" if dialect == "openai_responses" else "messages"
     beside = {"system": messages[0].get("content"), "instructions": messages[0].get("text")}
     asked = ClientRequest(dialect, json.dumps({"model": "m", name: messages, **beside}).encode())
@@ -171,7 +165,7 @@ def test_no_message_breaks_the_reading(messages: list[Json], dialect: Dialect) -
     if not asked.problem:
         with suppress(MalformedMessage):
             assert sum(chunk.messages for chunk in asked.chunks(0)) == len(messages)
-            asked.aside()
+            asked.system_fact()
 
 
 EVENT = JSON.map(lambda value: b"data: " + json.dumps(value).encode() + b"\n\n")
@@ -184,106 +178,31 @@ EVENT = JSON.map(lambda value: b"data: " + json.dumps(value).encode() + b"\n\n")
     st.sampled_from(DIALECTS),
     st.booleans(),
 )
-def test_nothing_that_upstream_may_send_breaks_the_reading(
-    data: bytes, dialect: Dialect, streamed: bool
-) -> None:
-    found = upstream_reply.read(data, dialect, streamed=streamed)
+def test_any_upstream_body_can_be_read(data: bytes, dialect: Dialect, streamed: bool) -> None:
+    found = upstream_reply.read_reply(data, dialect, streamed=streamed)
     assert found is None or found.facts
 
 
-def test_a_request_with_other_messages_keeps_every_other_byte() -> None:
+def test_encoding_with_other_messages_keeps_all_other_bytes() -> None:
     body = b'{"a": 1.50, "messages": [{"role":"user","content":"x"}], "model":"m", "max_tokens": 9, "z":"\\u00fc"}'
     asked = ClientRequest("openai_chat", body)
-    assert asked.written(None) == body
+    assert asked.encode(None) == body
     assert (
-        asked.written([], max_tokens=3)
-        == b'{"a":1.50,"messages":[],"model":"m","max_tokens":3,"z":"\\u00fc"}'
+        asked.encode([], max_tokens=3) == b'{"a":1.50,"messages":[],"model":"m","max_tokens":3,"z":"\\u00fc"}'
     )
 
 
-def test_nothing_is_looked_for_in_all_that_a_tenant_has() -> None:
+def test_index_queries_use_an_index_and_scan_no_table() -> None:
     connection = apsw.Connection(":memory:")
     for statement in digest_index.SCHEMA:
         connection.execute(statement)
     looking: list[tuple[str, tuple[Any, ...]]] = [
-        (digest_index._ANY, ("t", b"d")),
-        (digest_index._SESSIONS, ("t", b"d", 3)),
-        (digest_index._STALE, ("t", "s", 3)),
+        (digest_index._EXISTS, ("t", b"d")),
+        (digest_index._FIND_SESSIONS, ("t", b"d", 3)),
+        (digest_index._MARK_STALE, ("t", "s", 3)),
     ]
     for statement, values in looking:
         plan = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {statement}", values)]
         assert plan
         assert not any("SCAN heads" in step or step.endswith("(tenant=?)") for step in plan), plan
     connection.close()
-
-
-# ── where sessions end ───────────────────────────────────────────────────────────────────────────────────
-
-
-def event(seq: int) -> Event:
-    return Event(seq, Noted(text=f"note {seq}"), 1.0)
-
-
-@pytest.mark.parametrize("durability", ["full", "normal"])
-def test_a_store_sees_at_once_what_another_one_has_written(tmp_path: Path, durability: Any) -> None:
-    async def work() -> None:
-        path = tmp_path / "store.db"
-        async with SqliteStore(path, durability=durability) as one, SqliteStore(path) as other:
-            for seq in range(0, 40, 2):
-                await one.append("s", [event(seq)])
-                assert await one.news("s", first=seq + 1) == ([], False)
-                assert await other.news("s", first=seq) == ([event(seq)], False)
-                await other.append("s", [event(seq + 1)])
-                assert await one.news("s", first=seq + 1) == ([event(seq + 1)], False)
-                assert await one.news("s", first=seq + 2) == ([], False)
-            await other.erase("s")
-            assert (await one.news("s", first=40))[1]
-            assert (await other.news("s", first=40))[1]
-
-    asyncio.run(work())
-
-
-def test_a_store_that_reads_beside_its_own_writing_never_misses_anything(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with SqliteStore(tmp_path / "store.db", durability="normal") as store:
-            await store.append("s", [event(0)])
-            seen = 1
-
-            async def read() -> None:
-                nonlocal seen
-                while seen < 200:
-                    news, _ = await store.news("s", first=seen)
-                    assert [one.seq for one in news] == list(range(seen, seen + len(news)))
-                    seen += len(news)
-                    await asyncio.sleep(0)
-
-            reading = asyncio.create_task(read())
-            for seq in range(1, 200):
-                await store.append("s", [event(seq)])
-                if seq % 5 == 0:
-                    await asyncio.sleep(0)
-            await asyncio.wait_for(reading, 60)
-
-    asyncio.run(work())
-
-
-def test_after_an_append_that_was_cancelled_nothing_is_taken_for_known() -> None:
-    ends = LastSeqCache()
-    with ends.appending("s", 7, 3):
-        assert not ends.known("s", 7, 2)
-    assert ends.known("s", 7, 3)
-    assert not ends.known("s", 8, 3)
-    with pytest.raises(asyncio.CancelledError), ends.appending("s", 7, 4):
-        raise asyncio.CancelledError
-    ends.keep("s", 7, 3)
-    assert not ends.known("s", 7, 3)
-
-
-def test_what_was_read_beside_something_that_changed_sessions_is_not_kept() -> None:
-    ends = LastSeqCache()
-    ends.keep("s", 1, 5)
-    begun = ends.begun
-    with ends.unknown():
-        pass
-    assert begun != ends.begun
-    assert not ends.known("s", 1, 5)

@@ -1,4 +1,4 @@
-"""The index: what is found, what is not, and that nothing a query holds can hurt."""
+"""The full-text index: what it finds, hostile queries, separate sessions, searchable facts."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ from foveal.core.log import (
     Used,
     UserSaid,
 )
-from foveal.core.wire.event_text import MARK
+from foveal.core.wire.event_text import RECALL_PREFIX
 from foveal.ports import Hit
-from foveal.stores.sqlite import TextIndex, pieces, prepared, searchable
-from foveal.stores.sqlite.full_text import PIECE
+from foveal.stores.sqlite import FullTextIndex, searchable_text, split_into_pieces, text_to_index
+from foveal.stores.sqlite.full_text import MAX_PIECE_CHARS
 
 
-def index_of(*texts: str, session: int = 1) -> TextIndex:
-    index = TextIndex(apsw.Connection(":memory:"))
+def index_of(*texts: str, session: int = 1) -> FullTextIndex:
+    index = FullTextIndex(apsw.Connection(":memory:"))
     index.create()
     index.add(session, enumerate(texts))
     return index
 
 
-def found(index: TextIndex, query: str, *, session: int = 1) -> list[int]:
+def found(index: FullTextIndex, query: str, *, session: int = 1) -> list[int]:
     return [hit.seq for hit in index.search(session, query, 50)]
 
 
-# ── what is found ──
+# ── Search results ──
 
 
 def test_the_event_with_the_rarer_words_comes_first() -> None:
@@ -49,12 +49,12 @@ def test_the_event_with_the_rarer_words_comes_first() -> None:
     assert found(index, "Where is the zeppelin cat?")[0] == 1
 
 
-def test_words_are_found_in_other_forms_cases_and_without_accents() -> None:
+def test_words_match_in_other_forms_cases_and_without_accents() -> None:
     index = index_of("I graduated in München", "unrelated", "something else")
     assert found(index, "graduate") == found(index, "MUNCHEN") == found(index, "münchen") == [0]
 
 
-def test_question_words_do_not_count_unless_there_is_nothing_else() -> None:
+def test_stop_words_count_only_if_there_are_no_others() -> None:
     index = index_of("what did you do there when they were here", "the invoice number is 77", "unrelated")
     assert found(index, "what is the invoice?") == [1]
     assert 0 in found(index, "what did you do")
@@ -99,29 +99,29 @@ def test_every_part_of_a_huge_text_is_indexed() -> None:
     text = " ".join(f"word{n}" for n in range(100_000)) + " needle"
     index = index_of("first", text, "last")
     assert found(index, "needle") == found(index, "word55555") == [1]
-    assert index.indexed(1) == 2
+    assert index.last_indexed(1) == 2
 
 
-def test_encoded_data_is_found_by_its_beginning_only() -> None:
-    assert len(prepared("data " + "QUJD" * 5_000 + " end")) < 200
+def test_only_the_start_of_encoded_data_is_indexed() -> None:
+    assert len(text_to_index("data " + "QUJD" * 5_000 + " end")) < 200
 
 
-def test_of_equals_the_newer_comes_first_each_time() -> None:
+def test_the_newer_of_equal_events_comes_first() -> None:
     index = index_of(*["the same zebra"] * 9)
     assert found(index, "zebra") == [8, 7, 6, 5, 4, 3, 2, 1, 0]
     assert index.search(1, "zebra", 3) == index.search(1, "zebra", 9)[:3]
 
 
-@given(st.text(max_size=3 * PIECE))
-def test_pieces_are_short_and_together_the_text(text: str) -> None:
-    cut = list(pieces(text))
+@given(st.text(max_size=3 * MAX_PIECE_CHARS))
+def test_pieces_are_short_and_join_to_the_text(text: str) -> None:
+    cut = list(split_into_pieces(text))
     assert "".join(cut) == text
-    assert all(0 < len(piece) <= PIECE for piece in cut)
+    assert all(0 < len(piece) <= MAX_PIECE_CHARS for piece in cut)
 
 
-# ── hostile queries ──
+# ── Hostile queries ──
 
-HOSTILE = [
+HOSTILE_QUERIES = [
     "", " ", '"', "'", '""', "AND", "a OR", "NOT", "NEAR(a b)", "a NEAR/2 b", "(", ")", "*", "a*", "^a",
     "words:cat", "- + ~", "{a b}: c", "\0", "cat\0dog", "🦓", "👨‍👩‍👧", "\ud800", "%_",
     "'; DROP TABLE foveal_text; --", "\n\n\t", "_", "._-",
@@ -129,7 +129,7 @@ HOSTILE = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("query", HOSTILE, ids=lambda query: ascii(query[:12]))
+@pytest.mark.parametrize("query", HOSTILE_QUERIES, ids=lambda query: ascii(query[:12]))
 def test_any_query_is_safe(query: str) -> None:
     index = index_of("a cat", "words: dog 🦓", "\0 cat\0dog \ud800", query)
     assert isinstance(index.search(1, query, 10), list)
@@ -137,7 +137,7 @@ def test_any_query_is_safe(query: str) -> None:
 
 
 @given(st.text(st.characters(), max_size=60), st.text(st.characters(), max_size=60))
-def test_any_text_can_be_indexed_and_any_text_asked(text: str, query: str) -> None:
+def test_any_text_can_be_indexed_and_searched(text: str, query: str) -> None:
     index = index_of(text, query)
     assert {hit.seq for hit in index.search(1, query, 9)} <= {0, 1}
 
@@ -152,10 +152,10 @@ def test_a_text_is_found_by_each_of_its_words(words: list[str]) -> None:
     assert all(found(index, word) == [1] for word in words)
 
 
-# ── sessions ──
+# ── Sessions ──
 
 
-def test_other_sessions_never_leak_into_hits_or_scores() -> None:
+def test_other_sessions_change_neither_hits_nor_scores() -> None:
     alone = index_of("my cat", "my dog")
     shared = index_of("my cat", "my dog")
     for other in (0, 2, 3, 2**20):
@@ -164,43 +164,43 @@ def test_other_sessions_never_leak_into_hits_or_scores() -> None:
     assert found(shared, "secret", session=7) == []
 
 
-def test_the_newest_seq_is_known_and_what_was_added_is_not_added_again() -> None:
+def test_events_up_to_the_last_indexed_seq_are_skipped() -> None:
     index = index_of("one", "", "three")
-    assert (index.indexed(1), index.indexed(2)) == (2, -1)
+    assert (index.last_indexed(1), index.last_indexed(2)) == (2, -1)
     index.add(1, [(1, "again"), (2, "three"), (3, "four three")])
-    assert index.indexed(1) == 3
+    assert index.last_indexed(1) == 3
     assert found(index, "again") == []
     assert set(found(index, "three")) == {2, 3}
 
 
-def test_texts_without_words_still_move_the_newest_seq() -> None:
+def test_texts_without_words_still_advance_the_last_seq() -> None:
     index = index_of()
     index.add(1, [(0, ""), (1, "  ")])
-    assert index.indexed(1) == 1
+    assert index.last_indexed(1) == 1
 
 
-def test_an_unfinished_transaction_leaves_nothing() -> None:
+def test_a_transaction_that_is_rolled_back_leaves_nothing() -> None:
     connection = apsw.Connection(":memory:")
-    index = TextIndex(connection)
+    index = FullTextIndex(connection)
     index.create()
     with suppress(ZeroDivisionError), connection:
         index.add(1, [(0, "cat")])
         raise ZeroDivisionError
-    assert (index.indexed(1), index.search(1, "cat", 5)) == (-1, [])
+    assert (index.last_indexed(1), index.search(1, "cat", 5)) == (-1, [])
 
 
-def test_removal_takes_the_words_out_of_the_file(tmp_path: Path) -> None:
+def test_removal_deletes_the_words_from_the_file(tmp_path: Path) -> None:
     path = tmp_path / "index.db"
     connection = apsw.Connection(str(path))
     connection.pragma("secure_delete", True)
-    index = TextIndex(connection)
+    index = FullTextIndex(connection)
     with connection:
         index.create()
         index.add(1, [(seq, f"confidential{seq} zyzzyva " * 400) for seq in range(300)])
         index.add(2, [(seq, f"ordinary{seq} words") for seq in range(300)])
     with connection:
         index.remove(1)
-    assert (index.indexed(1), found(index, "zyzzyva"), found(index, "confidential7")) == (-1, [], [])
+    assert (index.last_indexed(1), found(index, "zyzzyva"), found(index, "confidential7")) == (-1, [], [])
     assert found(index, "ordinary7", session=2) == [7]
     connection.close()
     raw = path.read_bytes()
@@ -217,7 +217,7 @@ def test_a_removed_session_can_be_indexed_again() -> None:
     assert (found(index, "cat"), found(index, "dog")) == ([], [0])
 
 
-def test_creating_twice_keeps_what_is_there() -> None:
+def test_creating_twice_keeps_the_content() -> None:
     index = index_of("cat")
     index.create()
     assert [hit.seq for hit in index.search(1, "cat", 5)] == [0]
@@ -225,32 +225,34 @@ def test_creating_twice_keeps_what_is_there() -> None:
     assert isinstance(index.search(1, "cat", 1)[0], Hit)
 
 
-# ── what is searchable ──
+# ── Searchable facts ──
 
 
-def words(fact: object) -> str:
-    return searchable(Event(3, fact))  # type: ignore[arg-type]
+def text_of(fact: object) -> str:
+    return searchable_text(Event(3, fact))  # type: ignore[arg-type]
 
 
-def test_what_was_said_returned_pinned_and_summarised_is_searchable() -> None:
+def test_messages_results_pins_and_summaries_are_searchable() -> None:
     call = Call(id="1", name="write_file", arguments='{"path": "a.py", "text": "def f():\\n    pass"}')
-    assert words(UserSaid(content="hello")) == "hello"
-    assert words(ModelSaid(content=(Text(text="now"), call))) == (
+    assert text_of(UserSaid(content="hello")) == "hello"
+    assert text_of(ModelSaid(content=(Text(text="now"), call))) == (
         "now\ncalls write_file\npath: a.py\ntext: def f():\n    pass"
     )
-    assert words(ToolReturned(call_id="1", content="done")) == "done"
-    assert words(Pinned(text="never push")) == "never push"
-    assert words(Compacted(first=1, last=2, summary="we met")) == "we met"
+    assert text_of(ToolReturned(call_id="1", content="done")) == "done"
+    assert text_of(Pinned(text="never push")) == "never push"
+    assert text_of(Compacted(first=1, last=2, summary="we met")) == "we met"
 
 
-def test_the_rest_is_not() -> None:
+def test_other_facts_are_not_searchable() -> None:
     rest = (Instructed(content="be kind"), Noted(text="aside"), Used(input=1), Masked(masks=()))
-    assert [words(fact) for fact in rest] == [""] * 4
+    assert [text_of(fact) for fact in rest] == [""] * 4
 
 
-def test_what_recall_was_asked_and_answered_is_not_found_again() -> None:
+def test_recall_calls_and_answers_are_not_searchable() -> None:
     call = Call(id="1", name="recall_search", arguments='{"query": "zebra"}')
-    assert words(ModelSaid(content=(Text(text="let me look"), call))) == "let me look"
-    assert words(ToolReturned(call_id="1", name="recall_read", content="zebra")) == ""
-    assert words(ToolReturned(call_id="1", content=f"{MARK}1 messages]\n> zebra")) == ""
-    assert words(ModelSaid(content=(Call(id="1", name="f", arguments="not {json"),))) == "calls f\nnot {json"
+    assert text_of(ModelSaid(content=(Text(text="let me look"), call))) == "let me look"
+    assert text_of(ToolReturned(call_id="1", name="recall_read", content="zebra")) == ""
+    assert text_of(ToolReturned(call_id="1", content=f"{RECALL_PREFIX}1 messages]\n> zebra")) == ""
+    assert (
+        text_of(ModelSaid(content=(Call(id="1", name="f", arguments="not {json"),))) == "calls f\nnot {json"
+    )

@@ -1,6 +1,6 @@
-"""The store in a file when the world is unkind: real processes, real files, real errors.
+"""The SQLite store under kill -9, competing processes, damaged files, full disks and missing permissions.
 
-FOVEAL_SOAK=1 kills ten times as often and tears at more places.
+The tests use real processes, files and errors. FOVEAL_SOAK=1 kills ten times as often and damages more bytes.
 """
 
 from __future__ import annotations
@@ -31,8 +31,7 @@ from support.store_worker import SESSION, batch, event
 SOAK: Final = bool(os.environ.get("FOVEAL_SOAK"))
 ROUNDS: Final = 500 if SOAK else 50
 WORKER: Final = SUPPORT / "store_worker.py"
-LONGEST: Final = 60.0
-"""Seconds that any child may live."""
+CHILD_TIMEOUT_S: Final = 60.0
 
 
 @pytest.fixture
@@ -42,7 +41,7 @@ def path(tmp_path: Path) -> Path:
 
 @contextmanager
 def worker(*args: object) -> Iterator[subprocess.Popen[bytes]]:
-    """A child, which is gone afterwards."""
+    """Start a child process; kill it at the end."""
     command = [sys.executable, str(WORKER), *map(str, args)]
     child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     try:
@@ -52,71 +51,71 @@ def worker(*args: object) -> Iterator[subprocess.Popen[bytes]]:
         child.communicate()
 
 
-def told(*args: object) -> str:
-    """What a child says that ends by itself."""
+def output_of(*args: object) -> str:
+    """Return what a child prints until it ends."""
     with worker(*args) as child:
-        out, err = child.communicate(timeout=LONGEST)
+        out, err = child.communicate(timeout=CHILD_TIMEOUT_S)
     assert child.returncode == 0, err.decode()
     return out.decode().strip()
 
 
 def read(path: Path, session: str = SESSION, *, first: int = 0) -> list[Event]:
-    async def act() -> list[Event]:
+    async def work() -> list[Event]:
         async with open_store(path) as store:
             return await store.read(session, first=first)
 
-    return asyncio.run(act())
+    return asyncio.run(work())
 
 
 def write(path: Path, first: int, last: int) -> None:
-    async def act() -> None:
+    async def work() -> None:
         async with open_store(path, durability="normal") as store:
             await store.append(SESSION, [event(seq) for seq in range(first, last + 1)])
 
-    asyncio.run(act())
+    asyncio.run(work())
 
 
 def expected(first: int, last: int) -> list[Event]:
     return [event(seq) for seq in range(first, last + 1)]
 
 
-# ── kill -9 ──────────────────────────────────────────────────────────────────────────────────────────────
+# ── Kill -9 ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(("durability", "seed"), [("full", 1), ("full", 2), ("normal", 3), ("normal", 4)])
-def test_what_was_acknowledged_survives_kill_9_at_any_moment(path: Path, durability: str, seed: int) -> None:
+def test_acknowledged_events_survive_kill_9_at_any_moment(path: Path, durability: str, seed: int) -> None:
     pick = random.Random(seed)
     ends = {0}
     acknowledged = checked = -1
-    with worker("nursery", path, durability) as nursery:
+    with worker("spawn", path, durability) as spawner:
         for nr in range(ROUNDS):
             seconds = pick.choice((0.004, 0.02, 0.08)) * pick.random()
-            acknowledged = max(acknowledged, _one_life(nursery, seconds, opened=nr % 3 < 2))
+            acknowledged = max(acknowledged, _spawn_and_kill(spawner, seconds, opened=nr % 3 < 2))
             if acknowledged < 0:
                 continue
             found = read(path, first=max(checked, 0))
             assert found == expected(max(checked, 0), found[-1].seq)
             assert found[-1].seq >= acknowledged
-            assert found[-1].seq + 1 in _boundaries(ends, found[-1].seq + 1), "half of a batch is there"
+            assert found[-1].seq + 1 in _boundaries(ends, found[-1].seq + 1), "half of a batch was written"
             checked = found[-1].seq
     assert checked > ROUNDS / 2
     assert read(path) == expected(0, checked)
-    assert _is_sound(path)
+    assert _is_intact(path)
 
 
-def _one_life(nursery: subprocess.Popen[bytes], seconds: float, *, opened: bool) -> int:
-    """Kill a child some time after it began, or after it had opened the file; what it acknowledged last."""
-    assert nursery.stdin is not None
-    assert nursery.stdout is not None
-    nursery.stdin.write(b"go\n")
-    nursery.stdin.flush()
-    word, pid = nursery.stdout.readline().split()
+def _spawn_and_kill(spawner: subprocess.Popen[bytes], seconds: float, *, opened: bool) -> int:
+    """Kill a child some time after its start, or after it has opened the file; return its last acknowledged seq."""
+    assert spawner.stdin is not None
+    assert spawner.stdout is not None
+    spawner.stdin.write(b"go\n")
+    spawner.stdin.flush()
+    word, pid = spawner.stdout.readline().split()
     assert word == b"child"
     if opened:
-        assert nursery.stdout.readline() == b"open\n"
+        assert spawner.stdout.readline() == b"open\n"
     time.sleep(seconds)
     os.kill(int(pid), signal.SIGKILL)
-    return _last_number(nursery.stdout)
+    return _last_number(spawner.stdout)
 
 
 def _last_number(lines: IO[bytes]) -> int:
@@ -126,11 +125,11 @@ def _last_number(lines: IO[bytes]) -> int:
             return last
         if line != b"open\n":
             last = int(line)
-    raise AssertionError("the nursery is gone")
+    raise AssertionError("the spawner has ended")
 
 
 def _boundaries(ends: set[int], upto: int) -> set[int]:
-    """Where batches end that begin with 0."""
+    """Return where the batches from event 0 on end."""
     newest = max(ends)
     while newest < upto:
         newest += len(batch(newest))
@@ -138,7 +137,7 @@ def _boundaries(ends: set[int], upto: int) -> set[int]:
     return ends
 
 
-def _is_sound(path: Path) -> bool:
+def _is_intact(path: Path) -> bool:
     connection = apsw.Connection(str(path))
     try:
         return bool(connection.pragma("integrity_check") == "ok")
@@ -147,7 +146,7 @@ def _is_sound(path: Path) -> bool:
 
 
 @pytest.mark.parametrize("seed", range(20 if SOAK else 4))
-def test_an_erasure_that_is_killed_is_done_or_not_done_and_can_be_repeated(path: Path, seed: int) -> None:
+def test_a_killed_erasure_is_atomic_and_can_be_repeated(path: Path, seed: int) -> None:
     write(path, 0, 400)
     with worker("erase", path) as child:
         assert child.stdin is not None
@@ -168,13 +167,13 @@ def test_an_erasure_that_is_killed_is_done_or_not_done_and_can_be_repeated(path:
 
     asyncio.run(again())
     assert all(isinstance(e.fact, Erased) for e in read(path))
-    assert _is_sound(path)
+    assert _is_intact(path)
 
 
-# ── several processes ────────────────────────────────────────────────────────────────────────────────────
+# ── Several processes ────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_of_eight_processes_exactly_one_wins_each_seq(path: Path) -> None:
+def test_exactly_one_of_eight_processes_wins_each_seq(path: Path) -> None:
     count = 100 if SOAK else 25
     commands = [
         [sys.executable, str(WORKER), "compete", str(path), f"process {nr}", str(count)] for nr in range(8)
@@ -183,7 +182,7 @@ def test_of_eight_processes_exactly_one_wins_each_seq(path: Path) -> None:
         subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) for command in commands
     ]
     try:
-        answers = [child.communicate(timeout=LONGEST) for child in children]
+        answers = [child.communicate(timeout=CHILD_TIMEOUT_S) for child in children]
     finally:
         for child in children:
             child.kill()
@@ -196,10 +195,10 @@ def test_of_eight_processes_exactly_one_wins_each_seq(path: Path) -> None:
         assert len(out.split()) == count
 
 
-def test_a_locked_file_is_a_clear_error_and_free_again_later(path: Path) -> None:
+def test_a_locked_file_is_a_clear_error_until_it_is_unlocked(path: Path) -> None:
     write(path, 0, 3)
 
-    async def act(holder: subprocess.Popen[bytes]) -> None:
+    async def work(holder: subprocess.Popen[bytes]) -> None:
         assert holder.stdout is not None
         assert holder.stdout.readline() == b"held\n"
         async with SqliteStore(path, timeout=0.2) as store:
@@ -208,72 +207,72 @@ def test_a_locked_file_is_a_clear_error_and_free_again_later(path: Path) -> None
             for first in (4, 5):
                 with pytest.raises(StoreUnusable, match="locked by another process"):
                     await store.append(SESSION, expected(4, first))
-            assert time.monotonic() - start < LONGEST
-            holder.communicate(timeout=LONGEST)
+            assert time.monotonic() - start < CHILD_TIMEOUT_S
+            holder.communicate(timeout=CHILD_TIMEOUT_S)
             await store.append(SESSION, expected(4, 4))
 
     with worker("hold", path) as holder:
-        asyncio.run(act(holder))
+        asyncio.run(work(holder))
     assert read(path) == expected(0, 4)
 
 
-# ── torn files ───────────────────────────────────────────────────────────────────────────────────────────
+# ── Damaged files ───────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _with_a_log(path: Path) -> tuple[bytes, bytes]:
-    """The bytes of a database with events 0–29, and of a log beside it with events 30–59."""
+def _database_and_log(path: Path) -> tuple[bytes, bytes]:
+    """Return the bytes of a database with events 0–29 and of its write-ahead log with events 30–59."""
     write(path, 0, 29)
 
-    async def act() -> tuple[bytes, bytes]:
+    async def work() -> tuple[bytes, bytes]:
         async with open_store(path) as store:
             for seq in range(30, 60):
                 await store.append(SESSION, [event(seq)])
             return path.read_bytes(), Path(f"{path}-wal").read_bytes()
 
-    return asyncio.run(act())
+    return asyncio.run(work())
 
 
-def _places(size: int) -> list[int]:
-    """Where to tear: around the beginnings of frames, and anywhere."""
+def _offsets(size: int) -> list[int]:
+    """Return offsets around the starts of frames, and random ones."""
     frames = [32 + nr * 4120 + off for nr in range(0, size // 4120, 7) for off in (-1, 0, 1, 24)]
     anywhere = random.Random(11).sample(range(size), 300 if SOAK else 40)
-    return sorted({place for place in [0, 1, 31, 32, size - 1, *frames, *anywhere] if 0 <= place < size})
+    return sorted({offset for offset in [0, 1, 31, 32, size - 1, *frames, *anywhere] if 0 <= offset < size})
 
 
-def test_a_log_torn_at_any_byte_loses_nothing_that_was_copied_and_keeps_a_gapless_beginning(
+def test_a_write_ahead_log_cut_at_any_byte_keeps_a_gapless_prefix(
     tmp_path: Path,
 ) -> None:
-    database, log = _with_a_log(tmp_path / "whole.db")
-    torn = tmp_path / "torn.db"
+    database, log = _database_and_log(tmp_path / "whole.db")
+    damaged = tmp_path / "damaged.db"
     lengths: list[int] = []
-    for place in _places(len(log)):
-        torn.write_bytes(database)
-        Path(f"{torn}-wal").write_bytes(log[:place])
-        Path(f"{torn}-shm").unlink(missing_ok=True)
-        found = read(torn)
+    for offset in _offsets(len(log)):
+        damaged.write_bytes(database)
+        Path(f"{damaged}-wal").write_bytes(log[:offset])
+        Path(f"{damaged}-shm").unlink(missing_ok=True)
+        found = read(damaged)
         assert found == expected(0, len(found) - 1)
         assert len(found) >= 30
-        write(torn, len(found), len(found) + 2)
-        assert read(torn) == expected(0, len(found) + 2)
+        write(damaged, len(found), len(found) + 2)
+        assert read(damaged) == expected(0, len(found) + 2)
         lengths.append(len(found))
     assert lengths == sorted(lengths)
     assert lengths[0] == 30
     assert lengths[-1] >= 58
 
 
-def test_a_log_with_other_bytes_in_it_never_hides_or_changes_what_was_before(tmp_path: Path) -> None:
-    database, log = _with_a_log(tmp_path / "whole.db")
-    torn = tmp_path / "torn.db"
-    for place in _places(len(log))[:: 1 if SOAK else 3]:
-        torn.write_bytes(database)
-        Path(f"{torn}-wal").write_bytes(log[:place] + bytes([log[place] ^ 0xFF]) + log[place + 1 :])
-        Path(f"{torn}-shm").unlink(missing_ok=True)
-        found = read(torn)
+def test_a_damaged_write_ahead_log_never_changes_earlier_events(tmp_path: Path) -> None:
+    database, log = _database_and_log(tmp_path / "whole.db")
+    damaged = tmp_path / "damaged.db"
+    for offset in _offsets(len(log))[:: 1 if SOAK else 3]:
+        damaged.write_bytes(database)
+        Path(f"{damaged}-wal").write_bytes(log[:offset] + bytes([log[offset] ^ 0xFF]) + log[offset + 1 :])
+        Path(f"{damaged}-shm").unlink(missing_ok=True)
+        found = read(damaged)
         assert found == expected(0, len(found) - 1)
         assert len(found) >= 30
 
 
-def test_a_damaged_database_is_a_clear_error_or_still_right(tmp_path: Path) -> None:
+def test_a_damaged_database_is_an_error_or_has_gapless_seqs(tmp_path: Path) -> None:
     write(tmp_path / "whole.db", 0, 200)
     database = (tmp_path / "whole.db").read_bytes()
     pick = random.Random(3)
@@ -301,7 +300,7 @@ def test_a_database_cut_short_is_a_clear_error(path: Path, size: int) -> None:
         read(path)
 
 
-# ── files that are not for us ────────────────────────────────────────────────────────────────────────────
+# ── Files of other programs ────────────────────────────────────────────────────────────────────────────
 
 
 def test_a_file_that_is_not_a_database_is_refused_and_not_touched(path: Path) -> None:
@@ -325,21 +324,21 @@ def test_the_sqlite_file_of_another_program_is_refused_and_not_touched(path: Pat
     assert path.read_bytes() == before
 
 
-def test_a_folder_that_does_not_exist_is_named(tmp_path: Path) -> None:
-    with pytest.raises(StoreUnusable, match=r"there is no folder .*missing; make it"):
+def test_the_error_names_a_missing_folder(tmp_path: Path) -> None:
+    with pytest.raises(StoreUnusable, match=r"there is no folder .*missing; create it"):
         read(tmp_path / "missing" / "chats.db")
     with pytest.raises(StoreUnusable, match="is a folder"):
         read(tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
-# ── full disks and missing rights ────────────────────────────────────────────────────────────────────────
+# ── Full disks and missing permissions ────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("size", [100_000, 300_000, 1_000_000])
 def test_a_full_disk_is_a_clear_error_and_loses_nothing(path: Path, size: int) -> None:
     write(path, 0, 5)
-    acknowledged, error, words = told("limited", path, size).split(" ", 2)
+    acknowledged, error, words = output_of("limited", path, size).split(" ", 2)
     assert error == "StoreUnusable"
     assert "full" in words
     assert int(acknowledged) >= 5
@@ -350,7 +349,7 @@ def test_a_full_disk_is_a_clear_error_and_loses_nothing(path: Path, size: int) -
     assert read(path) == expected(0, len(found) + 5)
 
 
-def test_a_full_disk_of_its_own_is_a_clear_error_and_loses_nothing(tmp_path: Path) -> None:
+def test_a_full_tmpfs_is_a_clear_error_and_loses_nothing(tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=700k", "tmpfs", str(disk)]
@@ -359,7 +358,7 @@ def test_a_full_disk_of_its_own_is_a_clear_error_and_loses_nothing(tmp_path: Pat
     try:
         path = disk / "chats.db"
         write(path, 0, 5)
-        acknowledged, error, words = told("limited", path, 1 << 30).split(" ", 2)
+        acknowledged, error, words = output_of("limited", path, 1 << 30).split(" ", 2)
         assert (error, "full" in words) == ("StoreUnusable", True)
         copy = tmp_path / "copy.db"
         for file in disk.iterdir():
@@ -372,8 +371,8 @@ def test_a_full_disk_of_its_own_is_a_clear_error_and_loses_nothing(tmp_path: Pat
 
 
 @pytest.fixture
-def rights() -> Iterator[Path]:
-    """A store that everybody may use, in a folder that everybody may enter."""
+def shared_store() -> Iterator[Path]:
+    """Return a store that all users may read and write, in a folder with the same permissions."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "chats.db"
         write(path, 0, 3)
@@ -383,42 +382,42 @@ def rights() -> Iterator[Path]:
         path.parent.chmod(0o700)
 
 
-def test_another_user_with_rights_may_use_the_file(rights: Path) -> None:
-    assert told("somebody", rights) == "2999 fine"
+def test_another_user_with_permissions_may_use_the_file(shared_store: Path) -> None:
+    assert output_of("unprivileged", shared_store) == "2999 fine"
 
 
-def test_a_read_only_file_is_a_clear_error(rights: Path) -> None:
-    rights.chmod(0o444)
-    assert _refused(rights, "cannot be written")
+def test_a_read_only_file_is_a_clear_error(shared_store: Path) -> None:
+    shared_store.chmod(0o444)
+    assert _is_refused(shared_store, "cannot be written")
 
 
-def test_a_read_only_folder_is_a_clear_error(rights: Path) -> None:
-    rights.parent.chmod(0o555)
-    assert _refused(rights, "cannot be opened", "cannot be written", "could not be used")
-    new = rights.with_name("new.db")
-    words = told("somebody", new)
+def test_a_read_only_folder_is_a_clear_error(shared_store: Path) -> None:
+    shared_store.parent.chmod(0o555)
+    assert _is_refused(shared_store, "cannot be opened", "cannot be written", "could not be used")
+    new = shared_store.with_name("new.db")
+    words = output_of("unprivileged", new)
     assert "StoreUnusable" in words
-    assert "cannot be made (Permission denied)" in words
+    assert "cannot be created (Permission denied)" in words
     assert not new.exists()
 
 
-def test_an_unreadable_file_is_a_clear_error(rights: Path) -> None:
-    rights.chmod(0o000)
-    assert _refused(rights, "cannot be read (Permission denied)")
+def test_an_unreadable_file_is_a_clear_error(shared_store: Path) -> None:
+    shared_store.chmod(0o000)
+    assert _is_refused(shared_store, "cannot be read (Permission denied)")
 
 
-def _refused(path: Path, *words: str) -> bool:
-    """Whether somebody without rights is told so, in one of these ways, and nothing is lost."""
-    said = told("somebody", path)
-    assert "StoreUnusable" in said
-    assert any(word in said for word in words), said
+def _is_refused(path: Path, *words: str) -> bool:
+    """Return whether a user without permissions gets one of these errors and nothing is lost."""
+    output = output_of("unprivileged", path)
+    assert "StoreUnusable" in output
+    assert any(word in output for word in words), output
     path.chmod(0o600)
     path.parent.chmod(0o700)
     return read(path) == expected(0, 3)
 
 
 def test_a_clock_that_goes_backwards_loses_nothing(path: Path) -> None:
-    async def act() -> None:
+    async def work() -> None:
         times = iter([1e9, 5e8, 0.0, -1.0, 2e9])
         async with SqliteStore(path, clock=lambda: next(times)) as store:
             for seq in range(4):
@@ -426,11 +425,11 @@ def test_a_clock_that_goes_backwards_loses_nothing(path: Path) -> None:
             assert [e.seq for e in await store.read("a")] == [0, 1, 2, 3]
             assert (await store.info("a")).created == 1e9
 
-    asyncio.run(act())
+    asyncio.run(work())
 
 
 def test_a_store_that_cannot_be_opened_can_be_tried_again(path: Path) -> None:
-    async def act() -> None:
+    async def work() -> None:
         store = open_store(path)
         path.write_bytes(b"no database at all" * 400)
         with pytest.raises(StoreError):
@@ -439,4 +438,4 @@ def test_a_store_that_cannot_be_opened_can_be_tried_again(path: Path) -> None:
         assert await store.sessions() == []
         await store.close()
 
-    asyncio.run(act())
+    asyncio.run(work())

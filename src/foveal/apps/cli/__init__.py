@@ -1,4 +1,4 @@
-"""`foveal`: sessions from the command line."""
+"""The `foveal` command: parses arguments and runs one subcommand."""
 
 from __future__ import annotations
 
@@ -15,25 +15,27 @@ from foveal.apps.cli import chat, config_commands, replay_commands
 from foveal.core.wire.safe_print import visible
 from foveal.errors import FovealError
 
-DIALECTS = ("openai", "responses", "anthropic")
+DIALECT_NAMES = ("openai", "responses", "anthropic")
 
 
 class CommandTable(Protocol):
-    """Commands of another app, for a program that has both."""
+    """A module with further commands, such as those of the server."""
 
     @property
-    def COMMANDS(self) -> Sequence[str]:  # noqa: N802 (it is a module's constant)
-        """Their names; the function of that name carries one out."""
+    def COMMANDS(self) -> Sequence[str]:  # noqa: N802 (a constant of a module)
+        """Names of the commands; the module has a function of the same name for each."""
         ...
 
-    def add_commands(self, commands: Any) -> None: ...
+    def add_commands(self, commands: Any) -> None:
+        """Add the commands to the parser's subcommands."""
+        ...
 
 
 def main(argv: Sequence[str] | None = None, *, others: Sequence[CommandTable] = ()) -> int:
-    """Run one command; the answer is the exit code: 0 done, 1 it could not be done, 2 a wrong call."""
+    """Run one command and return the exit code: 0 for success, 1 for an error, 2 for wrong usage."""
     parser = _parser(others)
-    given, rest = parser.parse_known_args(argv)
-    if given.command == "demo":
+    args, rest = parser.parse_known_args(argv)
+    if args.command == "demo":
         from foveal.apps.cli import demo
 
         return demo.main(rest)
@@ -42,13 +44,13 @@ def main(argv: Sequence[str] | None = None, *, others: Sequence[CommandTable] = 
     from foveal.apps.cli import session_commands
 
     try:
-        known: tuple[Any, ...] = (replay_commands, config_commands, chat, *others)
-        module = next((module for module in known if given.command in module.COMMANDS), session_commands)
+        modules: tuple[Any, ...] = (replay_commands, config_commands, chat, *others)
+        module = next((module for module in modules if args.command in module.COMMANDS), session_commands)
         command: Callable[[argparse.Namespace], Coroutine[Any, Any, int] | int]
-        command = getattr(module, given.command)
-        done = command(given)
-        return done if isinstance(done, int) else asyncio.run(done)
-    except BrokenPipeError:  # the reader of our output has seen enough
+        command = getattr(module, args.command)
+        result = command(args)
+        return result if isinstance(result, int) else asyncio.run(result)
+    except BrokenPipeError:  # the reader of the output has closed the pipe, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (FovealError, OSError) as problem:
@@ -57,45 +59,49 @@ def main(argv: Sequence[str] | None = None, *, others: Sequence[CommandTable] = 
 
 
 def store_path() -> Path:
-    """Where sessions are kept, unless somebody says otherwise."""
+    """Return the default path of the session store: `FOVEAL_STORE`, else the user's data folder."""
     data = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
     return Path(os.environ.get("FOVEAL_STORE") or Path(data) / "foveal" / "sessions.db")
 
 
 def _parser(others: Sequence[CommandTable] = ()) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="foveal", description="Sessions that never outgrow their window.")
+    parser = argparse.ArgumentParser(
+        prog="foveal", description="Agent sessions that stay inside the model's context window."
+    )
     parser.add_argument("--version", action="version", version=f"foveal {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
-    watch = "watch the engine keep a recorded conversation in a small window"
-    commands.add_parser("demo", help=watch, add_help=False)
+    # The demo parses its own arguments, --help among them.
+    about = "fit a recorded conversation into a small window, request by request"
+    commands.add_parser("demo", help=about, add_help=False)
 
-    commands.add_parser("sessions", help="list the sessions, the newest first", parents=[_store()])
+    commands.add_parser("sessions", help="list the sessions, newest first", parents=[_store_option()])
 
-    taken = commands.add_parser("import", help="take in recorded conversations", parents=[_store()])
-    taken.set_defaults(command="import_")
-    taken.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="a file, or a folder of files")
-    taken.add_argument("--format", default="auto", help="how they are written; recognised if not given")
+    imports = commands.add_parser("import", help="import recorded conversations", parents=[_store_option()])
+    imports.set_defaults(command="import_")
+    imports.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="a file, or a folder of files")
+    imports.add_argument("--format", default="auto", help="format of the files; default: detected")
 
-    given = commands.add_parser("export", help="write a session out", parents=[_store(), _session()])
-    given.add_argument("--to", default="foveal", choices=["foveal", *DIALECTS], help="default: foveal")
-    given.add_argument("-o", "--output", type=Path, help="a file; default: standard output")
+    parents = [_store_option(), _session_argument()]
+    export = commands.add_parser("export", help="write a session to a file", parents=parents)
+    export.add_argument("--to", default="foveal", choices=["foveal", *DIALECT_NAMES], help="default: foveal")
+    export.add_argument("-o", "--output", type=Path, help="a file; default: standard output")
 
-    commands.add_parser("log", help="what happened, reductions marked", parents=[_store(), _session()])
+    commands.add_parser("log", help="print the events of a session, with its reductions", parents=parents)
 
-    shown = commands.add_parser("show", help="what the model sees", parents=[_store(), _session()])
-    shown.add_argument("--at", type=int, metavar="SEQ", help="as it was after this event; default: now")
-    shown.add_argument("--to", default="openai", choices=DIALECTS, help="dialect; default: openai")
-    shown.add_argument("--json", action="store_true", help="the exact messages as JSON")
+    show = commands.add_parser("show", help="print what the model sees", parents=parents)
+    show.add_argument("--at", type=int, metavar="SEQ", help="the view after this event; default: the newest")
+    show.add_argument("--to", default="openai", choices=DIALECT_NAMES, help="dialect; default: openai")
+    show.add_argument("--json", action="store_true", help="the exact messages as JSON")
     replay_commands.add_commands(commands, store_path())
     config_commands.add_commands(commands, store_path())
-    chat.add_commands(commands, _store())
+    chat.add_commands(commands, _store_option())
     for other in others:
         other.add_commands(commands)
     return parser
 
 
-def _store() -> argparse.ArgumentParser:
+def _store_option() -> argparse.ArgumentParser:
     part = argparse.ArgumentParser(add_help=False)
     part.add_argument(
         "--store", type=Path, default=store_path(), help="the file with the sessions (FOVEAL_STORE)"
@@ -103,7 +109,7 @@ def _store() -> argparse.ArgumentParser:
     return part
 
 
-def _session() -> argparse.ArgumentParser:
+def _session_argument() -> argparse.ArgumentParser:
     part = argparse.ArgumentParser(add_help=False)
-    part.add_argument("session", metavar="SESSION", help="its id, or the beginning of it")
+    part.add_argument("session", metavar="SESSION", help="a session id, or the beginning of it")
     return part

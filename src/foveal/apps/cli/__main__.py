@@ -1,4 +1,4 @@
-"""`python -m foveal.apps.cli`."""
+"""Entry point of `python -m foveal.apps.cli`."""
 
 import sys
 

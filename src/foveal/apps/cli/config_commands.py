@@ -1,4 +1,4 @@
-"""`foveal config` and `foveal doctor`: what is set, where it was set, and what there is to work with."""
+"""Commands `config` and `doctor`: settings with their sources, and the installation."""
 
 from __future__ import annotations
 
@@ -20,112 +20,115 @@ if TYPE_CHECKING:
 COMMANDS = ("config", "doctor")
 PACKAGES: Final = {
     "toktok": "counts tokens exactly (foveal[exact])",
-    "openai": "OpenAI, and all who speak like it",
+    "openai": "OpenAI and compatible providers",
     "anthropic": "Anthropic",
     "mcp": "tools of MCP servers",
-    "prompt_toolkit": "the terminal's input line",
-    "rich": "the terminal's output",
+    "prompt_toolkit": "terminal input",
+    "rich": "terminal output",
     "dasllama": "runs the local model",
     "starlette": "the server (foveal[server])",
-    "dbos": "its background work",
+    "dbos": "background jobs of the server",
     "telegram": "a bot on Telegram (foveal[telegram])",
     "discord": "a bot on Discord (foveal[discord])",
 }
+"""Optional packages by the name under which they are imported, and what they are for."""
 DISTRIBUTIONS: Final = {"toktok": "toktok-rs", "telegram": "python-telegram-bot", "discord": "discord.py"}
-"""Packages that are called otherwise where they come from."""
+"""Names on the package index, where they differ from the imported name."""
 API_KEYS: Final = ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "GEMINI_API_KEY", "OPENROUTER_API_KEY")
 
 
 def add_commands(commands: Any, store: Path) -> None:
-    """Add both commands to the parser; `store` is where sessions are kept."""
-    about = "every setting, its value, and where it was set"
-    config = commands.add_parser("config", help=about, description=about, parents=[_given()])
-    config.add_argument("--agent", metavar="NAME", help="as it is for the agent of [agents.NAME]")
-    about = "what is set up: model, window, tokenizer, store, packages"
-    doctor = commands.add_parser("doctor", help=about, description=about, parents=[_given()])
+    """Add both commands to the parser; `store` is the path of the session store."""
+    about = "print every setting, its value and its source"
+    config = commands.add_parser("config", help=about, description=about, parents=[_common_options()])
+    config.add_argument("--agent", metavar="NAME", help="the settings of the agent [agents.NAME]")
+    about = "print what is installed and set up: model, window, tokenizer, store, packages"
+    doctor = commands.add_parser("doctor", help=about, description=about, parents=[_common_options()])
     doctor.set_defaults(store=store)
 
 
-def _given() -> ArgumentParser:
+def _common_options() -> ArgumentParser:
     part = ArgumentParser(add_help=False)
     part.add_argument("--json", action="store_true", help="as JSON")
-    part.add_argument("--model", metavar="NAME", help="as if this model were set")
-    told = "as if this were set, such as context.policy=rolling; again for another one"
-    part.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help=told)
+    part.add_argument("--model", metavar="NAME", help="use this model instead of the configured one")
+    about = "override a setting, such as context.policy=rolling; may be repeated"
+    part.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help=about)
     return part
 
 
-async def config(given: Namespace) -> int:
-    loaded = _load(given)
-    chosen = loaded if given.agent is None else loaded.agent(given.agent)
-    entries = [entry for entry in chosen.entries() if given.agent is None or entry.name[:7] != "agents."]
-    if given.json:
-        values = {e.name: {"value": _plain(e.value), "source": str(e.source)} for e in entries}
-        _print_json({"values": values, **_places(loaded)})
+async def config(args: Namespace) -> int:
+    """Print every setting with its value and source."""
+    loaded = _load(args)
+    chosen = loaded if args.agent is None else loaded.agent(args.agent)
+    entries = [entry for entry in chosen.entries() if args.agent is None or entry.name[:7] != "agents."]
+    if args.json:
+        values = {e.name: {"value": _json_value(e.value), "source": str(e.source)} for e in entries}
+        _print_json({"values": values, **_files_json(loaded)})
         return 0
     width = max(len(entry.name) for entry in entries)
     for entry in entries:
-        print(f"{visible(entry.name):<{width}}  {_shown(entry.value):<24}  {visible(str(entry.source))}")
-    print(f"\n{_files(loaded)}")
+        print(f"{visible(entry.name):<{width}}  {_value_text(entry.value):<24}  {visible(str(entry.source))}")
+    print(f"\n{_files_text(loaded)}")
     for note in loaded.notes:
         print(f"note: {visible(note)}")
     return 0
 
 
-async def doctor(given: Namespace) -> int:
-    from foveal.config import without_passwords
+async def doctor(args: Namespace) -> int:
+    """Print the state of the installation; a broken configuration is reported with the rest."""
+    from foveal.config import strip_url_secrets
 
-    found, problem = None, ""
+    loaded, problem = None, ""
     try:
-        found = _load(given)
+        loaded = _load(args)
     except BadSetting as bad:
         problem = str(bad)
-    told = {name: without_passwords(value) for name, value in _told(found, given.store)}
-    told |= {"configuration": problem or _files(found)}
-    if given.json:
-        _print_json(told)
+    findings = {name: strip_url_secrets(value) for name, value in _findings(loaded, args.store)}
+    findings |= {"configuration": problem or _files_text(loaded)}
+    if args.json:
+        _print_json(findings)
     else:
-        width = max(map(len, told))
-        for name, value in told.items():
+        width = max(map(len, findings))
+        for name, value in findings.items():
             print(f"{name:<{width}}  {visible(value)}")
-        for note in found.notes if found is not None else ():
+        for note in loaded.notes if loaded is not None else ():
             print(f"note: {visible(note)}")
     return 1 if problem else 0
 
 
-# ── what there is ────────────────────────────────────────────────────────────────────────────────────────
+# ── findings of the doctor ───────────────────────────────────────────────────────────────────────────────
 
 
-def _told(config: Config | None, store: Path) -> Iterator[tuple[str, str]]:
+def _findings(config: Config | None, store: Path) -> Iterator[tuple[str, str]]:
     import platform
 
     from foveal import __version__
 
     yield "foveal", __version__
     yield "Python", f"{platform.python_version()} ({sys.executable})"
-    yield from _model(config)
-    yield "SQLite", _sqlite()
-    yield "store", _size(store)
+    yield from _model_findings(config)
+    yield "SQLite", _sqlite_version()
+    yield "store", _store_size(store)
     for package, use in PACKAGES.items():
         yield package, f"{_version(package) or 'not installed'}: {use}"
-    yield "in the environment", ", ".join(_variables()) or "no key of a provider"
-    yield "local model", _local()
+    yield "in the environment", ", ".join(_provider_variables()) or "no API key of a provider"
+    yield "local model", _local_models()
 
 
-def _model(config: Config | None) -> Iterator[tuple[str, str]]:
+def _model_findings(config: Config | None) -> Iterator[tuple[str, str]]:
     from foveal.core.tokens.counter import counter
 
     name = config.model if config is not None else ""
     window = config.get("window") if config is not None else None
-    model, problem = _provided(name, window)
-    source = str(config.source("model")) if config is not None and name else "by what the environment has"
+    model, problem = _resolve_model(name, window)
+    source = str(config.source("model")) if config is not None and name else "chosen from the environment"
     if model is None:
         yield "model", f"{name or 'none'}: {problem}"
     else:
         yield "model", f"{model.name} ({source}){problem}"
-        said = str(config.source("window")) if config is not None else ""
-        came = {"yours": said, "snapshot": "the table of models", "pattern": "its name"}
-        yield "window", f"{model.window:,} tokens ({came.get(known := model.sources['window'], known)})"
+        setting = str(config.source("window")) if config is not None else ""
+        words = {"yours": setting, "snapshot": "the table of models", "pattern": "its name"}
+        yield "window", f"{model.window:,} tokens ({words.get(source := model.sources['window'], source)})"
     try:
         chosen = counter(config.get("tokenizer") if config is not None else "auto", model=name)
         yield "tokenizer", f"{chosen.name}, {'exact' if chosen.exact else 'an estimate'}"
@@ -133,9 +136,9 @@ def _model(config: Config | None) -> Iterator[tuple[str, str]]:
         yield "tokenizer", str(bad)
 
 
-def _provided(name: str, window: int | None) -> tuple[Model | None, str]:
-    """The model that would be asked, and what stands in the way of asking it."""
-    from foveal.core.models import model as models
+def _resolve_model(name: str, window: int | None) -> tuple[Model | None, str]:
+    """Return the model that sessions would use, and why it cannot be called ("" if it can)."""
+    from foveal.core.models.model import model
 
     try:
         from foveal.providers import selection
@@ -144,36 +147,44 @@ def _provided(name: str, window: int | None) -> tuple[Model | None, str]:
     except (FovealError, ImportError) as problem:
         if not name:
             return None, str(problem)
-        return models.model(name.partition("@")[0], window=window), f"; it cannot be asked: {problem}"
+        return model(name.partition("@")[0], window=window), f"; it cannot be called: {problem}"
 
 
-def _variables() -> list[str]:
-    """Names of variables in the environment that say something about providers."""
+def _provider_variables() -> list[str]:
+    """Return the names of the environment variables that configure providers."""
     try:
         from foveal.providers.selection import SERVICES
     except ImportError:
         return [name for name in API_KEYS if os.environ.get(name)]
-    known = [name for one in SERVICES.values() for name in (*one.keys, *one.optional_keys, *one.url_from)]
+    known = [
+        name
+        for service in SERVICES.values()
+        for name in (*service.key_variables, *service.optional_key_variables, *service.url_variables)
+    ]
     return [name for name in dict.fromkeys(known) if os.environ.get(name)]
 
 
-def _local() -> str:
+def _local_models() -> str:
     try:
         from foveal.providers.local import download
     except ImportError:
         return "not part of this version"
-    into = download.folder(os.environ)
-    there = [name for name, one in download.KNOWN.items() if download.cached(one, into) is not None]
-    return f"{', '.join(there) or 'not fetched yet: it is when it is first used'} ({into})"
+    into = download.cache_folder(os.environ)
+    there = [
+        name
+        for name, weights in download.KNOWN_WEIGHTS.items()
+        if download.cached_file(weights, into) is not None
+    ]
+    return f"{', '.join(there) or 'not downloaded yet: it is downloaded on first use'} ({into})"
 
 
-def _sqlite() -> str:
+def _sqlite_version() -> str:
     import apsw
 
     return f"{apsw.sqlite_lib_version()} (apsw {apsw.apsw_version()})"
 
 
-def _size(store: Path) -> str:
+def _store_size(store: Path) -> str:
     try:
         return f"{store}, {store.stat().st_size:,} bytes"
     except OSError as problem:
@@ -190,14 +201,14 @@ def _version(package: str) -> str:
         return "installed" if find_spec(package) is not None else ""
 
 
-# ── telling ──────────────────────────────────────────────────────────────────────────────────────────────
+# ── loading and printing ─────────────────────────────────────────────────────────────────────────────────
 
 
-def _load(given: Namespace) -> Config:
+def _load(args: Namespace) -> Config:
     from foveal.config import load
 
-    flags: dict[str, str | None] = {"model": given.model}
-    for setting in given.set:
+    flags: dict[str, str | None] = {"model": args.model}
+    for setting in args.set:
         name, equals, value = setting.partition("=")
         if not equals:
             raise BadSetting("--set", setting, "KEY=VALUE, such as context.policy=rolling")
@@ -205,15 +216,15 @@ def _load(given: Namespace) -> Config:
     return load(flags=flags)
 
 
-def _files(config: Config | None) -> str:
+def _files_text(config: Config | None) -> str:
     if config is None:
         return ""
     found = [f"{path} ({'read' if there else 'not there'})" for path, there in config.files]
-    trusted = {True: "trusted", False: "not trusted", None: "nobody has said whether it is trusted"}
+    trusted = {True: "trusted", False: "not trusted", None: "trust not decided yet"}
     return visible(f"{', '.join(found)}; project {config.root}: {trusted[config.trusted]}")
 
 
-def _places(config: Config) -> dict[str, Any]:
+def _files_json(config: Config) -> dict[str, Any]:
     return {
         "files": {str(path): there for path, there in config.files},
         "root": str(config.root),
@@ -222,17 +233,17 @@ def _places(config: Config) -> dict[str, Any]:
     }
 
 
-def _plain(value: Any) -> Any:
+def _json_value(value: Any) -> Any:
     if isinstance(value, Mapping):
         return dict(value)
     return list(value) if isinstance(value, tuple) else value
 
 
-def _shown(value: Any) -> str:
+def _value_text(value: Any) -> str:
     if value is None:
         return "–"
     if isinstance(value, Mapping | tuple | bool):
-        return one_line(json.dumps(_plain(value), ensure_ascii=False), width=60)
+        return one_line(json.dumps(_json_value(value), ensure_ascii=False), width=60)
     return one_line(f"{value:,}" if isinstance(value, int) else str(value), width=60) or '""'
 
 

@@ -1,4 +1,7 @@
-"""What the commands of `foveal` do. Each prints its answer and returns the exit code."""
+"""Commands on stored sessions: `sessions`, `import`, `export`, `log` and `show`.
+
+Each command prints its result and returns the exit code.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +12,12 @@ from argparse import Namespace
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import Final
 
 from foveal import transcripts
+from foveal.apps.cli.stored_sessions import EXPORT_DIALECTS, export_session, find_session, print_skipped
 from foveal.core.log.events import (
     Clipped,
     Compacted,
-    Dialect,
     Dropped,
     Equipped,
     Event,
@@ -33,48 +35,31 @@ from foveal.core.log.events import (
 )
 from foveal.core.tokens.counter import counter
 from foveal.core.tokens.message_tokens import MessageTokens
-from foveal.core.view.fold import effective, fold
-from foveal.core.view.request import Fitted, Renderer
-from foveal.core.wire import original, transcript, wire
+from foveal.core.view.fold import effective_events, fold
+from foveal.core.view.request import Fitted, render_view
+from foveal.core.wire import original_text, transcript_text, wire_for
 from foveal.core.wire.safe_print import one_line, visible
-from foveal.errors import FovealError, UnknownSession
+from foveal.errors import FovealError
 from foveal.ports import Store
 from foveal.stores import open_store
 from foveal.transcripts import Transcript
 
-DIALECTS: Final[dict[str, Dialect]] = {
-    "openai": "openai_chat",
-    "responses": "openai_responses",
-    "anthropic": "anthropic",
-}
+APPEND_BATCH_EVENTS = 500
 
 
-def _opened(given: Namespace, *, make: bool = False) -> AbstractAsyncContextManager[Store]:
-    path: Path = given.store
-    if make:
+def _open_store(args: Namespace, *, create: bool = False) -> AbstractAsyncContextManager[Store]:
+    path: Path = args.store
+    if create:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     elif not path.exists():
         raise FovealError(
-            f"there is no store at {visible(str(path))} yet: `foveal import` makes one, or name it with --store"
+            f"there is no store at {visible(str(path))} yet: `foveal import` creates one, or name it with --store"
         )
     return open_store(path)
 
 
-async def _named(store: Store, name: str) -> str:
-    """The session with this id, or the only one whose id begins so."""
-    ids = [info.id for info in await store.sessions()]
-    if name in ids:
-        return name
-    found = [id for id in ids if id.startswith(name)]
-    if len(found) == 1:
-        return found[0]
-    if found:
-        raise FovealError(f"{len(found)} sessions begin with {name!r}: {', '.join(found[:5])}")
-    raise UnknownSession(name)
-
-
-async def sessions(given: Namespace) -> int:
-    async with _opened(given) as store:
+async def sessions(args: Namespace) -> int:
+    async with _open_store(args) as store:
         listed = await store.sessions()
         if not listed:
             print("no sessions yet")
@@ -85,36 +70,40 @@ async def sessions(given: Namespace) -> int:
     return 0
 
 
-async def import_(given: Namespace) -> int:
-    async with _opened(given, make=True) as store:
-        taken = failed = 0
-        for path in given.paths:
+# ── import and export ────────────────────────────────────────────────────────────────────────────────────
+
+
+async def import_(args: Namespace) -> int:
+    async with _open_store(args, create=True) as store:
+        imported = failed = 0
+        for path in args.paths:
             try:
                 for recording in transcripts.read(
-                    path, format=given.format, progress=_progress(), skipped=_skipped
+                    path, format=args.format, progress=_progress(), skipped=print_skipped
                 ):
-                    print(await _imported(store, recording))
-                    taken += 1
+                    print(await _import_one(store, recording))
+                    imported += 1
             except transcripts.UnreadableTranscript as problem:
-                _skipped(problem)
+                print_skipped(problem)
                 failed += 1
-    if taken:
-        print(f"imported {taken:,} conversation{'s' if taken != 1 else ''} into {visible(str(given.store))}")
-    return 0 if taken and not failed else 1
+    if imported:
+        many = "s" * (imported != 1)
+        print(f"imported {imported:,} conversation{many} into {visible(str(args.store))}")
+    return 0 if imported and not failed else 1
 
 
-async def _imported(store: Store, recording: Transcript) -> str:
-    id = await _stored(store, recording)
+async def _import_one(store: Store, recording: Transcript) -> str:
+    id = await _append_new(store, recording)
     note = f", {recording.unknown:,} lines not understood (kept as notes)" if recording.unknown else ""
     return f"{visible(id)}: {len(recording.facts):,} events from {recording.source}{note}"
 
 
-async def _stored(store: Store, recording: Transcript) -> str:
-    """Append a recording as a new session; a name that is taken gets a number."""
-    taken = {info.id for info in await store.sessions()}
-    name = _unicode(recording.id) or "imported"
+async def _append_new(store: Store, recording: Transcript) -> str:
+    """Append a recording as a new session; if its id is in use, add a number."""
+    used = {info.id for info in await store.sessions()}
+    name = _valid_unicode(recording.id) or "imported"
     id, number = name, 2
-    while id in taken:
+    while id in used:
         id, number = f"{name}-{number}", number + 1
     if not any(isinstance(fact, Opened) for fact, _ in recording.facts):
         opened = Opened(model=recording.model or "unknown", origin=f"{recording.source}: {recording.id}")
@@ -122,80 +111,73 @@ async def _stored(store: Store, recording: Transcript) -> str:
         events = list(recording.events(first=1))
     else:
         events = list(recording.events())
-    for start in range(0, len(events), 500):
-        await store.append(id, events[start : start + 500])
+    for start in range(0, len(events), APPEND_BATCH_EVENTS):
+        await store.append(id, events[start : start + APPEND_BATCH_EVENTS])
     if recording.title:
-        await store.rename(id, _unicode(recording.title))
+        await store.rename(id, _valid_unicode(recording.title))
     return id
 
 
-def _unicode(name: str) -> str:
-    """A name that may come from a file whose own is not valid Unicode."""
+def _valid_unicode(name: str) -> str:
+    """Return a name without surrogates, which come from file names that are not valid UTF-8."""
     return name.encode("utf-8", "replace").decode()
 
 
-async def export(given: Namespace) -> int:
-    async with _opened(given) as store:
-        id = await _named(store, given.session)
+async def export(args: Namespace) -> int:
+    async with _open_store(args) as store:
+        id = await find_session(store, args.session)
         events = await store.read(id)
-        info = await store.info(id)
-        if given.to == "foveal":
-            lines = transcripts.write_events(events, id, info.title)
-            data = b"".join(line.rstrip(b"\n") + b"\n" for line in lines)
-        else:
-            messages = transcripts.write_messages((event.fact for event in events), DIALECTS[given.to])
-            data = json.dumps(messages, indent=2).encode() + b"\n"
-    if given.output is None:
-        if (
-            sys.stdout.isatty() and given.to == "foveal"
-        ):  # escapes say the same, and cannot command a terminal
+        data = export_session(events, id, (await store.info(id)).title, args.to)
+    if args.output is None:
+        if sys.stdout.isatty() and args.to == "foveal":
+            # The same JSON in ASCII: control characters in a text must not reach the terminal.
             data = b"".join(json.dumps(json.loads(line)).encode() + b"\n" for line in data.splitlines())
         sys.stdout.buffer.write(data)
     else:
-        given.output.write_bytes(data)
-        print(f"{len(events):,} events of {visible(id)} written to {given.output}")
+        args.output.write_bytes(data)
+        print(f"{len(events):,} events of {visible(id)} written to {args.output}")
     return 0
 
 
-async def log(given: Namespace) -> int:
-    async with _opened(given) as store:
-        id = await _named(store, given.session)
+# ── log and show ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def log(args: Namespace) -> int:
+    async with _open_store(args) as store:
+        id = await find_session(store, args.session)
         events = await store.read(id)
-    counting = {event.seq for event in effective(events)}
+    in_effect = {event.seq for event in effective_events(events)}
     for event in events:
-        mark = " " if event.seq in counting else "·"
-        told = visible(_told(event)).replace("\n", "␊").replace("\t", " ")
-        print(f"{event.handle:>8} {_minute(event.at)} {mark} {told}")
+        mark = " " if event.seq in in_effect else "·"
+        text = visible(_event_text(event)).replace("\n", "␊").replace("\t", " ")
+        print(f"{event.handle:>8} {_minute(event.at)} {mark} {text}")
     return 0
 
 
-async def show(given: Namespace) -> int:
-    async with _opened(given) as store:
-        id = await _named(store, given.session)
+async def show(args: Namespace) -> int:
+    async with _open_store(args) as store:
+        id = await find_session(store, args.session)
         last = (await store.info(id)).events - 1
-        at = last if given.at is None else given.at
+        at = last if args.at is None else args.at
         if not 0 <= at <= last:
             raise FovealError(f"session {id!r} has events 0 to {last}; there is no event {at}")
         view = fold(await store.read(id, last=at), MessageTokens(counter("estimate")))
-    if given.json:
+    if args.json:
         fitted = Fitted.of(view)
-        if given.to == "anthropic":
-            messages, beside = fitted.to_anthropic(), [fitted.system] if fitted.system else []
+        if args.to == "anthropic":
+            messages, system = fitted.to_anthropic(), [fitted.system] if fitted.system else []
         else:
-            messages, _ = Renderer().render(view, wire(DIALECTS[given.to]))
-            beside = [original(fact) for fact in fitted.aside]
-        print(json.dumps({"system": beside, "tools": fitted.tools, "messages": messages}, indent=2))
+            messages, _ = render_view(view, wire_for(EXPORT_DIALECTS[args.to]))
+            system = [original_text(fact) for fact in fitted.aside]
+        print(json.dumps({"system": system, "tools": fitted.tools, "messages": messages}, indent=2))
     else:
         aside = [shown.fact for shown in view.asides.values()]
-        print(visible(transcript([*aside, *(fact for step in view.steps for fact in step.facts())])))
+        print(visible(transcript_text([*aside, *(fact for step in view.steps for fact in step.facts())])))
     return 0
 
 
-# ── telling ──────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def _told(event: Event) -> str:
-    """One event in words; a reduction begins with ▼, what takes one back with ▲."""
+def _event_text(event: Event) -> str:
+    """Return one event in words; ▼ marks a reduction, ▲ an event that takes something back."""
     fact = event.fact
     match fact:
         case Clipped():
@@ -212,7 +194,7 @@ def _told(event: Event) -> str:
             return f"▼ dropped {ranges} ({fact.reason}) {fact.rule}"
         case Compacted():
             span = f"{handle(fact.first)}–{handle(fact.last)}"
-            return f"▼ compacted {span} by {fact.by or 'somebody'}: {_preview(event)}"
+            return f"▼ compacted {span} by {fact.by or 'an unknown writer'}: {_preview(event)}"
         case Reverted():
             return f"▲ reverted {handle(fact.target)}"
         case Rewound():
@@ -237,7 +219,10 @@ def _told(event: Event) -> str:
 
 def _preview(event: Event) -> str:
     content = getattr(event.fact, "content", None)
-    return one_line(original(event.fact) if content is None else text_of(content), width=70)
+    return one_line(original_text(event.fact) if content is None else text_of(content), width=70)
+
+
+# ── formatting ───────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _day(at: float) -> str:
@@ -252,18 +237,14 @@ def _size(size: int) -> str:
     return f"{size / 1_000_000:,.1f} MB" if size >= 1_000_000 else f"{size / 1_000:,.1f} kB"
 
 
-def _skipped(problem: transcripts.UnreadableTranscript) -> None:
-    print(f"foveal: passed over {visible(str(problem))}", file=sys.stderr)
-
-
 def _progress() -> Callable[[int, int], None] | None:
-    """A line on a terminal that says how much has been read; nothing in a pipe."""
+    """Return a function that prints how much was read to a terminal, or None outside of a terminal."""
     if not sys.stderr.isatty():
         return None
 
-    def told(done: int, total: int) -> None:
+    def print_share(done: int, total: int) -> None:
         share = done / total if total else 1.0
         end = "\n" if done >= total else ""
         print(f"\rreading … {share:4.0%}", end=end, file=sys.stderr, flush=True)
 
-    return told
+    return print_share

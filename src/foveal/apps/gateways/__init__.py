@@ -1,1 +1,1 @@
-"""Foveal in chat apps: one session for each chat, behind Telegram and Discord."""
+"""Gateways to chat apps: Telegram and Discord bots with one session per chat."""

@@ -1,22 +1,22 @@
-"""One conversation of one chat, whichever app it is in: what is heard, and what is said to it.
+"""Sessions of the chats of one chat app: messages, commands and buttons in, replies out.
 
-    talk = Talk(service, pairing, face="telegram", allowed=frozenset({42}))
-    async for says in talk.heard(chat=42, user=42, key="telegram-1001", text="Hello"):
-        await send(says)
+    chats = ChatSessions(service, pairing, platform="telegram", allowed=frozenset({42}))
+    async for message in chats.handle(chat=42, user=42, key="telegram-1001", text="Hello"):
+        await send(message)
 
-1. Who may talk is decided by the numeric id that the app vouches for: on the list, or paired. Anybody else hears
-   one sentence, and nothing of theirs is stored.
-2. A message is stored when `take` returns, in the order of the calls. Its answer counts as delivered when whoever
-   iterates asks for more after the last `Says`; until then it is `undelivered`, also after a crash.
-3. The same key runs once. A message that comes again when it was answered says nothing.
-4. Every failure becomes a `Says`, without its secrets.
+1. Access is decided by the numeric user id that the chat app guarantees: in the allow-list, or paired. Other users
+   get one sentence, and nothing of their messages is stored.
+2. A message is stored when `accept` returns, in the order of the calls. Its answer counts as delivered when the
+   caller asks for another reply after the last one; until then it is undelivered, also after a crash.
+3. A key runs once. A message that arrives again after it was answered gets no reply.
+4. Every error becomes a reply, without its secrets.
 """
 
 from __future__ import annotations
 
 import logging
 import re
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from contextlib import aclosing, suppress
 from typing import Final
 
@@ -24,259 +24,233 @@ from foveal.agent.agent_events import ModelAnswered, UserMessageHeard
 from foveal.apps.gateways import texts
 from foveal.apps.gateways.access import AccessControl
 from foveal.apps.gateways.channel import (
-    AGAIN,
-    COMPACT,
-    Button,
-    Channel,
+    COMPACT_ACTION,
+    RETRY_ACTION,
     ChannelMessage,
-    guarded,
-    nothing,
-    saying,
+    MessageComposer,
+    Replies,
+    errors_as_replies,
+    no_replies,
+    text_reply,
 )
-from foveal.apps.gateways.texts import reductions
+from foveal.apps.gateways.turn_reductions import turn_reductions
 from foveal.core.redaction.redact import scrub
 from foveal.core.wire.safe_print import one_line
 from foveal.errors import Busy, FovealError, NothingToAsk, UnknownHandle, UnknownSession
-from foveal.server.chats import ChatMessage, Chats, chat_of
+from foveal.server.chats import ChatMessage, Chats, find_chat
 from foveal.server.live_session import LiveSession
-from foveal.server.pairing import Face, Pairing
+from foveal.server.pairing import ChatPlatform, Pairing
 from foveal.server.service import Service
 from foveal.server.turns import Turn
 
-# ── commands ──────────────────────────────────────────────────────────────────────────────────────
-# Commands that a session answers: each returns what to say, and nothing of it enters the conversation.
-
-
-async def compact(room: LiveSession, focus: str = "", *, voice: Channel) -> ChannelMessage:
-    """Summarise old turns now."""
-    made = await room.compact(focus)
-    voice.calm(room.id)
-    text = texts.compacted(made.event, before=made.before, after=made.after)
-    return ChannelMessage(text=text, footer=voice.below(await room.report()))
-
-
-async def compact_if_full(room: LiveSession, *, voice: Channel) -> ChannelMessage:
-    """What the button below a warning does; it may be an old one."""
-    report = await room.report()
-    return (
-        ChannelMessage(text=texts.unneeded(report))
-        if report.state == "ok"
-        else await compact(room, voice=voice)
-    )
-
-
-async def undo(room: LiveSession, name: str, *, voice: Channel) -> ChannelMessage:
-    """Take back a reduction. What is then too large will be reduced again, and that is told at once."""
-    try:
-        event = await room.undo(name or None)
-    except UnknownHandle:
-        return ChannelMessage(text=texts.not_undone(name))
-    voice.calm(room.id)
-    return voice.card(texts.undone(event), await room.report(), session=room.id)
-
-
-async def context(room: LiveSession) -> ChannelMessage:
-    return ChannelMessage(text=texts.context(await room.report()))
-
-
-async def tokens(room: LiveSession) -> ChannelMessage:
-    return ChannelMessage(text=texts.tokens(await room.report(), await room.usage()))
-
-
-# ── talk ──────────────────────────────────────────────────────────────────────────────────────────
-
-__all__ = ["Button", "ChannelMessage", "ChatSessions"]
-
-Saying = AsyncGenerator[ChannelMessage, None]
 LOG: Final = logging.getLogger("foveal.gateways")
+MAX_CHAT_TITLE_CHARS: Final = 60
 _COMMAND: Final = re.compile(r"/([a-zA-Z]+)(?:\s+(.*))?", re.DOTALL)
 
 
 class ChatSessions:
-    """The chats of one app."""
+    """The sessions of one chat app; each chat has one current session."""
 
     def __init__(
-        self, service: Service, pairing: Pairing, *, face: Face, allowed: frozenset[int], footer: bool = True
+        self,
+        service: Service,
+        pairing: Pairing,
+        *,
+        platform: ChatPlatform,
+        allowed: frozenset[int],
+        footer: bool = True,
     ) -> None:
-        self.face = face
+        self.platform = platform
         self._service = service
-        self._tenant = service.tenant(face)
-        self._chats = Chats(service.ground.database)
-        self._door = AccessControl(pairing, face=face, allowed=allowed)
-        self._voice = Channel(footer=footer)
+        self._tenant = service.tenant(platform)
+        self._chats = Chats(service.runtime.database)
+        self._access = AccessControl(pairing, platform=platform, allowed=allowed)
+        self._composer = MessageComposer(footer=footer)
         self._turns: dict[int, list[Turn]] = {}
         """The newest turns of each chat, oldest first; some may have ended."""
-        self._put_off: set[str] = set()
-        """Messages whose chats were told that the answer comes later."""
+        self._postponed: set[str] = set()
+        """Keys of messages whose chats got the reply that the answer comes later."""
         self._delivering: set[str] = set()
-        """The keys of messages whose answers somebody here is about to deliver."""
+        """Keys of messages whose answers this process is delivering."""
 
-    async def may(self, user: int) -> bool:
-        return await self._door.may(user)
+    async def is_allowed(self, user: int) -> bool:
+        return await self._access.is_allowed(user)
 
-    async def people(self) -> int:
-        """How many may talk."""
-        return await self._door.people()
+    async def count_users(self) -> int:
+        """Return how many users have access."""
+        return await self._access.count_users()
 
-    # ── what comes in ────────────────────────────────────────────────────────────────────────────────
+    # ── input ────────────────────────────────────────────────────────────────────────────────────────
 
-    async def heard(self, *, chat: int, user: int, key: str, text: str) -> Saying:
-        """Take a message or a command, and say what comes of it."""
-        async with aclosing(await self.take(chat=chat, user=user, key=key, text=text)) as saying:
-            async for says in saying:
-                yield says
+    async def handle(self, *, chat: int, user: int, key: str, text: str) -> Replies:
+        """Accept a message or command and yield the replies."""
+        async with aclosing(await self.accept(chat=chat, user=user, key=key, text=text)) as replies:
+            async for message in replies:
+                yield message
 
-    async def take(self, *, chat: int, user: int, key: str, text: str) -> Saying:
-        """Take a message or a command. The words are stored when this returns; what it returns says what comes of
-        them, and may take its time."""
+    async def accept(self, *, chat: int, user: int, key: str, text: str) -> Replies:
+        """Store a message or command and return its replies, which may take a while to arrive."""
         try:
-            return guarded(await self._take(chat=chat, user=user, key=key, text=text))
+            return errors_as_replies(await self._accept(chat=chat, user=user, key=key, text=text))
         except FovealError as problem:
-            return saying(texts.not_stored(problem))
+            return text_reply(texts.not_stored(problem))
         except Exception as problem:  # noqa: BLE001  (a failure becomes a reply)
-            LOG.error("a message of %s was not taken: %s", self.face, type(problem).__name__)
-            return saying(f"{texts.NOT_STORED}.")
+            LOG.error("a message of %s was not stored: %s", self.platform, type(problem).__name__)
+            return text_reply(f"{texts.NOT_STORED}.")
 
-    async def _take(self, *, chat: int, user: int, key: str, text: str) -> Saying:
+    async def _accept(self, *, chat: int, user: int, key: str, text: str) -> Replies:
         found = _COMMAND.fullmatch(text.strip())
         name, argument = (found[1].lower(), (found[2] or "").strip()) if found else ("", "")
         if name == "pair":
-            return saying(await self._door.knock(user, argument, now=self._now()))
-        if not await self.may(user):
-            return saying(texts.stranger(self.face, user))
+            return text_reply(await self._access.pair(user, argument, now=self._now()))
+        if not await self.is_allowed(user):
+            return text_reply(texts.no_access(self.platform, user))
         if name in texts.COMMANDS or name == "start" or (name and "\n" not in text.strip()):
-            if not await self._chats.once(self.face, key, chat=chat, now=self._now()):
-                return nothing()
+            if not await self._chats.record_command(self.platform, key, chat=chat, now=self._now()):
+                return no_replies()
             return await self._command(name, argument, chat=chat)
         return await self._message(chat=chat, key=key, text=text)
 
-    async def _message(self, *, chat: int, key: str, text: str) -> Saying:
-        async def said(session: str) -> Turn:
-            session = session or await self._chats.session(self.face, chat)
-            title = one_line(scrub(text), width=60)
+    async def _message(self, *, chat: int, key: str, text: str) -> Replies:
+        async def submit(session: str) -> Turn:
+            session = session or await self._chats.session(self.platform, chat)
+            title = one_line(scrub(text), width=MAX_CHAT_TITLE_CHARS)
             try:
-                room = await self._tenant.ensure(session, title=title)
-            except UnknownSession:  # it was deleted, and its id stays used
-                session = await self._chats.leave(self.face, chat, session=session)
-                room = await self._tenant.ensure(session, title=title)
-            return await room.say(text, key=key)
+                live = await self._tenant.ensure(session, title=title)
+            except UnknownSession:  # it was deleted, and its id stays in use
+                session = await self._chats.start_next_session(self.platform, chat, session=session)
+                live = await self._tenant.ensure(session, title=title)
+            return await live.submit(text, key=key)
 
-        return await self._once(key, said, chat=chat) or nothing()
+        return await self._start_once(key, submit, chat=chat) or no_replies()
 
-    async def _once(self, key: str, begin: Callable[[str], Awaitable[Turn]], *, chat: int) -> Saying | None:
-        """Begin the turn of a key, in the session that it began in before if it did; None when it was answered, or
-        somebody here is about to."""
+    async def _start_once(
+        self, key: str, start: Callable[[str], Awaitable[Turn]], *, chat: int
+    ) -> Replies | None:
+        """Start the turn of a key, in the session where it started before, if it did.
+
+        Return None if the key was answered, or its answer is being delivered.
+        """
         if key in self._delivering:
             return None
         self._delivering.add(key)
-        owed = False
+        recorded = False
         try:
-            known = await self._chats.message(self.face, key)
-            if known is not None and known.done:
+            known = await self._chats.find_message(self.platform, key)
+            if known is not None and known.is_done:
                 return None
-            turn = await begin(known.session if known is not None else "")
+            turn = await start(known.session if known is not None else "")
             message = ChatMessage(key=key, chat=chat, session=turn.session)
-            await self._chats.begin(self.face, message, now=self._now())
-            owed = True
+            await self._chats.record_message(self.platform, message, now=self._now())
+            recorded = True
         finally:
-            if not owed:
+            if not recorded:
                 self._delivering.discard(key)
-        self._turns[chat] = [*self._running(chat), turn]
+        self._turns[chat] = [*self._running_turns(chat), turn]
         return self._answer(turn, key=key)
 
-    async def wordless(self, *, user: int) -> Saying:
-        """Something came that has no words, or is an edit."""
-        yield ChannelMessage(
-            text=texts.TEXT_ONLY if await self.may(user) else texts.stranger(self.face, user)
-        )
+    async def reply_to_non_text(self, *, user: int) -> Replies:
+        """Reply to a message without text, or to an edit."""
+        allowed = await self.is_allowed(user)
+        yield ChannelMessage(text=texts.TEXT_ONLY if allowed else texts.no_access(self.platform, user))
 
-    async def pressed(self, *, chat: int, user: int, action: str) -> Saying:
-        """A button was pressed; it may be an old one."""
-        async with aclosing(guarded(self._pressed(chat=chat, user=user, action=action))) as saying:
-            async for says in saying:
-                yield says
+    async def press_button(self, *, chat: int, user: int, action: str) -> Replies:
+        """Run the action of a button, which may be an old one."""
+        async with aclosing(errors_as_replies(self._press(chat=chat, user=user, action=action))) as replies:
+            async for message in replies:
+                yield message
 
-    async def _pressed(self, *, chat: int, user: int, action: str) -> Saying:
-        if not await self.may(user):
-            yield ChannelMessage(text=texts.stranger(self.face, user))
+    async def _press(self, *, chat: int, user: int, action: str) -> Replies:
+        if not await self.is_allowed(user):
+            yield ChannelMessage(text=texts.no_access(self.platform, user))
             return
-        room = await self._room(chat)
-        if action == COMPACT:
-            async for says in self._asked(chat, lambda room: compact_if_full(room, voice=self._voice)):
-                yield says
-        elif action.startswith(AGAIN):
-            async with aclosing(await self._again(room, action.removeprefix(AGAIN), chat=chat)) as answer:
-                async for says in answer:
-                    yield says
+        live = await self._live_session(chat)
+        if action == COMPACT_ACTION:
+            async for message in self._run_command(chat, self._compact_if_full):
+                yield message
+        elif action.startswith(RETRY_ACTION):
+            async with aclosing(
+                await self._retry(live, action.removeprefix(RETRY_ACTION), chat=chat)
+            ) as replies:
+                async for message in replies:
+                    yield message
         else:
-            yield ChannelMessage(text=texts.OLD)
+            yield ChannelMessage(text=texts.OLD_BUTTON)
 
-    async def _again(self, room: LiveSession, failed: str, *, chat: int) -> Saying:
-        """Ask the model once more, once for each turn that failed."""
-        key = f"{self.face}-again-{room.id}-{failed}"
+    async def _retry(self, live: LiveSession, failed: str, *, chat: int) -> Replies:
+        """Ask the model again, once for each failed turn."""
+        key = f"{self.platform}-again-{live.id}-{failed}"
         try:
-            return await self._once(key, lambda _: room.again(key=key), chat=chat) or saying(texts.OLD)
+            replies = await self._start_once(key, lambda _: live.retry(key=key), chat=chat)
+            return replies or text_reply(texts.OLD_BUTTON)
         except NothingToAsk:  # the last turn did not fail
-            return saying(texts.OLD)
-
-    async def undelivered(self) -> list[tuple[int, Saying]]:
-        """Chats with the answers that were not delivered, because of a crash or else, and nobody is about to."""
-        late = [
-            message
-            for message in await self._chats.open(self.face, now=self._now())
-            if message.key not in self._delivering
-        ]
-        self._delivering |= {message.key for message in late}
-        return [(message.chat, guarded(self._late(message))) for message in late]
-
-    async def _late(self, message: ChatMessage) -> Saying:
-        try:
-            room = await self._tenant.room(message.session)
-        except UnknownSession:  # it was deleted meanwhile, and the message with it
-            await self._chats.end(self.face, message.key, now=self._now())
-            return
-        turn = await room.say("", key=message.key)  # the key is known: this finds the turn, and says nothing
-        async for says in self._answer(turn, key=message.key):
-            yield says
-
-    async def unasked(self, room: LiveSession, turn: Turn) -> tuple[int, Saying] | None:
-        """The chat that a turn belongs to which nobody in it waits for (a schedule's, or one that was put off), and
-        what to say there. It is owed like any other answer."""
-        chat = chat_of(self.face, room.id)
-        asked_here = turn.key.startswith(f"{self.face}-")
-        if chat is None or (asked_here and turn.key not in self._put_off):
-            return None
-        self._put_off.discard(turn.key)
-        message = ChatMessage(key=turn.key, chat=chat, session=room.id)
-        await self._chats.begin(self.face, message, now=self._now())
-        self._delivering.add(turn.key)
-        return chat, guarded(self._answer(turn, key=turn.key))
+            return text_reply(texts.OLD_BUTTON)
 
     # ── answers ──────────────────────────────────────────────────────────────────────────────────────
 
-    async def _answer(self, turn: Turn, *, key: str = "") -> Saying:
-        said = ""
+    async def undelivered(self) -> list[tuple[int, Replies]]:
+        """Return the chats and answers that were not delivered, such as after a crash, and are not on their way."""
+        messages = [
+            message
+            for message in await self._chats.undelivered(self.platform, now=self._now())
+            if message.key not in self._delivering
+        ]
+        self._delivering |= {message.key for message in messages}
+        return [(message.chat, errors_as_replies(self._late_answer(message))) for message in messages]
+
+    async def _late_answer(self, message: ChatMessage) -> Replies:
         try:
-            async for happening in turn.follow():
-                if isinstance(happening, UserMessageHeard | ModelAnswered):
-                    said = said or happening.handle
+            live = await self._tenant.session(message.session)
+        except UnknownSession:  # it was deleted meanwhile, and the message with it
+            await self._chats.mark_done(self.platform, message.key, now=self._now())
+            return
+        turn = await live.submit(
+            "", key=message.key
+        )  # the key is known: this finds the turn and adds no message
+        async for reply in self._answer(turn, key=message.key):
+            yield reply
+
+    async def turn_ended(self, live: LiveSession, turn: Turn) -> tuple[int, Replies] | None:
+        """Return the chat and the answer of a turn for which no reply is waiting, or None.
+
+        Such a turn belongs to a schedule, or was postponed. Its answer is recorded like any other, so that it is
+        delivered later if it cannot be delivered now.
+        """
+        chat = find_chat(self.platform, live.id)
+        is_from_chat = turn.key.startswith(f"{self.platform}-")
+        if chat is None or (is_from_chat and turn.key not in self._postponed):
+            return None
+        self._postponed.discard(turn.key)
+        message = ChatMessage(key=turn.key, chat=chat, session=live.id)
+        await self._chats.record_message(self.platform, message, now=self._now())
+        self._delivering.add(turn.key)
+        return chat, errors_as_replies(self._answer(turn, key=turn.key))
+
+    async def _answer(self, turn: Turn, *, key: str = "") -> Replies:
+        first_message = ""
+        try:
+            async for event in turn.events():
+                if isinstance(event, UserMessageHeard | ModelAnswered):
+                    first_message = first_message or event.handle
             outcome = await turn.outcome()
-            if outcome.kept:  # its answer is still owed, and may come before this is said
-                self._put_off.add(key)
-            yield self._voice.said(turn, outcome, notes=await self._notes(turn, said))
-            if key and not outcome.kept:
-                await self._chats.end(self.face, key, now=self._now())
+            if outcome.is_pending:  # before the yield: the answer may arrive while this reply is sent
+                self._postponed.add(key)
+            notes = await self._reduction_notes(turn, first_message)
+            yield self._composer.answer(turn, outcome, notes=notes)
+            if key and not outcome.is_pending:
+                await self._chats.mark_done(self.platform, key, now=self._now())
         finally:
             self._delivering.discard(key)
 
-    async def _notes(self, turn: Turn, said: str) -> list[str]:
-        """What to say below an answer of what was reduced; an answer must not fail because of it."""
+    async def _reduction_notes(self, turn: Turn, first_message: str) -> list[str]:
+        """Return what was reduced for an answer, in words; on an error nothing, so that the answer is sent."""
         with suppress(FovealError):
-            return texts.reduced(await reductions(await self._tenant.room(turn.session), said))
+            live = await self._tenant.session(turn.session)
+            return texts.reduction_notes(await turn_reductions(live, first_message))
         return []
 
-    def _running(self, chat: int) -> list[Turn]:
-        """The turns of a chat that have not ended, oldest first."""
+    def _running_turns(self, chat: int) -> list[Turn]:
+        """Return the turns of a chat that have not ended, oldest first."""
         turns = [turn for turn in self._turns.pop(chat, []) if turn.state != "ended"]
         if turns:
             self._turns[chat] = turns
@@ -284,66 +258,100 @@ class ChatSessions:
 
     # ── commands ─────────────────────────────────────────────────────────────────────────────────────
 
-    async def _command(self, name: str, argument: str, *, chat: int) -> Saying:
-        """What changes the order of things is done at once; the rest when it is asked for."""
+    async def _command(self, name: str, argument: str, *, chat: int) -> Replies:
+        """Run /new and /stop at once, because later messages depend on them; the others run with their reply.
+
+        The output of a command does not enter the conversation.
+        """
         match name:
             case "help" | "start":
-                return saying(texts.welcome())
+                return text_reply(texts.help_text())
             case "new":
-                return saying(await self._new(chat))
+                return text_reply(await self._new(chat))
             case "stop":
-                return saying(await self._stop(chat))
+                return text_reply(await self._stop(chat))
             case "compact":
-                return self._asked(chat, lambda room: compact(room, argument, voice=self._voice))
+                return self._run_command(chat, lambda live: self._compact(live, argument))
             case "undo":
-                return self._asked(chat, lambda room: undo(room, argument, voice=self._voice))
+                return self._run_command(chat, lambda live: self._undo(live, argument))
             case "context":
-                return self._asked(chat, context)
+                return self._run_command(chat, _context)
             case "tokens":
-                return self._asked(chat, tokens)
+                return self._run_command(chat, _tokens)
             case _:
-                return saying(texts.unknown(f"/{name}"))
+                return text_reply(texts.unknown_command(f"/{name}"))
+
+    async def _run_command(
+        self, chat: int, command: Callable[[LiveSession], Awaitable[ChannelMessage]]
+    ) -> Replies:
+        """Yield the output of a command on the chat's session."""
+        live = await self._live_session(chat)
+        try:
+            message = await command(live)
+        except Busy:
+            if self._running_turns(chat):
+                message = ChannelMessage(text=texts.BUSY)
+            else:  # the turn has been answered, but the session is still finishing it
+                await live.wait_idle()
+                message = await command(live)
+        yield message
 
     async def _new(self, chat: int) -> str:
-        session = await self._chats.session(self.face, chat)
+        session = await self._chats.session(self.platform, chat)
         try:
-            await self._tenant.room(session)
+            await self._tenant.session(session)
         except UnknownSession:
-            return texts.EMPTY
-        await self._chats.leave(self.face, chat, session=session)
-        return "🆕 A new conversation begins. The one before is kept on the server."
+            return texts.NO_MESSAGES
+        await self._chats.start_next_session(self.platform, chat, session=session)
+        return texts.NEW_SESSION
 
     async def _stop(self, chat: int) -> str:
-        """Stop the oldest turn of the chat; one that it did not ask for, if there is no other."""
-        turns = self._running(chat)
+        """Stop the oldest turn of the chat, or a turn of its session that another source started."""
+        turns = self._running_turns(chat)
         if turns:
             turns[0].stop()
         else:
             try:
-                room = await self._room(chat)
+                live = await self._live_session(chat)
             except UnknownSession:
                 return texts.IDLE
-            if not room.busy:
+            if not live.is_busy:
                 return texts.IDLE
-            room.stop()
-        more = f" Messages that still wait for an answer: {len(turns) - 1}." if len(turns) > 1 else ""
-        return f"Stopping.{more}"
+            live.stop()
+        return texts.stopping(len(turns) - 1)
 
-    async def _asked(self, chat: int, ask: Callable[[LiveSession], Awaitable[ChannelMessage]]) -> Saying:
-        """What a chat's session has to say to a command."""
-        room = await self._room(chat)
+    async def _compact(self, live: LiveSession, focus: str = "") -> ChannelMessage:
+        result = await live.compact(focus)
+        self._composer.reset_warning(live.id)
+        text = texts.compacted(result.event, before=result.tokens_before, after=result.tokens_after)
+        return ChannelMessage(text=text, footer=self._composer.footer(await live.report()))
+
+    async def _compact_if_full(self, live: LiveSession) -> ChannelMessage:
+        """Compact, unless the button is an old one and the window has space again."""
+        report = await live.report()
+        if report.state == "ok":
+            return ChannelMessage(text=texts.compaction_not_needed(report))
+        return await self._compact(live)
+
+    async def _undo(self, live: LiveSession, handle: str) -> ChannelMessage:
+        """Undo a reduction; if the window is too full then, the reply has the warning."""
         try:
-            said = await ask(room)
-        except Busy:
-            if self._running(chat):
-                said = ChannelMessage(text=texts.BUSY)
-            else:  # an answer that was said a moment ago is still being put away
-                await room.at_rest()
-                said = await ask(room)
-        yield said
+            event = await live.undo(handle or None)
+        except UnknownHandle:
+            return ChannelMessage(text=texts.nothing_to_undo(handle))
+        self._composer.reset_warning(live.id)
+        return self._composer.card(texts.undone(event), await live.report(), session=live.id)
 
-    async def _room(self, chat: int) -> LiveSession:
-        return await self._tenant.room(await self._chats.session(self.face, chat))
+    async def _live_session(self, chat: int) -> LiveSession:
+        return await self._tenant.session(await self._chats.session(self.platform, chat))
 
     def _now(self) -> float:
-        return self._service.ground.clock()
+        return self._service.runtime.clock()
+
+
+async def _context(live: LiveSession) -> ChannelMessage:
+    return ChannelMessage(text=texts.context(await live.report()))
+
+
+async def _tokens(live: LiveSession) -> ChannelMessage:
+    return ChannelMessage(text=texts.tokens(await live.report(), await live.usage()))

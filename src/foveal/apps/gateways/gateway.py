@@ -1,5 +1,4 @@
-"""What the faces have in common: a token from the environment, conversations by the configuration, and a bot that
-is told of answers which nobody in its chats has asked for."""
+"""What the gateways share: settings, connection state, listener lock, turn events."""
 
 from __future__ import annotations
 
@@ -8,139 +7,187 @@ import logging
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Final, Literal, Protocol
+from urllib.parse import urlsplit
 
 from foveal.apps.gateways.chat_session import ChatSessions
+from foveal.apps.gateways.delivery import Sleep
 from foveal.config import Config
 from foveal.errors import BadSetting
 from foveal.server import LiveSession, Service, Turn
-from foveal.server.pairing import Face, Pairing
+from foveal.server.locks import SessionLock, SessionLocks
+from foveal.server.pairing import ChatPlatform, Pairing
 
-# ── standing ──────────────────────────────────────────────────────────────────────────────────────
-# How a bot stands: whether it hears anything, and if not, why. Changes are logged, each once; `foveal serve` says
-# how it is when it begins.
-
-State = Literal["beginning", "listening", "waiting", "away", "refused"]
-"""`waiting`: another server of this folder listens; `away`: it is tried again and again; `refused`: it is not."""
 LOG: Final = logging.getLogger("foveal.gateways")
-APPS: Final[tuple[tuple[Face, str, str], ...]] = (
+PLATFORMS: Final[tuple[tuple[ChatPlatform, str, str], ...]] = (
     ("telegram", "Telegram", "TELEGRAM_BOT_TOKEN"),
     ("discord", "Discord", "DISCORD_BOT_TOKEN"),
 )
-"""The chat apps: what each is called, here and in public, and where its token is."""
-SOON: Final = 2.0
-"""Seconds in which it usually shows how a bot stands."""
+"""The chat apps: name, title, and the environment variable with the token."""
+CLOSE_GRACE_S: Final = 5.0
+"""Time for unfinished answers when the server stops."""
+LOCK_POLL_S: Final = 5.0
+"""Time between two attempts to become the server that listens."""
+STARTUP_WAIT_S: Final = 2.0
+"""Time in which a bot usually connects."""
+_LOCAL_HOSTS: Final = ("127.0.0.1", "::1", "localhost")
+
+# ── settings ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
-class ConnectionState:
-    def __init__(self, title: str) -> None:
-        self.title = title
-        """What the chat app is called in public."""
-        self.state: State = "beginning"
-        self.problem = ""
-        """Why it does not listen, as the end of a sentence about the chat app."""
-        self._known = asyncio.Event()
-
-    def become(self, state: State, problem: str = "") -> None:
-        """It stands so from now on. Several failures in a row are one change, told with the first of them."""
-        before, self.state, self.problem = self.state, state, problem
-        self._known.set()
-        if state == before:
-            return
-        if state == "refused":
-            LOG.error("%s %s: no messages come from there", self.title, problem)
-        elif state == "away":
-            LOG.warning("%s %s: it is tried again until it works", self.title, problem)
-        elif state == "waiting":
-            LOG.info("another server of this folder listens to %s", self.title)
-        else:
-            LOG.info("listening to %s%s", self.title, " again" if before == "away" else "")
-
-    async def known(self, *, seconds: float) -> None:
-        """Until it shows how it stands, but not for ever."""
-        with suppress(TimeoutError):
-            await asyncio.wait_for(self._known.wait(), seconds)
-
-
-class RunningBot(Protocol):
-    """A bot that runs."""
-
-    standing: ConnectionState
-
-    async def people(self) -> int:
-        """How many may talk to it."""
-        ...
-
-    async def stop_listening(self) -> None:
-        """Take nothing new that the app would keep for the next start; answers are still said."""
-        ...
-
-
-async def connection_states(
-    bots: Sequence[RunningBot], *, pair: Callable[[Face], str], seconds: float = SOON
-) -> list[str]:
-    """One phrase for each chat app; `pair` is the command that lets somebody in."""
-    await asyncio.gather(*(bot.standing.known(seconds=seconds) for bot in bots))
-    running = {bot.standing.title: bot for bot in bots}
-    return [
-        await _told(running[title], pair(face))
-        if title in running
-        else f"{title} off ({variable} is not set)"
-        for face, title, variable in APPS
-    ]
-
-
-async def _told(bot: RunningBot, pair: str) -> str:
-    standing, people = bot.standing, await bot.people()
-    if standing.state == "refused":
-        return f"{standing.title} {standing.problem}"
-    who = f"{people} may talk to it, others by {pair}" if people else f"nobody may talk to it yet: {pair}"
-    if standing.state == "away":
-        return f"{standing.title} {standing.problem}, and is tried again ({who})"
-    if standing.state == "waiting":
-        return f"{standing.title} on, at another server of this folder ({who})"
-    return f"{standing.title} on ({who})" if people else f"{standing.title} on, but {who}"
-
-
-# ── face ──────────────────────────────────────────────────────────────────────────────────────────
-
-SETTLE: Final = 5.0
-"""Seconds that answers get to be said when the server stops."""
-
-
-class Bot(Protocol):
-    async def unasked(self, room: LiveSession, turn: Turn) -> None:
-        """A turn has ended; if nobody in its chat waits for it, it is told there."""
-        ...
-
-    async def close(self, *, settle: float) -> None: ...
-
-
-def token_of(environment: Mapping[str, str], name: str, wanted: str) -> str:
-    """A bot's token; raises `BadSetting`, which says what is wanted, when there is none."""
+def require_token(environment: Mapping[str, str], name: str, wanted: str) -> str:
+    """Return a bot's token; raise `BadSetting`, which says what is wanted, if it is not set."""
     token = environment.get(name, "").strip()
     if not token:
         raise BadSetting(name, "", wanted)
     return token
 
 
-def talk_of(service: Service, pairing: Pairing, config: Config, face: Face) -> ChatSessions:
-    """The conversations of a face, with those whom the configuration allows."""
+def base_url(config: Config, platform: ChatPlatform) -> str:
+    """Return `telegram.base_url` or `discord.base_url`; "" means the official API.
+
+    The token is sent to this address, so it must be https or local. Raises `BadSetting`.
+    """
+    name = f"{platform}.base_url"
+    base: str = config.get(name) or ""
+    try:
+        url = urlsplit(base)
+        is_safe = url.scheme == "https" or (url.scheme == "http" and url.hostname in _LOCAL_HOSTS)
+    except ValueError:  # such as an unclosed bracket
+        is_safe = False
+    if base and not is_safe:
+        raise BadSetting(name, base, "https, because the bot's token is sent there")
+    return base
+
+
+def open_chats(service: Service, pairing: Pairing, config: Config, platform: ChatPlatform) -> ChatSessions:
+    """Return the chat sessions of a chat app, with the users that the configuration allows."""
     return ChatSessions(
         service,
         pairing,
-        face=face,
-        allowed=frozenset(config.get(f"{face}.allowed")),
-        footer=config.get(f"{face}.footer"),
+        platform=platform,
+        allowed=frozenset(config.get(f"{platform}.allowed")),
+        footer=config.get(f"{platform}.footer"),
     )
 
 
+# ── connection state ─────────────────────────────────────────────────────────────────────────────────────
+
+ConnectionStatus = Literal["starting", "listening", "standby", "unreachable", "refused"]
+"""`standby`: another server of this folder listens; `unreachable`: the bot retries; `refused`: it does not."""
+
+
+class ConnectionState:
+    """Connection state of a bot; each change is logged once."""
+
+    def __init__(self, title: str) -> None:
+        self.title = title
+        """Title of the chat app."""
+        self.status: ConnectionStatus = "starting"
+        self.problem = ""
+        """Why it does not listen, as the end of a sentence about the chat app."""
+        self._is_known = asyncio.Event()
+
+    def change(self, status: ConnectionStatus, problem: str = "") -> None:
+        """Set the status and log it, unless it is the same as before."""
+        before, self.status, self.problem = self.status, status, problem
+        self._is_known.set()
+        if status == before:
+            return
+        if status == "refused":
+            LOG.error("%s %s: the bot receives no messages", self.title, problem)
+        elif status == "unreachable":
+            LOG.warning("%s %s: the bot retries until it works", self.title, problem)
+        elif status == "standby":
+            LOG.info("another server of this folder listens to %s", self.title)
+        else:
+            LOG.info("listening to %s%s", self.title, " again" if before == "unreachable" else "")
+
+    async def wait_known(self, *, seconds: float) -> None:
+        """Wait for the first status, at most this long."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._is_known.wait(), seconds)
+
+
+class RunningBot(Protocol):
+    """A running bot, as the server uses it."""
+
+    connection: ConnectionState
+
+    async def count_users(self) -> int:
+        """Return how many users have access."""
+        ...
+
+    async def stop_listening(self) -> None:
+        """Accept no new messages that the chat app keeps for the next start; answers are still sent."""
+        ...
+
+
+async def connection_states(
+    bots: Sequence[RunningBot], *, pair: Callable[[ChatPlatform], str], seconds: float = STARTUP_WAIT_S
+) -> list[str]:
+    """Return the state of each chat app in words; `pair` returns the command that gives a user access."""
+    await asyncio.gather(*(bot.connection.wait_known(seconds=seconds) for bot in bots))
+    running = {bot.connection.title: bot for bot in bots}
+    return [
+        await _state_text(running[title], pair(platform))
+        if title in running
+        else f"{title} off ({variable} is not set)"
+        for platform, title, variable in PLATFORMS
+    ]
+
+
+async def _state_text(bot: RunningBot, pair: str) -> str:
+    connection, users = bot.connection, await bot.count_users()
+    if connection.status == "refused":
+        return f"{connection.title} {connection.problem}"
+    many = "s" * (users != 1)
+    access = (
+        f"{users} user{many} with access, others by {pair}" if users else f"no user has access yet: {pair}"
+    )
+    if connection.status == "unreachable":
+        return f"{connection.title} {connection.problem}, the bot retries ({access})"
+    if connection.status == "standby":
+        return f"{connection.title} on, at another server of this folder ({access})"
+    return f"{connection.title} on ({access})" if users else f"{connection.title} on, but {access}"
+
+
+async def listener_lock(
+    locks: SessionLocks, platform: ChatPlatform, connection: ConnectionState, *, sleep: Sleep
+) -> SessionLock:
+    """Wait until no other server of this folder listens to the chat app, and return the lock.
+
+    Only one server may listen: Telegram sends each message to one reader, and Discord sends it to all of them.
+    """
+    while (lock := await locks.try_lock("", platform)) is None:
+        connection.change("standby")
+        await sleep(LOCK_POLL_S)
+    return lock
+
+
+# ── turn events ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+class TurnObserver(Protocol):
+    """A gateway that is informed of the turns of its tenant."""
+
+    async def turn_ended(self, session: LiveSession, turn: Turn) -> None:
+        """Send the answer of a turn for which no reply is waiting, such as the turn of a schedule."""
+        ...
+
+    async def close(self, *, grace_s: float) -> None:
+        """Finish the answers that are being sent, within this time."""
+        ...
+
+
 @asynccontextmanager
-async def told(service: Service, face: Face, bot: Bot, *, settle: float) -> AsyncIterator[None]:
-    """While the block lasts the bot is told how turns end; then it says what it still has to say."""
-    answered = service.tenant(face).answered
-    answered.append(bot.unasked)
+async def observed_turns(
+    service: Service, platform: ChatPlatform, gateway: TurnObserver, *, grace_s: float
+) -> AsyncIterator[None]:
+    """Inform the gateway of turns while the block runs, then close it."""
+    tenant = service.tenant(platform)
+    tenant.add_turn_listener(gateway.turn_ended)
     try:
         yield
     finally:
-        answered.remove(bot.unasked)
-        await bot.close(settle=settle)
+        tenant.remove_turn_listener(gateway.turn_ended)
+        await gateway.close(grace_s=grace_s)

@@ -1,10 +1,10 @@
-"""`foveal pair`: codes that let people talk to the bots of this server.
+"""Command `pair`: creates pairing codes and manages the paired users of a bot.
 
-    foveal pair discord                  a code, good once and for ten minutes
-    foveal pair discord --list           who may talk to the bot because of a code
-    foveal pair discord --forget ID      and who may no longer
+    foveal pair discord                  print a code, which works once and for ten minutes
+    foveal pair discord --list           list the paired users
+    foveal pair discord --forget ID      remove a paired user
 
-It works on the server's folder, whether or not the server runs.
+It uses the server's folder, whether or not the server runs.
 """
 
 from __future__ import annotations
@@ -20,69 +20,71 @@ from foveal.config import load
 from foveal.core.wire.safe_print import one_line
 
 if TYPE_CHECKING:
-    from foveal.server.pairing import Face, Pairing
+    from foveal.server.pairing import ChatPlatform, Pairing
 
 COMMANDS: Final = ("pair",)
-FACES: Final = ("telegram", "discord")
+PLATFORM_NAMES: Final = ("telegram", "discord")
 
 
 def add_commands(commands: Any) -> None:
     """Add the command to the parser."""
-    about = "let somebody talk to the bot on Telegram or Discord"
+    about = "give a user access to the bot on Telegram or Discord"
     pair = commands.add_parser("pair", help=about, description=about)
-    pair.add_argument("face", type=_face, metavar="|".join(FACES), help="where the bot is")
+    pair.add_argument("platform", type=_platform, metavar="|".join(PLATFORM_NAMES), help="the chat app")
     pair.add_argument("--folder", type=Path, metavar="PATH", help="the server's folder (server.folder)")
     what = pair.add_mutually_exclusive_group()
-    what.add_argument("--list", action="store_true", help="who was let in by a code")
-    what.add_argument("--forget", type=_user, metavar="ID", help="let this user in no longer")
+    what.add_argument("--list", action="store_true", help="list the paired users")
+    what.add_argument("--forget", type=_user, metavar="ID", help="remove this paired user")
 
 
-def _face(text: str) -> str:
-    if text.lower() not in FACES:
-        raise ArgumentTypeError(f"there is no bot on {one_line(text)!r}, only on {' and '.join(FACES)}")
+def _platform(text: str) -> str:
+    if text.lower() not in PLATFORM_NAMES:
+        raise ArgumentTypeError(
+            f"there is no bot on {one_line(text)!r}, only on {' and '.join(PLATFORM_NAMES)}"
+        )
     return text.lower()
 
 
 def _user(text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) < 20):
-        raise ArgumentTypeError(
-            f"a user is named by a number, as `--list` shows it, not by {one_line(text)!r}"
-        )
+        raise ArgumentTypeError(f"a user id is a number, as `--list` shows it, not {one_line(text)!r}")
     return int(text)
 
 
-async def pair(given: Namespace) -> int:
-    """Print a code, or do what is asked instead; the answer is the exit code."""
-    from foveal.server.data_folder import server_database
-    from foveal.server.pairing import LIFE, Pairing
+async def pair(args: Namespace) -> int:
+    """Print a code, list the paired users or remove one, and return the exit code."""
+    from foveal.server.data_folder import open_server_database
+    from foveal.server.pairing import CODE_TTL_S, Pairing
 
-    async with server_database(load(), os.environ, given=given.folder) as database:
+    async with open_server_database(load(), os.environ, given=args.folder) as database:
         pairing = Pairing(database)
-        if given.list:
-            return await _listed(pairing, given.face)
-        if given.forget is not None:
-            return await _forgotten(pairing, given)
-        code = await pairing.offer(given.face, now=time.time())
-    print(f"Send this to the bot on {given.face.capitalize()} within {LIFE / 60:.0f} minutes:\n")
+        if args.list:
+            return await _print_users(pairing, args.platform)
+        if args.forget is not None:
+            return await _remove_user(pairing, args)
+        code = await pairing.create_code(args.platform, now=time.time())
+    print(f"Send this to the bot on {args.platform.capitalize()} within {CODE_TTL_S / 60:.0f} minutes:\n")
     print(f"    /pair {code}\n")
-    print("Whoever sends it may talk to the bot from then on; it works once.")
+    print("The user who sends it first has access from then on; the code works once.")
     return 0
 
 
-async def _listed(pairing: Pairing, face: Face) -> int:
-    found = [one for one in await pairing.list() if one.face == face]
-    if not found:
-        print(f"nobody is paired with the bot on {face.capitalize()}")
-    for one in found:
-        print(f"{one.user:<20} since {time.strftime('%Y-%m-%d %H:%M', time.localtime(one.since))}")
+async def _print_users(pairing: Pairing, platform: ChatPlatform) -> int:
+    users = [entry for entry in await pairing.list() if entry.platform == platform]
+    if not users:
+        print(f"no user is paired with the bot on {platform.capitalize()}")
+    for entry in users:
+        print(f"{entry.user:<20} since {time.strftime('%Y-%m-%d %H:%M', time.localtime(entry.since))}")
     return 0
 
 
-async def _forgotten(pairing: Pairing, given: Namespace) -> int:
-    user, bot = given.forget, f"the bot on {given.face.capitalize()}"
-    if await pairing.forget(given.face, user):
-        print(f"{user} may no longer talk to {bot}")
+async def _remove_user(pairing: Pairing, args: Namespace) -> int:
+    user, bot = args.forget, f"the bot on {args.platform.capitalize()}"
+    if await pairing.unpair(args.platform, user):
+        print(f"{user} no longer has access to {bot}")
         return 0
-    where = f" --folder {shlex.quote(str(given.folder))}" if given.folder else ""
-    print(f"{user} is not paired with {bot}; `foveal pair {given.face}{where} --list` shows who is")
+    folder = f" --folder {shlex.quote(str(args.folder))}" if args.folder else ""
+    print(
+        f"{user} is not paired with {bot}; `foveal pair {args.platform}{folder} --list` lists the paired users"
+    )
     return 1

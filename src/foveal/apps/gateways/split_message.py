@@ -1,9 +1,9 @@
-"""A long text in pieces that a chat app takes.
+"""Splits a long text into pieces that a chat app accepts.
 
-1. No piece is larger than the limit, and nothing but blank lines between pieces is lost.
-2. A fence of code stays whole if it fits into one piece. If it does not, it is closed at the end of a piece and
-   opened again in the next, so that every piece can be read by itself. A fence that was left open is closed.
-3. Otherwise a cut is made between paragraphs, else between lines, else between words, else between characters.
+1. No piece is larger than the limit, and only blank lines between pieces are lost.
+2. A code fence stays whole if it fits into one piece. If it does not, it is closed at the end of a piece and opened
+   again in the next, so that each piece is valid Markdown by itself. An unclosed fence is closed.
+3. Otherwise the text is cut between paragraphs, else between lines, else between words, else between characters.
 """
 
 from __future__ import annotations
@@ -16,25 +16,30 @@ from typing import Final, NamedTuple
 Size = Callable[[str], int]
 
 _FENCE: Final = re.compile(r"\s*(`{3,}(?=[^`]*$)|~{3,})")
-_JOINED: Final = frozenset("\u200d\ufe0e\ufe0f\u20e3")
-"""Characters that belong to the one before: joiners, variants, keycaps."""
+_JOINING: Final = frozenset("\u200d\ufe0e\ufe0f\u20e3")
+"""Characters that belong to the previous character: joiners, variants, keycaps."""
+_MAX_CLUSTER_CHARS: Final = 32
+"""How far a cut moves back to keep an emoji whole."""
 
 
 class TextBlock(NamedTuple):
-    """Lines that belong together: a paragraph, or a fence of code."""
+    """Lines that belong together: a paragraph, or a code fence."""
 
     lines: list[str]
     closing: str = ""
-    """What closes the fence; "" for a paragraph."""
+    """The line that closes the fence; "" for a paragraph."""
 
 
 def utf16(text: str) -> int:
-    """The size of a text as Telegram counts it."""
+    """Return the size of a text in UTF-16 units, as Telegram counts it."""
     return len(text.encode("utf-16-le", "surrogatepass")) // 2
 
 
 def split(text: str, limit: int, *, size: Size = len) -> list[str]:
-    """The text in pieces, none of them blank; the size of a text must be the sum of its parts' sizes."""
+    """Return the text in pieces, none of them blank.
+
+    The size of a text must be the sum of the sizes of its parts.
+    """
     pieces: list[str] = []
     current = ""
     for block in _blocks(text):
@@ -52,7 +57,7 @@ def split(text: str, limit: int, *, size: Size = len) -> list[str]:
 
 
 def _blocks(text: str) -> Iterator[TextBlock]:
-    """The blocks of a text; a paragraph has the blank lines that follow it."""
+    """Yield the blocks of a text; a paragraph includes the blank lines after it."""
     lines: list[str] = []
     fence = ""
     for line in text.split("\n"):
@@ -79,16 +84,16 @@ def _blocks(text: str) -> Iterator[TextBlock]:
 
 
 def _cut_fence(block: TextBlock, limit: int, size: Size) -> list[str]:
-    """A fence that is too large, as several."""
+    """Split a fence that is too large into several."""
     opening, *body, _ = block.lines
     room = limit - size(opening) - size(block.closing) - 2
-    if room < limit // 2:  # a first line that is no name of a language
+    if room < limit // 2:  # the opening line is too long to be repeated
         return _cut("\n".join(block.lines), limit, size)
     return [f"{opening}\n{part}\n{block.closing}" for part in _cut("\n".join(body), room, size)]
 
 
 def _cut(text: str, limit: int, size: Size) -> list[str]:
-    """A text in pieces, at the ends of lines where there are any."""
+    """Split a text between lines where possible."""
     pieces, used = [""], 0
     for line in text.split("\n"):
         for number, part in enumerate(_parts(line, limit, size)):
@@ -103,35 +108,35 @@ def _cut(text: str, limit: int, size: Size) -> list[str]:
 
 
 def _parts(line: str, limit: int, size: Size) -> Iterator[str]:
-    """A line in parts that fit, at the ends of words where there are any."""
+    """Split a line into parts that fit, between words where possible."""
     start = 0
-    while (end := _fitting(line, start, limit, size)) < len(line):
+    while (end := _fitting_end(line, start, limit, size)) < len(line):
         space = line.rfind(" ", (start + end) // 2, end)
-        end = space + 1 if space > 0 else _between(line, start, end)
+        end = space + 1 if space > 0 else _character_boundary(line, start, end)
         yield line[start:end]
         start = end
     yield line[start:]
 
 
-def _fitting(line: str, start: int, limit: int, size: Size) -> int:
-    """How far it fits from a place on; by one character at least, so that there is an end."""
+def _fitting_end(line: str, start: int, limit: int, size: Size) -> int:
+    """Return the end of the part from `start` that fits; at least one character, so that the loop ends."""
     end = min(len(line), start + limit)
     while (over := size(line[start:end]) - limit) > 0 and end > start + 1:
-        end -= max(1, over // 2)  # a character's size is one or two
+        end -= max(1, over // 2)  # a character has a size of one or two
     return max(start + 1, end)
 
 
-def _between(line: str, start: int, end: int) -> int:
-    """The last place up to `end` that does not tear a character from its accents or an emoji apart."""
-    for place in range(end, max(start, end - 32), -1):
-        if not _continues(line[place : place + 1]) and line[place - 1] != "\u200d":
-            return place
+def _character_boundary(line: str, start: int, end: int) -> int:
+    """Return the last position up to `end` that splits no accented character and no emoji."""
+    for position in range(end, max(start, end - _MAX_CLUSTER_CHARS), -1):
+        if not _continues(line[position : position + 1]) and line[position - 1] != "\u200d":
+            return position
     return end
 
 
 def _continues(character: str) -> bool:
     return bool(character) and (
-        character in _JOINED
+        character in _JOINING
         or unicodedata.combining(character) > 0
         or "\U0001f3fb" <= character <= "\U0001f3ff"
     )

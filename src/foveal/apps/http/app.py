@@ -1,7 +1,8 @@
-"""The server as one ASGI application: its routes, and the layers that every request passes.
+"""The server as one ASGI application: routes, middleware and error handlers.
 
-Watching sees all of them, Closing knows what is in flight, Guard lets in who may come, and what a handler raises on
-purpose is answered in the language of its path.
+Middleware from the outside in: `RequestLogMiddleware` (id, log, metrics), `ShutdownMiddleware` (requests in
+flight), `Guard` (authentication and limits). Errors that handlers raise are answered in the format of their
+path.
 """
 
 from __future__ import annotations
@@ -17,9 +18,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from foveal.apps.http import api, json_logs, proxy
-from foveal.apps.http.api import schedule_endpoints
 from foveal.apps.http.guard import CallerCache, Guard
-from foveal.apps.http.http_errors import HttpError, answer, encoded, face_of, http_error_of
+from foveal.apps.http.http_errors import HttpError, encode_json, error_format, error_response, http_error_of
 from foveal.apps.http.http_headers import is_loopback
 from foveal.apps.http.prometheus import CONTENT_TYPE, PrometheusMetrics
 from foveal.apps.http.request_log import RequestLogMiddleware
@@ -38,83 +38,94 @@ def app(
     service: Service,
     *,
     upstreams: proxy.Upstreams,
-    work: JobWorker | None,
-    ending: ShutdownState | None = None,
+    worker: JobWorker | None,
+    shutdown: ShutdownState | None = None,
 ) -> Starlette:
-    """The whole server in front of a service. `ending` is for whoever ends it."""
-    ground, ending = service.ground, ending or ShutdownState()
-    meters, tracing = PrometheusMetrics(), Tracing.found()
-    ground.watchers += [meters.watch, json_logs.watch, *([tracing.watch] if tracing is not None else [])]
-    loopback = is_loopback(ground.config.get("server.host"))
-    callers = CallerCache(AuthTokens(ground.database), loopback=loopback)
-    made = Starlette(
+    """Return the application for a service; pass `shutdown` to be able to end its requests."""
+    runtime, shutdown = service.runtime, shutdown or ShutdownState()
+    metrics, tracing = PrometheusMetrics(), Tracing.create()
+    runtime.add_observer(metrics.observe)
+    runtime.add_observer(json_logs.log_service_event)
+    if tracing is not None:
+        runtime.add_observer(tracing.observe)
+    loopback = is_loopback(runtime.config.get("server.host"))
+    callers = CallerCache(AuthTokens(runtime.database), loopback=loopback)
+    application = Starlette(
         routes=[
             *proxy.routes(service, upstreams),
-            *api.routes(service, work),
-            *schedule_endpoints.routes(service, work),
-            *_own(service, ending, meters),
+            *api.routes(service, worker),
+            *_server_routes(service, shutdown, metrics),
         ],
         middleware=[
-            Middleware(RequestLogMiddleware, meters=meters, tracing=tracing),
-            Middleware(ShutdownMiddleware, ending=ending),
-            Middleware(Guard, config=ground.config, callers=callers),
+            Middleware(RequestLogMiddleware, metrics=metrics, tracing=tracing),
+            Middleware(ShutdownMiddleware, shutdown=shutdown),
+            Middleware(Guard, config=runtime.config, callers=callers),
         ],
-        exception_handlers={HttpError: _refused, FovealError: _failed, HTTPException: _other},
+        exception_handlers={
+            HttpError: _on_http_error,
+            FovealError: _on_foveal_error,
+            HTTPException: _on_starlette_error,
+        },
     )
-    made.router.redirect_slashes = False
-    return made
+    application.router.redirect_slashes = False
+    return application
 
 
-def _own(service: Service, ending: ShutdownState, meters: PrometheusMetrics) -> list[Route]:
-    document = encoded(api.openapi())
+def _server_routes(service: Service, shutdown: ShutdownState, metrics: PrometheusMetrics) -> list[Route]:
+    document = encode_json(api.openapi())
 
-    async def metrics(request: Request) -> Response:
-        await service.ground.tell_waiting()
-        return Response(meters.text(), headers={"Content-Type": CONTENT_TYPE})
+    async def get_metrics(request: Request) -> Response:
+        await service.runtime.emit_inbox_count()
+        return Response(metrics.text(), headers={"Content-Type": CONTENT_TYPE})
 
-    async def openapi(request: Request) -> Response:
+    async def get_openapi(request: Request) -> Response:
         return Response(document, media_type="application/json")
 
     return [
-        Route("/healthz", Health(service, ending).__call__, methods=["GET"]),
-        Route("/metrics", metrics, methods=["GET"]),
-        Route("/openapi.json", openapi, methods=["GET"]),
+        Route("/healthz", Health(service, shutdown).__call__, methods=["GET"]),
+        Route("/metrics", get_metrics, methods=["GET"]),
+        Route("/openapi.json", get_openapi, methods=["GET"]),
     ]
 
 
-# ── what handlers raise ──────────────────────────────────────────────────────────────────────────────────
+# ── Error handlers ───────────────────────────────────────────────────────────────────────────────────────
 
 
-async def _refused(request: Request, problem: Exception) -> Response:
+async def _on_http_error(request: Request, problem: Exception) -> Response:
     assert isinstance(problem, HttpError)
     if isinstance(problem.__cause__, FovealError):
-        _tell(request, problem, problem.__cause__)
-    return answer(problem, face_of(request.url.path))
+        _log_server_error(request, problem, problem.__cause__)
+    return error_response(problem, error_format(request.url.path))
 
 
-async def _failed(request: Request, problem: Exception) -> Response:
+async def _on_foveal_error(request: Request, problem: Exception) -> Response:
     assert isinstance(problem, FovealError)
-    refusal = http_error_of(problem)
-    _tell(request, refusal, problem)
-    return answer(refusal, face_of(request.url.path))
+    error = http_error_of(problem)
+    _log_server_error(request, error, problem)
+    return error_response(error, error_format(request.url.path))
 
 
-def _tell(request: Request, refusal: HttpError, problem: FovealError) -> None:
-    """What is not the client's fault is told to whoever runs the server; what a store says has no word of a
-    message, but places that are no client's business."""
-    if refusal.status >= 500:
-        fields = {"request": request.state.request_id, "status": refusal.status, "code": refusal.code}
+def _log_server_error(request: Request, error: HttpError, problem: FovealError) -> None:
+    """Log an error that is not the client's fault.
+
+    The message of a store error is logged too: it contains no text of a conversation, but paths of this
+    machine, which the client must not see.
+    """
+    if error.status >= 500:
+        fields = {"request": request.state.request_id, "status": error.status, "code": error.code}
         why = {"why": str(problem)} if isinstance(problem, StoreError) else {}
-        json_logs.tell("refused", fields | why, level=logging.WARNING, problem=problem)
+        json_logs.log_event("refused", fields | why, level=logging.WARNING, problem=problem)
 
 
-async def _other(request: Request, problem: Exception) -> Response:
+async def _on_starlette_error(request: Request, problem: Exception) -> Response:
     assert isinstance(problem, HTTPException)
-    nothing = "there is nothing at this path"
+    not_found = "there is nothing at this path"
     if request.url.path.startswith("/v1/"):
-        nothing += (
-            ": of a provider's, chat/completions, responses, messages and models are; ask it for the others"
+        not_found += (
+            ": of a provider's API, this server has chat/completions, responses, messages and models; "
+            "send other requests to the provider"
         )
-    told = {404: nothing, 405: "this path does not know that method"}
-    detail = told.get(problem.status_code, str(problem.detail))
-    return answer(HttpError(problem.status_code, detail, headers=problem.headers), face_of(request.url.path))
+    details = {404: not_found, 405: "this path does not allow that method"}
+    detail = details.get(problem.status_code, str(problem.detail))
+    error = HttpError(problem.status_code, detail, headers=problem.headers)
+    return error_response(error, error_format(request.url.path))

@@ -1,5 +1,4 @@
-"""What `foveal serve` says when it begins: where it is, what it uses, who may come in, what to change in a client,
-and where its requests go then."""
+"""Startup message of `foveal serve`: address, model, upstreams, tokens, folder, bots."""
 
 from __future__ import annotations
 
@@ -11,113 +10,118 @@ from urllib.parse import urlsplit
 from foveal import __version__
 from foveal.apps.http.http_headers import is_loopback
 from foveal.apps.http.proxy import Upstreams
-from foveal.apps.http.token_command import command
+from foveal.apps.http.token_command import shell_command
+from foveal.core.log.events import Dialect
 from foveal.core.wire.safe_print import visible
 from foveal.errors import FovealError
 from foveal.providers.selection import SERVICES
 from foveal.server import Service
 from foveal.server.auth_tokens import AuthTokens
-from foveal.server.jobs.schedule import stamp
+from foveal.server.jobs.schedule import format_time
 from foveal.server.jobs.schedule_store import ScheduleStore
 
-ALL: Final = ("0.0.0.0", "::", "")
-"""What a host is called that is every address of the machine."""
-_KEY: Final = ((b"authorization", b"Bearer a-client's-own-key"),)
+WILDCARD_HOSTS: Final = ("0.0.0.0", "::", "")
+"""Values of `server.host` that mean every address of this machine."""
+_EXAMPLE_CLIENT_KEY: Final = ((b"authorization", b"Bearer a-client's-own-key"),)
+"""Headers of a client that sends a provider's key."""
 
 
-def say(text: str) -> None:
-    """To whoever started the server."""
+def print_line(text: str) -> None:
+    """Print to standard error, with control characters escaped."""
     print(visible(text), file=sys.stderr, flush=True)
 
 
-async def greeting(service: Service, url: str, *, upstreams: Upstreams, chats: str) -> list[str]:
-    """The lines; `chats` says how the bots stand."""
-    ground = service.ground
-    host = ground.config.get("server.host")
-    everywhere = ", and at every other address of this machine" if host in ALL else ""
+async def banner_lines(service: Service, url: str, *, upstreams: Upstreams, chats: str) -> list[str]:
+    """Return the lines of the message; `chats` describes the bots."""
+    runtime = service.runtime
+    host = runtime.config.get("server.host")
+    everywhere = ", and on every other address of this machine" if host in WILDCARD_HOSTS else ""
     lines = [
-        f"foveal {__version__} serves at {url}{everywhere}",
-        f"  model     {_model(service)}",
-        f'  drop-in   OpenAI(base_url="{url}/v1") → {await _goal(service, upstreams, "openai")}',
-        f'            Anthropic(base_url="{url}") → {await _goal(service, upstreams, "anthropic")}',
-        f"  tokens    {await _tokens(service)}",
-        f"  folder    {_short(ground.places.folder)}",
+        f"foveal {__version__} listening on {url}{everywhere}",
+        f"  model     {_model_text(service)}",
+        f'  drop-in   OpenAI(base_url="{url}/v1") → {await _upstream(service, upstreams, "openai")}',
+        f'            Anthropic(base_url="{url}") → {await _upstream(service, upstreams, "anthropic")}',
+        f"  tokens    {await _tokens_text(service)}",
+        f"  folder    {_short_path(runtime.data_folder.path)}",
         f"  chats     {chats}",
-        f"  API       {url}/openapi.json; health: /healthz; figures: /metrics",
+        f"  API       {url}/openapi.json; health: /healthz; metrics: /metrics",
     ]
     if not is_loopback(host):
-        names = ", ".join(ground.config.get("server.hosts")) or "none"
-        lines.insert(5, f"  hosts     its addresses, localhost, and those of server.hosts ({names})")
-    if ground.config.schedules:
-        lines.insert(-1, f"  schedules {await _schedules(service)}")
+        names = ", ".join(runtime.config.get("server.hosts")) or "none"
+        lines.insert(5, f"  hosts     localhost, the addresses of this machine, and server.hosts ({names})")
+    if runtime.config.schedules:
+        lines.insert(-1, f"  schedules {await _schedules_text(service)}")
     return lines
 
 
-def _model(service: Service) -> str:
+def _model_text(service: Service) -> str:
     try:
-        provider = service.ground.provider("")
+        provider = service.runtime.provider("")
     except FovealError as problem:
-        return f"none, so there are drop-in endpoints only; --model provider/model names one ({problem})"
+        return f"none: only the drop-in endpoints work; set --model provider/model ({problem})"
     return f"{provider.name}, {provider.model.window:,} tokens"
 
 
-async def _goal(service: Service, upstreams: Upstreams, whose: Literal["openai", "anthropic"]) -> str:
-    """Where drop-in requests go, as far as it may be told."""
-    target = await upstreams.target("anthropic" if whose == "anthropic" else "openai_chat", _KEY)
-    place = urlsplit(target.url).netloc.rpartition("@")[2]
-    known = SERVICES[whose]
-    ours = any(service.ground.environment.get(name) for name in known.keys)
-    if ours or place != urlsplit(known.url).netloc:
-        return place
-    local = upstreams.own() if whose == "openai" else ""
-    return f"{place}, with the client's own key{local and f'; without one, {local}'}"
+async def _upstream(service: Service, upstreams: Upstreams, api: Literal["openai", "anthropic"]) -> str:
+    """Return the host that drop-in requests go to, without credentials of its URL."""
+    dialect: Dialect = "anthropic" if api == "anthropic" else "openai_chat"
+    target = await upstreams.target(dialect, _EXAMPLE_CLIENT_KEY)
+    host = urlsplit(target.url).netloc.rpartition("@")[2]
+    known = SERVICES[api]
+    has_key = any(service.runtime.environment.get(name) for name in known.key_variables)
+    if has_key or host != urlsplit(known.url).netloc:
+        return host
+    local = upstreams.local_model_name() if api == "openai" else ""
+    return f"{host}, with the client's own key{local and f'; without one, {local}'}"
 
 
-async def _tokens(service: Service) -> str:
-    every = await AuthTokens(service.ground.database).list()
-    good = [token for token in every if token.revoked is None]
-    if not every:
-        create = command("token create", named_folder(service))
-        return f"none: everybody on this machine may ask; {create} makes the first"
-    tenants = sorted({token.tenant for token in good})
-    return f"{len(good)} for {len(tenants)} tenant{'s' if len(tenants) != 1 else ''}; a request needs one"
+async def _tokens_text(service: Service) -> str:
+    found = await AuthTokens(service.runtime.database).list()
+    valid = [token for token in found if token.revoked is None]
+    if not found:
+        create = shell_command("token create", explicit_folder(service))
+        return f"none: every program on this machine has access; {create} creates the first"
+    tenants = {token.tenant for token in valid}
+    return (
+        f"{len(valid)} for {len(tenants)} tenant{'s' if len(tenants) != 1 else ''}; every request needs one"
+    )
 
 
-async def _schedules(service: Service) -> str:
-    """Those of the configuration: a typing error shows in when they come."""
-    configured = service.ground.config.schedules
-    timetable = ScheduleStore(service.ground.database)
-    lines = [
-        line
+async def _schedules_text(service: Service) -> str:
+    """Describe the configured schedules; the time of the next one shows a mistake in a cron field."""
+    configured = service.runtime.config.schedules
+    store = ScheduleStore(service.runtime.database)
+    states = [
+        state
         for tenant in {schedule.tenant for schedule in configured}
-        for line in await timetable.lines(tenant)
-        if line.schedule.source == "config"
+        for state in await store.list(tenant)
+        if state.schedule.source == "config"
     ]
-    told = f"{len(configured)} of the configuration"
-    if lines:
-        following = min(lines, key=lambda line: line.following)
-        told += f"; the next is {following.schedule.name}, at {stamp(following.following)}"
-    return told
+    text = f"{len(configured)} in the configuration"
+    if states:
+        first = min(states, key=lambda state: state.next_due)
+        text += f"; next: {first.schedule.name} at {format_time(first.next_due)}"
+    return text
 
 
-def named_folder(service: Service) -> Path | None:
-    """The folder, if other commands would not find it by themselves."""
-    given = service.ground.config.source("server.folder").kind == "flag"
-    return service.ground.places.folder if given else None
+def explicit_folder(service: Service) -> Path | None:
+    """Return the folder if it was set by a flag, so other commands need `--folder` too; otherwise None."""
+    from_flag = service.runtime.config.source("server.folder").kind == "flag"
+    return service.runtime.data_folder.path if from_flag else None
 
 
-def _short(path: Path) -> str:
+def _short_path(path: Path) -> str:
     try:
         return f"~/{path.relative_to(Path.home())}"
     except ValueError:
         return str(path)
 
 
-# ── the local model ──────────────────────────────────────────────────────────────────────────────────────
+# ── Download of the local model ──────────────────────────────────────────────────────────────────────────
 
 
-class FetchProgress:
-    """Tells how far the local model has come, in steps that a log can bear."""
+class ModelDownloadPrinter:
+    """Prints the progress of the download, one line per `step` percent."""
 
     def __init__(self, step: float = 10.0) -> None:
         self._step = step
@@ -129,13 +133,13 @@ class FetchProgress:
             self._stage, self._next = progress.stage, 0.0
         if progress.stage == "fetching" and progress.percent >= self._next:
             self._next = progress.percent - progress.percent % self._step + self._step
-            say(f"  {progress.done / 1e6:,.0f} of {progress.total / 1e6:,.0f} MB")
+            print_line(f"  {progress.done / 1e6:,.0f} of {progress.total / 1e6:,.0f} MB")
 
 
-def to_fetch(service: Service) -> Any:
-    """The local model, when sessions of this server need it and it is not on the disk yet."""
+def model_to_download(service: Service) -> Any:
+    """Return the local model if sessions of this server use it and it is not on the disk yet; otherwise None."""
     try:
-        provider: Any = service.ground.provider("")
+        provider: Any = service.runtime.provider("")
     except FovealError:
         return None
-    return provider if getattr(provider, "fetched", True) is False else None
+    return provider if getattr(provider, "is_downloaded", True) is False else None

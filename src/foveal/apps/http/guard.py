@@ -1,9 +1,9 @@
-"""The door: who may come in, and with how much. What it refuses, no handler ever sees.
+"""Middleware that authenticates and limits requests before any handler sees them.
 
-1. The request is meant for this server (Host), and no other site's page sends it (Origin, Sec-Fetch-Site).
-2. Its headers are of a sane size, and its body is counted as it comes, whether or not its length was told.
-3. It has a token, unless it needs none; the tenant comes from the token and from nowhere else.
-4. Each token has so many requests a minute.
+1. Host names this server, and the request is not sent by a page of another site (Origin, Sec-Fetch-Site).
+2. The headers are of bounded size; the bytes of the body are counted as they arrive, whatever Content-Length says.
+3. The request has a token, unless it needs none. The tenant comes from the token and from nowhere else.
+4. Each token may make `server.rate` requests a minute.
 """
 
 from __future__ import annotations
@@ -15,82 +15,82 @@ from typing import Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from foveal.apps.http.http_errors import HttpError, answer, face_of, http_error_of
+from foveal.apps.http.http_errors import HttpError, error_format, error_response, http_error_of
 from foveal.apps.http.http_headers import (
     Headers,
-    first,
+    header_value,
+    headers_too_large,
     host_of,
+    is_allowed_host,
     is_cross_site,
     is_loopback,
-    is_ours,
-    secret_of,
-    too_large,
+    token_of,
 )
 from foveal.config import Config
 from foveal.errors import FovealError
 from foveal.server.auth_tokens import AuthTokens, RateLimiter, TokenCaller
 
-# ── callers ───────────────────────────────────────────────────────────────────────────────────────
-# Who makes a request. What was looked up is remembered for a moment, so that a request costs no look into the
-# file, and a token that was revoked is good for that moment at the most.
+# ── Callers ───────────────────────────────────────────────────────────────────────────────────────
 
-MOMENT: Final = 1.0
-"""Seconds."""
-MOST: Final = 1_000
+CALLER_TTL_S: Final = 1.0
+"""A token that was looked up is cached this long, so a revoked token is accepted at most this long."""
+MAX_CACHED_CALLERS: Final = 1_000
 CALLER_WITHOUT_TOKEN: Final = TokenCaller(tenant="default")
-"""Whoever asks while no token was ever made."""
+"""The caller of every request while no token was ever created."""
 
 
 class CallerCache:
+    """Finds the caller of a request by its token; the cache saves a database read per request."""
+
     def __init__(
         self, tokens: AuthTokens, *, loopback: bool, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """`loopback`: the server listens on this machine only, where nobody needs a token before there is one."""
+        """`loopback`: the server listens on loopback only, where no token is needed until the first is created."""
         self._tokens = tokens
         self._loopback = loopback
         self._clock = clock
-        self._known: dict[str, tuple[TokenCaller, float]] = {}
-        self._asked = float("-inf")
-        self._needed = False
+        self._cached: dict[str, tuple[TokenCaller, float]] = {}
+        self._checked_at = float("-inf")
+        self._is_token_needed = False
 
     async def caller(self, headers: Headers) -> TokenCaller | None:
-        """Who it is; None for somebody who needs a token and has none that is good."""
-        secret = secret_of(headers)
+        """Return the caller; None if the request needs a token and has no valid one."""
+        secret = token_of(headers)
         found = await self._owner(secret) if secret else None
-        if secret:  # whoever has one speaks of a token that was made: what is remembered of none is old
-            self._asked = float("-inf")
-        if found is not None or await self.needed():
+        if secret:  # the client may know of a first token that was created since the last check
+            self._checked_at = float("-inf")
+        if found is not None or await self.is_token_needed():
             return found
         return CALLER_WITHOUT_TOKEN
 
-    async def needed(self) -> bool:
-        """Whether a request needs a token. Once it does, it always will."""
-        if not self._needed and self._clock() - self._asked >= MOMENT:
-            self._needed = not self._loopback or await self._tokens.any()
-            self._asked = self._clock()
-        return self._needed
+    async def is_token_needed(self) -> bool:
+        """Return whether requests need a token: from the first token on, for ever."""
+        if not self._is_token_needed and self._clock() - self._checked_at >= CALLER_TTL_S:
+            self._is_token_needed = not self._loopback or await self._tokens.any_exist()
+            self._checked_at = self._clock()
+        return self._is_token_needed
 
     async def _owner(self, secret: str) -> TokenCaller | None:
-        known = self._known.get(secret)
-        if known is not None and self._clock() - known[1] < MOMENT:
+        known = self._cached.get(secret)
+        if known is not None and self._clock() - known[1] < CALLER_TTL_S:
             return known[0]
-        found = await self._tokens.tenant_of(secret)
-        self._known.pop(secret, None)
+        found = await self._tokens.authenticate(secret)
+        self._cached.pop(secret, None)
         if found is not None:
-            if len(self._known) >= MOST:
-                self._known.clear()
-            self._known[secret] = found, self._clock()
+            if len(self._cached) >= MAX_CACHED_CALLERS:
+                self._cached.clear()
+            self._cached[secret] = found, self._clock()
         return found
 
 
-# ── guard ─────────────────────────────────────────────────────────────────────────────────────────
+# ── Guard ─────────────────────────────────────────────────────────────────────────────────────────
 
-OPEN_PATHS: Final = frozenset({"/healthz", "/openapi.json"})
-"""Paths for everybody."""
+PUBLIC_PATHS: Final = frozenset({"/healthz", "/openapi.json"})
+"""Paths that need no token."""
 
 
 class Guard:
-    """A layer of ASGI: nothing is held back, so that streams pass as they come and hang-ups are seen."""
+    """ASGI middleware without buffering: streams pass through, and handlers see that a client disconnects."""
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class Guard:
         self._clock = clock
         self._rate = RateLimiter(config.get("server.rate"))
         self._hosts = (*config.get("server.hosts"), config.get("server.host"))
-        self._abroad = not is_loopback(config.get("server.host"))
+        self._is_public = not is_loopback(config.get("server.host"))
         self._max_body: int = config.get("server.max_body")
         self._max_depth: int = config.get("server.max_depth")
 
@@ -116,55 +116,55 @@ class Guard:
             self._check(scope["headers"], scope["path"])
             caller = await self._caller(scope["headers"], scope["path"])
         except (HttpError, FovealError) as problem:
-            refusal = problem if isinstance(problem, HttpError) else http_error_of(problem)
-            await answer(refusal, face_of(scope["path"]))(scope, receive, send)
+            error = problem if isinstance(problem, HttpError) else http_error_of(problem)
+            await error_response(error, error_format(scope["path"]))(scope, receive, send)
             return
         state = scope.setdefault("state", {})
         state["caller"], state["max_depth"] = caller, self._max_depth
-        await self._app(scope, self._counted(receive), send)
+        await self._app(scope, self._bounded(receive), send)
 
     def _check(self, headers: Headers, path: str) -> None:
-        if too_large(headers):
-            raise HttpError(431, "the headers of this request are too many or too large", code="headers")
-        if not is_ours(host_of(headers), self._hosts, addresses=self._abroad):
-            told = "this server is not called by that name: add it to `server.hosts` if it should be"
-            raise HttpError(421, told, code="wrong_host")
-        if path not in OPEN_PATHS and is_cross_site(headers):
+        if headers_too_large(headers):
+            raise HttpError(431, "this request has too many headers, or too large ones", code="headers")
+        if not is_allowed_host(host_of(headers), self._hosts, addresses=self._is_public):
+            detail = "the Host header does not name this server: add the name to `server.hosts` if it should"
+            raise HttpError(421, detail, code="wrong_host")
+        if path not in PUBLIC_PATHS and is_cross_site(headers):
             raise HttpError(403, "a page of another site may not use this server", code="cross_site")
-        if first(headers, b"content-encoding").lower() not in (b"", b"identity"):
-            raise HttpError(415, "send the body as it is, without compressing it", code="compressed")
-        length = first(headers, b"content-length")
+        if header_value(headers, b"content-encoding").lower() not in (b"", b"identity"):
+            raise HttpError(415, "send the body without compression", code="compressed")
+        length = header_value(headers, b"content-length")
         if length.isdigit() and int(length[:20]) > self._max_body:
-            raise self._too_much()
+            raise self._too_large_error()
 
     async def _caller(self, headers: Headers, path: str) -> TokenCaller | None:
-        if path in OPEN_PATHS:
+        if path in PUBLIC_PATHS:
             return None
         caller = await self._callers.caller(headers)
         if caller is None:
-            raise _stranger(headers)
-        wait = self._rate.wait(caller.token_id, now=self._clock()) if caller.token_id else 0.0
+            raise _unauthorised_error(headers)
+        wait = self._rate.take(caller.token_id, now=self._clock()) if caller.token_id else 0.0
         if wait:
             seconds = math.ceil(wait)
-            told = f"too many requests with this token: try again in {seconds} s"
-            raise HttpError(429, told, code="rate_limit_exceeded", headers={"Retry-After": str(seconds)})
+            detail = f"too many requests with this token: try again in {seconds} s"
+            raise HttpError(429, detail, code="rate_limit_exceeded", headers={"Retry-After": str(seconds)})
         return caller
 
-    def _counted(self, receive: Receive) -> Receive:
-        """What comes from the client, until it is too much."""
-        come = 0
+    def _bounded(self, receive: Receive) -> Receive:
+        """Return a `receive` that raises when the body exceeds `server.max_body` bytes."""
+        received = 0
 
-        async def counted() -> Message:
-            nonlocal come
+        async def bounded() -> Message:
+            nonlocal received
             message = await receive()
-            come += len(message.get("body", b""))
-            if come > self._max_body:
-                raise self._too_much()
+            received += len(message.get("body", b""))
+            if received > self._max_body:
+                raise self._too_large_error()
             return message
 
-        return counted
+        return bounded
 
-    def _too_much(self) -> HttpError:
+    def _too_large_error(self) -> HttpError:
         return HttpError(
             413,
             f"the body has more than {self._max_body:,} bytes (`server.max_body`)",
@@ -172,14 +172,14 @@ class Guard:
         )
 
 
-def _stranger(headers: Headers) -> HttpError:
-    """What somebody is told who has no token, or none that is good."""
-    code, told = (
+def _unauthorised_error(headers: Headers) -> HttpError:
+    """Return the error for a request without a valid token."""
+    code, detail = (
         "no_token",
-        "this needs a token: Authorization: Bearer fv_… (`foveal token create` makes one)",
+        "this request needs a token: Authorization: Bearer fv_… (`foveal token create` creates one)",
     )
-    if secret_of(headers):
-        code, told = "unknown_token", "this token is not known here, or was revoked"
-    elif first(headers, b"authorization") or first(headers, b"x-api-key"):
-        told += "; a provider's key of your own may stay where it is: then the token goes into X-Foveal-Token"
-    return HttpError(401, told, code=code, headers={"WWW-Authenticate": "Bearer"})
+    if token_of(headers):
+        code, detail = "unknown_token", "this token is unknown or revoked"
+    elif header_value(headers, b"authorization") or header_value(headers, b"x-api-key"):
+        detail += "; if the client sends a provider's key there, put the token into X-Foveal-Token"
+    return HttpError(401, detail, code=code, headers={"WWW-Authenticate": "Bearer"})

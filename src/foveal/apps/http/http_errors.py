@@ -1,7 +1,7 @@
-"""How the server says no: one exception, written in the language of whoever asked.
+"""HTTP errors, written in the format that the client of the path expects.
 
-`/v1/messages…` answers as Anthropic does, the rest of `/v1` as OpenAI does, and everything else with
-`application/problem+json` (RFC 9457), so that a client finds an error where it looks for one.
+`/v1/messages…` uses Anthropic's error format, the rest of `/v1` OpenAI's, and all other paths
+`application/problem+json` (RFC 9457).
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from foveal.errors import (
     UnknownSession,
 )
 
-Face: TypeAlias = Literal["problem", "openai", "anthropic"]
+ErrorFormat: TypeAlias = Literal["problem", "openai", "anthropic"]
+"""`problem` is `application/problem+json`."""
 
 TITLES: Final[Mapping[int, str]] = MappingProxyType(
     {
@@ -54,7 +55,7 @@ TITLES: Final[Mapping[int, str]] = MappingProxyType(
         504: "The provider is silent",
     }
 )
-_ANTHROPIC: Final[Mapping[int, str]] = MappingProxyType(
+_ANTHROPIC_TYPES: Final[Mapping[int, str]] = MappingProxyType(
     {
         401: "authentication_error",
         403: "permission_error",
@@ -71,7 +72,7 @@ _OPENAI_CODES: Final[Mapping[int, str]] = MappingProxyType(
 
 
 class HttpError(Exception):
-    """A request that is not carried out; what is said about it is for the caller's eyes."""
+    """A request that the server refuses; the client sees `detail`."""
 
     def __init__(
         self,
@@ -81,28 +82,28 @@ class HttpError(Exception):
         title: str = "",
         code: str = "",
         headers: Mapping[str, str] | None = None,
-        numbers: Mapping[str, Any] | None = None,
+        members: Mapping[str, Any] | None = None,
     ) -> None:
-        """`code` is a short name of the problem for programs; `numbers` are further members of a problem."""
+        """`code` is the machine-readable name; `members` are further members of a problem document."""
         super().__init__(detail)
         self.status = status
         self.title = title or TITLES.get(status, "Refused")
         self.detail = detail
         self.code = code
         self.headers = dict(headers or {})
-        self.numbers = dict(numbers or {})
+        self.members = dict(members or {})
 
 
 def http_error_of(problem: FovealError) -> HttpError:
-    """What an error of ours means for a client."""
+    """Return the HTTP error for an error of the library."""
     detail = str(problem)
     match problem:
         case ContextOverflow():
-            numbers = {
+            members = {
                 name: getattr(problem, name)
                 for name in ("needed", "available", "window", "reserve", "margin", "floor")
             }
-            return HttpError(413, detail, code="context_length_exceeded", numbers=numbers)
+            return HttpError(413, detail, code="context_length_exceeded", members=members)
         case UnknownSession():
             return HttpError(404, f"there is no session {problem.session!r}", code="unknown_session")
         case UnknownHandle():
@@ -118,92 +119,98 @@ def http_error_of(problem: FovealError) -> HttpError:
         case Conflict():
             return HttpError(409, detail, code="conflict")
         case NotCompacted():
-            return HttpError(409, detail, code="not_compacted", numbers={"floor": problem.floor})
+            return HttpError(409, detail, code="not_compacted", members={"floor": problem.floor})
         case MalformedMessage():
-            numbers = {"index": problem.index, "field": problem.field}
-            return HttpError(400, detail, code="malformed_message", numbers=numbers)
+            members = {"index": problem.index, "field": problem.field}
+            return HttpError(400, detail, code="malformed_message", members=members)
         case BadSetting():
-            return HttpError(400, detail, code="bad_setting", numbers={"field": problem.field})
+            return HttpError(400, detail, code="bad_setting", members={"field": problem.field})
         case ProviderError():
-            return _provider(problem)
+            return _provider_error(problem)
         case StoreError():
-            told = "what is stored cannot be read or written now; the server's log says why"
-            return HttpError(503, told, code="store", headers={"Retry-After": "5"})
-    return HttpError(500, detail, code=_name(problem))
+            message = "the store cannot be read or written now; the server's log has the reason"
+            return HttpError(503, message, code="store", headers={"Retry-After": "5"})
+    return HttpError(500, detail, code=_snake_case(problem))
 
 
-_PROVIDER: Final[Mapping[str, int]] = MappingProxyType({"rate": 503, "connection": 504})
+_PROVIDER_STATUSES: Final[Mapping[str, int]] = MappingProxyType({"rate": 503, "connection": 504})
 
 
-def _provider(problem: ProviderError) -> HttpError:
-    status = _PROVIDER.get(problem.code, 502)
+def _provider_error(problem: ProviderError) -> HttpError:
+    status = _PROVIDER_STATUSES.get(problem.code, 502)
     headers = {"Retry-After": "10"} if status == 503 else None
     return HttpError(status, str(problem), code=f"provider_{problem.code or 'error'}", headers=headers)
 
 
-def _name(problem: Exception) -> str:
-    """`TooLarge` as `too_large`."""
+def _snake_case(problem: Exception) -> str:
+    """Return the class name of an error in snake case: `TooLarge` becomes `too_large`."""
     name = type(problem).__name__
     return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name).lstrip("_")
 
 
-# ── in whose language ────────────────────────────────────────────────────────────────────────────────────
+# ── Error formats ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def face_of(path: str) -> Face:
-    """In whose shape the client of this path expects an error."""
+def error_format(path: str) -> ErrorFormat:
+    """Return the error format of a path."""
     if path == "/v1/messages" or path.startswith("/v1/messages/"):
         return "anthropic"
     return "openai" if path == "/v1" or path.startswith("/v1/") else "problem"
 
 
-def written(refusal: HttpError, face: Face) -> dict[str, Any]:
-    """The body of a refusal."""
-    if face == "anthropic":
-        error_type = _ANTHROPIC.get(
-            refusal.status, "invalid_request_error" if refusal.status < 500 else "api_error"
+def error_body(error: HttpError, format: ErrorFormat) -> dict[str, Any]:
+    """Return the body of an error response."""
+    if format == "anthropic":
+        error_type = _ANTHROPIC_TYPES.get(
+            error.status, "invalid_request_error" if error.status < 500 else "api_error"
         )
-        return {"type": "error", "error": {"type": error_type, "message": refusal.detail}}
-    if face == "openai":
-        error_type = "invalid_request_error" if refusal.status < 500 else "server_error"
-        code = refusal.code or _OPENAI_CODES.get(refusal.status)
-        return {"error": {"message": refusal.detail, "type": error_type, "param": None, "code": code}}
+        return {"type": "error", "error": {"type": error_type, "message": error.detail}}
+    if format == "openai":
+        error_type = "invalid_request_error" if error.status < 500 else "server_error"
+        code = error.code or _OPENAI_CODES.get(error.status)
+        return {"error": {"message": error.detail, "type": error_type, "param": None, "code": code}}
     return {
-        "type": f"urn:foveal:{refusal.code}" if refusal.code else "about:blank",
-        "title": refusal.title,
-        "status": refusal.status,
-        "detail": refusal.detail,
-        **refusal.numbers,
+        "type": f"urn:foveal:{error.code}" if error.code else "about:blank",
+        "title": error.title,
+        "status": error.status,
+        "detail": error.detail,
+        **error.members,
     }
 
 
-def answer(refusal: HttpError, face: Face) -> Response:
-    """The whole answer to a request that is refused."""
-    media = "application/problem+json" if face == "problem" else "application/json"
+def error_response(error: HttpError, format: ErrorFormat) -> Response:
+    """Return the response to a refused request."""
+    media = "application/problem+json" if format == "problem" else "application/json"
     return Response(
-        encoded(written(refusal, face)),
-        status_code=refusal.status,
-        headers=refusal.headers,
+        encode_json(error_body(error, format)),
+        status_code=error.status,
+        headers=error.headers,
         media_type=media,
     )
 
 
-def last_words(refusal: HttpError, face: Face) -> bytes:
-    """The event that ends a stream which cannot go on: after it nothing follows. The blank line in front ends an
-    event that may have been cut."""
-    name = "event: error\n" if face != "openai" else ""
-    return f"\n\n{name}data: ".encode() + encoded(written(refusal, face)) + b"\n\n"
+def stream_error_event(error: HttpError, format: ErrorFormat) -> bytes:
+    """Return the server-sent event that ends a stream with an error.
+
+    The blank line in front ends an event that may have been cut in the middle.
+    """
+    name = "event: error\n" if format != "openai" else ""
+    return f"\n\n{name}data: ".encode() + encode_json(error_body(error, format)) + b"\n\n"
 
 
-def encoded(value: Any) -> bytes:
-    """JSON, whatever a text may contain: half a surrogate pair is written as U+FFFD."""
+def encode_json(value: Any) -> bytes:
+    """Return a value as JSON; lone surrogates, which UTF-8 cannot hold, are replaced."""
     try:
         return msgspec.json.encode(value)
     except UnicodeEncodeError:
-        return msgspec.json.encode(_cleaned(value))
+        return msgspec.json.encode(_without_lone_surrogates(value))
 
 
-def _cleaned(value: Any) -> Any:
+def _without_lone_surrogates(value: Any) -> Any:
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode()
-    return {name: _cleaned(inner) for name, inner in value.items()} if isinstance(value, dict) else value
+    return (
+        {name: _without_lone_surrogates(inner) for name, inner in value.items()}
+        if isinstance(value, dict)
+        else value
+    )

@@ -1,4 +1,7 @@
-"""What the headers of a request say about where it comes from, and what every answer carries. Pure."""
+"""Request and response headers: size limits, Host and Origin checks, tokens, security headers.
+
+All functions are pure and work on headers as ASGI has them.
+"""
 
 from __future__ import annotations
 
@@ -7,42 +10,49 @@ from collections.abc import Iterable, Sequence
 from ipaddress import ip_address
 from typing import Final, TypeAlias
 
-from foveal.server.auth_tokens import PREFIX
+from foveal.server.auth_tokens import TOKEN_PREFIX
 
 Headers: TypeAlias = Sequence[tuple[bytes, bytes]]
-"""As ASGI has them: names in small letters."""
+"""Headers as ASGI has them: names in lower case."""
 
-MOST: Final = 200
-LARGEST: Final = 64 * 1024
-"""Headers of a request, and their bytes all together."""
-SECURITY: Final[Headers] = (
+MAX_HEADERS: Final = 200
+"""Headers in one request."""
+MAX_HEADER_BYTES: Final = 64 * 1024
+"""Bytes of all header names and values of one request together."""
+SECURITY_HEADERS: Final[Headers] = (
     (b"x-content-type-options", b"nosniff"),
     (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
     (b"cross-origin-resource-policy", b"same-origin"),
     (b"referrer-policy", b"no-referrer"),
 )
 NO_STORE: Final = (b"cache-control", b"no-store")
-_SANE: Final = re.compile(rb"[A-Za-z0-9._-]{1,64}")
+_VALID_REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 _PORT: Final = re.compile(r":\d{0,5}$")
 
 
-def every(headers: Headers, name: bytes) -> list[bytes]:
+def header_values(headers: Headers, name: bytes) -> list[bytes]:
+    """Return all values of a header, in order."""
     return [value for found, value in headers if found == name]
 
 
-def first(headers: Headers, name: bytes) -> bytes:
+def header_value(headers: Headers, name: bytes) -> bytes:
+    """Return the first value of a header, or b"" if it is absent."""
     return next((value for found, value in headers if found == name), b"")
 
 
-def too_large(headers: Headers) -> bool:
-    return len(headers) > MOST or sum(len(name) + len(value) for name, value in headers) > LARGEST
+def headers_too_large(headers: Headers) -> bool:
+    """Return whether the headers exceed `MAX_HEADERS` or `MAX_HEADER_BYTES`."""
+    return (
+        len(headers) > MAX_HEADERS
+        or sum(len(name) + len(value) for name, value in headers) > MAX_HEADER_BYTES
+    )
 
 
-# ── where it comes from ──────────────────────────────────────────────────────────────────────────────────
+# ── Origin of a request ──────────────────────────────────────────────────────────────────────────────────
 
 
 def is_loopback(host: str) -> bool:
-    """A name or address that never leaves this machine."""
+    """Return whether a host name or address is the loopback interface of this machine."""
     name = host.lower().rstrip(".").strip("[]")
     if name == "localhost" or name.endswith(".localhost"):
         return True
@@ -53,67 +63,80 @@ def is_loopback(host: str) -> bool:
 
 
 def host_of(headers: Headers) -> str:
-    """The host that the client believes to talk to, without a port; "" unless there is exactly one."""
-    given = every(headers, b"host")
-    return _PORT.sub("", given[0].decode("latin-1").strip()).lower() if len(given) == 1 else ""
+    """Return the Host header without the port; "" unless there is exactly one Host header."""
+    hosts = header_values(headers, b"host")
+    return _PORT.sub("", hosts[0].decode("latin-1").strip()).lower() if len(hosts) == 1 else ""
 
 
-def is_address(host: str) -> bool:
-    """An address in figures; nobody can make it point elsewhere."""
+def is_ip_address(host: str) -> bool:
+    """Return whether a host is a numeric IP address, which DNS cannot redirect."""
     try:
         return bool(ip_address(host.strip("[]")))
     except ValueError:
         return False
 
 
-def is_ours(host: str, names: Iterable[str], *, addresses: bool = False) -> bool:
-    """Whether a host is this machine, or one of the names that the server was given. A page whose name was made to
-    point here is neither: that is what the check is for. So any of its `addresses` will do where it has several."""
+def is_allowed_host(host: str, names: Iterable[str], *, addresses: bool = False) -> bool:
+    """Return whether a Host value is loopback or one of the configured `names` ("*" allows every host).
+
+    The check stops DNS rebinding: a web page whose domain resolves to this machine sends its own name as Host.
+    `addresses` also allows every numeric address, for servers that listen on more than loopback.
+    """
     return bool(host) and (
         is_loopback(host)
         or any(name in ("*", host) for name in map(str.lower, names) if name)
-        or (addresses and is_address(host))
+        or (addresses and is_ip_address(host))
     )
 
 
 def is_cross_site(headers: Headers) -> bool:
-    """Whether a browser sends this on behalf of a page that is not ours; programs do not send these headers."""
-    if first(headers, b"sec-fetch-site").lower() in (b"cross-site", b"same-site"):
+    """Return whether a browser sends the request for a page of another site.
+
+    Only browsers send `Sec-Fetch-Site` and `Origin`, so requests of other programs pass.
+    """
+    if header_value(headers, b"sec-fetch-site").lower() in (b"cross-site", b"same-site"):
         return True
-    origins = every(headers, b"origin")
+    origins = header_values(headers, b"origin")
     if not origins:
         return False
     _, _, origin = origins[0].partition(b"://")
-    return len(origins) > 1 or origin.lower() != first(headers, b"host").lower()
+    return len(origins) > 1 or origin.lower() != header_value(headers, b"host").lower()
 
 
-def secret_of(headers: Headers) -> str:
-    """The token of ours that a request carries; "" when there is none. A provider's key is not one."""
-    if given := first(headers, b"x-foveal-token"):
-        return given.decode("latin-1").strip()
-    scheme, _, credentials = first(headers, b"authorization").decode("latin-1").strip().partition(" ")
+def token_of(headers: Headers) -> str:
+    """Return the Foveal token of a request, or "" if it has none.
+
+    `X-Foveal-Token` comes first. `Authorization` and `X-Api-Key` count only if their value starts with the
+    prefix of Foveal tokens, because clients put a provider's key there.
+    """
+    if token := header_value(headers, b"x-foveal-token"):
+        return token.decode("latin-1").strip()
+    scheme, _, credentials = header_value(headers, b"authorization").decode("latin-1").strip().partition(" ")
     bearer = credentials.strip() if scheme.lower() == "bearer" else ""
-    for secret in (bearer, first(headers, b"x-api-key").decode("latin-1").strip()):
-        if secret.startswith(PREFIX):
+    for secret in (bearer, header_value(headers, b"x-api-key").decode("latin-1").strip()):
+        if secret.startswith(TOKEN_PREFIX):
             return secret
     return ""
 
 
 def request_id(headers: Headers) -> str:
-    """The name that the client gave its request, if it is a sane one."""
-    given = first(headers, b"x-request-id")
-    return given.decode("ascii") if _SANE.fullmatch(given) else ""
+    """Return the client's `X-Request-Id`, or "" if it is absent or not 1 to 64 of A-Z a-z 0-9 . _ -."""
+    given = header_value(headers, b"x-request-id")
+    return given.decode("ascii") if _VALID_REQUEST_ID.fullmatch(given) else ""
 
 
-# ── what every answer carries ────────────────────────────────────────────────────────────────────────────
+# ── Response headers ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def answered(headers: Iterable[tuple[bytes, bytes]], *, id: str) -> list[tuple[bytes, bytes]]:
-    """The headers of an answer with what each of ours has. What an upstream calls its request is left to it."""
-    ours = {name for name, _ in SECURITY}
-    kept = [(name.lower(), value) for name, value in headers if name.lower() not in ours]
+def response_headers(headers: Iterable[tuple[bytes, bytes]], *, id: str) -> list[tuple[bytes, bytes]]:
+    """Return response headers with the security headers, `Cache-Control` and the request id added.
+
+    An upstream's own `X-Request-Id` stays; the id then goes into `X-Foveal-Request-Id`.
+    """
+    replaced = {name for name, _ in SECURITY_HEADERS}
+    kept = [(name.lower(), value) for name, value in headers if name.lower() not in replaced]
     names = {name for name, _ in kept}
     if b"cache-control" not in names:
         kept.append(NO_STORE)
     name = b"x-foveal-request-id" if b"x-request-id" in names else b"x-request-id"
-    return [*kept, *SECURITY, (name, id.encode())]
+    return [*kept, *SECURITY_HEADERS, (name, id.encode())]

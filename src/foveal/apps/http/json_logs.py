@@ -1,7 +1,8 @@
-"""What the server did, as lines of JSON: one a request, a turn, a reduction, an error.
+"""Log of the server: one JSON line per request, turn, reduction and error.
 
-Never the text of a message, a header, a key or a query. So an error is told by its type and by the places in the
-code that it passed, without its words; and so is what other libraries log, whose words nobody has checked.
+1. A line never contains the text of a message, a header, an API key or a query.
+2. So an error is logged as its type and the code locations that it passed, without its message.
+3. Lines of other libraries are logged in the same way, because their messages may contain anything.
 """
 
 from __future__ import annotations
@@ -18,106 +19,111 @@ from typing import Any, Final, TextIO
 import msgspec
 
 from foveal.core.log.events import REDUCTIONS, CompactionFailed, Overflowed, kind
-from foveal.server.runtime import EventsStored, Exchanged, ServiceEvent, TurnEnded
+from foveal.server.service_events import EventsStored, ProxyRequestEnded, ServiceEvent, TurnEnded
 
-NAME: Final = "foveal.server"
-PLACES: Final = 12
-"""The innermost places of an error that are told."""
-OURS: Final = "foveal."
-"""Loggers whose words are ours, too."""
-LONGEST: Final = 200
-_TOLD: Final = (*REDUCTIONS, CompactionFailed, Overflowed)
-_log: Final = logging.getLogger(NAME)
+LOGGER_NAME: Final = "foveal.server"
+MAX_STACK_PLACES: Final = 12
+"""Innermost code locations that are logged for an error."""
+OWN_LOGGER_PREFIX: Final = "foveal."
+"""Loggers of Foveal itself: their messages are logged."""
+MAX_FIELD_CHARS: Final = 200
+"""Clients choose names such as the session id, so every text is cut to this length."""
+_LOGGED_FACTS: Final = (*REDUCTIONS, CompactionFailed, Overflowed)
+_log: Final = logging.getLogger(LOGGER_NAME)
 
 
-def tell(
+def log_event(
     event: str,
     fields: Mapping[str, Any] | None = None,
     *,
     level: int = logging.INFO,
     problem: BaseException | None = None,
 ) -> None:
-    """Write one line; `fields` are numbers and short names of ours."""
+    """Write one line; `fields` are numbers and short names, never text of a message."""
     if _log.isEnabledFor(level):
-        told = {name: _short(value) for name, value in (fields or {}).items()}
+        logged = {name: _short(value) for name, value in (fields or {}).items()}
         if problem is not None:
-            told |= {"error": type(problem).__name__, "places": places(problem)}
-        _log.log(level, event, extra={"fields": told})
+            logged |= {"error": type(problem).__name__, "places": stack_places(problem)}
+        _log.log(level, event, extra={"fields": logged})
 
 
-def watch(occurrence: ServiceEvent) -> None:
-    """Write down what the service tells."""
-    where = {"tenant": occurrence.tenant, "session": occurrence.session}
-    match occurrence:
+def log_service_event(service_event: ServiceEvent) -> None:
+    """Log a service event."""
+    where = {"tenant": service_event.tenant, "session": service_event.session}
+    match service_event:
         case TurnEnded():
-            level = logging.WARNING if occurrence.why == "failed" else logging.INFO
-            tell("turn", where | _turn(occurrence), level=level)
-        case Exchanged():
-            tell("exchange", where | _exchange(occurrence))
+            level = logging.WARNING if service_event.why == "failed" else logging.INFO
+            log_event("turn", where | _turn(service_event), level=level)
+        case ProxyRequestEnded():
+            log_event("exchange", where | _exchange(service_event))
         case EventsStored():
-            kinds = Counter(kind(event.fact) for event in occurrence.events if isinstance(event.fact, _TOLD))
+            kinds = Counter(
+                kind(event.fact) for event in service_event.events if isinstance(event.fact, _LOGGED_FACTS)
+            )
             if kinds:
-                tell("reduced", where | kinds)
+                log_event("reduced", where | kinds)
 
 
 def _turn(turn: TurnEnded) -> dict[str, Any]:
-    told = {"turn": turn.turn, "model": turn.model, "why": turn.why, "ms": _ms(turn.seconds)}
-    return told | ({"error": turn.problem} if turn.problem else {})
+    fields = {"turn": turn.turn, "model": turn.model, "why": turn.why, "ms": _ms(turn.seconds)}
+    return fields | ({"error": turn.problem} if turn.problem else {})
 
 
-def _exchange(done: Exchanged) -> dict[str, Any]:
+def _exchange(done: ProxyRequestEnded) -> dict[str, Any]:
     return {
         "dialect": done.dialect,
         "model": done.model,
         "status": done.status,
         "ms": _ms(done.seconds),
-        "added_ms": _ms(done.added),
+        "added_ms": _ms(done.added_seconds),
         "tokens": done.tokens,
-        "whole": done.whole,
-        "recovered": done.recovered,
+        "whole": done.unreduced_tokens,
+        "recovered": done.overflow_retries,
         "streamed": done.streamed,
     }
 
 
-def places(problem: BaseException) -> list[str]:
-    """Where an error came from, without a word of it."""
-    frames = traceback.extract_tb(problem.__traceback__)[-PLACES:]
+def stack_places(problem: BaseException) -> list[str]:
+    """Return the code locations that an error passed, as `file:line function`."""
+    frames = traceback.extract_tb(problem.__traceback__)[-MAX_STACK_PLACES:]
     return [f"{Path(frame.filename).name}:{frame.lineno} {frame.name}" for frame in frames]
 
 
 def _short(value: Any) -> Any:
-    """Names that clients choose are told, but not at any length."""
-    return value[:LONGEST] if isinstance(value, str) else value
+    return value[:MAX_FIELD_CHARS] if isinstance(value, str) else value
 
 
 def _ms(seconds: float) -> float:
     return round(seconds * 1000, 1)
 
 
-# ── writing ──────────────────────────────────────────────────────────────────────────────────────────────
+# ── Formatting ───────────────────────────────────────────────────────────────────────────────────────────
 
 
-class JsonLines(logging.Formatter):
-    """A record as one line of JSON."""
+class JsonFormatter(logging.Formatter):
+    """Formats a log record as one line of JSON."""
 
     def format(self, record: logging.LogRecord) -> str:
         at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
         line: dict[str, Any] = {"at": at.replace("+00:00", "Z"), "level": record.levelname.lower()}
-        if record.name == NAME:
+        if record.name == LOGGER_NAME:
             line |= {"event": str(record.msg), **getattr(record, "fields", {})}
-        elif record.name.startswith(OURS):
+        elif record.name.startswith(OWN_LOGGER_PREFIX):
             line |= {"event": "note", "logger": record.name, "note": _short(record.getMessage())}
         else:
             line |= {"event": "library", "logger": record.name, "line": f"{record.module}:{record.lineno}"}
             if record.exc_info and record.exc_info[1] is not None:
-                line |= {"error": type(record.exc_info[1]).__name__, "places": places(record.exc_info[1])}
+                line |= {
+                    "error": type(record.exc_info[1]).__name__,
+                    "places": stack_places(record.exc_info[1]),
+                }
         return msgspec.json.encode(line, enc_hook=str).decode()
 
 
-def to_stderr(stream: TextIO | None = None) -> None:
-    """From here on the process logs in this way, and in no other: those of libraries from warnings on."""
+def log_to_stderr(stream: TextIO | None = None) -> None:
+    """Replace all handlers of the process by one that writes JSON lines; libraries log from WARNING on."""
     handler = logging.StreamHandler(stream or sys.stderr)
-    handler.setFormatter(JsonLines())
+    handler.setFormatter(JsonFormatter())
     root = logging.getLogger()
     for other in list(root.handlers):
         root.removeHandler(other)

@@ -1,215 +1,88 @@
-"""The socket that the server listens on, and the parser in front of the application."""
+"""Socket of the server, and uvicorn running on it."""
 
 from __future__ import annotations
 
 import asyncio
 import errno
 import socket
-from asyncio import TimerHandle, Transport
 from collections.abc import AsyncIterator
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import uvicorn
 from starlette.types import ASGIApp
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from foveal.apps.http.http_errors import HttpError, encoded, written
-from foveal.apps.http.http_headers import LARGEST, SECURITY
 from foveal.errors import FovealError
 
-# ── protocol ──────────────────────────────────────────────────────────────────────────────────────
-# HTTP as it comes from the network, with bounds that the parser itself does not have: on what comes before a body,
-# and on how long that and the body may take.
-#
-# 1. The headers of a request must be there within `PATIENCE` seconds.
-# 2. Of a body at least `SLOWEST` bytes must come every `TRICKLE` seconds, or its end, unless we do not read them.
-# 3. What is left of a body that nobody wants any more is passed over for that time, and then the connection ends.
-
-PATIENCE: Final = 30.0
-TRICKLE: Final = 30.0
-SLOWEST: Final = 16 * 1024
+SOCKET_BACKLOG: Final = 2_048
+KEEP_ALIVE_S: Final = 75
+"""Idle time of a connection: longer than clients keep theirs, so the client closes it and not the server."""
 
 
-class BoundedProtocol(HttpToolsProtocol):
-    """uvicorn's own, which is written in C for the most part."""
-
-    def __init__(self, *given: Any, **named: Any) -> None:
-        super().__init__(*given, **named)
-        self._awaited: Literal["headers", "body", ""] = ""
-        """What must come now."""
-        self._come = 0
-        """Bytes of it since it was last looked at, without those that came together with its beginning."""
-        self._begun = False
-        """It has begun in what is being read."""
-        self._unwanted = False
-        """It was seen before that the body comes after its answer."""
-        self._timer: TimerHandle | None = None
-
-    def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        self._expect("headers")
-        self._look_later()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._expect("")
-        super().connection_lost(exc)
-
-    def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        if not self._awaited or self.transport.is_closing():
-            return
-        if not self._begun:
-            self._come += len(data)
-        self._begun = False
-        if self._awaited == "headers" and self._come > LARGEST:
-            self._refuse(431, "the headers of this request are too large")
-        elif self._timer is None:
-            self._look_later()
-
-    def on_message_begin(self) -> None:
-        super().on_message_begin()
-        self._expect("headers")
-
-    def on_headers_complete(self) -> None:
-        self._expect("body")
-        super().on_headers_complete()
-
-    def on_message_complete(self) -> None:
-        self._expect("")
-        super().on_message_complete()
-
-    def send_400_response(self, msg: str) -> None:
-        self._refuse(400, "this is no HTTP request")
-
-    def _unsupported_upgrade_warning(self) -> None:
-        """Whoever asks for another protocol gets this one."""
-
-    # ── time ─────────────────────────────────────────────────────────────────────────────────────────
-
-    def _expect(self, part: Literal["headers", "body", ""]) -> None:
-        """This comes from here on. The clock is set when what has come is read, and the part still not whole:
-        most requests come in one piece."""
-        self._awaited = part
-        self._come = 0
-        self._begun = True
-        self._unwanted = False
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def _look_later(self) -> None:
-        self._timer = self.loop.call_later(TRICKLE if self._awaited == "body" else PATIENCE, self._look)
-
-    def _look(self) -> None:
-        """So much time has passed: has enough come?"""
-        self._timer = None
-        if self._awaited == "headers":
-            self._refuse(408, "the headers of this request did not come in time")
-        elif self.cycle.response_started and self._unwanted:
-            self.transport.close()
-        elif self._come >= SLOWEST or self.flow.read_paused or self.cycle.response_started:
-            self._unwanted = self.cycle.response_started
-            self._come = 0
-            self._look_later()
-        else:
-            self._refuse(408, "the body of this request did not come in time")
-
-    def _refuse(self, status: int, detail: str) -> None:
-        """Say no in place of the application."""
-        self._expect("")
-        if not self.transport.is_closing():
-            self.transport.write(_answer(status, detail))
-            self.transport.close()
-
-
-def _answer(status: int, detail: str) -> bytes:
-    refusal = HttpError(status, detail)
-    body = encoded(written(refusal, "problem"))
-    headers = (
-        (b"content-type", b"application/problem+json"),
-        (b"content-length", str(len(body)).encode()),
-        (b"connection", b"close"),
-        (b"cache-control", b"no-store"),
-        *SECURITY,
-    )
-    lines = b"".join(name + b": " + value + b"\r\n" for name, value in headers)
-    return f"HTTP/1.1 {status} {refusal.title}\r\n".encode() + lines + b"\r\n" + body
-
-
-# ── listening ─────────────────────────────────────────────────────────────────────────────────────
-
-BACKLOG: Final = 2_048
-KEEP_ALIVE: Final = 75
-"""Seconds that a connection may idle: longer than clients keep theirs, so that we are not the one to close it."""
-
-
-def bound(host: str, port: int) -> socket.socket:
-    """A socket that has the address, and will listen when the server does; port 0 takes a free one. Raises
-    `FovealError`."""
+def bind(host: str, port: int) -> socket.socket:
+    """Return a socket bound to the address; port 0 takes a free port. Raises `FovealError`."""
     try:
         family, kind, proto, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
     except (OSError, UnicodeError) as problem:
         raise FovealError(f"there is no address {host!r} ({problem}): set `server.host`") from None
-    made = socket.socket(family, kind, proto)
+    listener = socket.socket(family, kind, proto)
     try:
-        if port:  # or a server that was just ended would have to be waited for
-            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        made.bind(address)
-        made.settimeout(0)
+        if port:  # without it, a restart fails until the connections of the old server have timed out
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.settimeout(0)
     except OSError as problem:
-        made.close()
-        raise FovealError(_why(problem, host, port)) from None
-    return made
+        listener.close()
+        raise FovealError(_bind_error_text(problem, host, port)) from None
+    return listener
 
 
-def _why(problem: OSError, host: str, port: int) -> str:
+def _bind_error_text(problem: OSError, host: str, port: int) -> str:
     if problem.errno == errno.EADDRINUSE:
         return (
-            f"port {port} of {host} is taken by another program: choose one with --port, 0 for any free one"
+            f"port {port} of {host} is used by another program: choose another with --port (0: any free one)"
         )
     if problem.errno == errno.EACCES:
-        return f"port {port} needs more rights than this program has: choose one above 1023 with --port"
-    return (
-        f"nothing can listen on {host}, port {port} ({problem.strerror}): set `server.host` and `server.port`"
-    )
+        return f"this program may not use port {port}: choose one above 1023 with --port"
+    return f"cannot listen on {host}, port {port} ({problem.strerror}): set `server.host` and `server.port`"
 
 
-def url_of(listening: socket.socket) -> str:
-    """The address to call, as a person would write it."""
-    host, port = listening.getsockname()[:2]
+def url_of(listener: socket.socket) -> str:
+    """Return the URL of a listening socket; a wildcard address becomes loopback."""
+    host, port = listener.getsockname()[:2]
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def _protocol() -> Any:
-    """The faster one, if httptools is there; the one in pure Python has bounds of its own."""
+    """Return the bounded httptools protocol, or uvicorn's h11, which has limits, if httptools is missing."""
     try:
-        pass
+        from foveal.apps.http.bounded_protocol import BoundedProtocol
     except ImportError:
         return "h11"
     return BoundedProtocol
 
 
 class _UvicornServer(uvicorn.Server):
-    """Signals are the program's business."""
+    """Leaves signals to `foveal serve`."""
 
     def capture_signals(self) -> AbstractContextManager[None]:  # type: ignore[override]
         return nullcontext()
 
 
-def _failed(task: asyncio.Task[None], on: socket.socket) -> str:
-    """Why a server did not begin: another one was faster."""
+def _start_error_text(task: asyncio.Task[None], listener: socket.socket) -> str:
+    """Return why uvicorn did not start: another process began to listen after `bind`."""
     problem = task.exception()
-    host, port = on.getsockname()[:2]
-    return _why(problem if isinstance(problem, OSError) else OSError(0, str(problem)), host, port)
+    host, port = listener.getsockname()[:2]
+    error = problem if isinstance(problem, OSError) else OSError(0, str(problem))
+    return _bind_error_text(error, host, port)
 
 
 @asynccontextmanager
-async def listening(app: ASGIApp, on: socket.socket) -> AsyncIterator[None]:
-    """Answer requests while the block runs; whoever leaves it has seen to what was in flight."""
+async def run_server(app: ASGIApp, listener: socket.socket) -> AsyncIterator[None]:
+    """Answer requests while the block runs; the caller ends the requests in flight before it leaves the block."""
     config: Any = {"http": _protocol(), "ws": "none", "lifespan": "off", "loop": "none"}
     server = _UvicornServer(
         uvicorn.Config(
@@ -219,16 +92,16 @@ async def listening(app: ASGIApp, on: socket.socket) -> AsyncIterator[None]:
             access_log=False,
             proxy_headers=False,
             server_header=False,
-            backlog=BACKLOG,
-            timeout_keep_alive=KEEP_ALIVE,
+            backlog=SOCKET_BACKLOG,
+            timeout_keep_alive=KEEP_ALIVE_S,
             timeout_graceful_shutdown=1,
         )
     )
-    task = asyncio.create_task(server.serve(sockets=[on]))
+    task = asyncio.create_task(server.serve(sockets=[listener]))
     try:
-        while not server.started:
+        while not server.started:  # uvicorn has no event to wait for
             if task.done():
-                raise FovealError(_failed(task, on))
+                raise FovealError(_start_error_text(task, listener))
             await asyncio.sleep(0.005)
         yield
     finally:

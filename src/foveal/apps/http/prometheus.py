@@ -1,5 +1,8 @@
-"""What the server does, in numbers for Prometheus. What summaries and refusals did is counted by `foveal.core.engine.metrics`;
-this adds what only a server has. Labels come from closed sets: no session, no tenant, no model, no text."""
+"""Prometheus metrics of the server.
+
+`foveal.core.engine.metrics` counts summaries and overflows; this module adds what only a server has. Label
+values come from closed sets: no session, tenant, model or text of a message.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +21,16 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_late
 from foveal import __version__
 from foveal.core.engine.metrics import Metrics
 from foveal.core.log.events import Event, Used
-from foveal.server.runtime import EventsStored, Exchanged, LockWaited, ServiceEvent, TurnEnded
+from foveal.server.service_events import (
+    EventsStored,
+    InboxCounted,
+    ProxyRequestEnded,
+    ServiceEvent,
+    TurnEnded,
+)
 
 CONTENT_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4
-SECONDS: Final = (
+_DURATION_BUCKETS_S: Final = (
     0.001,
     0.0025,
     0.005,
@@ -39,7 +48,7 @@ SECONDS: Final = (
     60.0,
     300.0,
 )
-KINDS: Final = ("input", "cache_read", "cache_write", "output")
+TOKEN_KINDS: Final = ("input", "cache_read", "cache_write", "output")
 ERROR_CODES: Final = frozenset(
     {"key", "rate", "connection", "interrupted", "refused", "server"}
     | {
@@ -52,88 +61,96 @@ ERROR_CODES: Final = frozenset(
         "BadSetting",
     }
 )
-"""What a failed turn may be counted as; anything else is `other`."""
+"""Values of the label `code` of failed turns; any other code is counted as `other`."""
 
 
 class PrometheusMetrics:
+    """All metrics of the server; an observer of service events."""
+
     def __init__(self) -> None:
-        # When each was first counted is of no use to anybody, and doubles their number.
+        # The creation times of metrics are not used, and would double the number of series.
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
         self._core = Metrics()
         ProcessCollector(registry=self.registry)
-        self._gauge("foveal_build", "The version that runs.", ("version",)).labels(__version__).set(1)
-        self._requests = self._counter("foveal_requests", "Requests answered.", ("method", "route", "status"))
+        self._gauge("foveal_build", "The running version.", ("version",)).labels(__version__).set(1)
+        self._requests = self._counter("foveal_requests", "HTTP requests.", ("method", "route", "status"))
         self._request_seconds = self._histogram(
-            "foveal_request_seconds", "Until the answer was whole.", ("route",)
+            "foveal_request_seconds", "Time until the response was complete.", ("route",)
         )
         self._streams = self._gauge("foveal_streams_open", "Streams that are being sent.")
         self._exchanges = self._counter(
-            "foveal_exchanges", "Drop-in requests, by what upstream said.", ("dialect", "status")
+            "foveal_exchanges", "Drop-in requests, by the status from upstream.", ("dialect", "status")
         )
-        self._added = self._histogram("foveal_added_seconds", "What this server added to them.", ("dialect",))
-        self._spared = self._counter("foveal_spared_tokens", "Tokens that reductions kept from upstream.")
+        self._added_seconds = self._histogram(
+            "foveal_added_seconds", "Time that this server added to drop-in requests.", ("dialect",)
+        )
+        self._saved_tokens = self._counter(
+            "foveal_spared_tokens", "Tokens of drop-in requests that reductions removed."
+        )
         self._recovered = self._counter(
-            "foveal_overflows_recovered", "Refusals as too large that no client saw."
+            "foveal_overflows_recovered", "Refusals as too large that a reduction recovered."
         )
         self._turns = self._counter("foveal_turns", "Turns, by how they ended.", ("why",))
-        self._turn_seconds = self._histogram("foveal_turn_seconds", "Time that turns took.")
-        self._errors = self._counter("foveal_errors", "Turns that failed, by error code.", ("code",))
+        self._turn_seconds = self._histogram("foveal_turn_seconds", "Duration of turns.")
+        self._turn_errors = self._counter("foveal_errors", "Turns that failed, by error code.", ("code",))
         self._tokens = self._counter("foveal_tokens", "Tokens that providers reported.", ("kind",))
-        self._share = self._gauge("foveal_cache_share", "Part of all prompt tokens that came from caches.")
+        self._cache_share = self._gauge(
+            "foveal_cache_share", "Share of all prompt tokens that came from prompt caches."
+        )
         self._waiting = self._gauge("foveal_inbox_waiting", "Messages that are stored and not yet answered.")
-        self._prompt = self._cached = 0
+        self._prompt_tokens = self._cached_tokens = 0
 
     def text(self) -> bytes:
-        """All of it, as a scraper expects it."""
+        """Return all metrics in the Prometheus text format."""
         return generate_latest(self.registry) + self._core.text().encode()
 
-    # ── what happens ─────────────────────────────────────────────────────────────────────────────────
+    # ── Recording ────────────────────────────────────────────────────────────────────────────────────
 
-    def request(self, method: str, route: str, status: int, seconds: float) -> None:
-        """A request was answered; status 0 when nobody waited for it."""
+    def count_request(self, method: str, route: str, status: int, seconds: float) -> None:
+        """Count a request; status 0 means that the client left before the response began."""
         self._requests.labels(method, route, str(status)).inc()
         self._request_seconds.labels(route).observe(seconds)
 
-    def stream_began(self) -> None:
+    def stream_started(self) -> None:
         self._streams.inc()
 
     def stream_ended(self) -> None:
         self._streams.dec()
 
-    def watch(self, occurrence: ServiceEvent) -> None:
-        """Count what the service tells."""
-        match occurrence:
+    def observe(self, service_event: ServiceEvent) -> None:
+        """Count a service event."""
+        match service_event:
             case EventsStored():
-                for event in occurrence.events:
+                for event in service_event.events:
                     self._stored(event)
             case TurnEnded():
-                self._turns.labels(occurrence.why).inc()
-                self._turn_seconds.observe(occurrence.seconds)
-                if occurrence.why == "failed":
-                    code = occurrence.problem
-                    self._errors.labels(code if code in ERROR_CODES else "other").inc()
-            case Exchanged():
-                self._exchanged(occurrence)
-            case LockWaited():
-                self._waiting.set(occurrence.count)
+                self._turns.labels(service_event.why).inc()
+                self._turn_seconds.observe(service_event.seconds)
+                if service_event.why == "failed":
+                    code = service_event.problem
+                    self._turn_errors.labels(code if code in ERROR_CODES else "other").inc()
+            case ProxyRequestEnded():
+                self._exchanged(service_event)
+            case InboxCounted():
+                self._waiting.set(service_event.count)
 
     def _stored(self, event: Event) -> None:
         self._core.add(event)
         if isinstance(event.fact, Used):
-            for kind in KINDS:
+            for kind in TOKEN_KINDS:
                 self._tokens.labels(kind).inc(getattr(event.fact, kind))
-            self._prompt += event.fact.prompt
-            self._cached += event.fact.cache_read
-            self._share.set(self._cached / self._prompt if self._prompt else 0.0)
+            self._prompt_tokens += event.fact.prompt
+            self._cached_tokens += event.fact.cache_read
+            self._cache_share.set(self._cached_tokens / self._prompt_tokens if self._prompt_tokens else 0.0)
 
-    def _exchanged(self, done: Exchanged) -> None:
+    def _exchanged(self, done: ProxyRequestEnded) -> None:
         self._exchanges.labels(done.dialect, str(done.status)).inc()
-        self._added.labels(done.dialect).observe(done.added)
-        self._spared.inc(max(0, done.whole - done.tokens))
-        self._recovered.inc(done.recovered)
+        self._added_seconds.labels(done.dialect).observe(done.added_seconds)
+        self._saved_tokens.inc(max(0, done.unreduced_tokens - done.tokens))
+        self._recovered.inc(done.overflow_retries)
 
-    # ── making ───────────────────────────────────────────────────────────────────────────────────────
+    # ── Creating metrics ─────────────────────────────────────────────────────────────────────────────
 
     def _counter(self, name: str, about: str, labels: tuple[str, ...] = ()) -> Counter:
         return Counter(name, about, labels, registry=self.registry)
@@ -142,4 +159,4 @@ class PrometheusMetrics:
         return Gauge(name, about, labels, registry=self.registry)
 
     def _histogram(self, name: str, about: str, labels: tuple[str, ...] = ()) -> Histogram:
-        return Histogram(name, about, labels, registry=self.registry, buckets=SECONDS)
+        return Histogram(name, about, labels, registry=self.registry, buckets=_DURATION_BUCKETS_S)

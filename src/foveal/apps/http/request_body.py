@@ -1,101 +1,95 @@
-"""What a client sends: read whole, within the limits, and decoded. How much may be sent is the guard's business; it
-counts what comes, so that a handler that reads a body in its own way is safe, too."""
+"""Reads and decodes request bodies: JSON of bounded depth and size.
+
+The number of bytes is bounded by `guard`, which counts them as they arrive, so a handler that reads a body in
+another way is bounded too.
+"""
 
 from __future__ import annotations
 
 import re
 from itertools import accumulate
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 from starlette.requests import ClientDisconnect, Request
 
 from foveal.apps.http.http_errors import HttpError
 
-# ── nesting ───────────────────────────────────────────────────────────────────────────────────────
-# How deep and how wide a JSON text is, found before anything is built of it: without recursion, in time that grows
-# with its length and no faster, whatever it contains.
+# ── Depth and size ────────────────────────────────────────────────────────────────────────────────
+# Measured on the text before it is decoded: without recursion and in linear time, whatever the text contains.
 
 _STRING: Final = re.compile(rb'"[^"]*"?')
 _OTHER: Final = bytes(set(range(256)) - set(b"[]{}"))
 _STEPS: Final = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
 
 
-def deeper_than(text: bytes, most: int) -> bool:
-    """Whether arrays and objects are nested in more than `most` levels. What is no JSON may get either answer."""
-    if text.count(b"[") + text.count(b"{") <= most:
+def is_deeper_than(text: bytes, limit: int) -> bool:
+    """Return whether arrays and objects are nested more than `limit` levels deep; undefined for invalid JSON."""
+    if text.count(b"[") + text.count(b"{") <= limit:
         return False
     brackets = _without_strings(text).translate(None, _OTHER)
-    return any(map(most.__lt__, accumulate(map(_STEPS.__getitem__, brackets))))
+    return any(map(limit.__lt__, accumulate(map(_STEPS.__getitem__, brackets))))
 
 
-def more_values_than(text: bytes, most: int) -> bool:
-    """Whether there are more than `most` values in all arrays and objects together."""
+def has_more_values_than(text: bytes, limit: int) -> bool:
+    """Return whether all arrays and objects together hold more than `limit` values."""
     marks = (b",", b"[", b"{")
-    if sum(map(text.count, marks)) <= most:
+    if sum(map(text.count, marks)) <= limit:
         return False
-    return sum(map(_without_strings(text).count, marks)) > most
+    return sum(map(_without_strings(text).count, marks)) > limit
 
 
 def _without_strings(text: bytes) -> bytes:
-    """Escapes first, pair by pair from the left, so that every quote that is left begins or ends a string; then
-    empty strings, which are quicker to find that way."""
+    """Return JSON text with its strings removed.
+
+    Escapes go first, so every quote that is left begins or ends a string. Removing empty strings before the regular
+    expression runs is only faster.
+    """
     return _STRING.sub(b"", text.replace(b"\\\\", b"").replace(b'\\"', b"").replace(b'""', b""))
 
 
-# ── bodies ────────────────────────────────────────────────────────────────────────────────────────
+# ── Bodies ────────────────────────────────────────────────────────────────────────────────────────
 
 T = TypeVar("T")
 
-VALUES: Final = 1_000_000
-"""More are not decoded: each takes many times the room that it takes as text."""
+MAX_JSON_VALUES: Final = 1_000_000
+"""Values in one body: a decoded value takes many times the memory of its text."""
 
 
-async def read(request: Request) -> bytes:
-    """The bytes of a body that is not nested too deeply; it may still be no JSON."""
+async def read_bytes(request: Request) -> bytes:
+    """Return the bytes of a body; they may still be invalid JSON.
+
+    Raises `HttpError` if the body is incomplete, nested too deeply, or has too many values.
+    """
     try:
         data = await request.body()
     except ClientDisconnect:
         raise HttpError(400, "the connection ended before the body did", code="incomplete") from None
-    most: int = request.scope["state"]["max_depth"]
-    if more_values_than(data, VALUES):
-        raise HttpError(413, f"the JSON has more than {VALUES:,} values", code="too_many_values")
-    if deeper_than(data, most):
-        raise HttpError(400, f"the JSON is nested in more than {most:,} levels", code="too_deep")
+    max_depth: int = request.scope["state"]["max_depth"]
+    if has_more_values_than(data, MAX_JSON_VALUES):
+        raise HttpError(413, f"the JSON has more than {MAX_JSON_VALUES:,} values", code="too_many_values")
+    if is_deeper_than(data, max_depth):
+        raise HttpError(400, f"the JSON is nested more than {max_depth:,} levels deep", code="too_deep")
     return data
 
 
-async def body(request: Request) -> Any:
-    """The JSON value that was sent."""
-    return decoded(await read(request))
-
-
-def decoded(data: bytes) -> Any:
-    """A JSON value; raises `Refusal`."""
-    return _decode(data, Any)
-
-
-async def body_as(request: Request, form: type[T]) -> T:
-    """What was sent, as a struct; raises `Refusal` that names the field that is wrong."""
-    made: T = _decode(await read(request), form)
-    return made
-
-
-def _decode(data: bytes, form: Any) -> Any:
+async def read_struct(request: Request, struct: type[T]) -> T:
+    """Return the body as a struct; raises `HttpError`, which names the invalid field."""
+    data = await read_bytes(request)
     if not data.strip():
-        raise HttpError(400, "the body is empty, and should be JSON", code="not_json")
+        raise HttpError(400, "the body is empty; it must be JSON", code="not_json")
     try:
-        return msgspec.json.decode(data, type=form)
+        return msgspec.json.decode(data, type=struct)
     except msgspec.ValidationError as problem:
-        raise HttpError(400, _said(problem), code="invalid_body") from None
+        raise HttpError(400, _message_of(problem), code="invalid_body") from None
     except msgspec.DecodeError as problem:
-        raise HttpError(400, f"the body is no JSON: {_said(problem)}", code="not_json") from None
+        raise HttpError(400, f"the body is not valid JSON: {_message_of(problem)}", code="not_json") from None
     except (UnicodeError, ValueError):
-        raise HttpError(400, "the body is no JSON: it is not UTF-8", code="not_json") from None
+        raise HttpError(400, "the body is not valid JSON: it is not UTF-8", code="not_json") from None
     except RecursionError:
         raise HttpError(400, "the JSON is nested too deeply", code="too_deep") from None
 
 
-def _said(problem: Exception) -> str:
-    """What is wrong, without half a surrogate pair that could not be written back."""
+def _message_of(problem: Exception) -> str:
+    """Return the message without lone surrogates, which cannot be encoded as UTF-8."""
     return str(problem).encode("utf-8", "replace").decode()

@@ -1,4 +1,4 @@
-"""The outermost layer: every request gets an id, an answer, a line in the log, and is counted."""
+"""Outermost middleware: gives every request an id, a response, a log line and metrics."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from uuid import uuid4
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from foveal.apps.http.http_errors import HttpError, answer, face_of
-from foveal.apps.http.http_headers import answered, request_id
-from foveal.apps.http.json_logs import tell
+from foveal.apps.http.http_errors import HttpError, error_format, error_response
+from foveal.apps.http.http_headers import request_id, response_headers
+from foveal.apps.http.json_logs import log_event
 from foveal.apps.http.prometheus import PrometheusMetrics
 from foveal.apps.http.tracing import Tracing
 
@@ -20,81 +20,88 @@ METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OP
 
 
 class RequestLogMiddleware:
-    def __init__(self, app: ASGIApp, *, meters: PrometheusMetrics, tracing: Tracing | None) -> None:
+    """ASGI middleware; an exception that no other layer handles becomes a 500 here."""
+
+    def __init__(self, app: ASGIApp, *, metrics: PrometheusMetrics, tracing: Tracing | None) -> None:
         self._app = app
-        self._meters = meters
+        self._metrics = metrics
         self._tracing = tracing
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
-        seen = _Seen(scope, send, self._meters)
+        logged = _LoggedRequest(scope, send, self._metrics)
         tracing = self._tracing
         try:
-            with nullcontext() if tracing is None else tracing.request(scope, seen.told):
-                await self._answered(scope, receive, seen)
+            with nullcontext() if tracing is None else tracing.request(scope, logged.result):
+                await self._respond(scope, receive, logged)
         finally:
-            seen.end()
+            logged.end()
 
-    async def _answered(self, scope: Scope, receive: Receive, seen: _Seen) -> None:
+    async def _respond(self, scope: Scope, receive: Receive, logged: _LoggedRequest) -> None:
         try:
-            await self._app(scope, receive, seen.send)
+            await self._app(scope, receive, logged.send)
         except Exception as problem:  # noqa: BLE001 (the last place where it can be answered)
-            tell("error", {"request": seen.id, "route": seen.route}, level=logging.ERROR, problem=problem)
-            if not seen.status:
-                refusal = HttpError(500, f"something went wrong here; the log has it under {seen.id}")
-                await answer(refusal, face_of(scope["path"]))(scope, receive, seen.send)
+            fields = {"request": logged.id, "route": logged.route}
+            log_event("error", fields, level=logging.ERROR, problem=problem)
+            if not logged.status:
+                error = HttpError(500, f"internal error; the server's log has it under {logged.id}")
+                await error_response(error, error_format(scope["path"]))(scope, receive, logged.send)
 
 
-class _Seen:
-    """One request, as it is told on."""
+class _LoggedRequest:
+    """One request with what is logged about it."""
 
-    def __init__(self, scope: Scope, send: Send, meters: PrometheusMetrics) -> None:
+    def __init__(self, scope: Scope, send: Send, metrics: PrometheusMetrics) -> None:
         self.id = request_id(scope["headers"]) or uuid4().hex
         self.status = 0
-        """0 before the answer has begun."""
+        """0 until the response begins."""
         self._scope = scope
         self._send = send
-        self._meters = meters
+        self._metrics = metrics
         self._bytes = 0
-        self._stream = self._whole = False
+        self._is_stream = self._is_complete = False
         self._began = time.perf_counter()
         scope.setdefault("state", {})["request_id"] = self.id
 
     @property
     def route(self) -> str:
-        """The pattern that the path fits: nothing of what is in it."""
+        """The pattern that matched the path: a label with few values, and without session ids."""
         return getattr(self._scope.get("route"), "path", "unknown")
 
     @property
     def method(self) -> str:
+        """The HTTP method; a client can send any word, so others than `METHODS` are `OTHER`."""
         return self._scope["method"] if self._scope["method"] in METHODS else "OTHER"
 
-    def told(self) -> tuple[str, str, int]:
+    def result(self) -> tuple[str, str, int]:
+        """Return method, route and status."""
         return self.method, self.route, self.status
 
     async def send(self, message: Message) -> None:
+        """Pass a message on to the client, with the server's headers added to the first one."""
         if message["type"] == "http.response.start":
             self.status = message["status"]
-            headers = answered(message.get("headers", ()), id=self.id)
-            self._stream = any(
+            headers = response_headers(message.get("headers", ()), id=self.id)
+            self._is_stream = any(
                 value.startswith(b"text/event-stream") for name, value in headers if name == b"content-type"
             )
-            if self._stream:
-                self._meters.stream_began()
+            if self._is_stream:
+                self._metrics.stream_started()
             message = {**message, "headers": headers}
         else:
             self._bytes += len(message.get("body", b""))
-            self._whole = not message.get("more_body", False)
+            self._is_complete = not message.get("more_body", False)
         await self._send(message)
 
     def end(self) -> None:
+        """Count the request and write its log line."""
         seconds = time.perf_counter() - self._began
-        if self._stream:
-            self._meters.stream_ended()
-        self._meters.request(self.method, self.route, self.status, seconds)
+        if self._is_stream:
+            self._metrics.stream_ended()
+        self._metrics.count_request(self.method, self.route, self.status, seconds)
         caller = self._scope["state"].get("caller")
-        told = {
+        fields = {
             "request": self.id,
             "method": self.method,
             "route": self.route,
@@ -103,7 +110,7 @@ class _Seen:
             "bytes": self._bytes,
         }
         if caller is not None:
-            told["tenant"] = caller.tenant
-        if not self._whole:
-            told["broken_off"] = True
-        tell("request", told)
+            fields["tenant"] = caller.tenant
+        if not self._is_complete:
+            fields["broken_off"] = True
+        log_event("request", fields)

@@ -1,4 +1,4 @@
-"""Whether the server is well: it can write what it would have to store, and it is not about to end."""
+"""`GET /healthz`: whether the server can store messages and is not stopping."""
 
 from __future__ import annotations
 
@@ -9,45 +9,47 @@ from typing import Final
 from starlette.requests import Request
 from starlette.responses import Response
 
-from foveal.apps.http.http_errors import encoded
+from foveal.apps.http.http_errors import encode_json
 from foveal.apps.http.shutdown import ShutdownState
 from foveal.errors import StoreError
 from foveal.server import Service
 
-FRESH: Final = 1.0
-"""Seconds for which what was found holds."""
+WRITE_CHECK_TTL_S: Final = 1.0
+"""The result of a write check is reused this long."""
 
 
 class Health:
-    def __init__(self, service: Service, ending: ShutdownState) -> None:
+    """Endpoint that answers 200 if the status is `ok`, and 503 otherwise."""
+
+    def __init__(self, service: Service, shutdown: ShutdownState) -> None:
         self._service = service
-        self._ending = ending
+        self._shutdown = shutdown
         self._lock = asyncio.Lock()
-        self._looked = float("-inf")
+        self._checked_at = float("-inf")
         self._problem = ""
         self._inbox = 0
 
     async def __call__(self, request: Request) -> Response:
         async with self._lock:
-            if time.monotonic() - self._looked >= FRESH:
-                await self._look()
-        status = "stopping" if self._ending.begun else self._problem or "ok"
-        rooms = self._service.rooms
-        found = {
+            if time.monotonic() - self._checked_at >= WRITE_CHECK_TTL_S:
+                await self._check()
+        status = "stopping" if self._shutdown.has_begun else self._problem or "ok"
+        sessions = self._service.live_sessions
+        body = {
             "status": status,
-            "sessions_open": len(rooms),
-            "turns_running": sum(room.busy for room in rooms),
+            "sessions_open": len(sessions),
+            "turns_running": sum(session.is_busy for session in sessions),
             "inbox": self._inbox,
         }
         code = 200 if status == "ok" else 503
-        return Response(encoded(found), status_code=code, media_type="application/json")
+        return Response(encode_json(body), status_code=code, media_type="application/json")
 
-    async def _look(self) -> None:
-        """Write something, to see that it can be done."""
+    async def _check(self) -> None:
+        """Write to the database, and count the messages that wait."""
         try:
-            await self._service.ground.database.prove()
-            self._inbox = sum(count for _, _, count in await self._service.ground.desk.waiting())
+            await self._service.runtime.database.check_writable()
+            self._inbox = sum(count for _, _, count in await self._service.runtime.inbox.unfinished())
             self._problem = ""
         except StoreError:
             self._problem = "the store cannot be written"
-        self._looked = time.monotonic()
+        self._checked_at = time.monotonic()

@@ -1,5 +1,11 @@
-"""How the server ends: nothing new is begun, what is in flight gets time, and what takes longer is told so in its
-own language before its connection closes."""
+"""Shutdown of the server: stop signals, refusal of new requests, end of running ones.
+
+1. The first SIGTERM or SIGINT begins the shutdown: new requests get a 503, running turns and requests may finish
+   within `server.grace` seconds.
+2. Requests that take longer are cancelled; the client gets an error in the format of its path before the connection
+   closes. What was acknowledged is stored.
+3. The second signal ends the wait at once. The third has its default effect and kills the process.
+"""
 
 from __future__ import annotations
 
@@ -11,166 +17,172 @@ from typing import Any, Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from foveal.apps.http.http_errors import HttpError, answer, face_of, last_words
+from foveal.apps.http.http_errors import HttpError, error_format, error_response, stream_error_event
 from foveal.server import Service
 
-OPEN: Final = frozenset({"/healthz", "/metrics"})
-"""Paths that are answered to the end."""
-LAST: Final = 2.0
-"""Seconds that a client has to take the last words."""
+SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+PATHS_DURING_SHUTDOWN: Final = frozenset({"/healthz", "/metrics"})
+"""Paths that are answered until the process ends."""
+MIN_FLUSH_S: Final = 2.0
+"""Time for sending the rest of a response after its turn has ended, even if the grace period is over."""
+FINAL_EVENT_TIMEOUT_S: Final = 2.0
+"""Time for all cancelled requests to send their final error; a single one has half of it."""
+
+
+# ── Requests in flight ───────────────────────────────────────────────────────────────────────────────────
 
 
 class ShutdownState:
-    """What is in flight, and whether the end has begun."""
+    """The requests in flight, and whether the shutdown has begun."""
 
     def __init__(self) -> None:
-        self.begun = False
-        self.cutting = False
-        self._flights: set[asyncio.Task[Any]] = set()
-        self._landed = asyncio.Event()
+        self.has_begun = False
+        self.is_cancelling = False
+        self._requests: set[asyncio.Task[Any]] = set()
+        self._request_ended = asyncio.Event()
 
     def begin(self) -> None:
-        """From now on requests are refused."""
-        self.begun = True
+        """Refuse requests from now on."""
+        self.has_begun = True
 
-    async def landed(self) -> None:
-        """Until nothing is in flight."""
-        while self._flights:
-            self._landed.clear()
-            await self._landed.wait()
+    async def wait_until_idle(self) -> None:
+        """Wait until no request is in flight."""
+        while self._requests:
+            self._request_ended.clear()
+            await self._request_ended.wait()
 
-    async def cut(self) -> None:
-        """End what is still in flight."""
-        self.cutting = True
-        for flight in list(self._flights):
-            flight.cancel()
+    async def cancel_requests(self) -> None:
+        """Cancel all requests in flight, and wait until they have ended."""
+        self.is_cancelling = True
+        for task in list(self._requests):
+            task.cancel()
         with suppress(TimeoutError):
-            await asyncio.wait_for(self.landed(), timeout=LAST)
+            await asyncio.wait_for(self.wait_until_idle(), timeout=FINAL_EVENT_TIMEOUT_S)
 
-    def took_off(self) -> asyncio.Task[Any]:
+    def add_request(self) -> asyncio.Task[Any]:
+        """Register the current task as a request, and return it."""
         task = asyncio.current_task()
         assert task is not None
-        self._flights.add(task)
+        self._requests.add(task)
         return task
 
-    def has_landed(self, task: asyncio.Task[Any]) -> None:
-        self._flights.discard(task)
-        self._landed.set()
+    def remove_request(self, task: asyncio.Task[Any]) -> None:
+        """Unregister a request that has ended."""
+        self._requests.discard(task)
+        self._request_ended.set()
 
 
 class ShutdownMiddleware:
-    """The layer that keeps an `Ending` informed."""
+    """ASGI middleware that registers requests in a `ShutdownState`, and refuses them after shutdown has begun."""
 
-    def __init__(self, app: ASGIApp, *, ending: ShutdownState) -> None:
+    def __init__(self, app: ASGIApp, *, shutdown: ShutdownState) -> None:
         self._app = app
-        self._ending = ending
+        self._shutdown = shutdown
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["path"] in OPEN:
+        if scope["path"] in PATHS_DURING_SHUTDOWN:
             await self._app(scope, receive, send)
             return
-        if self._ending.begun:
-            await answer(_stopping(), face_of(scope["path"]))(scope, receive, send)
+        if self._shutdown.has_begun:
+            await error_response(_stopping_error(), error_format(scope["path"]))(scope, receive, send)
             return
-        flight, task = _RequestInFlight(scope, send), self._ending.took_off()
+        response, task = _ResponseInFlight(scope, send), self._shutdown.add_request()
         try:
-            await self._app(scope, receive, flight.send)
+            await self._app(scope, receive, response.send)
         except asyncio.CancelledError:
-            if not self._ending.cutting:
+            if not self._shutdown.is_cancelling:
                 raise
             task.uncancel()
             with suppress(TimeoutError):
-                await asyncio.wait_for(flight.end(), timeout=LAST / 2)
+                await asyncio.wait_for(response.end(), timeout=FINAL_EVENT_TIMEOUT_S / 2)
         finally:
-            self._ending.has_landed(task)
+            self._shutdown.remove_request(task)
 
 
-class _RequestInFlight:
-    """One answer on its way."""
+class _ResponseInFlight:
+    """A response that is being sent; `end` cuts it short with an error."""
 
     def __init__(self, scope: Scope, send: Send) -> None:
         self._scope = scope
         self._send = send
-        self._started = self._stream = self._done = False
+        self._has_started = self._is_stream = self._is_complete = False
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
-            self._started = True
-            kinds = [value for name, value in message["headers"] if name.lower() == b"content-type"]
-            self._stream = any(kind.startswith(b"text/event-stream") for kind in kinds)
+            self._has_started = True
+            types = [value for name, value in message["headers"] if name.lower() == b"content-type"]
+            self._is_stream = any(value.startswith(b"text/event-stream") for value in types)
         elif not message.get("more_body", False):
-            self._done = True
+            self._is_complete = True
         await self._send(message)
 
     async def end(self) -> None:
-        """Say that it ends here, if there is a way to say so."""
-        face = face_of(self._scope["path"])
-        if not self._started:
-            await answer(_stopping(), face)(self._scope, _nothing, self.send)
-        elif self._stream and not self._done:
-            await self.send({"type": "http.response.body", "body": last_words(_stopping(), face)})
+        """Send an error if one can still be sent: as the response, or as the last event of a stream."""
+        format = error_format(self._scope["path"])
+        if not self._has_started:
+            await error_response(_stopping_error(), format)(self._scope, _receive_nothing, self.send)
+        elif self._is_stream and not self._is_complete:
+            event = stream_error_event(_stopping_error(), format)
+            await self.send({"type": "http.response.body", "body": event})
 
 
-async def _nothing() -> Message:
+async def _receive_nothing() -> Message:
     return {"type": "http.disconnect"}
 
 
-def _stopping() -> HttpError:
-    told = "the server is stopping: what was acknowledged is stored; try again in a moment"
-    return HttpError(503, told, code="stopping", headers={"Retry-After": "5", "Connection": "close"})
+def _stopping_error() -> HttpError:
+    detail = "the server is stopping: what was acknowledged is stored; try again in a moment"
+    return HttpError(503, detail, code="stopping", headers={"Retry-After": "5", "Connection": "close"})
 
 
-# ── stopping ──────────────────────────────────────────────────────────────────────────────────────
-# Signals, and what they set in motion: what runs may finish, what takes too long is stopped and stored.
-
-SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
-TRICKLE: Final = 2.0
-"""Seconds that answers get, after the turns that they tell of have ended, to be sent to their end."""
+# ── Signals and shutdown ─────────────────────────────────────────────────────────────────────────────────
 
 
 class StopSignal:
-    """Whether the end was asked for: once, it takes its time; twice, it does not; the third signal kills."""
+    """Whether SIGTERM or SIGINT was received: once (`requested`) or twice (`forced`)."""
 
     def __init__(self) -> None:
-        self.asked = asyncio.Event()
-        self.hurried = asyncio.Event()
+        self.requested = asyncio.Event()
+        self.forced = asyncio.Event()
 
     def listen(self) -> None:
+        """Install the signal handlers in the running loop."""
         loop = asyncio.get_running_loop()
-        for each in SIGNALS:
-            loop.add_signal_handler(each, self.ask)
+        for number in SIGNALS:
+            loop.add_signal_handler(number, self.request)
 
-    def ask(self) -> None:
-        if not self.asked.is_set():
-            self.asked.set()
+    def request(self) -> None:
+        """Handle one signal; the second one removes the handlers, so the third kills the process."""
+        if not self.requested.is_set():
+            self.requested.set()
             return
-        self.hurried.set()
+        self.forced.set()
         loop = asyncio.get_running_loop()
-        for each in SIGNALS:
-            loop.remove_signal_handler(each)
+        for number in SIGNALS:
+            loop.remove_signal_handler(number)
 
 
-async def end(service: Service, ending: ShutdownState, stop: StopSignal, *, grace: float) -> None:
-    """Bring to an end what runs: turns first, then the answers that are still being sent."""
+async def shut_down(service: Service, shutdown: ShutdownState, stop: StopSignal, *, grace: float) -> None:
+    """End the running turns within `grace` seconds, then the responses that are still being sent."""
     loop = asyncio.get_running_loop()
-    until = loop.time() + grace
-    ending.begin()
+    deadline = loop.time() + grace
+    shutdown.begin()
     turns = asyncio.create_task(service.end_turns(grace=grace))
-    if not await _before(turns, stop.hurried):
-        for room in service.rooms:
-            room.give_up()
+    if not await _done_before(turns, stop.forced):
+        for session in service.live_sessions:
+            session.abort()
         await turns
-    flights = asyncio.create_task(ending.landed())
-    left = 0.0 if stop.hurried.is_set() else max(TRICKLE, until - loop.time())
-    await _before(flights, stop.hurried, timeout=left)
-    flights.cancel()
-    await ending.cut()
+    idle = asyncio.create_task(shutdown.wait_until_idle())
+    remaining = 0.0 if stop.forced.is_set() else max(MIN_FLUSH_S, deadline - loop.time())
+    await _done_before(idle, stop.forced, timeout=remaining)
+    idle.cancel()
+    await shutdown.cancel_requests()
 
 
-async def first_of(act: Awaitable[Any], event: asyncio.Event) -> bool:
-    """Whether something was done before an event came; what was not done is given up. Raises what it raises."""
-    task = asyncio.ensure_future(act)
-    if not await _before(task, event):
+async def finishes_before(work: Awaitable[Any], event: asyncio.Event) -> bool:
+    """Return whether `work` finished before `event` was set; otherwise cancel it. Raises what `work` raises."""
+    task = asyncio.ensure_future(work)
+    if not await _done_before(task, event):
         task.cancel()
         await asyncio.wait([task])
         return False
@@ -178,8 +190,10 @@ async def first_of(act: Awaitable[Any], event: asyncio.Event) -> bool:
     return True
 
 
-async def _before(task: asyncio.Future[Any], event: asyncio.Event, *, timeout: float | None = None) -> bool:
-    """Wait for a task, but not longer than an event or a time; whether it is done."""
+async def _done_before(
+    task: asyncio.Future[Any], event: asyncio.Event, *, timeout: float | None = None
+) -> bool:
+    """Wait for a task until an event is set or the time is over; return whether the task is done."""
     waiting = asyncio.create_task(event.wait())
     try:
         await asyncio.wait([task, waiting], timeout=timeout, return_when=asyncio.FIRST_COMPLETED)

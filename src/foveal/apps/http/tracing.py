@@ -1,14 +1,15 @@
-"""Spans for OpenTelemetry, with the names of its conventions for generative AI, and without a word of a message.
+"""OpenTelemetry spans, named by the conventions for generative AI.
 
-    POST /v1/chat/completions          every request, as a child of what the client says in `traceparent`
-      chat MODEL                       what a drop-in request asked upstream
+    POST /v1/chat/completions          an HTTP request; a child of the client's span if it sends `traceparent`
+      chat MODEL                       the request to the upstream of a drop-in request
     invoke_agent foveal                a turn
       chat MODEL                       each answer of the model, with the tokens that the provider reported
-      execute_tool NAME                each tool that ran
+      execute_tool NAME                each tool call
 
-It is there when OpenTelemetry is installed, and does something when somebody has set it up, with
-`opentelemetry-instrument foveal serve` say. Spans of a turn are derived from what was stored, so that tracing can
-neither slow a turn down nor break it.
+1. Spans contain no text of a message.
+2. Tracing is active if OpenTelemetry is installed and configured, for example by
+   `opentelemetry-instrument foveal serve`.
+3. The spans of a turn are made from stored events, so tracing can neither delay nor break a turn.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ from starlette.types import Scope
 
 from foveal import __version__
 from foveal.core.log.events import Event, ModelSaid, ToolReturned, Used, calls_of
-from foveal.server.runtime import EventsStored, Exchanged, ServiceEvent, TurnBegan, TurnEnded
+from foveal.server.service_events import EventsStored, ProxyRequestEnded, ServiceEvent, TurnBegan, TurnEnded
 
-PROVIDERS: Final[Mapping[str, str]] = MappingProxyType(
+PROVIDER_NAMES: Final[Mapping[str, str]] = MappingProxyType(
     {
         "openai_chat": "openai",
         "openai_responses": "openai",
@@ -36,35 +37,37 @@ PROVIDERS: Final[Mapping[str, str]] = MappingProxyType(
         "gemini": "gcp.gemini",
     }
 )
-"""What the conventions call those whom they know; another is called what we call it."""
-MOST: Final = 4_096
-"""Turns that may be open at once; the oldest is given up before it leaks."""
-_BILLION: Final = 1_000_000_000
+"""Provider names of the conventions; other providers keep their own name."""
+MAX_OPEN_TURNS: Final = 4_096
+"""Open turns and pending usage records that are kept; above it the oldest is dropped."""
+_NS_PER_S: Final = 1_000_000_000
 
 
 class Tracing:
+    """Makes spans from requests and service events."""
+
     def __init__(self, tracer: Any, trace: Any, propagate: Any) -> None:
         self._tracer = tracer
         self._trace = trace
         self._propagate = propagate
-        self._turns: OrderedDict[tuple[str, str], _Turn] = OrderedDict()
+        self._turns: OrderedDict[tuple[str, str], _TurnSpan] = OrderedDict()
         self._used: OrderedDict[tuple[str, str], Used] = OrderedDict()
-        """What was reported for the newest request of a session outside of a turn."""
+        """The usage reported for the latest request of a session outside a turn."""
 
     @classmethod
-    def found(cls, provider: Any = None) -> Self | None:
-        """Tracing with whatever the process has set up, or with the provider given; None without OpenTelemetry."""
+    def create(cls, provider: Any = None) -> Self | None:
+        """Return tracing with the given or the process-wide tracer provider; None without OpenTelemetry."""
         try:
             from opentelemetry import propagate, trace
         except ImportError:
             return None
         return cls(trace.get_tracer("foveal", __version__, tracer_provider=provider), trace, propagate)
 
-    # ── requests ─────────────────────────────────────────────────────────────────────────────────────
+    # ── Requests ─────────────────────────────────────────────────────────────────────────────────────
 
     @contextmanager
-    def request(self, scope: Scope, told: Callable[[], tuple[str, str, int]]) -> Iterator[None]:
-        """A span around a request; `told` gives its method, its route and its status when it has ended."""
+    def request(self, scope: Scope, result: Callable[[], tuple[str, str, int]]) -> Iterator[None]:
+        """Wrap a request in a span; `result` returns method, route and status after its end."""
         carrier = {
             name.decode("latin-1"): value.decode("latin-1")
             for name, value in scope["headers"]
@@ -77,7 +80,7 @@ class Tracing:
             with self._trace.use_span(span, record_exception=False, set_status_on_exception=False):
                 yield
         finally:
-            method, route, status = told()
+            method, route, status = result()
             span.update_name(f"{method} {route}")
             span.set_attributes(
                 {"http.request.method": method, "http.route": route, "http.response.status_code": status}
@@ -86,53 +89,54 @@ class Tracing:
                 span.set_status(self._trace.Status(self._trace.StatusCode.ERROR))
             span.end()
 
-    # ── what the service tells ───────────────────────────────────────────────────────────────────────
+    # ── Service events ───────────────────────────────────────────────────────────────────────────────
 
-    def watch(self, occurrence: ServiceEvent) -> None:
-        match occurrence:
+    def observe(self, service_event: ServiceEvent) -> None:
+        match service_event:
             case TurnBegan():
-                self._began(occurrence)
+                self._began(service_event)
             case EventsStored():
-                self._stored(occurrence)
+                self._stored(service_event)
             case TurnEnded():
-                turn = self._turns.pop((occurrence.tenant, occurrence.session), None)
+                turn = self._turns.pop((service_event.tenant, service_event.session), None)
                 if turn is not None:
-                    turn.ended(occurrence)
-            case Exchanged():
-                self._exchanged(occurrence)
+                    turn.ended(service_event)
+            case ProxyRequestEnded():
+                self._exchanged(service_event)
 
     def _began(self, began: TurnBegan) -> None:
-        provider, model = _served(began.model)
-        attributes = _common("invoke_agent", model, began.session, provider=provider)
+        provider, model = _split_model(began.model)
+        attributes = _common_attributes("invoke_agent", model, began.session, provider=provider)
         attributes |= {"gen_ai.agent.name": "foveal"}
-        nobody = self._trace.set_span_in_context(self._trace.INVALID_SPAN)  # a turn outlives who asked for it
-        span = self._tracer.start_span("invoke_agent foveal", context=nobody, attributes=attributes)
-        self._turns[began.tenant, began.session] = _Turn(self, span, began)
-        while len(self._turns) > MOST:
-            self._turns.popitem(last=False)[1].given_up()
+        # A turn outlives the request that started it, so its span has no parent.
+        no_parent = self._trace.set_span_in_context(self._trace.INVALID_SPAN)
+        span = self._tracer.start_span("invoke_agent foveal", context=no_parent, attributes=attributes)
+        self._turns[began.tenant, began.session] = _TurnSpan(self, span, began)
+        while len(self._turns) > MAX_OPEN_TURNS:
+            self._turns.popitem(last=False)[1].drop()
 
     def _stored(self, stored: EventsStored) -> None:
-        place = stored.tenant, stored.session
-        turn = self._turns.get(place)
+        key = stored.tenant, stored.session
+        turn = self._turns.get(key)
         for event in stored.events:
             if turn is not None:
                 turn.stored(event)
             elif isinstance(event.fact, Used):
-                self._used[place] = event.fact
-                self._used.move_to_end(place)
-        while len(self._used) > MOST:
+                self._used[key] = event.fact
+                self._used.move_to_end(key)
+        while len(self._used) > MAX_OPEN_TURNS:
             self._used.popitem(last=False)
 
-    def _exchanged(self, done: Exchanged) -> None:
+    def _exchanged(self, done: ProxyRequestEnded) -> None:
         end, used = time_ns(), self._used.pop((done.tenant, done.session), None)
-        attributes = _common("chat", done.model, done.session, provider=done.dialect) | {
+        attributes = _common_attributes("chat", done.model, done.session, provider=done.dialect) | {
             "gen_ai.request.stream": done.streamed,
             "foveal.request.tokens": done.tokens,
-            "foveal.request.tokens_unreduced": done.whole,
-            "foveal.request.overflows_recovered": done.recovered,
-            **(_usage(used) if used is not None else {}),
+            "foveal.request.tokens_unreduced": done.unreduced_tokens,
+            "foveal.request.overflows_recovered": done.overflow_retries,
+            **(_usage_attributes(used) if used is not None else {}),
         }
-        span = self.span(f"chat {done.model}", attributes, start=end - int(done.seconds * _BILLION))
+        span = self.span(f"chat {done.model}", attributes, start=end - int(done.seconds * _NS_PER_S))
         if done.status >= 400:
             self.fail(span, str(done.status))
         span.end(end)
@@ -149,19 +153,19 @@ class Tracing:
         span.set_status(self._trace.Status(self._trace.StatusCode.ERROR))
 
 
-class _Turn:
-    """A turn that runs: its span, and what is needed for those of its steps."""
+class _TurnSpan:
+    """The span of a running turn, and the data for the spans of its steps."""
 
     def __init__(self, tracing: Tracing, span: Any, began: TurnBegan) -> None:
         self._tracing = tracing
         self._span = span
-        self._provider, self._model = _served(began.model)
+        self._provider, self._model = _split_model(began.model)
         self._session = began.session
         self._since = time_ns()
-        """When the newest step ended: the next one began then."""
+        """The end of the latest step, which is the start of the next one."""
         self._names: dict[str, str] = {}
         self._chat: tuple[int, int] | None = None
-        """When the model's newest answer began and ended, until its usage is known."""
+        """Start and end of the latest answer of the model, until its usage is known."""
         self._usage = dict.fromkeys(("input", "output"), 0)
 
     def stored(self, event: Event) -> None:
@@ -173,7 +177,7 @@ class _Turn:
         elif isinstance(fact, Used):
             self._usage["input"] += fact.prompt
             self._usage["output"] += fact.output
-            self._finish_chat(_usage(fact))
+            self._finish_chat(_usage_attributes(fact))
         elif isinstance(fact, ToolReturned):
             self._tool(fact, now)
         self._since = now
@@ -186,13 +190,16 @@ class _Turn:
             self._tracing.fail(self._span, done.problem)
         self._span.end()
 
-    def given_up(self) -> None:
+    def drop(self) -> None:
+        """End the span of a turn whose end was not reported."""
         self._span.end()
 
     def _finish_chat(self, usage: dict[str, Any]) -> None:
         if self._chat is not None:
             began, ended = self._chat
-            attributes = _common("chat", self._model, self._session, provider=self._provider) | usage
+            attributes = (
+                _common_attributes("chat", self._model, self._session, provider=self._provider) | usage
+            )
             self._tracing.span(f"chat {self._model}", attributes, start=began, parent=self._span).end(ended)
             self._chat = None
 
@@ -210,22 +217,22 @@ class _Turn:
         span.end(now)
 
 
-def _served(model: str) -> tuple[str, str]:
-    """Whose a model is, and what they call it."""
+def _split_model(model: str) -> tuple[str, str]:
+    """Return the provider and the provider's name of a model."""
     provider, slash, name = model.partition("/")
     return (provider, name) if slash else ("", model)
 
 
-def _common(operation: str, model: str, session: str, *, provider: str) -> dict[str, Any]:
+def _common_attributes(operation: str, model: str, session: str, *, provider: str) -> dict[str, Any]:
     return {
         "gen_ai.operation.name": operation,
-        "gen_ai.provider.name": PROVIDERS.get(provider, provider),
+        "gen_ai.provider.name": PROVIDER_NAMES.get(provider, provider),
         "gen_ai.request.model": model,
         "gen_ai.conversation.id": session,
     }
 
 
-def _usage(used: Used) -> dict[str, Any]:
+def _usage_attributes(used: Used) -> dict[str, Any]:
     return {
         "gen_ai.usage.input_tokens": used.prompt,
         "gen_ai.usage.output_tokens": used.output,

@@ -1,32 +1,53 @@
-"""Old turns become a summary: planned, written, checked and recorded."""
+"""Compaction: replaces old turns by a summary that a model or the ledger writes."""
 
-from foveal.core.compaction.chunks import source
-from foveal.core.compaction.draft import MOST_ASKS
-from foveal.core.compaction.health import FAILURES, REFUSALS, CompactionHealth, CompactionMeasures, measures
-from foveal.core.compaction.plan import LASTING, NoPlan, Plan, RangeTerms, due, settled, turns_since
-from foveal.core.compaction.protocol import Ask, Draft, Failure, SummaryWriter, failure, piece
+from foveal.core.compaction.chunks import quote_transcript
+from foveal.core.compaction.draft_requests import MAX_DRAFT_REQUESTS
+from foveal.core.compaction.health import (
+    MAX_FAILURES,
+    CompactionHealth,
+    CompactionMetrics,
+    CompactionOutcome,
+    read_metrics,
+)
+from foveal.core.compaction.plan import (
+    MAX_REMAINING_SHARE,
+    NoPlan,
+    Plan,
+    RangeTerms,
+    find_trigger,
+    resolve_plan,
+    turns_since_summary,
+)
 from foveal.core.compaction.summariser import (
+    DialogueRun,
     Summariser,
     SummaryProgress,
     SummaryRequest,
-    awrite,
-    chain,
-    write,
+    run_dialogue,
+    summariser_chain,
 )
-from foveal.core.compaction.validation import KnownNames, score
-from foveal.core.compaction.writing import CompactionOutcome, dialogue
+from foveal.core.compaction.summariser_protocol import (
+    Draft,
+    DraftFailure,
+    DraftRequest,
+    SummaryWriter,
+    failure_from_error,
+    read_stream_chunk,
+)
+from foveal.core.compaction.summary_dialogue import summary_dialogue
+from foveal.core.compaction.validation import KnownNames, score_summary
 
 __all__ = [
-    "FAILURES",
-    "LASTING",
-    "MOST_ASKS",
-    "REFUSALS",
-    "Ask",
+    "MAX_DRAFT_REQUESTS",
+    "MAX_FAILURES",
+    "MAX_REMAINING_SHARE",
     "CompactionHealth",
-    "CompactionMeasures",
+    "CompactionMetrics",
     "CompactionOutcome",
+    "DialogueRun",
     "Draft",
-    "Failure",
+    "DraftFailure",
+    "DraftRequest",
     "KnownNames",
     "NoPlan",
     "Plan",
@@ -35,16 +56,15 @@ __all__ = [
     "SummaryProgress",
     "SummaryRequest",
     "SummaryWriter",
-    "awrite",
-    "chain",
-    "dialogue",
-    "due",
-    "failure",
-    "measures",
-    "piece",
-    "score",
-    "settled",
-    "source",
-    "turns_since",
-    "write",
+    "failure_from_error",
+    "find_trigger",
+    "quote_transcript",
+    "read_metrics",
+    "read_stream_chunk",
+    "resolve_plan",
+    "run_dialogue",
+    "score_summary",
+    "summariser_chain",
+    "summary_dialogue",
+    "turns_since_summary",
 ]

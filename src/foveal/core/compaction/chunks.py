@@ -1,12 +1,12 @@
-"""The conversation as quoted data, in pieces that a writer's window holds.
+"""Quoted transcript, split into chunks that fit a summariser's window.
 
-Every line that somebody said stands behind `> `; only the lines in brackets, which tell who said it, do not. So no
-text can end the quotation or pass for somebody else's. Pictures are told of and not shown, signatures of thoughts
-are left out, and so are rules and instructions: they stay in the request whatever happens.
-
-`chunks` finds the size in one pass: long results are masked to their skeletons, oldest first; what is still long is
-clipped; and what then does not fit is split between steps. When it is split, everything is masked and clipped
-alike, so that where a piece ends depends on nothing that comes after it.
+1. Every line of a message is quoted with `> `; only the bracketed lines that name the speaker are not. So no text
+   can end the quotation or pass for another speaker's.
+2. Images are mentioned but not shown. Signatures of thinking are left out, and so are rules and instructions,
+   which stay in the request anyway.
+3. `split_transcript` reduces in one pass: long results are masked to their skeletons, oldest first; what is still
+   long is clipped; what then does not fit is split between steps. When it is split, all events are masked and
+   clipped in the same way, so that where a chunk ends does not depend on what follows it.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from foveal.core.log.events import (
 )
 from foveal.core.reduction import placeholder, truncation
 from foveal.core.tokens.counter import Counter
-from foveal.core.wire.event_text import tell
+from foveal.core.wire.event_text import transcript_entry
 
-LONG: Final = 200
-"""Units from which on a result is worth masking."""
-SKELETON: Final = 300
-"""Characters of a skeleton."""
-SHORTEST: Final = 120
-"""Units below which nothing is clipped, unless it has a piece for itself."""
-_PIECE: Final = 8
-"""Of a conversation that is split, no message takes more than this part of a piece."""
+MASK_RESULTS_ABOVE_UNITS: Final = 200
+"""Units above which a result is worth masking."""
+MAX_SKELETON_CHARS: Final = 300
+"""Limit of a skeleton."""
+MIN_CLIPPED_UNITS: Final = 120
+"""No text is clipped to less, unless a single step exceeds a whole chunk."""
+_MESSAGE_SHARE: Final = 8
+"""In a transcript that is split, a message takes at most 1/8 of a chunk."""
 
 
-class SourceChunk(NamedTuple):
-    """One piece of the conversation."""
+class TranscriptChunk(NamedTuple):
+    """A part of the transcript that fits the window."""
 
     text: str
     units: int
@@ -64,31 +64,33 @@ class _Entry(NamedTuple):
     units: int
 
 
-def source(events: Sequence[Event], *, keep: Set[int] = frozenset()) -> str:
-    """The whole transcript, however long."""
-    return "\n\n".join(_quoted(event, keep) for event in events if _told(event))
+def quote_transcript(events: Sequence[Event], *, keep: Set[int] = frozenset()) -> str:
+    """Return the whole transcript, whatever its length."""
+    return "\n\n".join(_quote(event, keep) for event in events if _is_message(event))
 
 
-def chunks(
+def split_transcript(
     events: Sequence[Event], *, room: int, counter: Counter, keep: Set[int] = frozenset()
-) -> list[SourceChunk]:
-    """The transcript in pieces of at most `room` units, a single one if it can be made to fit; events in `keep` are
-    marked as staying."""
+) -> list[TranscriptChunk]:
+    """Return the transcript in chunks of at most `room` units, a single one if it can be made to fit.
+
+    Events in `keep` are marked as staying in the conversation."""
     sizer = _Sizer(room, counter, keep)
-    entries = [sizer.entry(event) for event in events if _told(event)]
+    entries = [sizer.entry(event) for event in events if _is_message(event)]
     if not entries:
         return []
-    fitted = sizer.masked(entries, enough=sum(entry.units for entry in entries) - room)
-    if _units(fitted) > room:
-        level = _level([entry.units for entry in fitted], room)
-        fitted = [sizer.clipped(entry, level) for entry in fitted] if level >= SHORTEST else fitted
-    if _units(fitted) <= room:
-        return [_chunk(fitted)]
-    alike = sizer.masked(entries, enough=None)
-    return [sizer.piece(part) for part in sizer.split(alike)]
+    reduced = sizer.mask(entries, target=_units(entries) - room)
+    if _units(reduced) > room:
+        level = _common_limit([entry.units for entry in reduced], room)
+        if level >= MIN_CLIPPED_UNITS:
+            reduced = [sizer.clip(entry, level) for entry in reduced]
+    if _units(reduced) <= room:
+        return [_chunk(reduced)]
+    masked = sizer.mask(entries, target=None)
+    return [sizer.fit(part) for part in sizer.split(masked)]
 
 
-def _told(event: Event) -> bool:
+def _is_message(event: Event) -> bool:
     return isinstance(event.fact, UserSaid | ModelSaid | ToolReturned)
 
 
@@ -96,12 +98,14 @@ def _units(entries: Sequence[_Entry]) -> int:
     return sum(entry.units for entry in entries)
 
 
-def _chunk(entries: Sequence[_Entry]) -> SourceChunk:
+def _chunk(entries: Sequence[_Entry]) -> TranscriptChunk:
     text = "\n\n".join(entry.text for entry in entries)
-    return SourceChunk(text, _units(entries), tuple(entry.event for entry in entries))
+    return TranscriptChunk(text, _units(entries), tuple(entry.event for entry in entries))
 
 
 class _Sizer:
+    """Quotes, masks, clips and splits events for one size of chunk."""
+
     def __init__(self, room: int, counter: Counter, keep: Set[int]) -> None:
         self.room = room
         self.counter = counter
@@ -109,78 +113,79 @@ class _Sizer:
         self._skeletons: dict[int, _Entry] = {}
 
     def entry(self, event: Event) -> _Entry:
-        """An event as it was said, unless it is beyond all measure."""
-        most = max(SHORTEST, self.room // 2)
-        return self._entry(event, _shortened(event, most, self.counter) if _enormous(event, most) else None)
+        """Return an event as recorded, clipped only if it is certainly larger than half a chunk."""
+        limit = max(MIN_CLIPPED_UNITS, self.room // 2)
+        is_huge = _is_certainly_larger(event, limit)
+        return self._entry(event, _clip_content(event, limit, self.counter) if is_huge else None)
 
     def _entry(self, event: Event, content: Content | None) -> _Entry:
-        text = _quoted(event, self.keep, content)
+        text = _quote(event, self.keep, content)
         return _Entry(event, text, self.counter.count(text) + 1)
 
-    def masked(self, entries: Sequence[_Entry], *, enough: int | None) -> list[_Entry]:
-        """Long results as skeletons, the oldest first, until `enough` units are saved; None for all."""
-        done: list[_Entry] = []
+    def mask(self, entries: Sequence[_Entry], *, target: int | None) -> list[_Entry]:
+        """Replace long results by skeletons, oldest first, until `target` units are saved; None for all."""
+        reduced: list[_Entry] = []
         saved = 0
         for entry in entries:
             fact = entry.event.fact
-            wanted = enough is None or saved < enough
-            if wanted and isinstance(fact, ToolReturned) and entry.units > LONG:
-                short = self._skeleton(entry, fact)
-                saved += max(0, entry.units - short.units)
-                entry = min(entry, short, key=lambda entry: entry.units)
-            done.append(entry)
-        return done
+            is_wanted = target is None or saved < target
+            if is_wanted and isinstance(fact, ToolReturned) and entry.units > MASK_RESULTS_ABOVE_UNITS:
+                skeleton = self._skeleton(entry, fact)
+                saved += max(0, entry.units - skeleton.units)
+                entry = min(entry, skeleton, key=lambda entry: entry.units)
+            reduced.append(entry)
+        return reduced
 
     def _skeleton(self, entry: _Entry, fact: ToolReturned) -> _Entry:
         known = self._skeletons.get(entry.event.seq)
         if known is None:
-            known = self._skeletons[entry.event.seq] = self._entry(entry.event, _skeleton(entry, fact))
+            known = self._skeletons[entry.event.seq] = self._entry(entry.event, _skeleton_text(entry, fact))
         return known
 
-    def clipped(self, entry: _Entry, most: int) -> _Entry:
-        """An entry of at most `most` units: its texts clipped, or the whole of it cut."""
-        if entry.units <= most:
+    def clip(self, entry: _Entry, limit: int) -> _Entry:
+        """Return an entry of at most `limit` units: its texts clipped, or its quotation cut in the middle."""
+        if entry.units <= limit:
             return entry
         fact = entry.event.fact
         if not (isinstance(fact, ToolReturned) and "[foveal: masked" in entry.text[:200]):
-            entry = self._entry(entry.event, _shortened(entry.event, most * 3 // 4, self.counter))
-        if entry.units <= most:
+            entry = self._entry(entry.event, _clip_content(entry.event, limit * 3 // 4, self.counter))
+        if entry.units <= limit:
             return entry
-        text = _cut(entry.text, most, handle(entry.event.seq), self.counter)
+        text = _cut_middle(entry.text, limit, handle(entry.event.seq), self.counter)
         return _Entry(entry.event, text, self.counter.count(text) + 1)
 
     def split(self, entries: Sequence[_Entry]) -> Iterator[list[_Entry]]:
-        """Pieces of whole steps; where one ends depends only on what is in it and on the step after it."""
-        most = max(SHORTEST, self.room // _PIECE)
-        piece: list[_Entry] = []
+        """Yield groups of whole steps; where a group ends depends only on it and on the step after it."""
+        limit = max(MIN_CLIPPED_UNITS, self.room // _MESSAGE_SHARE)
+        group: list[_Entry] = []
         size = 0
         for step in _steps(entries):
-            step = [self.clipped(entry, most) for entry in step]
-            units = _units(step)
-            if piece and size + units > self.room:
-                yield piece
-                piece, size = [], 0
-            piece += step
+            clipped = [self.clip(entry, limit) for entry in step]
+            units = _units(clipped)
+            if group and size + units > self.room:
+                yield group
+                group, size = [], 0
+            group += clipped
             size += units
-        if piece:
-            yield piece
+        if group:
+            yield group
 
-    def piece(self, entries: Sequence[_Entry]) -> SourceChunk:
-        """One piece; a single step that is larger than the room is cut in its middle."""
-        made = _chunk(entries)
-        if made.units <= self.room:
-            return made
-        level = _level([entry.units for entry in entries], self.room)
-        made = _chunk([self.clipped(entry, max(level, 40)) for entry in entries])
-        if made.units <= self.room:
-            return made
-        whole = f"{handle(made.first)} to {handle(made.last)}"
-        text = _cut(made.text, self.room, whole, self.counter)
-        return made._replace(text=text, units=self.counter.count(text))
+    def fit(self, entries: Sequence[_Entry]) -> TranscriptChunk:
+        """Return a chunk of these entries; a single step that is larger than the room is cut in its middle."""
+        chunk = _chunk(entries)
+        if chunk.units <= self.room:
+            return chunk
+        level = _common_limit([entry.units for entry in entries], self.room)
+        chunk = _chunk([self.clip(entry, max(level, 40)) for entry in entries])
+        if chunk.units <= self.room:
+            return chunk
+        handles = f"{handle(chunk.first)} to {handle(chunk.last)}"
+        text = _cut_middle(chunk.text, self.room, handles, self.counter)
+        return chunk._replace(text=text, units=self.counter.count(text))
 
 
 def _steps(entries: Sequence[_Entry]) -> Iterator[list[_Entry]]:
-    """An utterance and what directly answers it."""
+    """Yield each message with the results that directly follow it."""
     step: list[_Entry] = []
     for entry in entries:
         if step and not isinstance(entry.event.fact, ToolReturned):
@@ -191,26 +196,26 @@ def _steps(entries: Sequence[_Entry]) -> Iterator[list[_Entry]]:
         yield step
 
 
-def _level(sizes: Sequence[int], room: int) -> int:
-    """The most that each may take so that all together take no more than the room."""
+def _common_limit(sizes: Sequence[int], room: int) -> int:
+    """Return the largest limit per text with which all texts together fit into the room."""
     left = room
     ordered = sorted(sizes)
-    for place, size in enumerate(ordered):
-        share = left // (len(ordered) - place)
+    for index, size in enumerate(ordered):
+        share = left // (len(ordered) - index)
         if size > share:
             return share
         left -= size
     return ordered[-1] if ordered else room
 
 
-# ── one event ──
+# ── One event ────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _quoted(event: Event, keep: Set[int], content: Content | None = None) -> str:
+def _quote(event: Event, keep: Set[int], content: Content | None = None) -> str:
     fact = event.fact
     assert isinstance(fact, UserSaid | ModelSaid | ToolReturned)
-    who, _, said = tell(fact if content is None else replace(fact, content=content)).partition("]")
-    return f"[{event.handle} {who[1:]}{', stays' if event.seq in keep else ''}]{said}"
+    speaker, _, text = transcript_entry(fact if content is None else replace(fact, content=content)).partition("]")
+    return f"[{event.handle} {speaker[1:]}{', stays' if event.seq in keep else ''}]{text}"
 
 
 def _content(event: Event) -> Content:
@@ -220,44 +225,48 @@ def _content(event: Event) -> Content:
 
 
 def _texts(content: Content) -> list[str]:
-    said = (part for part in parts(content) if isinstance(part, Text | Call))
-    return [part.text if isinstance(part, Text) else part.arguments for part in said]
+    texts = (part for part in parts(content) if isinstance(part, Text | Call))
+    return [part.text if isinstance(part, Text) else part.arguments for part in texts]
 
 
-def _enormous(event: Event, most: int) -> bool:
-    """It is not even worth counting: no text of so many characters takes fewer units."""
-    return sum(map(len, _texts(_content(event)))) > 4 * most
+def _is_certainly_larger(event: Event, limit: int) -> bool:
+    """Return whether an event exceeds `limit` units without counting: so many characters take more units."""
+    return sum(map(len, _texts(_content(event)))) > 4 * limit
 
 
-def _shortened(event: Event, most: int, counter: Counter) -> Content:
-    """The content with each of its texts clipped to a share."""
+def _clip_content(event: Event, limit: int, counter: Counter) -> Content:
+    """Return the content of an event with each of its texts clipped to a share of the limit."""
     content = _content(event)
-    limits = truncation.Limits(strategy="smart", tokens=max(16, most // max(1, len(_texts(content)))))
+    limits = truncation.Limits(strategy="smart", tokens=max(16, limit // max(1, len(_texts(content)))))
 
-    def short(text: str) -> str:
-        cut = truncation.clip(text, limits, handle=event.handle, counter=counter)
-        return text if cut is None else truncation.shown(text, cut.pieces)
+    def clip(text: str) -> str:
+        clipped = truncation.clip(text, limits, handle=event.handle, counter=counter)
+        return text if clipped is None else truncation.join_pieces(text, clipped.pieces)
 
     if isinstance(content, str):
-        return short(content)
+        return clip(content)
     return tuple(
-        replace(part, text=short(part.text)) if isinstance(part, Text)
-        else replace(part, arguments=short(part.arguments)) if isinstance(part, Call)
+        replace(part, text=clip(part.text)) if isinstance(part, Text)
+        else replace(part, arguments=clip(part.arguments)) if isinstance(part, Call)
         else part
         for part in content
     )  # fmt: skip
 
 
-def _skeleton(entry: _Entry, fact: ToolReturned) -> str:
+def _skeleton_text(entry: _Entry, fact: ToolReturned) -> str:
     what = f"result of {fact.name}" if fact.name else "result"
     return placeholder.placeholder(
-        text_of(fact.content), what=what[:100], handle=entry.event.handle, tokens=entry.units, room=SKELETON
+        text_of(fact.content),
+        what=what[:100],
+        handle=entry.event.handle,
+        tokens=entry.units,
+        room=MAX_SKELETON_CHARS,
     )
 
 
-def _cut(text: str, room: int, whole: str, counter: Counter) -> str:
-    """Beginning and end of a quotation, cut so that every line is still quoted."""
-    note = f"\n[… left out here; whole text: {whole} …]\n"
+def _cut_middle(text: str, room: int, handles: str, counter: Counter) -> str:
+    """Return the beginning and the end of a quotation, cut so that every line is still quoted."""
+    note = f"\n[… left out here; whole text: {handles} …]\n"
     half = max(0, (room - counter.count(note) - 4) // 2)
     end = text[len(text) - counter.tail(text, half) :].partition("\n")[2] if half else ""
     return text[: counter.head(text, half)] + note + end

@@ -1,15 +1,18 @@
-"""What the log tells about how summaries and refusals went so far: when to stop asking, and what was learned.
+"""Outcome and metrics of a compaction, and when to stop asking a model.
 
-- Three summaries in a row that a model could not write: it is not asked again by itself. The ledger, which needs no
-  model, still works; a summary by hand tries the model once more, and one that succeeds closes the matter.
-- Three summaries in one turn, each soon after the other: the agent reads again what was summarised, or what must
-  stay is too large. Summaries pause until the user speaks, and a note says why.
-- A provider that refuses a request teaches its limit. It is learned in our own count of tokens, which may differ.
+`CompactionMetrics` is recorded with the outcome of a compaction, so the log can be queried for it later.
+`CompactionHealth` is derived from the log, event by event:
+
+1. After three summaries in a row that the model failed to write, automatic compaction no longer asks the model.
+   The ledger, which needs no model, still works. A manual compaction asks the model again, and a success resets
+   the count.
+2. After three summaries in one turn, each soon after the one before, either the agent reads again what was
+   summarised or what must stay is too large. Summaries pause until the next user message, and a note says why.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, TypeAlias
 
 import msgspec
 from msgspec import UNSET
@@ -22,105 +25,91 @@ from foveal.core.log.events import (
     ModelSaid,
     Noted,
     Opened,
-    Overflowed,
-    Used,
     UserSaid,
 )
 
-# ── measures ──────────────────────────────────────────────────────────────────────────────────────
-# How a compaction went: kept with the event that records it, so that the log can be asked for it later.
+CompactionOutcome: TypeAlias = Compacted | CompactionFailed
+"""What a compaction records: the summary, or that there is none."""
+
+# ── Metrics ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-class CompactionMeasures(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class CompactionMetrics(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How one compaction went. The field names are part of the log."""
+
     turns: int = 0
-    """Requests of the user in the range."""
+    """User requests in the range."""
     events: int = 0
     before: int = 0
-    """Tokens that the range took in the request, as it was shown."""
+    """Tokens that the range took in the request, as shown."""
     after: int = 0
     """Tokens of the summary."""
     seconds: float = 0.0
     input: int = 0
-    """Tokens that the model read for it, cached ones included …"""
+    """Tokens that the model read, cached ones included."""
     cached: int = 0
     output: int = 0
     cost: float | None = None
-    """Dollars for that; None when a price is unknown."""
+    """Dollars for these tokens; None when a price is unknown."""
     asked: int = 0
-    """How often a model was asked."""
+    """Requests to models."""
     form: str = ""
     """`shared` when the conversation's own cached prefix was used, `cold` when not; "" when no model was asked."""
     chunks: int = 0
     checks: tuple[str, ...] = ()
-    """What the checks and the providers had to say against earlier drafts, in order."""
+    """Faults of rejected drafts and errors of providers, in order."""
     score: float | None = None
-    """The share of the source's rare identifiers that stand in the summary."""
+    """Share of the source's rare names that occur in the summary."""
 
     @property
     def ratio(self) -> float:
-        """What is left of the range."""
+        """Size of the summary as a share of the range."""
         return self.after / self.before if self.before else 1.0
 
 
-def measures(fact: Compacted | CompactionFailed) -> CompactionMeasures:
-    """The measures of an outcome; empty ones when it has none that can be read."""
+def read_metrics(fact: CompactionOutcome) -> CompactionMetrics:
+    """Return the metrics of an outcome; empty ones when it has none that can be decoded."""
     if fact.metrics is UNSET:
-        return CompactionMeasures()
+        return CompactionMetrics()
     try:
-        return msgspec.json.decode(fact.metrics, type=CompactionMeasures)
+        return msgspec.json.decode(fact.metrics, type=CompactionMetrics)
     except msgspec.DecodeError:
-        return CompactionMeasures()
+        return CompactionMetrics()
 
 
-# ── record ────────────────────────────────────────────────────────────────────────────────────────
+# ── Health ───────────────────────────────────────────────────────────────────────────────────────────────
 
-FAILURES: Final = 3
-REFILLS: Final = 3
-SOON: Final = 3
-"""A summary fewer than so many utterances after the last one: the window has refilled."""
-REFUSALS: Final = 4
-"""So often is a request made smaller and sent again."""
-GUESS: Final = 0.9
-"""When a provider does not say its limit, it is taken to be this share of what it refused."""
-LEAST: Final = 8
-"""Tokens below which no request can have been too large."""
-TOPIC: Final = "compaction"
+MAX_FAILURES: Final = 3
+MAX_REFILLS: Final = 3
+MIN_UTTERANCES_BETWEEN: Final = 3
+"""A summary fewer than so many model messages after the last one counts as a refill of the window."""
+COMPACTION_TOPIC: Final = "compaction"
 
 
 class CompactionHealth(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Failures and refills since they were last reset."""
+
     failures: int = 0
-    """Summaries in a row that a model was asked for in vain."""
+    """Summaries in a row that a model failed to write."""
     refills: int = 0
-    """Summaries in this turn that followed soon after another."""
-    said: int = SOON
-    """Utterances of the model since the last summary."""
+    """Summaries in this turn that followed soon after another one."""
+    said: int = MIN_UTTERANCES_BETWEEN
+    """Model messages since the last summary."""
     explained: bool = False
-    refused: int = 0
-    """Requests in a row that were too large."""
-    limits: dict[str, int] = {}
-    """The window that a provider stated, by model."""
-    inputs: dict[str, int] = {}
-    """What a provider that stated none turned out to take, by model."""
-    stated: tuple[str, int] = ("", 0)
-    """A model and a window that only the answer was too large for: learned when the next request has succeeded."""
-    reserves: dict[str, int] = {}
-    """Tokens that the caller turned out to ask for as an answer, by model."""
-    trimmed: int = 0
-    """What the answer to the next request may take at the most; 0 when nobody has said."""
-    media_bytes: int = 0
-    """Bytes of images that turned out to be too many; 0 when nobody has said."""
+    """Whether a note has said why summaries pause."""
 
     @property
-    def broken(self) -> bool:
-        """No model is asked any more by itself."""
-        return self.failures >= FAILURES
+    def is_broken(self) -> bool:
+        """Whether automatic compaction no longer asks a model."""
+        return self.failures >= MAX_FAILURES
 
     @property
-    def paused(self) -> bool:
-        return self.refills >= REFILLS
+    def is_paused(self) -> bool:
+        """Whether summaries pause until the next user message."""
+        return self.refills >= MAX_REFILLS
 
     def after(self, fact: AnyFact) -> CompactionHealth:
-        """The record with one more fact."""
+        """Return the state after one more fact."""
         match fact:
             case ModelSaid():
                 return replace(self, said=self.said + 1)
@@ -129,57 +118,21 @@ class CompactionHealth(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
             case Compacted():
                 return self._compacted(fact)
             case CompactionFailed():
-                in_vain = measures(fact).asked > 0 and fact.by in (
-                    "",
-                    "ledger",
-                )  # not one that was merely outrun
-                return replace(self, failures=self.failures + in_vain)
+                # A summary that was written and then outdated has a model in `by`: the model did not fail.
+                has_failed = read_metrics(fact).asked > 0 and fact.by in ("", "ledger")
+                return replace(self, failures=self.failures + has_failed)
             case Noted():
-                return replace(self, explained=True) if fact.topic == TOPIC else self
+                return replace(self, explained=True) if fact.topic == COMPACTION_TOPIC else self
             case Opened():
                 return replace(self, failures=0)
-            case Used():
-                return replace(self._taught(), refused=0, trimmed=0) if self.refused else self
-            case Overflowed():
-                return self._refused(fact)
             case _:
                 return self
 
     def _compacted(self, fact: Compacted) -> CompactionHealth:
-        failed = measures(fact).asked > 0 and fact.by == "ledger"
         if fact.by != "ledger":
             failures = 0
         else:
-            failures = self.failures + failed
-        own = fact.reason not in ("hand", "turns", "recorded")
-        refills = self.refills + 1 if own and self.said < SOON else self.refills
+            failures = self.failures + (read_metrics(fact).asked > 0)
+        is_automatic = fact.reason not in ("hand", "turns", "recorded")
+        refills = self.refills + 1 if is_automatic and self.said < MIN_UTTERANCES_BETWEEN else self.refills
         return replace(self, failures=failures, refills=refills, said=0)
-
-    def _taught(self) -> CompactionHealth:
-        model, limit = self.stated
-        return replace(self, limits=self.limits | {model: limit}, stated=("", 0)) if limit else self
-
-    def _refused(self, fact: Overflowed) -> CompactionHealth:
-        record = replace(self, refused=self.refused + 1)
-        match fact.limit_kind:
-            case "output" if not self.trimmed and 0 < (fact.needed or fact.sent) < fact.limit:
-                left = fact.limit - (fact.needed or fact.sent)
-                return replace(record, trimmed=left, stated=(fact.model, fact.limit))
-            case "output" if fact.output and fact.limit:
-                record = replace(record, stated=(fact.model, fact.limit))._taught()
-                return replace(record, reserves=self.reserves | {fact.model: fact.output})
-            case "bytes" if fact.limit:
-                return replace(record, media_bytes=fact.limit)
-            case _:
-                return record._learned(fact)
-
-    def _learned(self, fact: Overflowed) -> CompactionHealth:
-        """The limit that a refusal teaches, in tokens as we count them."""
-        limit = fact.limit
-        if limit and fact.needed > fact.sent > 0:  # it counts more than we do
-            limit = limit * fact.sent // fact.needed
-        if limit and limit < fact.sent:
-            return replace(self, limits=self.limits | {fact.model: max(1, limit)})
-        if fact.sent < LEAST:  # whatever was too large, it was nothing that we had sent
-            return self
-        return replace(self, inputs=self.inputs | {fact.model: int(fact.sent * GUESS)})

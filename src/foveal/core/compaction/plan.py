@@ -1,18 +1,22 @@
-"""Which range of the log a summary shall stand for, if any: pure, and decided before anybody is paid.
+"""Choice of the range of the log that a summary replaces.
 
-1. A cut lies between two steps, so a call and its results are on one side of it; a loop of calls that began with
-   the model's thinking is not cut before a step that has none of its own, because a provider would refuse the rest.
-2. The latest request, the newest open calls, instructions and pinned steps are never summarised away. A single
-   request with one long loop of calls still compacts: what lies behind the request does.
-3. Nothing is paid for that is not worth it: an empty summary would have to remove more than the last summary takes.
-4. When what must stay is larger than the room, that is said, with the number; trying again would change nothing.
-5. Summaries live side by side, each as it was written, until there are too many: then all of them become one.
+The choice is pure and is made before a model is asked:
+
+1. A cut lies between two steps, so a call and its results are on the same side. A loop of calls that began with the
+   model's thinking is not cut before a step without thinking of its own: a provider would refuse what is left. The
+   cut is where the last step goes, so steps behind it that stay anyway (an open call) count as what is left.
+2. The latest request, the newest open calls, instructions and pinned steps are never summarised. A single request
+   with one long loop of calls can still be compacted: the steps behind the request are summarised.
+3. A range is summarised only if that is worth its price: an empty summary must remove more than the last summary
+   takes.
+4. When what must stay is larger than the room, `NoPlan` gives the number; a retry would change nothing.
+5. Summaries stay side by side, each as it was written, until there are too many; then all of them become one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import islice, takewhile
+from collections.abc import Iterator, Sequence, Set
+from itertools import islice
 from typing import Final
 
 import msgspec
@@ -23,76 +27,77 @@ from foveal.core.models.budget import Budget
 from foveal.core.view.steps import Step
 from foveal.core.view.view import View
 
-LEAST: Final = 120
-"""Units below which a range is not worth a summary: its frame alone takes a third of that."""
-OPEN: Final = 3
-"""So many of the newest steps with an unanswered call are kept; older ones were given up long ago."""
-LASTING: Final = 0.8
-"""A compaction that leaves the request above this share of its trigger would be followed by the next at once."""
+MIN_RANGE_UNITS: Final = 120
+"""Units a range must exceed to be worth a summary: the frame of a summary alone takes a third of that."""
+MAX_KEPT_OPEN_STEPS: Final = 3
+"""Steps with an unanswered call that are kept, newest first; older calls count as abandoned."""
+MAX_REMAINING_SHARE: Final = 0.8
+"""A compaction should leave the request at or below this share of its trigger, or the next follows at once."""
 
 
 class RangeTerms(msgspec.Struct, frozen=True, kw_only=True):
-    """How a policy wants ranges to be chosen. Shares are of the room for messages."""
+    """How a policy chooses ranges. Shares are of the room for messages."""
 
     rule: str
     tail: float = 0.25
-    """What the newest steps keep verbatim …"""
+    """Share of the room that the newest steps keep verbatim."""
     keep_messages: int = 0
-    """… and how many messages at least, if they take no more than half of the room."""
+    """Messages that stay verbatim at least, if they take no more than half of the room."""
     keep_task: bool = True
-    """The first request of the user stays."""
+    """Whether the first request of the user stays."""
     retain_user_tokens: int = 0
-    """Other requests stay too, newest first, up to so many tokens."""
+    """Tokens up to which other requests stay too, newest first."""
     every_turns: int = 0
-    """A summary after so many new turns; 0 waits for the tokens."""
+    """New turns after which a summary is due; 0 means that only tokens trigger one."""
     overlap_turns: int = 0
-    """So many turns that the summary before stands for are read again."""
+    """Turns covered by the previous summary that are read again."""
     summary_tokens: int = 3_000
     summary_share: float = 0.15
-    """What a summary may take, whichever is less."""
+    """What a summary may take: the smaller of the two limits."""
     max_summaries: int = 3
+    """Summaries that stay side by side; with so many, the next compaction merges them."""
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """One range of the log that a summary shall stand for."""
+    """One range of the log for a summary to replace."""
 
     first: int
     last: int
     """Seqs of events, both ends included."""
     keep: tuple[int, ...] = ()
-    """Events in the range that stay as they are."""
+    """Seqs of events in the range that stay as they are."""
     turns: int
-    """Requests of the user in the range."""
+    """User requests in the range."""
     events: int
     before: int
-    """Units that the range takes now, as it is shown."""
+    """Units that the range takes now, as shown."""
     room: int
     """Units that the summary may take."""
     total: int
-    """Units of the messages as they stand."""
+    """Units of all messages before the compaction."""
     reason: str
-    """What set it off: `tokens`, `turns`, `messages`, `hand`, `overflow`, `model` or `merge`."""
+    """The trigger: `tokens`, `turns`, `messages`, `hand`, `overflow`, `model` or `merge`."""
     rule: str
     overlap: int = 0
-    """Turns before the range that are to be read again …"""
-    before_it: tuple[tuple[int, int], ...] = ()
-    """… of those that the last summary stands for; see `settled`."""
+    """Turns before the range to read again."""
+    overlap_ranges: tuple[tuple[int, int], ...] = ()
+    """Ranges of the last summary, in which `resolve_plan` finds those turns."""
     ask: bool = True
-    """A model may be asked for it."""
+    """Whether a model may be asked."""
     focus: str = ""
-    """What the user wants it to keep above all."""
+    """What the user wants the summary to keep above all."""
 
 
 class NoPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """Why there is no plan."""
+    """The reason why no range can be summarised."""
 
     floor: int
-    """Units that no compaction can remove."""
+    """Units that compaction cannot remove."""
     room: int
     """Units that the messages may take."""
 
-    def told(self, ratio: float) -> str:
-        """The same in words; `ratio` is tokens per unit."""
+    def explain(self, ratio: float) -> str:
+        """Return the reason as a sentence; `ratio` is tokens per unit."""
         if self.floor <= self.room:
             return "nothing that may be summarised is worth a summary"
         return (
@@ -101,51 +106,53 @@ class NoPlan(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def due(view: View, budget: Budget, terms: RangeTerms) -> str:
-    """What calls for a compaction now: `tokens`, `turns`, or "" when nothing does."""
+def find_trigger(view: View, budget: Budget, terms: RangeTerms) -> str:
+    """Return what triggers a compaction now: `tokens`, `turns`, or "" for nothing."""
     if view.units > budget.act:
         return "tokens"
-    if terms.every_turns and turns_since(view) >= terms.every_turns:
+    if terms.every_turns and turns_since_summary(view) >= terms.every_turns:
         return "turns"
     return ""
 
 
-def turns_since(view: View) -> int:
-    """Turns that have ended since the last summary."""
+def turns_since_summary(view: View) -> int:
+    """Return how many turns have ended since the last summary."""
     end = max((high for step in view.summaries for _, high in step.covers), default=-1)
     return max(0, sum(1 for step in view.steps if step.kind == "user" and step.seq > end) - 1)
 
 
-def plan(view: View, budget: Budget, terms: RangeTerms, *, reason: str, focus: str = "") -> Plan | NoPlan:
-    """The range to summarise now, or why there is none."""
-    kept = {id(step) for step in _kept(view, budget, terms)}
-    begin = _begin(view, terms)
-    floor = view.units - sum(map(view.units_of, _going(view.steps[:-1], kept)))
+def plan_range(
+    view: View, budget: Budget, terms: RangeTerms, *, reason: str, focus: str = ""
+) -> Plan | NoPlan:
+    """Return the range to summarise now, or why there is none."""
+    kept = {id(step) for step in _kept_steps(view, budget, terms)}
+    begin = _first_index(view, terms)
+    floor = view.units - sum(view.units_of(step) for step in view.steps[:-1] if _is_removable(step, kept))
     if floor > budget.hard:
         return NoPlan(floor=floor, room=budget.hard)
-    worth = max([LEAST, *(view.units_of(step) for step in view.summaries[-1:])])
+    must_exceed = max([MIN_RANGE_UNITS, *(view.units_of(step) for step in view.summaries[-1:])])
     best: Plan | None = None
-    for end in _ends(view, budget, terms, reason):
-        made = _between(view, budget, terms, begin=begin, end=end, kept=kept, reason=reason)
-        if made is None or made.before <= worth:
+    for end in _cut_candidates(view, budget, terms, kept, reason):
+        candidate = _plan_between(view, budget, terms, begin=begin, end=end, kept=kept, reason=reason)
+        if candidate is None or candidate.before <= must_exceed:
             continue
-        best = replace(made, focus=focus)
-        if reason == "turns" or view.units - made.before + made.room <= budget.act * LASTING:
+        best = replace(candidate, focus=focus)
+        remaining = view.units - candidate.before + candidate.room
+        if reason == "turns" or remaining <= budget.act * MAX_REMAINING_SHARE:
             break
-    if best is None:
-        return NoPlan(floor=floor, room=budget.hard)
-    return best
+    return NoPlan(floor=floor, room=budget.hard) if best is None else best
 
 
-def settled(plan: Plan, events: Sequence[Event]) -> Plan:
-    """The plan in the light of the log: with the turns before it that are to be read again, and its counts.
-    `events` are those that count, from any place at or before the range."""
-    asked = [
+def resolve_plan(plan: Plan, events: Sequence[Event]) -> Plan:
+    """Return the plan with its overlap and its counts taken from the log.
+
+    `events` are the effective events, from any place at or before the range."""
+    overlapped = [
         event.seq
         for event in events
-        if isinstance(event.fact, UserSaid) and any(a <= event.seq <= b for a, b in plan.before_it)
+        if isinstance(event.fact, UserSaid) and any(a <= event.seq <= b for a, b in plan.overlap_ranges)
     ]
-    again = asked[-plan.overlap :] if plan.overlap else []
+    again = overlapped[-plan.overlap :] if plan.overlap else []
     first = min([plan.first, *again[:1]])
     inside = [e for e in events if first <= e.seq <= plan.last and e.seq not in plan.keep]
     turns = sum(isinstance(event.fact, UserSaid) for event in inside)
@@ -153,17 +160,27 @@ def settled(plan: Plan, events: Sequence[Event]) -> Plan:
     return replace(plan, first=first, keep=keep, turns=turns, events=len(inside))
 
 
-# ── what stays ───────────────────────────────────────────────────────────────────────────────────────────
+def range_fingerprint(view: View, plan: Plan) -> tuple[object, ...]:
+    """Return the state of a plan's range in a view: equal as long as a summary of it would still be true."""
+    inside = (
+        step for step in view.steps if plan.first <= step.seq <= plan.last and step.seq not in plan.keep
+    )
+    return tuple(
+        (step.seq, step.utterance.seq, step.pin_seq, step.covers, len(step.slots)) for step in inside
+    )
 
 
-def _kept(view: View, budget: Budget, terms: RangeTerms) -> Iterator[Step]:
-    """Steps that no summary may stand for."""
+# ── What stays ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _kept_steps(view: View, budget: Budget, terms: RangeTerms) -> Iterator[Step]:
+    """Yield the steps that no summary may replace."""
     latest = view.latest_user
     if latest is not None:
         yield latest
     if terms.keep_task and view.first_user is not None:
         yield view.first_user
-    yield from islice((step for step in reversed(view.steps) if step.open), OPEN)
+    yield from islice((step for step in reversed(view.steps) if step.has_open_call), MAX_KEPT_OPEN_STEPS)
     room = min(terms.retain_user_tokens, budget.hard // 3)
     for step in reversed(view.steps):
         if step.kind == "user" and step is not latest:
@@ -173,68 +190,79 @@ def _kept(view: View, budget: Budget, terms: RangeTerms) -> Iterator[Step]:
             yield step
 
 
-def _going(steps: Sequence[Step], kept: set[int]) -> Iterator[Step]:
-    for step in steps:
-        if step.kind in ("user", "model", "summary") and not step.pinned and id(step) not in kept:
-            yield step
+def _is_removable(step: Step, kept: Set[int]) -> bool:
+    return step.kind in ("user", "model", "summary") and not step.is_pinned and id(step) not in kept
 
 
-# ── where to cut ─────────────────────────────────────────────────────────────────────────────────────────
+# ── Where to cut ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _begin(view: View, terms: RangeTerms) -> int:
-    """The first step that may go: behind the last summary, or the first of them when they are too many."""
-    places = [place for place, step in enumerate(view.steps) if step.kind == "summary"]
-    if not places:
+def _first_index(view: View, terms: RangeTerms) -> int:
+    """Return the index of the first step that may go: after the last summary, or 0 to merge all summaries."""
+    summaries = [index for index, step in enumerate(view.steps) if step.kind == "summary"]
+    if not summaries:
         return 0
-    return 0 if len(places) >= terms.max_summaries else places[-1] + 1
+    return 0 if len(summaries) >= terms.max_summaries else summaries[-1] + 1
 
 
-def _ends(view: View, budget: Budget, terms: RangeTerms, reason: str) -> Iterator[int]:
-    """Places to cut at, the one that keeps most first, each of them safe."""
+def _cut_candidates(
+    view: View, budget: Budget, terms: RangeTerms, kept: Set[int], reason: str
+) -> Iterator[int]:
+    """Yield safe indexes to cut at, the one that keeps most first."""
     steps = view.steps
     if not steps:
         return
     latest = view.latest_user
     if reason == "turns" and latest is not None:
-        yield steps.index(latest)
+        yield _safe_cut(steps, steps.index(latest), kept)
         return
     whole = view.units if reason in ("hand", "messages") else budget.hard
     seen: set[int] = set()
     for share in (terms.tail, terms.tail / 2, terms.tail / 4, 0.0):
-        least = terms.keep_messages if share else 0
-        end = _safe(steps, _tail(view, budget, whole * share, least))
+        min_messages = terms.keep_messages if share else 0
+        end = _safe_cut(steps, _tail_index(view, budget, whole * share, min_messages), kept)
         if end not in seen:
             seen.add(end)
             yield end
 
 
-def _tail(view: View, budget: Budget, room: float, least: int) -> int:
-    """Where the newest steps begin that fit into the room; the very newest is always one of them."""
-    at = len(view.steps)
+def _tail_index(view: View, budget: Budget, room: float, min_messages: int) -> int:
+    """Return the index of the first of the newest steps that fit into the room; at least the last step fits."""
+    index = len(view.steps)
     units = messages = 0
     for step in reversed(view.steps):
         units += view.units_of(step)
         messages += 1 + len(step.slots)
-        enough = units > room and (messages > least or units > budget.hard / 2)
-        if at < len(view.steps) and enough:
+        is_full = units > room and (messages > min_messages or units > budget.hard / 2)
+        if index < len(view.steps) and is_full:
             break
-        at -= 1
-    return at
+        index -= 1
+    return index
 
 
-def _safe(steps: Sequence[Step], at: int) -> int:
-    """The nearest place at or before `at` where a cut leaves a history that every provider accepts."""
-    while at > 0 and _splits_thinking(steps, at):
-        at -= 1
-    return at
+def _safe_cut(steps: Sequence[Step], cut: int, kept: Set[int]) -> int:
+    """Return the nearest index at or before `cut` where a cut leaves a history that every provider accepts."""
+    while True:
+        first_left = cut
+        # Steps right before the cut that stay anyway follow the summary, so they are what is left of a loop.
+        while first_left > 0 and not _is_removable(steps[first_left - 1], kept):
+            first_left -= 1
+        thinking = _thinking_before(steps, first_left)
+        if thinking is None:
+            return cut
+        cut = thinking
 
 
-def _splits_thinking(steps: Sequence[Step], at: int) -> bool:
-    """A loop of calls that began with thinking goes on at `at` without any."""
-    if at >= len(steps) or not _in_loop(steps[at]) or _thinks(steps[at]):
-        return False
-    return any(_thinks(step) for step in takewhile(_in_loop, reversed(steps[:at])))
+def _thinking_before(steps: Sequence[Step], index: int) -> int | None:
+    """Return the index of the thinking that a loop of calls going on at `index` needs, None if it needs none."""
+    if index >= len(steps) or not _in_loop(steps[index]) or _thinks(steps[index]):
+        return None
+    for before in range(index - 1, -1, -1):
+        if not _in_loop(steps[before]):
+            return None
+        if _thinks(steps[before]):
+            return before
+    return None
 
 
 def _in_loop(step: Step) -> bool:
@@ -242,60 +270,54 @@ def _in_loop(step: Step) -> bool:
 
 
 def _thinks(step: Step) -> bool:
-    content = step.said.fact.content
+    content = step.utterance.fact.content
     return not isinstance(content, str) and any(isinstance(part, Thinking) for part in content)
 
 
-def _between(
-    view: View, budget: Budget, terms: RangeTerms, *, begin: int, end: int, kept: set[int], reason: str
+def _plan_between(
+    view: View, budget: Budget, terms: RangeTerms, *, begin: int, end: int, kept: Set[int], reason: str
 ) -> Plan | None:
-    going = list(_going(view.steps[begin:end], kept))
-    if not going:
+    removed = [step for step in view.steps[begin:end] if _is_removable(step, kept)]
+    if not removed:
         return None
     after = view.steps[end].seq if end < len(view.steps) else None
-    ends = [max(_seqs(step, after)) for step in going]
-    first, last = min(min(_seqs(step, after)) for step in going), max(ends)
-    staying = {id(step) for step in going}
-    merged = sum(step.kind == "summary" for step in going)
+    first = min(min(_step_seqs(step, after)) for step in removed)
+    last = max(max(_step_seqs(step, after)) for step in removed)
+    removed_ids = {id(step) for step in removed}
+    merged = sum(step.kind == "summary" for step in removed)
     keep = {
         seq
         for step in view.steps
-        if id(step) not in staying and step.kind in ("user", "model")
-        for seq in _seqs(step, None)
+        if id(step) not in removed_ids and step.kind in ("user", "model")
+        for seq in _step_seqs(step, None)
         if seq <= last
     }
     summaries = view.summaries
-    before_it = summaries[-1].covers if summaries and terms.overlap_turns and not merged else ()
-    least = min([first, *(low for low, _ in before_it)])
-    before = sum(map(view.units_of, going))
+    overlap_ranges = summaries[-1].covers if summaries and terms.overlap_turns and not merged else ()
+    lowest = min([first, *(low for low, _ in overlap_ranges)])
+    before = sum(map(view.units_of, removed))
     return Plan(
         first=first,
         last=last,
-        keep=tuple(seq for seq in sorted(keep) if seq >= least),
-        turns=sum(step.kind == "user" for step in going),
-        events=sum(step.messages for step in going),
+        keep=tuple(seq for seq in sorted(keep) if seq >= lowest),
+        turns=sum(step.kind == "user" for step in removed),
+        events=sum(step.message_count for step in removed),
         before=before,
         room=max(1, min(terms.summary_tokens, int(budget.hard * terms.summary_share), before // 2)),
         total=view.units,
-        reason="merge" if merged and merged == len(going) and reason == "tokens" else reason,
+        reason="merge" if merged and merged == len(removed) and reason == "tokens" else reason,
         rule=terms.rule,
         overlap=terms.overlap_turns,
-        before_it=before_it,
+        overlap_ranges=overlap_ranges,
     )
 
 
-def _seqs(step: Step, after: int | None) -> list[int]:
-    """The events of a step, or the ends of what a summary stands for; without late results behind the cut."""
+def _step_seqs(step: Step, after: int | None) -> list[int]:
+    """Return the seqs of a step's events, or the ends of a summary's ranges.
+
+    Late results, with a seq of `after` or more, are left out: they lie behind the cut."""
     if step.covers:
         return [seq for span in step.covers for seq in span]
     if not step.slots:
         return [step.seq]
-    return [shown.seq for shown in step.shown() if after is None or shown.seq < after]
-
-
-def source(view: View, plan: Plan) -> tuple[object, ...]:
-    """What a plan's range looks like in a view: equal as long as a summary of it would still be true."""
-    inside = (
-        step for step in view.steps if plan.first <= step.seq <= plan.last and step.seq not in plan.keep
-    )
-    return tuple((step.seq, step.said.seq, step.pin, step.covers, len(step.slots)) for step in inside)
+    return [shown.seq for shown in step.shown_messages() if after is None or shown.seq < after]

@@ -1,121 +1,129 @@
-"""Those who write summaries: your callables, asked with and without an event loop.
+"""Summarisers: your callables that write summaries, and the run of a dialogue with them.
 
     def write(request):
         return client.chat.completions.create(model="gpt-4.1-mini", **request.arguments())
 
     foveal.Context(model="gpt-4.1", summarise=write)
 
-A callable may give back a text, a provider's reply, the pieces of a stream, or, where there is an event loop,
-something to wait for. Whatever it raises is an answer like any other: the next in the chain is asked, and at last
-the ledger writes. Only what ends the program or the task (KeyboardInterrupt, CancelledError) goes through, and
-leaves nothing behind.
+A callable may return a text, a provider's reply, an iterable of stream chunks or, where there is an event loop, an
+awaitable or an async iterable. An exception counts as a reply: the next summariser in the chain is called, and
+after the last one the ledger writes the summary. Only exceptions that end the program or the task
+(KeyboardInterrupt, CancelledError) propagate, and then nothing is recorded.
 """
 
 from __future__ import annotations
 
 from collections.abc import (
     AsyncIterable,
-    AsyncIterator,
     Awaitable,
     Callable,
-    Generator,
     Iterable,
     Iterator,
     Mapping,
     Sequence,
 )
-from contextlib import suppress
+from contextlib import closing, contextmanager, suppress
 from typing import Any, Literal, TypeAlias
 
 import msgspec
 
 from foveal.core import wire
-from foveal.core.compaction import protocol
-from foveal.core.compaction.protocol import Ask, Draft, Failure
-from foveal.core.compaction.writing import CompactionOutcome
+from foveal.core.compaction.health import CompactionOutcome
+from foveal.core.compaction.summariser_protocol import (
+    Dialogue,
+    Draft,
+    DraftFailure,
+    DraftRequest,
+    failure_from_error,
+    read_reply,
+    read_stream_chunk,
+)
 from foveal.core.log.events import Dialect, Instructed, UserSaid
-from foveal.core.models import model as models
-from foveal.core.models.model import Model
+from foveal.core.models.model import Model, model
+from foveal.core.wire.common import Json
 from foveal.errors import BadSetting
-
-Json: TypeAlias = dict[str, Any]
-Talk: TypeAlias = Generator[Ask, Draft | Failure, CompactionOutcome]
 
 
 class SummaryProgress(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a summary is."""
+    """Progress of a summary that is being written."""
 
     stage: str
-    """What is being asked: the summary, a part of it, or the merging of parts."""
+    """What the current request is for: the summary, a part of it, or the merge of parts."""
     asked: int
-    """Which request this is, counted from 1."""
+    """Number of the current request, counted from 1."""
     tokens: int = 0
-    """What has been written so far, about."""
+    """Approximate tokens written so far."""
 
 
 class SummaryRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What to send to a model, in the conversation's dialect."""
+    """The request to send to a model, in the conversation's dialect."""
 
     messages: list[Json]
-    """All of them; the system text is among them, except in Anthropic's dialect."""
+    """All messages, with the system text among them except in Anthropic's dialect."""
     system: Any = ""
-    """For Anthropic: what goes beside the messages."""
+    """The system text for Anthropic, sent beside the messages."""
     tools: list[Any] = []
-    """Only there to keep the cached beginning as it was; the model is told to call none."""
+    """Sent only so that the cached prefix stays the same; the prompt says to call none."""
     max_tokens: int
     form: Literal["shared", "cold"]
-    """`shared`: the conversation itself and one message more. `cold`: the conversation quoted in one message."""
+    """`shared`: the conversation itself and one more message. `cold`: the conversation quoted in one message."""
     stage: str = ""
     dialect: Dialect = "openai_chat"
 
     def arguments(self) -> dict[str, Any]:
-        """What to give to a client of the dialect, beside the model's name."""
+        """Return the keyword arguments for a client of the dialect, without the model's name."""
         if self.dialect == "openai_responses":
-            said: dict[str, Any] = {"input": self.messages, "max_output_tokens": self.max_tokens}
+            arguments: dict[str, Any] = {"input": self.messages, "max_output_tokens": self.max_tokens}
         else:
-            said = {"messages": self.messages, "max_tokens": self.max_tokens}
+            arguments = {"messages": self.messages, "max_tokens": self.max_tokens}
         if self.system:
-            said["system"] = self.system
+            arguments["system"] = self.system
         if self.tools:
-            said["tools"] = self.tools
-        return said
+            arguments["tools"] = self.tools
+        return arguments
 
     @classmethod
-    def cold(cls, ask: Ask, dialect: Dialect) -> SummaryRequest:
-        """The conversation as quoted data in a request of its own."""
-        writer = wire.wire(dialect)
-        said = writer.write(UserSaid(content=ask.text))
+    def cold(cls, request: DraftRequest, dialect: Dialect) -> SummaryRequest:
+        """Build a request of its own, in which the conversation is quoted data."""
+        writer = wire.wire_for(dialect)
+        text = writer.write(UserSaid(content=request.text))
         if dialect == "anthropic":
-            return cls._of(ask, dialect, messages=writer.join([said]), system=ask.system)
-        system = writer.write(Instructed(content=ask.system)) if ask.system else []
-        return cls._of(ask, dialect, messages=writer.join([system, said]))
+            return cls._build(request, dialect, messages=writer.join([text]), system=request.system)
+        system = writer.write(Instructed(content=request.system)) if request.system else []
+        return cls._build(request, dialect, messages=writer.join([system, text]))
 
     @classmethod
     def shared(
-        cls, ask: Ask, dialect: Dialect, *, messages: list[Json], system: Any, tools: list[Any]
+        cls, request: DraftRequest, dialect: Dialect, *, messages: list[Json], system: Any, tools: list[Any]
     ) -> SummaryRequest:
-        """The conversation as it stands, with one message more at its end."""
-        writer = wire.wire(dialect)
-        joined = writer.join([messages, writer.write(UserSaid(content=ask.text))])
-        return cls._of(ask, dialect, messages=joined, system=system, tools=tools)
+        """Build the conversation's own request with one more message at its end."""
+        writer = wire.wire_for(dialect)
+        joined = writer.join([messages, writer.write(UserSaid(content=request.text))])
+        return cls._build(request, dialect, messages=joined, system=system, tools=tools)
 
     @classmethod
-    def _of(
-        cls, ask: Ask, dialect: Dialect, *, messages: list[Json], system: Any = "", tools: Sequence[Any] = ()
+    def _build(
+        cls,
+        request: DraftRequest,
+        dialect: Dialect,
+        *,
+        messages: list[Json],
+        system: Any = "",
+        tools: Sequence[Any] = (),
     ) -> SummaryRequest:
         return cls(
             messages=messages,
             system=system,
             tools=list(tools),
-            max_tokens=ask.max_tokens,
-            form=ask.form,
-            stage=ask.stage,
+            max_tokens=request.max_tokens,
+            form=request.form,
+            stage=request.stage,
             dialect=dialect or "openai_chat",
         )
 
 
 class Summariser:
-    """A callable that writes summaries, and the model behind it: the conversation's own unless you name one."""
+    """A callable that writes summaries, with its model: the conversation's own model unless you name one."""
 
     def __init__(
         self, call: Callable[[SummaryRequest], Any], *, model: str | Model | None = None, name: str = ""
@@ -123,18 +131,22 @@ class Summariser:
         if not callable(call):
             raise BadSetting("summarise", call, "a callable that takes a request")
         self.call = call
-        self.model = models.model(model) if isinstance(model, str) else model
+        self.model = _resolve_model(model)
         self.name = name or (self.model.name if self.model is not None else "")
 
     def __repr__(self) -> str:
         return f"Summariser({self.name or self.call!r})"
 
 
+def _resolve_model(given: str | Model | None) -> Model | None:
+    return model(given) if isinstance(given, str) else given
+
+
 Summarise: TypeAlias = Callable[[SummaryRequest], Any] | Summariser
 
 
-def chain(given: Summarise | Sequence[Summarise] | None) -> tuple[Summariser, ...]:
-    """Who is asked, one after the other."""
+def summariser_chain(given: Summarise | Sequence[Summarise] | None) -> tuple[Summariser, ...]:
+    """Return the summarisers to call, one after the other."""
     if given is None:
         return ()
     if isinstance(given, Summariser):
@@ -143,156 +155,120 @@ def chain(given: Summarise | Sequence[Summarise] | None) -> tuple[Summariser, ..
         return (Summariser(given),)
     if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
         raise BadSetting("summarise", given, "a callable, a `Summariser`, or a list of them")
-    return tuple(one if isinstance(one, Summariser) else Summariser(one) for one in given)
+    return tuple(item if isinstance(item, Summariser) else Summariser(item) for item in given)
 
 
-# ── asking ───────────────────────────────────────────────────────────────────────────────────────────────
+# ── Running a dialogue ───────────────────────────────────────────────────────────────────────────────────
 
 
-def write(
-    work: Talk,
-    summarisers: Sequence[Summariser],
-    *,
-    requests: Callable[[Ask], SummaryRequest],
-    clock: Callable[[], float],
-    progress: Callable[[SummaryProgress], None] | None = None,
-) -> CompactionOutcome:
-    """Run a dialogue to its end, without an event loop."""
-    watch = _ProgressWatch(clock, progress)
-    try:
-        ask = next(work)
-        while True:
-            watch.begin(ask)
-            answer: Draft | Failure
-            try:
-                answer = _answer(summarisers[ask.writer].call(requests(ask)), watch)
-            except Exception as error:  # noqa: BLE001 - whatever it is, the next one is asked
-                answer = protocol.failure(error, seconds=watch.seconds)
-            ask = work.send(answer)
-    except StopIteration as done:
-        outcome: CompactionOutcome = done.value
-        return outcome
-    finally:
-        work.close()
+def run_dialogue(run: DialogueRun) -> CompactionOutcome:
+    """Run a dialogue to its outcome without an event loop."""
+    with closing(run):
+        for request in run.requests():
+            with run.errors_as_failures():
+                call, summary_request = run.prepare(request)
+                run.accept(_collect_draft(call(summary_request), run))
+    return run.outcome
 
 
-async def awrite(
-    work: Talk,
-    summarisers: Sequence[Summariser],
-    *,
-    requests: Callable[[Ask], SummaryRequest],
-    clock: Callable[[], float],
-    progress: Callable[[SummaryProgress], None] | None = None,
-) -> CompactionOutcome:
-    """Run a dialogue to its end in an event loop; callables that are not async run in threads."""
-    watch = _ProgressWatch(clock, progress)
-    try:
-        ask = next(work)
-        while True:
-            watch.begin(ask)
-            answer: Draft | Failure
-            try:
-                answer = await _awaited(summarisers[ask.writer].call, requests(ask), watch)
-            except Exception as error:  # noqa: BLE001 - whatever it is, the next one is asked
-                answer = protocol.failure(error, seconds=watch.seconds)
-            ask = work.send(answer)
-    except StopIteration as done:
-        outcome: CompactionOutcome = done.value
-        return outcome
-    finally:
-        work.close()
+class DialogueRun:
+    """A dialogue with its summarisers: which request is next, how long it takes, and what its reply is.
 
+    It never waits, so one driver without an event loop (`run_dialogue`) and one with it
+    (`sessions.async_summariser`) share it; a driver only calls the summariser and collects the reply."""
 
-class _ProgressWatch:
-    """The time that a request takes, and somebody who is told how it grows."""
+    outcome: CompactionOutcome
+    """Set when `requests` is exhausted."""
 
     def __init__(
-        self, clock: Callable[[], float], progress: Callable[[SummaryProgress], None] | None
+        self,
+        dialogue: Dialogue[CompactionOutcome],
+        summarisers: Sequence[Summariser],
+        *,
+        build_request: Callable[[DraftRequest], SummaryRequest],
+        clock: Callable[[], float],
+        progress: Callable[[SummaryProgress], None] | None = None,
     ) -> None:
+        self._dialogue, self._summarisers, self._build_request = dialogue, summarisers, build_request
         self._clock, self._progress = clock, progress
-        self._asked, self._stage, self._began = 0, "", 0.0
+        self._asked, self._stage, self._started = 0, "", 0.0
+        self._reply: Draft | DraftFailure = DraftFailure(problem="no reply")
 
-    @property
-    def seconds(self) -> float:
-        return max(0.0, self._clock() - self._began)
+    def close(self) -> None:
+        self._dialogue.close()
 
-    def begin(self, ask: Ask) -> None:
-        self._asked, self._stage, self._began = self._asked + 1, ask.stage, self._clock()
-        self.tell(0)
+    def requests(self) -> Iterator[DraftRequest]:
+        """Yield each request; its reply must be accepted before the next one is taken."""
+        try:
+            request = next(self._dialogue)
+            while True:
+                self._asked, self._stage, self._started = self._asked + 1, request.stage, self._clock()
+                self._report(0)
+                yield request
+                request = self._dialogue.send(self._reply)
+        except StopIteration as done:
+            self.outcome = done.value
 
-    def tell(self, characters: int) -> None:
-        if self._progress is not None:
-            with suppress(Exception):  # who watches must not spoil the work
-                self._progress(SummaryProgress(stage=self._stage, asked=self._asked, tokens=characters // 4))
+    def prepare(self, request: DraftRequest) -> tuple[Callable[[SummaryRequest], Any], SummaryRequest]:
+        """Return the callable for a request, and the request in the conversation's dialect."""
+        return self._summarisers[request.writer].call, self._build_request(request)
 
-    def add(self, text: str, chunk: object) -> str:
-        """A text with one more piece of a stream."""
-        words = protocol.piece(chunk)
-        if words is None:
+    def accept(self, draft: Draft) -> None:
+        """Take a draft as the reply to the current request."""
+        self._reply = draft if draft.seconds else msgspec.structs.replace(draft, seconds=self._seconds)
+
+    @contextmanager
+    def errors_as_failures(self) -> Iterator[None]:
+        """Take an exception as the reply to the current request."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - a summariser may raise anything, and the next one is called
+            self._reply = failure_from_error(error, seconds=self._seconds)
+
+    def append_chunk(self, text: str, chunk: object) -> str:
+        """Return the text with the text of one more stream chunk, and report the progress."""
+        added = read_stream_chunk(chunk)
+        if added is None:
             raise TypeError(f"a stream of {type(chunk).__name__} cannot be read")
-        if words:
-            text += words
-            self.tell(len(text))
+        if added:
+            text += added
+            self._report(len(text))
         return text
 
+    @property
+    def _seconds(self) -> float:
+        return max(0.0, self._clock() - self._started)
 
-def _finished(given: object, watch: _ProgressWatch) -> Draft | None:
-    """What needs no more waiting as a draft; None for a stream."""
-    if isinstance(given, Draft):
-        return given if given.seconds else msgspec.structs.replace(given, seconds=watch.seconds)
-    if isinstance(given, str):
-        return Draft(text=given, seconds=watch.seconds)
-    read = protocol.draft(given, seconds=watch.seconds)
-    if read is None and not isinstance(given, Iterable | AsyncIterable | Awaitable):
-        raise TypeError(f"a summariser gave {type(given).__name__}: text, a reply or a stream is needed")
-    return read
+    def _report(self, characters: int) -> None:
+        if self._progress is not None:
+            with suppress(Exception):  # an error of the observer must not cost the summary
+                self._progress(SummaryProgress(stage=self._stage, asked=self._asked, tokens=characters // 4))
 
 
-def _answer(given: object, watch: _ProgressWatch) -> Draft:
-    draft = _finished(given, watch)
+# ── Replies of callables ─────────────────────────────────────────────────────────────────────────────────
+
+
+def read_complete(reply: object) -> Draft | None:
+    """Return the draft in a complete reply, None for a stream or an awaitable."""
+    if isinstance(reply, Draft):
+        return reply
+    if isinstance(reply, str):
+        return Draft(text=reply)
+    draft = read_reply(reply)
+    if draft is None and not isinstance(reply, Iterable | AsyncIterable | Awaitable):
+        raise TypeError(f"a summariser gave {type(reply).__name__}: text, a reply or a stream is needed")
+    return draft
+
+
+def _collect_draft(reply: object, run: DialogueRun) -> Draft:
+    draft = read_complete(reply)
     if draft is not None:
         return draft
-    if not isinstance(given, Iterable):
-        if hasattr(given, "close"):
-            given.close()  # a coroutine that nobody will wait for
+    if not isinstance(reply, Iterable):
+        if hasattr(reply, "close"):
+            reply.close()  # a coroutine that is never awaited would warn
         raise TypeError("an async summariser needs an event loop: use it with a `Session`")
     text = ""
-    for chunk in given:
-        text = watch.add(text, chunk)
-    return Draft(text=text, seconds=watch.seconds)
-
-
-async def _awaited(
-    call: Callable[[SummaryRequest], Any], request: SummaryRequest, watch: _ProgressWatch
-) -> Draft:
-    import asyncio  # who has no loop does not load it
-    import inspect
-
-    own = (call, getattr(call, "__call__", call))  # noqa: B004 - an object may be called, too
-    waits = any(inspect.iscoroutinefunction(one) or inspect.isasyncgenfunction(one) for one in own)
-    given = call(request) if waits else await asyncio.to_thread(_called, call, request)
-    if isinstance(given, Awaitable):
-        given = await given
-    draft = _finished(given, watch)
-    if draft is not None:
-        return draft
-    text = ""
-    async for chunk in given if isinstance(given, AsyncIterable) else _pulled(iter(given)):
-        text = watch.add(text, chunk)
-    return Draft(text=text, seconds=watch.seconds)
-
-
-def _called(call: Callable[[SummaryRequest], Any], request: SummaryRequest) -> Any:
-    try:
-        return call(request)
-    except StopIteration as stop:  # which no future can carry: whoever waits would wait for ever
-        raise RuntimeError("it raised StopIteration") from stop
-
-
-async def _pulled(stream: Iterator[object]) -> AsyncIterator[object]:
-    """A stream that blocks, read in threads."""
-    import asyncio
-
-    end = object()
-    while (chunk := await asyncio.to_thread(next, stream, end)) is not end:
-        yield chunk
+    for chunk in reply:
+        text = run.append_chunk(text, chunk)
+    return Draft(text=text)

@@ -1,21 +1,24 @@
-"""The engine: decide, do, record; reports and metrics."""
+"""The engine: decides, performs and records reductions; reports and metrics."""
 
 from foveal.core.engine.engine import Engine
-from foveal.core.engine.metrics import REASONS, SECONDS, Histogram, Metrics
-from foveal.core.engine.report import CATEGORIES, event_status, text, usage_line
-from foveal.core.engine.settings import engine_settings
+from foveal.core.engine.metrics import COMPACTION_REASONS, DURATION_BUCKETS_S, Histogram, Metrics
+from foveal.core.engine.overflow import MAX_RESENDS, ProviderLimits
+from foveal.core.engine.report import CATEGORIES, event_status, usage_card, usage_line
+from foveal.core.engine.settings import resolve_settings
 from foveal.core.engine.summary_job import SummaryJob
 
 __all__ = [
     "CATEGORIES",
-    "REASONS",
-    "SECONDS",
+    "COMPACTION_REASONS",
+    "DURATION_BUCKETS_S",
+    "MAX_RESENDS",
     "Engine",
     "Histogram",
     "Metrics",
+    "ProviderLimits",
     "SummaryJob",
-    "engine_settings",
     "event_status",
-    "text",
+    "resolve_settings",
+    "usage_card",
     "usage_line",
 ]

@@ -1,34 +1,43 @@
-"""Decide, do, record: the log, its view, and the loop that reduces until the next request fits.
+"""The engine: the log, its view, and the loop that reduces until a request fits.
 
-`Context` and `Session` are two faces of this. It is synchronous and knows no clock: whoever calls it says what
-time it is. The only way to change anything is `append`.
+1. `append` is the only way to change anything: it records a fact and advances the view.
+2. `reduce_to_fit` asks the policy for reductions and records them until the next request fits.
+3. The engine is synchronous and has no clock: the caller passes the time.
+
+`Context` and `Session` are built on it.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence, Set
+from copy import copy
 from operator import attrgetter
-from typing import Final, cast
+from typing import Any, Final, cast
 
 import msgspec
 from msgspec.structs import replace
 
-from foveal.core.compaction.health import TOPIC, CompactionHealth, measures
-from foveal.core.compaction.plan import NoPlan, Plan
-from foveal.core.compaction.plan import plan as plan_range
-from foveal.core.compaction.writing import CompactionOutcome, ledger_summary
-from foveal.core.engine.overflow import available, overflow, refilled, too_much_media
+from foveal.core.compaction.health import COMPACTION_TOPIC, CompactionHealth, CompactionOutcome, read_metrics
+from foveal.core.compaction.plan import NoPlan, Plan, plan_range
+from foveal.core.compaction.summary_dialogue import ledger_summary
+from foveal.core.engine.overflow import (
+    MAX_RESENDS,
+    ProviderLimits,
+    available_tokens,
+    exceeds_media_limits,
+    overflow_error,
+    refill_note,
+    refused_request,
+)
+from foveal.core.engine.prefix import may_move_prefix
 from foveal.core.log.events import (
     AnyFact,
     Clipped,
     Compacted,
     CompactionFailed,
-    Dropped,
-    Equipped,
     Event,
     Instructed,
-    Masked,
     ModelSaid,
     Noted,
     Opened,
@@ -38,44 +47,61 @@ from foveal.core.log.events import (
     Used,
     UserSaid,
 )
-from foveal.core.models.budget import Budget, Caps, reserve_for
-from foveal.core.models.budget import plan as room
+from foveal.core.models.budget import Budget, Caps
+from foveal.core.models.budget import plan_budget
 from foveal.core.models.cost import UsageTotals
 from foveal.core.models.model import Model
 from foveal.core.policies import Moment, Policy, decide, ladder
-from foveal.core.reduction import repeated_lines
-from foveal.core.reduction import truncation as clipping
+from foveal.core.reduction import repeated_lines, truncation
 from foveal.core.reduction.truncation import UNLIMITED, Limits, clip_parts
 from foveal.core.tokens.calibration import Calibration
 from foveal.core.tokens.counter import Counter
 from foveal.core.tokens.message_tokens import MessageTokens
-from foveal.core.view.checkpoint import CarriedState, carried, restore
-from foveal.core.view.fold import advance, effective, fold
+from foveal.core.view.checkpoint import ViewCheckpoint, restore_view, take_checkpoint
+from foveal.core.view.fold import advance, effective_events, fold
 from foveal.core.view.view import View
-from foveal.core.wire.overflow_errors import silent
-from foveal.errors import ContextOverflow
+from foveal.core.wire.overflow_errors import recognise_overflow, silent_overflow_reason
 
 _seq = attrgetter("seq")
-ROUNDS: Final = 5_000
-"""Reductions for one request, at the most: a policy that goes on for longer is not getting anywhere."""
+MAX_REDUCTIONS: Final = 5_000
+"""Reductions for one request; a policy that needs more makes no progress."""
 EXACT_SPREAD: Final = 0.05
-"""How far the ratio of a model may be from its family's when a real vocabulary counts; see `calibration`."""
+"""How far a model's token ratio may be from its family's when its real vocabulary counts; see `calibration`."""
 ESTIMATE_SPREAD: Final = 0.1
+"""The same when tokens are estimated."""
 
 
-class EngineState(msgspec.Struct, frozen=True, kw_only=True):
-    """A conversation as it was after event `seq`, without the events themselves."""
+class EngineState(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    rename={"view": "carried", "usage_totals": "accounts", "unreduced_units": "unreduced"},
+):
+    """A conversation after event `seq`, without the events themselves: the content of a checkpoint.
+
+    Stored checkpoints keep the JSON names and the nesting that they had in the first version."""
 
     seq: int
-    carried: CarriedState
+    view: ViewCheckpoint
     calibration: Calibration
-    accounts: UsageTotals
-    unreduced: int
-    record: CompactionHealth = CompactionHealth()
+    usage_totals: UsageTotals
+    unreduced_units: int
+    record: dict[str, Any] = {}
+    """The fields of `CompactionHealth` and of `ProviderLimits`, in one object."""
+
+    def __post_init__(self) -> None:
+        self.compaction_health()  # raises `ValidationError` if another version wrote something else
+        self.provider_limits()
+
+    def compaction_health(self) -> CompactionHealth:
+        return msgspec.convert(self.record, CompactionHealth)
+
+    def provider_limits(self) -> ProviderLimits:
+        return msgspec.convert(self.record, ProviderLimits)
 
 
 class Engine:
-    """One conversation: its log, and everything that follows from it."""
+    """One conversation: its log and everything derived from it."""
 
     def __init__(
         self,
@@ -87,23 +113,25 @@ class Engine:
         log: Sequence[Event] = (),
         state: EngineState | None = None,
     ) -> None:
-        """Without `state`, `log` is the whole log; with it, the events that the state needs, and all newer ones."""
+        """Without `state`, `log` is the whole log; with it, the events that the state needs and all newer ones."""
         self.model = model
+        """The model, with the limits learned from its provider."""
         self.policy = policy
         self.caps = caps
         self.log: list[Event] = list(log)
         """The events in memory."""
-        self.accounts = UsageTotals()
-        self.record = CompactionHealth()
-        """How summaries and refusals went so far."""
-        self.mover: Event | None = None
-        """The first event since the last request that can have changed what that one showed."""
-        self._settled: tuple[int, Budget] | None = None
+        self.usage_totals = UsageTotals()
+        self.compaction_health = CompactionHealth()
+        self.provider_limits = ProviderLimits()
+        self.prefix_mover: Event | None = None
+        """The first event since the last request that can have changed what that request showed."""
+        self._fitted_at: tuple[int, Budget] | None = None
+        """The next seq and the budget when the request last fitted."""
         meter = MessageTokens(counter)
         spread = EXACT_SPREAD if counter.exact else ESTIMATE_SPREAD
         self.calibration = Calibration(ratio=model.token_ratio, spread=spread)
-        self.unreduced = 0
-        """Units of the whole conversation as it was said."""
+        self.unreduced_units = 0
+        """Units of the whole conversation without reductions."""
         self.view: View
         if state is None:
             self.view = fold(self.log, meter)
@@ -116,117 +144,130 @@ class Engine:
         last = next((event for event in reversed(self.log) if isinstance(event.fact, Opened)), None)
         self.opened = last.fact if last is not None and isinstance(last.fact, Opened) else Opened(model="")
         self.opened_seq = last.seq if last is not None else -1
-        self._limit()
-        self._hard = self.budget().hard
+        self._apply_learned_limits()
+        self._hard_limit = self.budget().hard
 
     def state(self) -> EngineState:
-        """What `Engine` needs, beside the events that the view needs, to go on from here."""
+        """Return what another `Engine` needs, beside the events that the view needs, to continue from here."""
         return EngineState(
             seq=self.next_seq - 1,
-            carried=carried(self.view),
+            view=take_checkpoint(self.view),
             calibration=self.calibration,
-            accounts=self.accounts,
-            unreduced=self.unreduced,
-            record=self.record,
+            usage_totals=self.usage_totals,
+            unreduced_units=self.unreduced_units,
+            record=msgspec.to_builtins(self.compaction_health) | msgspec.to_builtins(self.provider_limits),
         )
 
     def _resume(self, state: EngineState, meter: MessageTokens) -> None:
         old = bisect_right(self.log, state.seq, key=_seq)
-        self.view = restore(self.log[:old], state.carried, meter)
-        self.calibration, self.accounts = state.calibration, state.accounts
-        self.unreduced, self.record = state.unreduced, state.record
+        self.view = restore_view(self.log[:old], state.view, meter)
+        self.calibration, self.usage_totals = state.calibration, state.usage_totals
+        self.unreduced_units = state.unreduced_units
+        self.compaction_health, self.provider_limits = state.compaction_health(), state.provider_limits()
         for event in self.log[old:]:
             self.view.advance(event)
             self._account(event)
 
-    def since(self, seq: int) -> list[Event]:
-        """The events from `seq` on."""
+    def events_from(self, seq: int) -> list[Event]:
+        """Return the events in memory from `seq` on."""
         return self.log[bisect_left(self.log, seq, key=_seq) :]
 
-    def forget(self, wanted: Set[int]) -> None:
+    def keep_in_memory(self, seqs: Set[int]) -> None:
         """Keep only these events in memory."""
-        self.log = [event for event in self.log if event.seq in wanted]
-        self.view.meter.forget(wanted)
+        self.log = [event for event in self.log if event.seq in seqs]
+        self.view.meter.forget(seqs)
 
-    def take(self, event: Event) -> None:
-        """An event that somebody else recorded."""
+    def apply(self, event: Event) -> None:
+        """Take over an event that another process recorded."""
         self.log.append(event)
         self.next_seq = event.seq + 1
         self.view.advance(event)
         self._account(event)
 
-    # ── record ───────────────────────────────────────────────────────────────────────────────────────
+    def request_sent(self) -> None:
+        """Note that a request was sent: from here on, `prefix_mover` is about the next one."""
+        self.prefix_mover = None
+
+    # ── Recording ────────────────────────────────────────────────────────────────────────────────────
 
     def append(self, fact: AnyFact, *, at: float | None = None, limits: Limits | None = None) -> Event:
-        """Record one fact. A result that is longer than its limits is recorded whole, and then its clip;
-        `limits` are this call's own and go before those of the tool and the policy."""
+        """Record one fact. A tool result that exceeds its limits is recorded whole, followed by a `Clipped` fact.
+        `limits` apply to this call only and take precedence over those of the tool and the policy."""
         event = Event(self.next_seq, fact, at)
         self.next_seq += 1
         self.log.append(event)
         before = self.view
         self.view = advance(self.view, event, self.log)
-        if self.view is not before:
+        if self.view is not before:  # the fact changed which earlier ones count, so the log was folded again
             self._recount()
             self._learn(event)
-            self.mover = self.mover or event
+            self.prefix_mover = self.prefix_mover or event
         else:
             self._account(event)
             if isinstance(fact, ToolReturned):
                 self._clip(event, fact, limits)
-                if self.view.late[-1:] == [event.seq]:
-                    self.mover = self.mover or event
+                if self.view.late_results[-1:] == [event.seq]:
+                    self.prefix_mover = self.prefix_mover or event
         return event
 
     def _account(self, event: Event) -> None:
         fact = event.fact
-        if self.mover is None and moves_prefix(event):
-            self.mover = event
+        if self.prefix_mover is None and may_move_prefix(fact):
+            self.prefix_mover = event
         if isinstance(fact, UserSaid | ModelSaid | ToolReturned | Instructed):
-            self.unreduced += self.view.meter.message(event.seq, fact)
+            self.unreduced_units += self.view.meter.message(event.seq, fact)
         elif isinstance(fact, Opened):
             self.opened, self.opened_seq = fact, event.seq
         self._learn(event)
 
     def _learn(self, event: Event) -> None:
-        """What an event teaches about the provider, whether it still counts or not."""
+        """Update what events say about the provider and about costs, even if a rewind has taken them back."""
         fact = event.fact
-        self.record = self.record.after(fact)
+        self.compaction_health = self.compaction_health.after(fact)
+        self.provider_limits = self.provider_limits.after(fact)
         if isinstance(fact, Used):
-            if not silent(prompt=fact.prompt, predicted=fact.predicted, window=self.model.window):
+            if not silent_overflow_reason(prompt=fact.prompt, predicted=fact.predicted, window=self.model.window):
                 self.calibration = self.calibration.observe(fact.units, fact.prompt)
-            self.accounts = self.accounts.after(fact, self.model)
+            self.usage_totals = self.usage_totals.after(fact, self.model)
         elif isinstance(fact, Compacted | CompactionFailed):
-            measured = measures(fact)
-            self.accounts = self.accounts.with_summary(measured.cost, asked=measured.asked)
+            metrics = read_metrics(fact)
+            self.usage_totals = self.usage_totals.with_summary(metrics.cost, asked=metrics.asked)
         if isinstance(fact, Overflowed | Used):
-            self._limit()
+            self._apply_learned_limits()
 
     def _recount(self) -> None:
-        """The past has changed: count again what there is of it; what was spent remains spent."""
-        said = (UserSaid, ModelSaid, ToolReturned, Instructed)
-        facts = ((event.seq, event.fact) for event in effective(self.log))
-        self.unreduced = sum(
-            self.view.meter.message(seq, fact) for seq, fact in facts if isinstance(fact, said)
+        """Count the messages that still count; usage and costs stay as they are."""
+        messages = (UserSaid, ModelSaid, ToolReturned, Instructed)
+        facts = ((event.seq, event.fact) for event in effective_events(self.log))
+        self.unreduced_units = sum(
+            self.view.meter.message(seq, fact) for seq, fact in facts if isinstance(fact, messages)
         )
 
-    def _clip(self, event: Event, fact: ToolReturned, call: Limits | None) -> None:
+    def _clip(self, event: Event, fact: ToolReturned, call_limits: Limits | None) -> None:
         found = self.view.find(event.seq)
         if found is None:
             return
         name = next((slot.call.name for slot in found[0].slots if slot.result is found[1]), fact.name)
-        limits = self._limits(name, call)
-        if self._refer(event, fact, limits) or limits == UNLIMITED:
+        limits = self._result_limits(name, call_limits)
+        if self._refer_to_repeated_lines(event, fact, limits) or limits == UNLIMITED:
             return
         for clipped in _clips(event, fact, limits, self.view.meter.counter, rule=f"{self.policy.name}: clip"):
             self.append(clipped, at=event.at)
 
-    def _refer(self, event: Event, fact: ToolReturned, limits: Limits) -> bool:
-        """Show lines that stand above already as references; not when the rest would have to be clipped anyway."""
-        if not self.policy.refer or limits.lines or limits.bytes or self.view.late[-1:] == [event.seq]:
+    def _refer_to_repeated_lines(self, event: Event, fact: ToolReturned, limits: Limits) -> bool:
+        """Show lines that occur above already as references, unless the rest would have to be clipped anyway."""
+        if (
+            not self.policy.refer
+            or limits.lines
+            or limits.bytes
+            or self.view.late_results[-1:] == [event.seq]
+        ):
             return False
         rule = f"{self.policy.name}: seen"
         clips = list(
-            repeated_lines.clips(self.view, event.seq, fact.content, saving=self.policy.refer, rule=rule)
+            repeated_lines.reference_clips(
+                self.view, event.seq, fact.content, saving=self.policy.refer, rule=rule
+            )
         )
         if limits.tokens is not None and sum(clipped.kept_tokens for clipped in clips) > limits.tokens:
             return False
@@ -234,18 +275,23 @@ class Engine:
             self.append(clipped, at=event.at)
         return bool(clips)
 
-    def _limits(self, tool: str, call: Limits | None) -> Limits:
+    def _result_limits(self, tool: str, call_limits: Limits | None) -> Limits:
         default = self.policy.clip or UNLIMITED
-        limits = clipping.choose(default, per_tool=self.policy.clip_tools, tool=tool, call=call)
+        limits = truncation.choose_limits(
+            default, per_tool=self.policy.clip_tools, tool=tool, call=call_limits
+        )
         if self.policy.clip_share < 1 and limits != UNLIMITED:
-            most = int(self._hard * self.policy.clip_share)
-            limits = replace(limits, tokens=most if limits.tokens is None else min(most, limits.tokens))
+            max_tokens = int(self._hard_limit * self.policy.clip_share)
+            limits = replace(
+                limits, tokens=max_tokens if limits.tokens is None else min(max_tokens, limits.tokens)
+            )
         return limits
 
-    # ── decide ───────────────────────────────────────────────────────────────────────────────────────
+    # ── Deciding ─────────────────────────────────────────────────────────────────────────────────────
 
     @property
     def fixed_units(self) -> int:
+        """Units of the tools and of the system text beside the messages."""
         return self.view.aside_units + self.view.tool_units
 
     @property
@@ -253,23 +299,14 @@ class Engine:
         """Units of the whole request."""
         return self.view.units + self.fixed_units
 
-    def _caps(self) -> Caps:
-        """What the user allows, and what providers have been found to allow."""
-        caps, record = self.caps, self.record
+    def budget(self) -> Budget:
+        """Return the token budget of the next request by what is known now."""
+        caps = self.caps
         if self.policy.max_history_tokens and not caps.max_history_tokens:
             caps = replace(caps, max_history_tokens=self.policy.max_history_tokens)
-        if self.model.name in record.limits:  # what was kept for the answer was meant for a larger window
-            wanted = max(reserve_for(self.model, caps), record.reserves.get(self.model.name, 0))
-            caps = replace(caps, reserve=min(wanted, self.model.window // 4))
-        if record.media_bytes:
-            caps = replace(caps, max_media_bytes=min(caps.max_media_bytes, record.media_bytes))
-        return caps
-
-    def budget(self) -> Budget:
-        """The room of the next request, by what is known now."""
-        budget = room(
+        budget = plan_budget(
             self.model,
-            self._caps(),
+            self.provider_limits.limit_caps(caps, self.model),
             self.calibration,
             warn=self.policy.warn,
             act=self.policy.act,
@@ -277,82 +314,104 @@ class Engine:
             fixed=self.fixed_units,
             instructed=self.view.permanent_units,
         )
-        self._hard = budget.hard
+        self._hard_limit = budget.hard
         return budget
 
-    def settling(
+    def reduction_steps(
         self, moment: Moment, *, at: float | None = None
     ) -> Generator[Plan, CompactionOutcome | None, Budget]:
-        """Reduce until the next request fits, or raise `ContextOverflow`. Where a summary is wanted, its plan is
-        yielded and the outcome taken: whoever drives this may ask a model, or write the ledger. Without new events
-        since the last time this does nothing, whatever the clock says."""
+        """Reduce until the next request fits, or raise `ContextOverflow`.
+
+        Where the policy wants a summary, its plan is yielded and the outcome is sent back: the caller decides
+        whether a model or the ledger writes it. Does nothing without new events since the last time, whatever the
+        clock says."""
         budget = self.budget()
-        if self._settled == (self.next_seq, budget):
+        if self._fitted_at == (self.next_seq, budget):
             return budget
-        moment = replace(moment, paused=self.record.paused, refused=self.record.refused > 0)
-        for _ in range(ROUNDS):
-            wanted = decide(self.view, budget, moment, self.policy)
-            if wanted is None:
+        refused = self.provider_limits.refusals > 0
+        moment = replace(moment, paused=self.compaction_health.is_paused, refused=refused)
+        for _ in range(MAX_REDUCTIONS):
+            reduction = decide(self.view, budget, moment, self.policy)
+            if reduction is None:
                 break
-            if isinstance(wanted, Plan):
-                outcome = yield wanted
+            if isinstance(reduction, Plan):
+                outcome = yield reduction
                 moment = replace(moment, compacted=True)
                 if outcome is not None:
                     self.append(outcome, at=at)
             else:
-                self.append(wanted, at=at)
+                self.append(reduction, at=at)
             moment = replace(moment, cutting=True)
-        if self.view.units > budget.hard or too_much_media(self.view, budget):
-            raise overflow(self.view, budget, self.calibration, self.policy)
-        if self.record.paused and not self.record.explained and self.view.units > budget.act:
-            self.append(Noted(text=refilled(self.view, budget, self.calibration), topic=TOPIC), at=at)
-        self._settled = (self.next_seq, budget)
+        if self.view.units > budget.hard or exceeds_media_limits(self.view, budget):
+            raise overflow_error(self.view, budget, self.calibration, self.policy)
+        health = self.compaction_health
+        if health.is_paused and not health.explained and self.view.units > budget.act:
+            note = refill_note(self.view, budget, self.calibration)
+            self.append(Noted(text=note, topic=COMPACTION_TOPIC), at=at)
+        self._fitted_at = (self.next_seq, budget)
         return budget
 
-    def settle(
+    def reduce_to_fit(
         self,
         moment: Moment,
         *,
         at: float | None = None,
         write: Callable[[Plan], CompactionOutcome | None] | None = None,
     ) -> Budget:
-        """`settling`, with summaries by `write`, or else by the ledger from the log in memory."""
-        work = self.settling(moment, at=at)
-        answer: CompactionOutcome | None = None
+        """Run `reduction_steps` with summaries by `write`, or else by the ledger from the log in memory."""
+        steps = self.reduction_steps(moment, at=at)
+        outcome: CompactionOutcome | None = None
         try:
             while True:
-                answer = (write or self.ledger)(work.send(answer))
+                outcome = (write or self.write_ledger)(steps.send(outcome))
         except StopIteration as done:
             return cast(Budget, done.value)
 
-    def ledger(self, plan: Plan) -> CompactionOutcome:
-        """The summary of a range without a model."""
+    def check_fits(self, log: Sequence[Event], facts: Sequence[AnyFact]) -> None:
+        """Raise `ContextOverflow` if no request would fit with `facts` after `log`, the whole log. Changes
+        nothing."""
+        trial, first = copy(self), len(log)
+        trial.log = [*log, *(Event(seq, fact) for seq, fact in enumerate(facts, first))]
+        trial.next_seq = len(trial.log)
+        trial.view = fold(trial.log, self.view.meter)
+        try:
+            trial.reduce_to_fit(Moment())
+        finally:
+            self.view.meter.forget_from(first)  # other events will get the seqs of the trial
+
+    # ── Summaries ────────────────────────────────────────────────────────────────────────────────────
+
+    def write_ledger(self, plan: Plan, events: Sequence[Event] | None = None) -> CompactionOutcome:
+        """Return the summary of a range without a model; `events` are those that count, if not all are in
+        memory."""
         return ledger_summary(
             plan,
-            effective(self.log),
+            effective_events(self.log) if events is None else events,
             counter=self.view.meter.counter,
             ratio=self.calibration.ratio,
-            elsewhere=self.elsewhere(plan),
+            elsewhere=self.names_outside(plan),
         )
 
-    def elsewhere(self, plan: Plan) -> set[str]:
-        """The names that are shown outside of a plan's range."""
+    def names_outside(self, plan: Plan) -> set[str]:
+        """Return the names that are shown outside of a plan's range."""
         inside = {
             id(shown)
             for step in self.view.steps
             if plan.first <= step.seq <= plan.last and step.seq not in plan.keep
-            for shown in step.shown()
+            for shown in step.shown_messages()
         }
-        return ladder.names_beside(self.view, inside)
+        return self.view.names_shown(hidden=inside)
 
-    def plan(self, *, reason: str, focus: str = "") -> Plan | NoPlan:
-        """The range that a summary would stand for now."""
-        return plan_range(self.view, self.budget(), ladder.terms(self.policy), reason=reason, focus=focus)
+    def plan_summary(self, *, reason: str, focus: str = "") -> Plan | NoPlan:
+        """Return the range that a summary would replace now."""
+        return plan_range(
+            self.view, self.budget(), ladder.summary_terms(self.policy), reason=reason, focus=focus
+        )
 
-    def summaries(self, plan: Plan) -> Iterator[Compacted]:
-        """The summaries in view that a plan's range covers."""
+    def summaries_in(self, plan: Plan) -> Iterator[Compacted]:
+        """Yield the shown summaries that a plan's range covers."""
         inside = {
-            step.said.seq
+            step.utterance.seq
             for step in self.view.summaries
             if all(plan.first <= low and high <= plan.last for low, high in step.covers)
         }
@@ -360,77 +419,79 @@ class Engine:
             if event.seq in inside and isinstance(event.fact, Compacted):
                 yield event.fact
 
-    @property
-    def max_tokens(self) -> int:
-        """What the answer to the next request may take at the most."""
-        free = self.model.window - self.calibration.upper(self.total_units) - self.budget().margin
-        most = min(self.model.max_output, free)
-        return max(1, min(most, self.record.trimmed) if self.record.trimmed else most)
-
-    def refused_again(self, said: str) -> ContextOverflow:
-        """The error when a provider goes on refusing what it is sent."""
-        return overflow(self.view, self.budget(), self.calibration, self.policy, refused=said)
-
-    def switch(self, model: Model) -> None:
-        """Go on with another model."""
-        self.model = model
-        self.calibration = Calibration(ratio=model.token_ratio, spread=self.calibration.spread)
-        self._limit()
-
-    def _limit(self) -> None:
-        """The model as it has turned out to be."""
-        model, record = self.model, self.record
-        window = min(model.window, record.limits.get(model.name, model.window))
-        most = min(window, model.max_input, record.inputs.get(model.name, window))
-        if (window, most) != (model.window, model.max_input):
-            source = model.sources | {"window": "learned from a refused request"}
-            self.model = replace(model, window=window, max_input=most, sources=source)
-
-    def paid(self, first: int) -> list[AnyFact]:
-        """What was recorded from `first` on up to the last summary that a model was paid for: to be kept, even when
-        the request it was made for is not sent."""
-        facts = [event.fact for event in self.since(first)]
-        while facts and not (isinstance(last := facts[-1], Compacted) and measures(last).asked):
+    def paid_facts(self, first: int) -> list[AnyFact]:
+        """Return the facts from `first` up to the last summary that a model was paid for. They are kept even when
+        the request that they were recorded for is not sent."""
+        facts = [event.fact for event in self.events_from(first)]
+        while facts and not (isinstance(last := facts[-1], Compacted) and read_metrics(last).asked):
             facts.pop()
         return facts
 
-    def take_back(self, seq: int) -> None:
-        """Forget the reductions from `seq` on: the request they were made for will not be sent. Needs the whole
-        log in memory."""
+    def discard_from(self, seq: int) -> None:
+        """Discard the reductions from `seq` on, because the request that they were recorded for is not sent.
+        Needs the whole log in memory."""
         if self.next_seq > seq:
             del self.log[bisect_left(self.log, seq, key=_seq) :]
             self.next_seq = seq
             self.view = fold(self.log, self.view.meter)
             self.view.meter.forget_from(seq)
-            self.mover = self.mover if self.mover is not None and self.mover.seq < seq else None
+            if self.prefix_mover is not None and self.prefix_mover.seq >= seq:
+                self.prefix_mover = None
 
-    def available(self, budget: Budget) -> int:
-        """Tokens that the request may have: what it is compared with."""
-        return available(budget, self.calibration)
+    # ── The model's limits ───────────────────────────────────────────────────────────────────────────
+
+    @property
+    def max_tokens(self) -> int:
+        """Most tokens that the answer to the next request may take."""
+        free = self.model.window - self.calibration.upper(self.total_units) - self.budget().margin
+        most = min(self.model.max_output, free)
+        max_answer = self.provider_limits.max_answer
+        return max(1, min(most, max_answer) if max_answer else most)
+
+    def available_tokens(self, budget: Budget) -> int:
+        """Return the tokens that a request may take."""
+        return available_tokens(budget, self.calibration)
+
+    def refusal(self, error: object, *, sent: int) -> Overflowed | None:
+        """Return the fact for a provider's refusal of a request of `sent` tokens as too large, or None if the error
+        is about something else. Raises `ContextOverflow` after `MAX_RESENDS` refusals in a row."""
+        found = recognise_overflow(error)
+        if found is None:
+            return None
+        if self.provider_limits.refusals >= MAX_RESENDS:
+            raise overflow_error(
+                self.view, self.budget(), self.calibration, self.policy, refusal=found.message
+            )
+        return refused_request(
+            found,
+            model=self.model.name,
+            sent=sent,
+            estimate=self.calibration.tokens(self.total_units),
+            media_bytes=sum(part.size for part in self.view.media.values()),
+        )
+
+    def switch_model(self, model: Model) -> None:
+        """Continue with another model."""
+        self.model = model
+        self.calibration = Calibration(ratio=model.token_ratio, spread=self.calibration.spread)
+        self._apply_learned_limits()
+
+    def _apply_learned_limits(self) -> None:
+        self.model = self.provider_limits.limit_model(self.model)
 
 
 def _clips(
     event: Event, fact: ToolReturned, limits: Limits, counter: Counter, *, rule: str
 ) -> Iterable[Clipped]:
-    """The clips that bring a result within its limits: one for plain text, one for each part otherwise."""
+    """Return the clips that bring a result within its limits: one for plain text, one for each part otherwise."""
     if isinstance(fact.content, str):
-        cut = clipping.clip(fact.content, limits, handle=event.handle, counter=counter)
-        return [] if cut is None else [ladder.clipped(event.seq, -1, cut, rule=rule)]
+        cut = truncation.clip(fact.content, limits, handle=event.handle, counter=counter)
+        return [] if cut is None else [cut.to_fact(event.seq, -1, rule=rule)]
     places = [place for place, part in enumerate(fact.content) if isinstance(part, Text)]
     texts = [part.text for part in fact.content if isinstance(part, Text)]
     cuts = clip_parts(texts, limits, handle=event.handle, counter=counter)
     return [
-        ladder.clipped(event.seq, place, cut, rule=rule)
+        cut.to_fact(event.seq, place, rule=rule)
         for place, cut in zip(places, cuts, strict=True)
         if cut is not None
     ]
-
-
-def moves_prefix(event: Event) -> bool:
-    """A fact that can change what an earlier request had shown."""
-    fact = event.fact
-    if isinstance(fact, Clipped):
-        return fact.rule == "squeeze"
-    if isinstance(fact, Instructed):
-        return fact.replaces is not None or fact.aside
-    return isinstance(fact, Masked | Dropped | Compacted | Equipped)

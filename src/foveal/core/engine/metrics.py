@@ -1,10 +1,10 @@
-"""What summaries and refusals did, added up from the log, in the text format that Prometheus reads.
+"""Metrics of summaries and overflows, summed from the log in Prometheus text format.
 
     from foveal.core.engine.metrics import Metrics
     print(Metrics(ctx.log).text())
 
-Counters and histograms only, and no library: whoever has a registry of their own can read the same numbers from the
-events. Labels are few and come from closed sets, never from a conversation's text.
+Only counters and histograms, and no library: an application with its own registry can compute the same numbers from
+the events. Labels are few and come from closed sets, never from the text of a conversation.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from foveal.core.compaction.health import measures
+from foveal.core.compaction.health import read_metrics
 from foveal.core.log.events import Compacted, CompactionFailed, Event, Overflowed
 
-SECONDS: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
-SHARES: Final = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0)
-REASONS: Final = ("tokens", "turns", "messages", "hand", "overflow", "model", "merge")
+DURATION_BUCKETS_S: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
+SHARE_BUCKETS: Final = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0)
+COMPACTION_REASONS: Final = ("tokens", "turns", "messages", "hand", "overflow", "model", "merge")
 
 
 class Histogram:
-    """How often a value was how large."""
+    """Counts values by buckets; a value belongs to the first bucket whose bound is not below it."""
 
     def __init__(self, bounds: tuple[float, ...]) -> None:
         self.bounds = bounds
@@ -35,6 +35,7 @@ class Histogram:
         self.sum += value
 
     def lines(self, name: str) -> Iterator[str]:
+        """Yield the lines of this histogram in Prometheus text format."""
         total = 0
         for bound, count in zip((*map(str, self.bounds), "+Inf"), self.counts, strict=True):
             total += count
@@ -44,73 +45,79 @@ class Histogram:
 
 
 class Metrics:
-    """Numbers of one log or of many: give it every event once."""
+    """Metrics of one or more logs; add every event once."""
 
     def __init__(self, events: Iterable[Event] = ()) -> None:
         self.compactions: Counter[tuple[str, str]] = Counter()
-        """By what set it off, and by whether a model wrote it (`model`, `ledger`)."""
+        """By trigger, and by author (`model` or `ledger`)."""
         self.failures: Counter[str] = Counter()
-        """Summaries that came to nothing, by what set them off."""
+        """Summaries that were not recorded, by trigger."""
         self.rejected = 0
-        """Drafts and calls that the checks or a provider had something against."""
+        """Drafts that validation rejected, and calls that a provider failed."""
         self.overflows: Counter[str] = Counter()
+        """By kind of limit."""
         self.tokens: Counter[str] = Counter()
-        self.seconds = Histogram(SECONDS)
-        self.ratio = Histogram(SHARES)
-        self.score = Histogram(SHARES)
+        self.seconds = Histogram(DURATION_BUCKETS_S)
+        self.ratio = Histogram(SHARE_BUCKETS)
+        self.score = Histogram(SHARE_BUCKETS)
         for event in events:
             self.add(event)
 
     def add(self, event: Event) -> None:
+        """Count one event."""
         fact = event.fact
         if isinstance(fact, Overflowed):
             self.overflows[fact.limit_kind] += 1
         elif isinstance(fact, Compacted | CompactionFailed):
-            self._outcome(fact)
+            self._add_outcome(fact)
 
-    def _outcome(self, fact: Compacted | CompactionFailed) -> None:
-        measured = measures(fact)
-        reason = fact.reason if fact.reason in REASONS else "other"
-        self.rejected += len(measured.checks)
-        self.tokens.update(input=measured.input, cached=measured.cached, output=measured.output)
+    def _add_outcome(self, fact: Compacted | CompactionFailed) -> None:
+        metrics = read_metrics(fact)
+        reason = fact.reason if fact.reason in COMPACTION_REASONS else "other"
+        self.rejected += len(metrics.checks)
+        self.tokens.update(input=metrics.input, cached=metrics.cached, output=metrics.output)
         if isinstance(fact, CompactionFailed):
             self.failures[reason] += 1
             return
         self.compactions[reason, "ledger" if fact.by == "ledger" else "model"] += 1
-        self.seconds.add(measured.seconds)
-        self.ratio.add(measured.ratio)
-        if measured.score is not None:
-            self.score.add(measured.score)
+        self.seconds.add(metrics.seconds)
+        self.ratio.add(metrics.ratio)
+        if metrics.score is not None:
+            self.score.add(metrics.score)
 
     def text(self) -> str:
-        """All of it, as a scraper expects it."""
+        """Return all metrics in Prometheus text format."""
         return "\n".join(self._lines()) + "\n"
 
     def _lines(self) -> Iterator[str]:
-        yield from _head("foveal_compactions_total", "counter", "Summaries recorded.")
+        yield from _header_lines("foveal_compactions_total", "counter", "Summaries recorded.")
         for (reason, by), count in sorted(self.compactions.items()):
             yield f'foveal_compactions_total{{reason="{reason}",by="{by}"}} {count}'
-        yield from _head("foveal_compaction_failures_total", "counter", "Summaries that came to nothing.")
+        yield from _header_lines("foveal_compaction_failures_total", "counter", "Summaries not recorded.")
         for reason, count in sorted(self.failures.items()):
             yield f'foveal_compaction_failures_total{{reason="{reason}"}} {count}'
-        yield from _head("foveal_compaction_rejected_total", "counter", "Drafts rejected and calls failed.")
+        yield from _header_lines(
+            "foveal_compaction_rejected_total", "counter", "Drafts rejected and calls failed."
+        )
         yield f"foveal_compaction_rejected_total {self.rejected}"
-        yield from _head(
-            "foveal_compaction_tokens_total", "counter", "Tokens that models used for summaries."
+        yield from _header_lines(
+            "foveal_compaction_tokens_total", "counter", "Tokens used by models for summaries."
         )
         for kind in ("input", "cached", "output"):
             yield f'foveal_compaction_tokens_total{{kind="{kind}"}} {self.tokens[kind]}'
-        yield from _head("foveal_overflows_total", "counter", "Requests refused as too large, or cut.")
+        yield from _header_lines(
+            "foveal_overflows_total", "counter", "Requests that providers refused as too large, or cut."
+        )
         for kind, count in sorted(self.overflows.items()):
             yield f'foveal_overflows_total{{kind="{kind}"}} {count}'
-        for name, about, histogram in (
-            ("foveal_compaction_seconds", "Time that models took.", self.seconds),
+        for name, help_text, histogram in (
+            ("foveal_compaction_seconds", "Time spent by models.", self.seconds),
             ("foveal_compaction_ratio", "Tokens after / before.", self.ratio),
-            ("foveal_compaction_score", "Rare identifiers that survive.", self.score),
+            ("foveal_compaction_score", "Share of rare identifiers that survive.", self.score),
         ):
-            yield from _head(name, "histogram", about)
+            yield from _header_lines(name, "histogram", help_text)
             yield from histogram.lines(name)
 
 
-def _head(name: str, metric_type: str, about: str) -> tuple[str, str]:
-    return f"# HELP {name} {about}", f"# TYPE {name} {metric_type}"
+def _header_lines(name: str, metric_type: str, help_text: str) -> tuple[str, str]:
+    return f"# HELP {name} {help_text}", f"# TYPE {name} {metric_type}"

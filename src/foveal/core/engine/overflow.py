@@ -1,48 +1,201 @@
-"""What to say when a request does not fit, or does not stay small: the numbers, and what can be done."""
+"""Overflow: limits learned from providers, and errors that say what to do.
+
+1. A refused request, or one whose prompt the provider cut silently, is recorded as `Overflowed`.
+2. `ProviderLimits` folds these facts: the window and the input limit of each model, in Foveal's own count of tokens
+   (a provider may count differently), and what the next answer may take.
+3. A request that cannot fit raises `ContextOverflow` with the numbers and advice.
+
+Recognising an overflow in a provider's error or reply is the job of `foveal.core.wire.overflow_errors`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
-from foveal.core.compaction.health import REFILLS, REFUSALS
-from foveal.core.models.budget import Budget
+import msgspec
+from msgspec.structs import replace
+
+from foveal.core.compaction.health import MAX_REFILLS
+from foveal.core.log.events import AnyFact, Overflowed, Used
+from foveal.core.models.budget import Budget, Caps, reserve_for
+from foveal.core.models.model import Model
 from foveal.core.policies import Policy, ladder
 from foveal.core.tokens.calibration import Calibration
 from foveal.core.view.view import View
+from foveal.core.wire.overflow_errors import ProviderOverflow, silent_overflow_reason
 from foveal.errors import ContextOverflow
 
+MAX_RESENDS: Final = 4
+"""How often a refused request is made smaller and sent again."""
+GUESSED_LIMIT_SHARE: Final = 0.9
+"""A provider that does not state its limit is assumed to accept this share of what it refused."""
+MIN_REFUSED_TOKENS: Final = 8
+"""A request with fewer tokens cannot have been too large."""
 
-def too_much_media(view: View, budget: Budget) -> bool:
+# ── Learning ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class ProviderLimits(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    omit_defaults=True,
+    rename={
+        "refusals": "refused",
+        "windows": "limits",
+        "unconfirmed_window": "stated",
+        "max_answer": "trimmed",
+    },
+):
+    """Limits that providers turned out to have, folded from the log. The JSON names are those of old
+    checkpoints."""
+
+    refusals: int = 0
+    """Refused requests in a row."""
+    windows: dict[str, int] = {}
+    """The window that a provider stated, by model."""
+    inputs: dict[str, int] = {}
+    """The input tokens that a provider is assumed to accept where it stated no limit, by model."""
+    unconfirmed_window: tuple[str, int] = ("", 0)
+    """A model and its window, stated when only the answer was too large; learned when the next request succeeds."""
+    reserves: dict[str, int] = {}
+    """Output tokens that the caller asked for, by model."""
+    max_answer: int = 0
+    """Most tokens for the answer to the next request; 0 when no provider stated a limit."""
+    media_bytes: int = 0
+    """Most bytes of images; 0 when no provider refused any."""
+
+    def after(self, fact: AnyFact) -> ProviderLimits:
+        """Return the limits after one more fact."""
+        if isinstance(fact, Overflowed):
+            return self._after_overflow(fact)
+        if isinstance(fact, Used) and self.refusals:
+            return replace(self._with_confirmed_window(), refusals=0, max_answer=0)
+        return self
+
+    def _with_confirmed_window(self) -> ProviderLimits:
+        model, window = self.unconfirmed_window
+        if not window:
+            return self
+        return replace(self, windows=self.windows | {model: window}, unconfirmed_window=("", 0))
+
+    def _after_overflow(self, fact: Overflowed) -> ProviderLimits:
+        limits = replace(self, refusals=self.refusals + 1)
+        match fact.limit_kind:
+            case "output" if not self.max_answer and 0 < (fact.needed or fact.sent) < fact.limit:
+                left = fact.limit - (fact.needed or fact.sent)
+                return replace(limits, max_answer=left, unconfirmed_window=(fact.model, fact.limit))
+            case "output" if fact.output and fact.limit:
+                limits = replace(limits, unconfirmed_window=(fact.model, fact.limit))._with_confirmed_window()
+                return replace(limits, reserves=self.reserves | {fact.model: fact.output})
+            case "bytes" if fact.limit:
+                return replace(limits, media_bytes=fact.limit)
+            case _:
+                return limits._with_input_limit(fact)
+
+    def _with_input_limit(self, fact: Overflowed) -> ProviderLimits:
+        """Return the limits with the one that a refusal implies, in tokens as Foveal counts them."""
+        limit = fact.limit
+        if limit and fact.needed > fact.sent > 0:  # the provider counts more tokens than Foveal does
+            limit = limit * fact.sent // fact.needed
+        if limit and limit < fact.sent:
+            return replace(self, windows=self.windows | {fact.model: max(1, limit)})
+        if fact.sent < MIN_REFUSED_TOKENS:  # the provider cannot mean the messages that were sent
+            return self
+        return replace(self, inputs=self.inputs | {fact.model: int(fact.sent * GUESSED_LIMIT_SHARE)})
+
+    def limit_model(self, model: Model) -> Model:
+        """Return the model with the window and the input limit that were learned."""
+        window = min(model.window, self.windows.get(model.name, model.window))
+        max_input = min(window, model.max_input, self.inputs.get(model.name, window))
+        if (window, max_input) == (model.window, model.max_input):
+            return model
+        sources = model.sources | {"window": "learned from a refused request"}
+        return replace(model, window=window, max_input=max_input, sources=sources)
+
+    def limit_caps(self, caps: Caps, model: Model) -> Caps:
+        """Return the caps with the reserve and the media limit that were learned."""
+        if model.name in self.windows:  # the reserve was chosen for a larger window
+            wanted = max(reserve_for(model, caps), self.reserves.get(model.name, 0))
+            caps = replace(caps, reserve=min(wanted, model.window // 4))
+        if self.media_bytes:
+            caps = replace(caps, max_media_bytes=min(caps.max_media_bytes, self.media_bytes))
+        return caps
+
+
+def refused_request(
+    found: ProviderOverflow, *, model: str, sent: int, estimate: int, media_bytes: int
+) -> Overflowed:
+    """Return the fact for a refused request of `sent` tokens and `media_bytes` of images. `sent` is 0 when another
+    process sent the request; `estimate`, the size of the request as it would be now, replaces it."""
+    kind, limit = found.kind, found.limit
+    if kind == "bytes":  # images can be left out; without images, the text must become shorter
+        kind, limit = ("bytes", media_bytes // 2) if media_bytes else ("tokens", 0)
+    if kind == "tokens" and not limit and found.over:  # the provider states only the excess
+        limit = max(0, sent - found.over)
+    return Overflowed(
+        model=model,
+        limit=limit,
+        needed=found.needed,
+        output=found.output,
+        sent=sent or estimate,
+        limit_kind=kind,
+        problem=found.message,
+    )
+
+
+def silent_overflow(used: Used, *, model: Model, stop: str) -> Overflowed | None:
+    """Return the fact for a prompt that the provider cut, or answered beyond its window, without an error."""
+    problem = silent_overflow_reason(prompt=used.prompt, predicted=used.predicted, window=model.window, stop=stop)
+    if not problem or used.prompt > 2 * used.predicted:  # the latter: another request's usage, or a sum
+        return None
+    was_cut = used.prompt < used.predicted
+    limit, needed = (used.prompt, 0) if was_cut else (model.window, used.prompt)
+    return Overflowed(
+        model=model.name,
+        limit=limit,
+        needed=needed,
+        sent=used.predicted,
+        limit_kind="silent",
+        problem=problem,
+    )
+
+
+# ── Reporting ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def exceeds_media_limits(view: View, budget: Budget) -> bool:
     media = view.media
     if not media:
         return False
     return len(media) > budget.max_images or sum(m.size for m in media.values()) > budget.max_media_bytes
 
 
-def available(budget: Budget, calibration: Calibration) -> int:
-    """Tokens that the request may have: what it is compared with."""
+def available_tokens(budget: Budget, calibration: Calibration) -> int:
+    """Return the tokens that a request may take."""
     return min(budget.available, calibration.tokens(budget.hard + budget.fixed))
 
 
-def overflow(
-    view: View, budget: Budget, calibration: Calibration, policy: Policy, *, refused: str = ""
+def overflow_error(
+    view: View, budget: Budget, calibration: Calibration, policy: Policy, *, refusal: str = ""
 ) -> ContextOverflow:
-    """The error for a request that does not fit, or that a provider says does not."""
+    """Return the error for a request that does not fit, or that a provider refused with the text `refusal`."""
     total = view.units + budget.fixed
     droppable = 0
     if policy.ladder != "off":
-        steps = ladder.droppable(view, keep_task=False, keep_open=False)
+        steps = ladder.droppable_steps(view, keep_task=False, keep_open=False)
         droppable = sum(view.units_of(step) for step in steps)
-    if refused:
-        problem = _refused(view, budget, calibration, refused)
+    if refusal:
+        problem = _refused_too_often(view, budget, calibration, refusal)
     elif view.units <= budget.hard:
-        problem = _media(view, budget)
+        problem = _too_much_media(view, budget)
     else:
-        problem = "; ".join(_too_large(view, budget, calibration, policy))
+        problem = "; ".join(_too_many_tokens(view, budget, calibration, policy))
     return ContextOverflow(
         problem,
         needed=calibration.tokens(total),
-        available=available(budget, calibration),
+        available=available_tokens(budget, calibration),
         window=budget.window,
         reserve=budget.reserve,
         margin=budget.margin,
@@ -50,16 +203,16 @@ def overflow(
     )
 
 
-def _refused(view: View, budget: Budget, calibration: Calibration, said: str) -> str:
+def _refused_too_often(view: View, budget: Budget, calibration: Calibration, refusal: str) -> str:
     return (
-        f"the provider has refused {REFUSALS + 1} requests in a row as too large, each smaller than the one "
-        f"before; the last took {calibration.tokens(view.units + budget.fixed):,} tokens by our count, and it "
-        f"said: {said}; "
+        f"the provider has refused {MAX_RESENDS + 1} requests in a row as too large, each smaller "
+        f"than the one before; Foveal counts {calibration.tokens(view.units + budget.fixed):,} tokens in the "
+        f"last one; the provider's error: {refusal}; "
         "send `max_tokens` as Foveal gives it, or give the true `window`"
     )
 
 
-def _media(view: View, budget: Budget) -> str:
+def _too_much_media(view: View, budget: Budget) -> str:
     size = sum(media.size for media in view.media.values())
     return (
         f"the request holds {len(view.media)} images with {size:,} bytes, but {budget.max_images} with "
@@ -68,12 +221,12 @@ def _media(view: View, budget: Budget) -> str:
     )
 
 
-def _too_large(view: View, budget: Budget, calibration: Calibration, policy: Policy) -> Iterator[str]:
+def _too_many_tokens(view: View, budget: Budget, calibration: Calibration, policy: Policy) -> Iterator[str]:
     tokens = calibration.tokens
     latest = view.latest_user
     yield (
-        f"context needs {tokens(view.units + budget.fixed):,} tokens but {available(budget, calibration):,} are "
-        f"available (window {budget.window:,}, reserve {budget.reserve:,}, margin {budget.margin:,})"
+        f"context needs {tokens(view.units + budget.fixed):,} tokens but {available_tokens(budget, calibration):,} "
+        f"are available (window {budget.window:,}, reserve {budget.reserve:,}, margin {budget.margin:,})"
     )
     if policy.ladder == "off":
         yield 'policy "off" reduces nothing: choose another, or start a new session'
@@ -88,21 +241,21 @@ def _too_large(view: View, budget: Budget, calibration: Calibration, policy: Pol
         yield f"the latest message alone takes {taken:,}: shorten it, raise `window`, or lower `reserve`"
     elif policy.ladder == "summary" and policy.mode == "off":
         yield (
-            'mode "off" reduces nothing by itself: compact by hand with `compact()`, choose mode "auto" or '
-            "another policy, go on with a model that holds more, or continue in a new session"
+            'mode "off" does not summarise automatically: call `compact()`, choose mode "auto" or another policy, '
+            "switch to a model with a larger window, or continue in a new session"
         )
     else:
         yield "what is left may not be cut: raise `window`, lower `reserve`, or unpin something"
 
 
-def refilled(view: View, budget: Budget, calibration: Calibration) -> str:
-    """Why no more summaries are made for now."""
+def refill_note(view: View, budget: Budget, calibration: Calibration) -> str:
+    """Return the note that says why summaries pause. The text enters the log and must not change."""
     largest = sorted(view.steps, key=view.units_of, reverse=True)[:3]
-    told = ", ".join(f"e{step.seq} ({round(view.units_of(step) * calibration.ratio):,})" for step in largest)
+    sizes = ", ".join(f"e{step.seq} ({round(view.units_of(step) * calibration.ratio):,})" for step in largest)
     return (
-        f"The window has refilled {REFILLS} times in a row within a few calls of a summary, so no model is asked "
-        f"for another until the user speaks; at the limit, records are written from the log alone. It takes "
-        f"{calibration.tokens(view.units + budget.fixed):,} of {available(budget, calibration):,} tokens; the "
-        f"largest steps are {told}. Read less at a time, lower the limits of tools (`clip`), raise the window, or "
-        f"use the recall tools instead of reading again."
+        f"The window has refilled {MAX_REFILLS} times in a row within a few calls of a summary, so no model is "
+        f"asked for another until the user speaks; at the limit, records are written from the log alone. It takes "
+        f"{calibration.tokens(view.units + budget.fixed):,} of {available_tokens(budget, calibration):,} tokens; "
+        f"the largest steps are {sizes}. Read less at a time, lower the limits of tools (`clip`), raise the window, "
+        f"or use the recall tools instead of reading again."
     )

@@ -1,8 +1,8 @@
-"""What fills the window and why, as data; `text` draws it for a terminal.
+"""The report: what fills the window and why, as data and as text.
 
 1. The parts add up: the totals of all categories, with reserve, margin and free, are the window.
-2. What triggers and what is shown are the same number.
-3. Each number says whether it was measured (calibrated by what the provider reported) or estimated.
+2. The number that triggers a reduction is the number that is shown.
+3. The report says whether its numbers are measured (calibrated by what the provider reported) or estimated.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from typing import Final
 
 import msgspec
 
-from foveal.core.compaction.health import CompactionMeasures, measures
+from foveal.core.compaction.health import CompactionMetrics, read_metrics
 from foveal.core.engine.engine import Engine
+from foveal.core.engine.prefix import PrefixBreak
 from foveal.core.log.events import (
     AnyFact,
     Compacted,
@@ -25,12 +26,11 @@ from foveal.core.log.events import (
     UserSaid,
     handle,
     kind,
-    text_of,
 )
 from foveal.core.models.budget import Budget
 from foveal.core.tokens.message_tokens import PER_MESSAGE
-from foveal.core.view.fold import effective
-from foveal.core.view.steps import NO_RESULT, Level, Shown, Step
+from foveal.core.view.fold import effective_events
+from foveal.core.view.steps import NO_RESULT, Level, ShownMessage, Step
 from foveal.core.view.view import View
 from foveal.core.wire.safe_print import one_line
 
@@ -50,39 +50,25 @@ CATEGORIES: Final = (
     "free",
 )
 RECENT_TURNS: Final = 5
-"""How many turns the estimate of turns left looks back on."""
+"""Turns from which the number of turns left is estimated."""
 
 
 class EventStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One event of the log, as the next request will or will not show it."""
+    """One event of the log, and how the next request shows it."""
 
     handle: str
     kind: str
     level: Level | str
-    """A level of detail, or "-" for what is never sent."""
+    """A level of detail, or "-" for an event that is never sent."""
     tokens: int = 0
     rule: str = ""
-    """Which rule put it there; "" for what is shown as it was said."""
+    """The rule that decided the level; "" for an event that is shown in full."""
     by: str = ""
-    """The event that says so."""
-
-
-class Break(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A request whose beginning differed from the request before, so that the provider had to read again."""
-
-    call: int
-    """Which request, counted from 1."""
-    at: str
-    """The first event that was shown differently; "" when it was what stands in front of all messages."""
-    tokens: int
-    """How many tokens lay behind that place."""
-    cause: str = ""
-    """The event that moved the prefix."""
-    why: str = ""
+    """The handle of the event that recorded it."""
 
 
 class Repair(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that no provider would have accepted, and what was done about it."""
+    """Something that a provider would not have accepted, and how it was repaired."""
 
     handle: str
     problem: str
@@ -90,48 +76,56 @@ class Repair(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
-    """How one summary came about, and what it did."""
+    """One shown summary: its range, its author and its trigger."""
 
     handle: str
     first: str
     last: str
-    """The range it stands for, by handles."""
+    """The range that it replaces, by handles."""
     by: str
+    """The summariser, or `ledger`."""
     reason: str
-    measures: CompactionMeasures
+    """What triggered it."""
+    measures: CompactionMetrics
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """The state of the context before the next request."""
+
     model: str
     window: int
     window_source: str
     counted_by: str
-    """Which counter, and the ratio that was learned."""
+    """The counter, and the learned ratio of the provider's tokens to its own."""
     measured: bool
     totals: dict[str, int]
+    """Tokens by category; they add up to the window."""
     used: int
     """Tokens of the next request."""
     limit: int
-    """Tokens that it may have at the most."""
+    """Most tokens that it may take."""
     warn: int
+    """Tokens from which on `state` is `warn`."""
     act: int
+    """Tokens from which on reductions are made."""
     state: str
     """`ok`, `warn`, `act` or `over`."""
     policy: str
     calls: int
     cached_share: float | None
-    """The part of the last reported prompt that came from the cache."""
+    """The share of the last reported prompt that came from the cache."""
     turns: int
     turns_left: int | None
+    """Estimated turns until the next reduction."""
     spent: float | None
-    """Dollars, by the model's prices."""
+    """Dollars by the model's prices; None when a price is unknown."""
     saved: float | None
-    """Dollars against sending everything each time, with an ideal cache."""
+    """Dollars saved compared with sending everything each time with an ideal cache."""
     question: str
-    """What to ask the user when nothing is summarised without consent; "" when there is nothing to ask."""
+    """The question to ask the user in mode `confirm`; "" when there is nothing to ask."""
     summaries: tuple[Summary, ...]
-    """Those in view, oldest first."""
-    breaks: tuple[Break, ...]
+    """The shown summaries, oldest first."""
+    breaks: tuple[PrefixBreak, ...]
     repairs: tuple[Repair, ...]
     events: tuple[EventStatus, ...]
 
@@ -139,16 +133,16 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.json.encode(self).decode()
 
     def __str__(self) -> str:
-        return text(self)
+        return usage_card(self)
 
 
-def report(engine: Engine, *, calls: int, breaks: Sequence[Break]) -> Report:
+def report(engine: Engine, *, calls: int, breaks: Sequence[PrefixBreak]) -> Report:
+    """Return the report of a conversation; `calls` and `breaks` are those of its `SentRequests`."""
     budget = engine.budget()
     calibration = engine.calibration
     view = engine.view
-    shared = _totals(engine, budget)
-    accounts = engine.accounts
-    limit = engine.available(budget)
+    usage = engine.usage_totals
+    limit = engine.available_tokens(budget)
     state = "over" if view.units > budget.hard else "act" if view.units > budget.act else "ok"
     if state == "ok" and view.units > budget.warn:
         state = "warn"
@@ -158,7 +152,7 @@ def report(engine: Engine, *, calls: int, breaks: Sequence[Break]) -> Report:
         window_source=engine.model.sources.get("window", ""),
         counted_by=f"{view.meter.counter.name} × {calibration.ratio:.3f}",
         measured=calibration.measured,
-        totals=shared,
+        totals=_totals(engine, budget),
         used=calibration.tokens(engine.total_units),
         limit=limit,
         warn=min(limit, calibration.tokens(budget.warn + budget.fixed)),
@@ -166,29 +160,29 @@ def report(engine: Engine, *, calls: int, breaks: Sequence[Break]) -> Report:
         state=state,
         policy=engine.policy.name,
         calls=calls,
-        cached_share=accounts.cached_share,
-        turns=view.turns,
+        cached_share=usage.cached_share,
+        turns=view.turn_count,
         turns_left=_turns_left(view, budget),
-        spent=accounts.spent,
-        saved=accounts.saved,
+        spent=usage.spent,
+        saved=usage.saved,
         question=_question(engine, state),
         summaries=tuple(_summaries(engine)),
         breaks=tuple(breaks),
         repairs=tuple(_repairs(view)),
-        events=tuple(_lines(engine)),
+        events=tuple(_statuses(engine)),
     )
 
 
 def _question(engine: Engine, state: str) -> str:
     if engine.policy.mode != "confirm" or state not in ("act", "over"):
         return ""
-    used, limit = engine.calibration.tokens(engine.total_units), engine.available(engine.budget())
+    used, limit = engine.calibration.tokens(engine.total_units), engine.available_tokens(engine.budget())
     share = used / max(1, limit) * 100
     return f"Context usage at {share:.0f} % ({used:,}/{limit:,} tokens). Compact conversation? [y/N]"
 
 
 def _summaries(engine: Engine) -> Iterable[Summary]:
-    shown = {step.said.seq for step in engine.view.summaries}
+    shown = {step.utterance.seq for step in engine.view.summaries}
     for event in engine.log:
         fact = event.fact
         if event.seq in shown and isinstance(fact, Compacted):
@@ -198,16 +192,16 @@ def _summaries(engine: Engine) -> Iterable[Summary]:
                 last=handle(fact.last),
                 by=fact.by,
                 reason=fact.reason,
-                measures=measures(fact),
+                measures=read_metrics(fact),
             )
 
 
-# ── totals ───────────────────────────────────────────────────────────────────────────────────────────────
+# ── Totals ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _totals(engine: Engine, budget: Budget) -> dict[str, int]:
-    """Tokens by category. Units become tokens by the learned ratio; what the provider counts beyond them
-    (templates, hidden prompts) is `overhead`, and rounding goes to the largest part."""
+    """Return the tokens by category. The learned ratio turns units into tokens; what the provider counts beyond
+    them (templates, hidden prompts) is `overhead`, and the rounding difference goes to the largest part."""
     units = dict.fromkeys(CATEGORIES, 0)
     for category, amount in _parts(engine.view):
         units[category] += amount
@@ -220,7 +214,7 @@ def _totals(engine: Engine, budget: Budget) -> dict[str, int]:
         tokens["overhead"] = rest
     elif counted:
         tokens[max(tokens, key=tokens.__getitem__)] += rest
-    limit = engine.available(budget)
+    limit = engine.available_tokens(budget)
     tokens["reserve"] = budget.reserve
     rest = budget.window - budget.reserve - total  # below 0 when the request is too large
     tokens["margin"] = max(0, rest - max(0, limit - total))
@@ -234,18 +228,18 @@ def _parts(view: View) -> Iterable[tuple[str, int]]:
         yield _instruction_category(shown.fact), shown.units(meter)
     yield "tools", view.tool_units
     for step in view.steps:
-        yield _category(step), step.said.units(meter)
+        yield _category(step), step.utterance.units(meter)
         for slot in step.slots:
             if slot.result is None:
                 yield "placeholders", PER_MESSAGE + meter.text(-1, -1, -1, NO_RESULT)
             else:
-                yield "placeholders" if slot.result.masked else "results", slot.result.units(meter)
+                yield "placeholders" if slot.result.is_masked else "results", slot.result.units(meter)
 
 
 def _category(step: Step) -> str:
     match step.kind:
         case "instructed":
-            return _instruction_category(step.said.fact)
+            return _instruction_category(step.utterance.fact)
         case "model":
             return "assistant"
         case "summary":
@@ -261,7 +255,7 @@ def _instruction_category(fact: AnyFact) -> str:
 
 
 def _turns_left(view: View, budget: Budget) -> int | None:
-    """How many more turns fit before something must be reduced, if they are like the latest ones."""
+    """Return how many more turns like the latest ones fit before something must be reduced."""
     turns: list[int] = []
     for step in reversed(view.steps):
         if step.kind in ("user", "model"):
@@ -278,11 +272,11 @@ def _turns_left(view: View, budget: Budget) -> int | None:
     return max(0, budget.act - view.units) * len(sizes) // sum(sizes)
 
 
-# ── events ───────────────────────────────────────────────────────────────────────────────────────────────
+# ── Events ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _repairs(view: View) -> Iterable[Repair]:
-    for seq in view.orphans:
+    for seq in view.orphan_results:
         problem = "a result that no call waits for"
         yield Repair(handle=handle(seq), problem=problem, done="kept out of the request")
     for step in view.steps:
@@ -292,45 +286,57 @@ def _repairs(view: View) -> Iterable[Repair]:
                 yield Repair(handle=handle(step.seq), problem=problem, done="a synthetic result is shown")
 
 
-def _lines(engine: Engine) -> Iterable[EventStatus]:
-    counting = {event.seq for event in effective(engine.log)}
+def _statuses(engine: Engine) -> Iterable[EventStatus]:
+    effective = {event.seq for event in effective_events(engine.log)}
     for event in engine.log:
-        yield event_status(engine, event, counts=event.seq in counting)
+        yield _status(engine, event, is_effective=event.seq in effective)
 
 
-def event_status(engine: Engine, event: Event, *, counts: bool) -> EventStatus:
-    """How one event stands now."""
+def event_status(engine: Engine, event: Event) -> EventStatus:
+    """Return how the next request shows one event. An event that is not shown needs the whole log in memory: only
+    the log knows what hid it or took it back."""
+    is_effective = engine.view.find(event.seq) is not None or any(
+        event.seq == other.seq for other in effective_events(engine.log)
+    )
+    return _status(engine, event, is_effective=is_effective)
+
+
+def _status(engine: Engine, event: Event, *, is_effective: bool) -> EventStatus:
     view, fact = engine.view, event.fact
-    sent = isinstance(fact, UserSaid | ModelSaid | ToolReturned | Instructed | Pinned | Compacted)
-    if not sent or (isinstance(fact, Pinned) and not fact.text):
+    can_be_sent = isinstance(fact, UserSaid | ModelSaid | ToolReturned | Instructed | Pinned | Compacted)
+    if not can_be_sent or (isinstance(fact, Pinned) and not fact.text):
         return EventStatus(handle=event.handle, kind=kind(fact), level="-")
-    if not counts:
+    if not is_effective:
         return EventStatus(handle=event.handle, kind=kind(fact), level="-", rule="rewound or reverted")
     found = view.find(event.seq)
     shown = found[1] if found is not None else _aside(view, event.seq)
-    if shown is not None:
-        tokens = round(shown.units(view.meter) * engine.calibration.ratio)
-        by = next((handle(o.owner) for o in shown.overlays.values()), "") if shown.overlays else ""
-        rule = shown.rule
-        if found is not None and (brought := _expanded(view, found[0])):
-            by, rule = brought, "expanded until the user speaks"
-        return EventStatus(
-            handle=event.handle, kind=kind(fact), level=shown.level, tokens=tokens, rule=rule, by=by
-        )
-    return _hidden(view, event)
+    if shown is None:
+        return _hidden(view, event)
+    by = next((handle(o.owner) for o in shown.overlays.values()), "") if shown.overlays else ""
+    rule = shown.rule
+    if found is not None and (expanded_by := _expanded_by(view, found[0])):
+        by, rule = expanded_by, "expanded until the user speaks"
+    return EventStatus(
+        handle=event.handle,
+        kind=kind(fact),
+        level=shown.level,
+        tokens=round(shown.units(view.meter) * engine.calibration.ratio),
+        rule=rule,
+        by=by,
+    )
 
 
-def _expanded(view: View, step: Step) -> str:
-    """The event that brought a step back for this turn, by its handle."""
-    return next((event.handle for event in view.expanded if event.seq == step.pin), "")
+def _expanded_by(view: View, step: Step) -> str:
+    """Return the handle of the event that expanded a step for this turn, or ""."""
+    return next((event.handle for event in view.expansions if event.seq == step.pin_seq), "")
 
 
-def _aside(view: View, seq: int) -> Shown | None:
+def _aside(view: View, seq: int) -> ShownMessage | None:
     return next((shown for shown in view.asides.values() if shown.seq == seq), None)
 
 
 def _hidden(view: View, event: Event) -> EventStatus:
-    if event.seq in view.orphans:
+    if event.seq in view.orphan_results:
         rule = "repair: a result that no call waits for"
         return EventStatus(handle=event.handle, kind=kind(event.fact), level="dropped", rule=rule)
     cover = view.cover_of(event.seq)
@@ -338,7 +344,7 @@ def _hidden(view: View, event: Event) -> EventStatus:
         rule = "its call is not shown"
         return EventStatus(handle=event.handle, kind=kind(event.fact), level="dropped", rule=rule)
     if isinstance(event.fact, Compacted):
-        rule = "what it stood for is shown again" if view.expanded else "a newer summary stands in its place"
+        rule = "the events it replaced are shown again" if view.expansions else "a newer summary replaces it"
         return EventStatus(handle=event.handle, kind=kind(event.fact), level="-", rule=rule)
     if cover is None:
         return EventStatus(
@@ -349,16 +355,16 @@ def _hidden(view: View, event: Event) -> EventStatus:
     )
 
 
-# ── drawing ──────────────────────────────────────────────────────────────────────────────────────────────
+# ── Text ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def text(report: Report) -> str:
-    """The usage card."""
-    return "\n".join([usage_line(report), *_card(report)])
+def usage_card(report: Report) -> str:
+    """Return the usage card: the usage line and one line for each part."""
+    return "\n".join([usage_line(report), *_card_lines(report)])
 
 
 def usage_line(report: Report) -> str:
-    """One line: how full it is, how much of the last prompt was cached, what is left, what it cost."""
+    """Return one line: how full the window is, the cached share of the last prompt, turns left, and the cost."""
     share = report.used / report.window if report.window else 1.0
     filled = min(20, round(share * 20))
     parts = [
@@ -367,19 +373,19 @@ def usage_line(report: Report) -> str:
     if report.cached_share is not None:
         parts.append(f"cache {report.cached_share * 100:.0f} %")
     if report.turns_left is not None:
-        parts.append(_turns(report.turns_left))
+        parts.append(_turns_text(report.turns_left))
     if report.spent is not None and report.spent > 0:
         parts.append(f"${report.spent:.4f}")
     return " · ".join(parts)
 
 
-def _turns(left: int) -> str:
+def _turns_text(left: int) -> str:
     if left == 0:
         return "next cut within a turn"
     return f"~{left:,} turn{'s' if left != 1 else ''} left"
 
 
-def _card(report: Report) -> Iterable[str]:
+def _card_lines(report: Report) -> Iterable[str]:
     how = "measured" if report.measured else "estimated"
     yield f"  {report.model} (window: {report.window_source}) · policy {report.policy}"
     yield f"  counted with {report.counted_by} ({how})"
@@ -394,12 +400,16 @@ def _card(report: Report) -> Iterable[str]:
             levels[event.level] = levels.get(event.level, 0) + 1
     if levels:
         yield "  " + ", ".join(f"{count:,} {level}" for level, count in levels.items())
-    for made in report.summaries:
-        sizes = f"{made.measures.before:,} → {made.measures.after:,} tokens" if made.measures.before else ""
-        told = ", ".join(
-            filter(None, (sizes, f"by {made.by}" if made.by else "", f"set off by {made.reason}"))
+    for summary in report.summaries:
+        sizes = (
+            f"{summary.measures.before:,} → {summary.measures.after:,} tokens"
+            if summary.measures.before
+            else ""
         )
-        yield f"  summary {made.handle} of {made.first}–{made.last}: {one_line(told, width=100)}"
+        details = ", ".join(
+            filter(None, (sizes, f"by {summary.by}" if summary.by else "", f"triggered by {summary.reason}"))
+        )
+        yield f"  summary {summary.handle} of {summary.first}–{summary.last}: {one_line(details, width=100)}"
     if report.breaks:
         last = report.breaks[-1]
         many = "s" if len(report.breaks) != 1 else ""
@@ -409,10 +419,3 @@ def _card(report: Report) -> Iterable[str]:
         yield f"  spent ${report.spent or 0:.4f}, saved ${report.saved:.4f} against sending everything"
     for repair in report.repairs:
         yield f"  repaired {repair.handle}: {repair.problem}; {repair.done}"
-
-
-def preview(fact: AnyFact, *, characters: int = 60) -> str:
-    """The beginning of what was said, on one line."""
-    content = getattr(fact, "content", None)
-    words = " ".join(text_of(content).split()) if content is not None else ""
-    return words if len(words) <= characters else words[: characters - 1] + "…"

@@ -1,76 +1,98 @@
-"""The requests of a conversation: how many there were, when the last was, and where the prefix broke."""
+"""The requests sent so far: their number, the last one's time and size, and prefix breaks."""
 
 from __future__ import annotations
 
-from foveal.core.compaction.health import REFUSALS
+from typing import Any, NamedTuple
+
 from foveal.core.engine.engine import Engine
-from foveal.core.engine.report import Break
-from foveal.core.log.events import AnyFact, Overflowed, handle, kind
+from foveal.core.engine.overflow import silent_overflow
+from foveal.core.engine.prefix import PrefixBreak, moved_step
+from foveal.core.log.events import AnyFact, handle, kind
 from foveal.core.policies import Moment
 from foveal.core.view.steps import Step
-from foveal.core.wire.overflow_errors import recognise, silent, stop_reason
-from foveal.core.wire.usage import used
+from foveal.core.wire.overflow_errors import stop_reason
+from foveal.core.wire.usage import read_usage
+
+
+class _SentSize(NamedTuple):
+    units: int = 0
+    tokens: int = 0
+    """What the provider was expected to count."""
+    unreduced_units: int = 0
+    """Units of the request if nothing had been reduced."""
 
 
 class SentRequests:
-    def __init__(self, count: int = 0) -> None:
-        self.count = count
-        self.breaks: list[Break] = []
-        self.broken = False
-        """The prefix will be lost anyway: the tools or the system text changed since the last request."""
-        self.switched = False
-        """Another model will read the next request."""
+    """Remembers what was sent, for the policy's `Moment` and for the report."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.breaks: list[PrefixBreak] = []
+        self._prefix_lost = False
+        """The tools, the system text or the model changed since the last request."""
+        self._model_switched = False
         self.saved = 0.0
-        """What was saved so far against sending everything, in tokens at the full price."""
-        self._last: float | None = None
-        self._sent = (0, 0, 0)
+        """Tokens saved against sending everything, at the full price."""
+        self._last_time: float | None = None
+        self._last = _SentSize()
+        self._last_steps: list[Any] = []
+
+    @property
+    def last_tokens(self) -> int:
+        """Tokens of the last request by Foveal's count; 0 before the first."""
+        return self._last.tokens
 
     def moment(self, engine: Engine, now: float) -> Moment:
-        """What a policy may know of the next request. A clock that goes backwards means no time has passed."""
+        """Return what a policy may know of the next request. A clock that goes backwards counts as no time
+        passed."""
         model = engine.model
         return Moment(
             calls=self.count,
-            idle=None if self._last is None else max(0.0, now - self._last),
+            idle=None if self._last_time is None else max(0.0, now - self._last_time),
             ttl=model.cache_ttl,
             read=model.read_ratio,
             write=model.write_ratio,
-            broken=self.broken,
-            switched=self.switched,
+            broken=self._prefix_lost,
+            switched=self._model_switched,
             saved=self.saved,
         )
 
-    def made(self, engine: Engine, now: float, moved: Step | None) -> None:
-        """A request was made; `moved` is the first step in it that was not as in the request before."""
+    def note_lost_prefix(self) -> None:
+        """Note that the tools or the system text changed: the provider reads the whole next request again."""
+        self._prefix_lost = True
+
+    def note_model_switch(self) -> None:
+        """Note that another model reads the next request."""
+        self._model_switched = True
+        self._prefix_lost |= self.count > 0
+
+    def add(self, engine: Engine, now: float, steps: list[Any]) -> None:
+        """Record that a request was made; `steps` holds what each step of the view was sent as."""
         self.count += 1
-        self._last = now
-        broken, self.broken, self.switched = self.broken, False, False
-        units = engine.total_units
-        before, _, whole_before = self._sent
-        whole = engine.unreduced + engine.fixed_units
-        self._sent = (units, engine.calibration.tokens(units), whole)
-        if moved is not None or broken:
-            behind = _behind(engine, moved)
+        self._last_time = now
+        moved = moved_step(engine.view, self._last_steps, steps)
+        self._last_steps = steps
+        prefix_lost, self._prefix_lost, self._model_switched = self._prefix_lost, False, False
+        before = self._last
+        sent = self._last = _SentSize(
+            units=engine.total_units,
+            tokens=engine.calibration.tokens(engine.total_units),
+            unreduced_units=engine.unreduced_units + engine.fixed_units,
+        )
+        cached, cached_unreduced = before.units, before.unreduced_units
+        if moved is not None or prefix_lost:
+            behind = _units_from(engine, moved)
             self.breaks.append(self._break(engine, moved, behind))
-            before = 0 if broken else units - behind
-            whole_before = 0 if broken else whole_before
-        self._save(engine, (whole, whole_before), (units, before))
-        engine.mover = None
+            cached = 0 if prefix_lost else sent.units - behind
+            cached_unreduced = 0 if prefix_lost else before.unreduced_units
+        if sent.unreduced_units >= cached_unreduced:  # else the history was edited: nothing to compare with
+            everything = _price(engine, sent.unreduced_units, cached_unreduced)
+            self.saved += everything - _price(engine, sent.units, cached)
+        engine.request_sent()
 
-    def _save(self, engine: Engine, whole: tuple[int, int], sent: tuple[int, int]) -> None:
-        """Take down what a request has saved: units of it and of its cached part, had everything been sent, and as
-        it was."""
-        model = engine.model
-        prices = [
-            model.read_ratio * cached + model.write_ratio * max(0, units - cached)
-            for units, cached in (whole, sent)
-        ]
-        if whole[0] >= whole[1]:  # else history was edited, and there is nothing to compare with
-            self.saved += prices[0] - prices[1]
-
-    def _break(self, engine: Engine, moved: Step | None, behind: int) -> Break:
-        """Where the prefix broke; without a step, in front of them all: tools or system text changed."""
-        cause = engine.mover
-        return Break(
+    def _break(self, engine: Engine, moved: Step | None, behind: int) -> PrefixBreak:
+        cause = engine.prefix_mover
+        return PrefixBreak(
             call=self.count,
             at="" if moved is None else handle(moved.seq),
             tokens=round(behind * engine.calibration.ratio),
@@ -78,62 +100,29 @@ class SentRequests:
             why=kind(cause.fact) if cause is not None else "",
         )
 
-    def report(self, reported: object, engine: Engine) -> list[AnyFact]:
-        """What a provider reported for the newest request, as facts; none when it says nothing."""
-        units, predicted, unreduced = self._sent
-        model = engine.model
-        fact = used(reported, model=model.name, units=units, predicted=predicted, unreduced=unreduced)
+    def usage_facts(self, reported: object, engine: Engine) -> list[AnyFact]:
+        """Return what a provider reported for the last request, as facts; none if it reported no numbers."""
+        last = self._last
+        fact = read_usage(
+            reported,
+            model=engine.model.name,
+            units=last.units,
+            predicted=last.tokens,
+            unreduced=last.unreduced_units,
+        )
         if fact is None:
             return []
-        stop = stop_reason(reported)
-        problem = silent(prompt=fact.prompt, predicted=predicted, window=model.window, stop=stop)
-        if (
-            not problem or fact.prompt > 2 * predicted
-        ):  # such a number is not this request's, or a sum of several
-            return [fact]
-        cut = fact.prompt < predicted  # the provider has left something out
-        limit, needed = (fact.prompt, 0) if cut else (model.window, fact.prompt)
-        return [
-            fact,
-            Overflowed(
-                model=model.name,
-                limit=limit,
-                needed=needed,
-                sent=predicted,
-                limit_kind="silent",
-                problem=problem,
-            ),
-        ]
-
-    def refusal(self, error: object, engine: Engine) -> Overflowed | None:
-        """That a provider refused the newest request as too large; None when the error is about something else.
-        Raises `ContextOverflow` when it has been made smaller often enough."""
-        found = recognise(error)
-        if found is None:
-            return None
-        if engine.record.refused >= REFUSALS:
-            raise engine.refused_again(found.message)
-        kind, limit = found.kind, found.limit
-        media = sum(part.size for part in engine.view.media.values())
-        if kind == "bytes":  # images can be left out; where there are none, words must
-            kind, limit = ("bytes", media // 2) if media else ("tokens", 0)
-        if kind == "tokens" and not limit and found.over:  # it says only by how much
-            limit = max(0, self._sent[1] - found.over)
-        sent = self._sent[1] or engine.calibration.tokens(
-            engine.total_units
-        )  # another process may have sent it
-        return Overflowed(
-            model=engine.model.name,
-            limit=limit,
-            needed=found.needed,
-            output=found.output,
-            sent=sent,
-            limit_kind=kind,
-            problem=found.message,
-        )
+        overflow = silent_overflow(fact, model=engine.model, stop=stop_reason(reported))
+        return [fact] if overflow is None else [fact, overflow]
 
 
-def _behind(engine: Engine, moved: Step | None) -> int:
-    """Units from a step on; of all steps without one."""
+def _price(engine: Engine, units: int, cached: int) -> float:
+    """Return the price of a request of which `cached` units are in the cache, relative to uncached units."""
+    model = engine.model
+    return model.read_ratio * cached + model.write_ratio * max(0, units - cached)
+
+
+def _units_from(engine: Engine, moved: Step | None) -> int:
+    """Return the units from a step on, or of all steps without one."""
     first = -1 if moved is None else moved.seq
     return sum(engine.view.units_of(step) for step in engine.view.steps if step.seq >= first)

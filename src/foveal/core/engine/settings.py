@@ -1,4 +1,8 @@
-"""What a conversation is run with: model, policy, caps and counter, from the values that a user gives."""
+"""Settings of a conversation: what a user passes, and what the engine gets.
+
+`resolve_settings` checks the keyword arguments of `Context` and `Session` and turns them into the model, policy,
+caps and counter of an `Engine`.
+"""
 
 from __future__ import annotations
 
@@ -15,43 +19,50 @@ from foveal.core.tokens.counter import Counter, counter
 from foveal.errors import BadSetting
 
 
-class GivenSettings(TypedDict, total=False):
-    """Keyword arguments of `Context` and `Session`; each is optional."""
+class SettingArguments(TypedDict, total=False):
+    """Keyword arguments that `Context` and `Session` share; each is optional."""
 
     policy: str | Mapping[str, Any] | Policy
-    """A preset's name, a table of its values, or a policy."""
+    """A preset's name, a table of its values, or a `Policy`."""
     window: int | None
-    """Tokens that the model holds, if you know better."""
+    """Tokens in the model's window; overrides what is known of the model."""
     reserve: int | None
     """Tokens kept free for the answer."""
     margin: float
-    """Share of the window that is never planned for."""
+    """Share of the window that stays unused."""
     max_input_tokens: int | None
+    """Most tokens that a request may take."""
     max_output_tokens: int | None
-    """What the model may write; also the reserve, unless that is given."""
+    """Most tokens that the model may write; also the reserve, unless that is given."""
     max_history_tokens: int
-    """A cap on messages other than instructions; 0 is none."""
+    """Most tokens for messages other than instructions; 0 means no limit."""
     max_images: int
+    """Most images in a request."""
     max_media_bytes: int
+    """Most bytes of images in a request."""
     tokenizer: str | Counter
     """A vocabulary's name, "auto", "estimate", or a counter."""
 
 
 class EngineSettings(NamedTuple):
+    """The first four arguments of `Engine`."""
+
     model: Model
     policy: Policy
     caps: Caps
     counter: Counter
 
 
-def engine_settings(model: str | Model, **settings: Unpack[GivenSettings]) -> EngineSettings:
-    """Everything that the engine needs; raises `BadSetting` with the name of the field. None is as good as
-    not given."""
+def resolve_settings(model: str | Model, **settings: Unpack[SettingArguments]) -> EngineSettings:
+    """Return the settings of an engine; raises `BadSetting` with the name of the wrong field. None means that a
+    setting is not given."""
     given: dict[str, Any] = {field: value for field, value in settings.items() if value is not None}
     for field in given:
-        if field not in GivenSettings.__annotations__:
+        if field not in SettingArguments.__annotations__:
             raise BadSetting(
-                field, given[field], f"no such setting; there are {', '.join(GivenSettings.__annotations__)}"
+                field,
+                given[field],
+                f"no such setting; there are {', '.join(SettingArguments.__annotations__)}",
             )
     window, output = given.get("window"), given.get("max_output_tokens")
     if not isinstance(model, str | Model):
@@ -59,7 +70,7 @@ def engine_settings(model: str | Model, **settings: Unpack[GivenSettings]) -> En
     if isinstance(model, str):
         model = models.model(model, window=window, max_output=output)
     else:
-        model = _changed(model, window, output)
+        model = _with_limits(model, window, output)
     caps = {field: given[field] for field in Caps.__struct_fields__ if field in given}
     if output is not None:
         caps.setdefault("reserve", output)
@@ -72,7 +83,7 @@ def engine_settings(model: str | Model, **settings: Unpack[GivenSettings]) -> En
     )
 
 
-def _changed(model: Model, window: int | None, output: int | None) -> Model:
+def _with_limits(model: Model, window: int | None, output: int | None) -> Model:
     if window is not None:
         known = models.model(model.name, window=window)  # checks the value
         model = replace(model, window=window, max_input=min(known.max_input, window))

@@ -1,4 +1,4 @@
-"""A summary to be written: the plan, and all that a model must be told for it."""
+"""A summary to write: the plan, and everything that a model needs for it."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from typing import Any, NamedTuple, Self
 from msgspec import UNSET
 
 from foveal.core import wire
-from foveal.core.compaction.plan import Plan, settled, source
-from foveal.core.compaction.protocol import Ask, Draft, Failure, SummaryWriter
+from foveal.core.compaction.health import CompactionOutcome
+from foveal.core.compaction.plan import Plan, range_fingerprint, resolve_plan
 from foveal.core.compaction.summariser import Summariser, SummaryRequest
-from foveal.core.compaction.writing import CompactionOutcome, dialogue
+from foveal.core.compaction.summariser_protocol import Draft, DraftFailure, DraftRequest, SummaryWriter
+from foveal.core.compaction.summary_dialogue import summary_dialogue
 from foveal.core.engine.engine import Engine
 from foveal.core.log.events import Compacted, CompactionFailed, Dialect, Event
 from foveal.core.models.model import Model
@@ -20,47 +21,51 @@ from foveal.core.view.request import Fitted
 
 
 class SummaryJob(NamedTuple):
+    """A snapshot of the conversation: the summary can be written while the conversation continues."""
+
     plan: Plan
     events: Sequence[Event]
-    """Those of the range that count."""
+    """The effective events of the range."""
     earlier: tuple[Compacted, ...]
     """Summaries that the range covers."""
     fingerprint: tuple[object, ...]
-    """What the range looked like: see `compaction.plan.source`."""
+    """The state of the range: see `range_fingerprint`."""
     fitted: Fitted
+    """The conversation's request, whose cached prefix a summariser can share."""
     dialect: Dialect
     counter: Counter
     ratio: float
+    """Tokens per unit."""
     model: Model
     after: Sequence[Event]
-    """Those that came after the range."""
-    elsewhere: set[str]
+    """The effective events after the range."""
+    names_outside: set[str]
     """Names that are shown outside of the range."""
 
     @classmethod
     def of(cls, engine: Engine, plan: Plan, events: Sequence[Event], dialect: Dialect = "") -> Self:
-        """`events` are those that count, from the beginning of the range or before."""
-        plan = settled(plan, events)
+        """Return the job for a plan; `events` are the effective ones, from the beginning of the range or before."""
+        plan = resolve_plan(plan, events)
         inside = [event for event in events if plan.first <= event.seq <= plan.last]
         return cls(
             plan=plan,
             events=inside,
-            earlier=tuple(engine.summaries(plan)),
-            fingerprint=source(engine.view, plan),
+            earlier=tuple(engine.summaries_in(plan)),
+            fingerprint=range_fingerprint(engine.view, plan),
             fitted=Fitted.of(engine.view, tokens=engine.calibration.tokens(engine.total_units)),
-            dialect=dialect or _dialect(inside),
+            dialect=dialect or _dialect_of(inside),
             counter=engine.view.meter.counter,
             ratio=engine.calibration.ratio,
             model=engine.model,
             after=[event for event in events if event.seq > plan.last],
-            elsewhere=engine.elsewhere(plan),
+            names_outside=engine.names_outside(plan),
         )
 
-    def talk(
+    def dialogue(
         self, summarisers: Sequence[Summariser], *, prompt: str
-    ) -> Generator[Ask, Draft | Failure, CompactionOutcome]:
-        """What is said to the models until there is an outcome."""
-        return dialogue(
+    ) -> Generator[DraftRequest, Draft | DraftFailure, CompactionOutcome]:
+        """Return the dialogue with the summarisers that ends with an outcome."""
+        return summary_dialogue(
             self.plan,
             self.events,
             writers=[_writer(summariser, self.model) for summariser in summarisers],
@@ -69,13 +74,13 @@ class SummaryJob(NamedTuple):
             prompt=prompt,
             shared_total=self.fitted.tokens,
             earlier=self.earlier,
-            elsewhere=self.elsewhere,
+            elsewhere=self.names_outside,
             after=self.after,
-            beside=[wire.original(fact) for fact in (*self.fitted.aside, *self.fitted.facts)],
+            beside=[wire.original_text(fact) for fact in (*self.fitted.aside, *self.fitted.facts)],
         )
 
-    def request(self, ask: Ask) -> SummaryRequest:
-        """A request in the conversation's dialect."""
+    def request(self, ask: DraftRequest) -> SummaryRequest:
+        """Return the request for a draft in the conversation's dialect."""
         if ask.form == "cold":
             return SummaryRequest.cold(ask, self.dialect)
         fitted, system = self.fitted, ""
@@ -90,8 +95,8 @@ class SummaryJob(NamedTuple):
         return SummaryRequest.shared(ask, self.dialect, messages=messages, system=system, tools=fitted.tools)
 
 
-def failed(plan: Plan, problem: str, outcome: CompactionOutcome | None = None) -> CompactionFailed:
-    """That nothing came of a plan."""
+def failed_compaction(plan: Plan, problem: str, outcome: CompactionOutcome | None = None) -> CompactionFailed:
+    """Return the fact that no summary was recorded for a plan; `outcome` was written but is not used."""
     return CompactionFailed(
         first=plan.first,
         last=plan.last,
@@ -103,12 +108,12 @@ def failed(plan: Plan, problem: str, outcome: CompactionOutcome | None = None) -
 
 
 def _writer(summariser: Summariser, own: Model) -> SummaryWriter:
-    if summariser.model is None:
+    if summariser.model is None:  # the conversation's own model: it has the conversation in its cache
         return SummaryWriter(model=own, name=summariser.name, shares_cache=own.read_ratio < 1)
     return SummaryWriter(model=summariser.model, name=summariser.name)
 
 
-def _dialect(events: Sequence[Event]) -> Dialect:
-    """The dialect of the newest message that has one."""
+def _dialect_of(events: Sequence[Event]) -> Dialect:
+    """Return the dialect of the newest message that has one."""
     found: list[Dialect] = [getattr(event.fact, "dialect", "") for event in reversed(events)]
-    return next((dialect for dialect in found if dialect), wire.wire("").dialect)
+    return next((dialect for dialect in found if dialect), wire.wire_for("").dialect)

@@ -1,7 +1,7 @@
-"""Events as lines of JSON.
+"""JSON codec of events: one event per line.
 
-One event is one line. Lines of every earlier version are read for ever; a kind or a field of a later version
-comes back as `Unknown`, which writes out the bytes that were read.
+1. Lines of every earlier version stay readable.
+2. A kind or a field of a later version becomes `Unknown`, which is written again byte for byte.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _fact = msgspec.json.Decoder(Known)
 
 
 def encode(event: Event) -> bytes:
-    """One event as one line of JSON, without the newline."""
+    """Encode an event as one line of JSON, without the newline."""
     fact: Any = event.fact
     version = FORMAT
     if isinstance(fact, Unknown):
@@ -48,12 +48,12 @@ def encode(event: Event) -> bytes:
     line = _Line(seq=event.seq, fact=fact, at=event.at, v=version)
     try:
         return msgspec.json.encode(line)
-    except UnicodeEncodeError:  # a lone surrogate is not UTF-8, but JSON's own escapes can carry it
+    except UnicodeEncodeError:  # a lone surrogate is not UTF-8, but a JSON escape can carry it
         return json.dumps(plain(line)).encode()
 
 
 def decode(line: bytes | str) -> Event:
-    """The event that `line` holds, whichever version wrote it."""
+    """Decode a line of any version; raises `UnreadableEvent` when it is not an event."""
     try:
         outer = _line.decode(line)
         name = _kind.decode(outer.fact).kind
@@ -72,7 +72,7 @@ def _unknown(name: str, outer: _RawLine) -> Unknown:
 
 
 def _decode_escaped(line: bytes | str, problem: Exception) -> Event:
-    """The slow way, for lines with escapes that are not valid Unicode."""
+    """Decode a line with escapes that are not valid Unicode; slower than `decode`."""
     try:
         outer = json.loads(line)
         place = msgspec.convert({**outer, "fact": raw(outer["fact"])}, _RawLine)
@@ -91,7 +91,7 @@ _RAW_FIELDS: Final = frozenset({"native", "extra", "settings", "tools", "data", 
 
 
 def _rawed(value: Any) -> Any:
-    """Put the opaque fields of a decoded line back into bytes."""
+    """Encode the opaque fields of a decoded line as bytes again."""
     if isinstance(value, list):
         return [_rawed(item) for item in value]
     if isinstance(value, dict):
@@ -100,7 +100,7 @@ def _rawed(value: Any) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """A struct as dicts and lists, opaque fields included."""
+    """Return a struct as dicts and lists, with opaque fields decoded."""
     if isinstance(value, Raw):
         return unraw(value)
     if isinstance(value, Unknown):

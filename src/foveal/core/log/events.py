@@ -1,13 +1,12 @@
-"""The facts of a session: the log is the truth, and this is what it is made of.
+"""Event types of the append-only log.
 
-An `Event` is one immutable `Fact` with a gapless `seq`. Facts are named in the past tense, compared whole,
-and never changed: whoever wants something shown differently appends another fact.
+1. An `Event` is one immutable `Fact` with a gapless `seq`. Facts have past-tense names and are compared whole.
+2. Facts never change. To show something differently, append another fact.
+3. Provider data that Foveal does not interpret (thinking signatures, reasoning items, images, cache marks) is
+   kept as the JSON bytes it came in, in fields of type `Raw`, with the dialect that can read them. Tool
+   arguments stay the text that the model wrote.
 
-What a provider sends that we do not interpret (thinking signatures, reasoning items, images, cache marks) is
-kept as the JSON bytes it came in, in fields of type `Raw`, together with the dialect that can read them.
-Tool arguments stay the text the model wrote.
-
-How they are written down is the business of `codec`.
+`codec` encodes events as lines of JSON.
 """
 
 from __future__ import annotations
@@ -25,16 +24,16 @@ FORMAT: Final = 1
 """Version of the line format; a line without `v` is version 1."""
 
 Dialect: TypeAlias = Literal["", "openai_chat", "openai_responses", "anthropic"]
-"""Whose language the opaque fields of a fact are written in; "" when it has none."""
+"""The dialect of the opaque fields of a fact; "" when it has none."""
 
 
-# ── what messages are made of ────────────────────────────────────────────────────────────────────────────
+# ── Parts of a message ────────────────────────────────────────────────────────────────────────────
 
 
 class Part(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True, gc=False
 ):
-    """One piece of a message."""
+    """One part of a message."""
 
 
 class Text(Part, frozen=True, tag_field="part", tag="text"):
@@ -44,43 +43,43 @@ class Text(Part, frozen=True, tag_field="part", tag="text"):
 
 
 class Thinking(Part, frozen=True, tag_field="part", tag="thinking"):
-    """What the model thought: shown again only in the dialect it came in, signature and all."""
+    """A thinking block. It is sent only in the dialect it came in, with its signature."""
 
     native: Raw
     text: str = ""
 
 
 class Call(Part, frozen=True, tag_field="part", tag="call"):
-    """The model asks for a tool."""
+    """A tool call."""
 
     id: str
     name: str
     arguments: str
-    """The text the model wrote: valid JSON or not."""
+    """The text that the model wrote; it may be invalid JSON."""
     variety: str = "function"
-    """What the dialect calls this sort of call; `function` is the one that all dialects have."""
+    """The dialect's name for this kind of call; every dialect has `function`."""
     extra: Raw | UnsetType = UNSET
 
     @property
     def replaceable(self) -> bool:
-        """Other arguments can be written in the place of its own; a call of a provider's own sort is sent as it
+        """Whether the arguments may be replaced by a placeholder. A provider's own kind of call is sent as it
         came."""
         return self.variety in ("function", "function_call", "custom", "custom_tool_call")
 
 
 class Media(Part, frozen=True, tag_field="part", tag="media"):
-    """An image, a sound or a file."""
+    """An image, an audio clip or a file."""
 
     native: Raw
     mime: str = ""
     size: int = 0
-    """Bytes inside the request, as encoded there."""
+    """Encoded bytes inside the request."""
     units: int = 0
-    """Tokens that the provider will count for it, as far as that is known."""
+    """Tokens that the provider counts for it, as far as known."""
 
 
 class Opaque(Part, frozen=True, tag_field="part", tag="opaque"):
-    """Something of the provider's own (a server-side tool and its result, say): kept and sent as it came."""
+    """A part that only its provider understands, such as a server-side tool call. It is sent as it came."""
 
     native: Raw
 
@@ -89,7 +88,7 @@ AnyPart: TypeAlias = Text | Thinking | Call | Media | Opaque
 Content: TypeAlias = str | tuple[AnyPart, ...]
 
 
-# ── the facts ────────────────────────────────────────────────────────────────────────────────────────────
+# ── Facts ────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class Fact(
@@ -101,11 +100,11 @@ class Fact(
     tag_field="kind",
     gc=False,
 ):
-    """Something that happened."""
+    """Base class of all facts."""
 
 
 class Opened(Fact, frozen=True, tag="opened"):
-    """A session began, or went on under another model or policy."""
+    """A session started, or continued with another model or policy."""
 
     model: str
     policy: str = ""
@@ -115,22 +114,23 @@ class Opened(Fact, frozen=True, tag="opened"):
 
 
 class Equipped(Fact, frozen=True, tag="equipped"):
-    """From here on the model is offered these tools."""
+    """The tools offered to the model changed to these."""
 
     tools: Raw
 
 
 class Instructed(Fact, frozen=True, tag="instructed"):
-    """System text or project instructions; never reduced."""
+    """System text or project instructions. They are never reduced."""
 
     content: Content
     role: Literal["system", "developer"] = "system"
     source: str = ""
     """Where the text comes from: "" for the caller's own messages, a path for an instructions file."""
     aside: bool = False
-    """Sent beside the messages, not among them; a newer one from the same source replaces it."""
+    """Sent beside the messages (Anthropic `system`, Responses `instructions`). A newer one from the same source
+    replaces it."""
     replaces: int | None = None
-    """The event whose text this is the new version of; it is shown in that one's place."""
+    """The event that this text replaces, in the same place."""
     dialect: Dialect = ""
     extra: Raw | UnsetType = UNSET
 
@@ -142,17 +142,17 @@ class UserSaid(Fact, frozen=True, tag="user_said"):
 
 
 class ModelSaid(Fact, frozen=True, tag="model_said"):
-    """One utterance: text, thinking and calls in the order in which they came."""
+    """One utterance of the model: text, thinking and calls in their original order."""
 
     content: Content
     listed: bool = False
-    """The text was given as a list of parts where the dialect also allows a plain string."""
+    """The content came as a list of parts although the dialect allows a plain string."""
     dialect: Dialect = ""
     extra: Raw | UnsetType = UNSET
 
 
 class ToolReturned(Fact, frozen=True, tag="tool_returned"):
-    """The whole result of one call, however long; what is shown of it is another fact's business."""
+    """The complete result of one call. Other facts record what the view shows of it."""
 
     call_id: str
     content: Content
@@ -164,66 +164,66 @@ class ToolReturned(Fact, frozen=True, tag="tool_returned"):
 
 
 class Pinned(Fact, frozen=True, tag="pinned"):
-    """A rule to keep in every request, or the event `target` that must stay as it is."""
+    """A rule that every request contains, or an event (`target`) that is not reduced further."""
 
     text: str = ""
     target: int | None = None
 
 
 class Noted(Fact, frozen=True, tag="noted"):
-    """A remark for people who read the log; the model never sees it."""
+    """A note for readers of the log. It is never sent to the model."""
 
     text: str
     topic: str = ""
 
 
 class Used(Fact, frozen=True, tag="used"):
-    """What a provider reported for one call, with the kinds of input apart."""
+    """Usage that a provider reported for one call, by kind of input."""
 
     input: int
-    """Tokens read at the full price."""
+    """Tokens read at the full (uncached) price."""
     cache_read: int = 0
     cache_write: int = 0
     output: int = 0
     reasoning: int = 0
     model: str = ""
     units: int = 0
-    """What we had counted for the same request, before calibration."""
+    """Units counted locally for the same request, before calibration."""
     predicted: int = 0
-    """What we had expected the provider to report."""
+    """Tokens that calibration predicted for the request."""
     unreduced: int = 0
-    """Units that the whole conversation would have taken, had nothing been reduced."""
+    """Units of the whole conversation without any reduction."""
 
     @property
     def prompt(self) -> int:
-        """The size of the request: all kinds of input together."""
+        """The size of the request: the sum of all kinds of input."""
         return self.input + self.cache_read + self.cache_write
 
 
 class SnapshotTaken(Fact, frozen=True, tag="snapshot_taken"):
-    """An application's own state (a commit id, say): never sent, survives every reduction."""
+    """State of the application, such as a commit id. It is never sent and never reduced."""
 
     data: Raw
     label: str = ""
 
 
 class Erased(Fact, frozen=True, tag="erased"):
-    """There was a fact here; its text was erased for good at somebody's request."""
+    """The fact at this place was erased on request. Its text is gone from the store."""
 
     was: str
-    """Its kind."""
+    """The kind of the erased fact."""
 
 
-# ── reductions: facts about what is shown ────────────────────────────────────────────────────────────────
+# ── Reductions: facts about what the view shows ──────────────────────────────────────────────────────
 
 
 class Clipped(Fact, frozen=True, tag="clipped"):
-    """Of the result `target` only these pieces are shown: spans of its text, and markers between them."""
+    """The view shows only these pieces of the result `target`: spans of its text, and markers between them."""
 
     target: int
     pieces: tuple[tuple[int, int] | str, ...]
     part: int = -1
-    """Which part of the result's content; -1 when the content is plain text."""
+    """Index of the content part; -1 when the content is plain text."""
     kept_tokens: int = 0
     total_tokens: int = 0
     kept_lines: int = 0
@@ -231,36 +231,36 @@ class Clipped(Fact, frozen=True, tag="clipped"):
     strategy: str = ""
     rule: str = ""
     sources: tuple[int, ...] = ()
-    """The events that markers refer to, where they stand for lines that are shown elsewhere."""
+    """Events that show the lines which a marker refers to instead of repeating them."""
 
 
 class Mark(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """The other fields of one part; -1 for those of the message itself."""
+    """The extra fields of one part; part -1 is the message itself."""
 
     part: int
     extra: Raw | UnsetType = UNSET
 
 
 class Marked(Fact, frozen=True, tag="marked"):
-    """The message `target` came again with the same words and other fields: cache marks that moved on."""
+    """The message `target` came again with the same text and other fields, such as moved cache marks."""
 
     target: int
     marks: tuple[Mark, ...]
-    """All that it has now."""
+    """All extra fields that it has now."""
 
 
 class Mask(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """One thing that is shown as `text` instead."""
+    """A placeholder `text` for one result or part."""
 
     target: int
     text: str
     part: int = -1
-    """A part of the content (a call's arguments, an image); -1 for a whole result."""
+    """Index of the content part (the arguments of a call, an image); -1 for a whole result."""
 
 
 class Masked(Fact, frozen=True, tag="masked"):
-    """These results are shown as placeholders from here on. The placeholders are recorded, so that no later
-    version of the code can show another text for the same log."""
+    """These results are shown as placeholders from here on. The event records the placeholder texts, so that a
+    later version of the code renders the same bytes."""
 
     masks: tuple[Mask, ...]
     reason: str = ""
@@ -268,8 +268,8 @@ class Masked(Fact, frozen=True, tag="masked"):
 
 
 class Dropped(Fact, frozen=True, tag="dropped"):
-    """Whole steps that begin in these ranges of seq (both ends included) are gone from the view; a notice
-    says how many messages that makes. Instructions and pinned steps inside a range stay."""
+    """Steps that begin in these ranges of seq (both ends included) leave the view, and a notice counts their
+    messages. Instructions and pinned steps inside a range stay."""
 
     ranges: tuple[tuple[int, int], ...]
     reason: str = ""
@@ -277,28 +277,29 @@ class Dropped(Fact, frozen=True, tag="dropped"):
 
 
 class Compacted(Fact, frozen=True, tag="compacted"):
-    """Steps from `first` to `last` are shown as this summary, which stands where the last of them stood; pinned
-    ones and those in `keep` stay as they are, in front of it."""
+    """A summary replaces the steps from `first` to `last`, in the place of the last of them. Pinned steps and
+    those in `keep` stay unchanged in front of it."""
 
     first: int
     last: int
     summary: str
     keep: tuple[int, ...] = ()
-    """Events in the range that the summary does not stand for: the task, the latest request, open calls."""
+    """Events in the range that the summary does not cover: the task, the latest request, open calls."""
     chunks: tuple[str, ...] = ()
-    """What a model wrote from the originals, stretch by stretch. A later summary of a wider range is merged from
-    these, never from `summary`, so that nothing is a summary of a summary of a summary."""
+    """What a model wrote from the original messages, chunk by chunk. A later summary of a wider range is
+    merged from these, never from `summary`: repeated summaries of summaries would lose details."""
     by: str = ""
-    """Who wrote it: a model's name, or `ledger`."""
+    """The author: the name of a model, or `ledger`."""
     metrics: Raw | UnsetType = UNSET
-    """How it went: `foveal.core.compaction.health`."""
+    """Measurements of the compaction (`foveal.core.compaction.health`)."""
     reason: str = ""
-    """What set it off: `tokens`, `turns`, `messages`, `hand`, `overflow`, `model` or `merge`."""
+    """The trigger: `tokens`, `turns`, `messages`, `hand` (requested by the user), `overflow`, `model` or
+    `merge`."""
     rule: str = ""
 
 
 class CompactionFailed(Fact, frozen=True, tag="compaction_failed"):
-    """A summary of this range was begun and nothing came of it: what is shown has not changed."""
+    """A summary of this range was attempted and failed. The view is unchanged."""
 
     first: int
     last: int
@@ -309,7 +310,7 @@ class CompactionFailed(Fact, frozen=True, tag="compaction_failed"):
 
 
 class Expanded(Fact, frozen=True, tag="expanded"):
-    """Until the user speaks again, the steps of this range are shown as they were said."""
+    """The steps of this range are shown in full until the next user message."""
 
     first: int
     last: int
@@ -320,27 +321,28 @@ class Overflowed(Fact, frozen=True, tag="overflowed"):
 
     model: str
     limit: int = 0
-    """Tokens that it allows, if it said so."""
+    """Tokens that the provider allows, if reported."""
     needed: int = 0
-    """Tokens that it had counted, if it said so."""
+    """Tokens that the provider counted, if reported."""
     output: int = 0
-    """Tokens for the answer that it had been asked for, if it said so."""
+    """Output tokens that the request asked for, if reported."""
     sent: int = 0
-    """Tokens that we had counted."""
+    """Tokens counted locally."""
     limit_kind: Literal["tokens", "bytes", "output", "silent"] = msgspec.field(default="tokens", name="sort")
+    """Which limit was exceeded. Logs written since the first version call the field `sort`."""
     problem: str = ""
 
 
 class Reverted(Fact, frozen=True, tag="reverted"):
-    """The event `target` (a reduction or a pin) no longer counts."""
+    """The event `target` (a reduction or a pin) is undone."""
 
     target: int
 
 
 class Rewound(Fact, frozen=True, tag="rewound"):
-    """What came after `to` no longer counts. When a history was edited, `keep_state` leaves what was pinned,
-    offered and said beside the messages, and `keep_reductions` what had been cut of the messages that remain;
-    `show_dropped` brings back those of them that were hidden whole, when there is room for them again."""
+    """Events after `to` no longer count. For an edited history, `keep_state` keeps pins, tools and text beside
+    the messages, `keep_reductions` keeps the reductions of the remaining messages, and `show_dropped` shows
+    dropped steps again because there is room for them."""
 
     to: int
     keep_state: bool = False
@@ -349,7 +351,7 @@ class Rewound(Fact, frozen=True, tag="rewound"):
 
 
 class Unknown(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A fact from a later version: not understood, not lost."""
+    """A fact of a kind that this version does not know. It is kept byte for byte."""
 
     kind: str
     raw: Raw
@@ -386,12 +388,12 @@ REDUCTIONS: Final = (Clipped, Masked, Dropped, Compacted)
 
 
 class Event(msgspec.Struct, frozen=True, gc=False):
-    """One fact and its place in the session."""
+    """One fact and its position in the session."""
 
     seq: int
     fact: AnyFact
     at: float | None = None
-    """Seconds since 1970 when it was appended, if the appender had a clock."""
+    """Unix time of the append, if the writer has a clock."""
 
     @property
     def handle(self) -> str:
@@ -399,26 +401,26 @@ class Event(msgspec.Struct, frozen=True, gc=False):
 
 
 def handle(seq: int) -> str:
-    """How an event is called in placeholders, markers and tools: short, and the same for ever."""
+    """Return the name of an event in placeholders, markers and tools, such as `e12`."""
     return f"e{seq}"
 
 
 def parse_handle(name: str | int) -> int | None:
-    """The seq that a handle names, however a person or a model writes it: e12, #e12, 12; None if it is none."""
+    """Return the seq that a handle names (`e12`, `#e12` and `12` are accepted), or None for any other text."""
     found = _HANDLE.fullmatch(str(name).strip())
     return int(found.group(1)) if found else None
 
 
 def kind(fact: AnyFact) -> str:
-    """The name under which a fact is written."""
+    """Return the kind of a fact as the log stores it."""
     return fact.kind if isinstance(fact, Unknown) else cast(str, type(fact).__struct_config__.tag)
 
 
-# ── opaque bytes ─────────────────────────────────────────────────────────────────────────────────────────
+# ── Opaque bytes ───────────────────────────────────────────────────────────────────────────────────────
 
 
 def raw(value: Any) -> Raw:
-    """A JSON value as opaque bytes."""
+    """Encode a JSON value as opaque bytes."""
     try:
         return Raw(msgspec.json.encode(value))
     except UnicodeEncodeError:
@@ -426,7 +428,7 @@ def raw(value: Any) -> Raw:
 
 
 def unraw(value: Raw) -> Any:
-    """The JSON value in opaque bytes: a new one each time, so that nobody can change the log through it."""
+    """Decode opaque bytes. Each call returns a new value, so a caller cannot change the log through it."""
     try:
         return msgspec.json.decode(value)
     except msgspec.DecodeError:
@@ -434,11 +436,11 @@ def unraw(value: Raw) -> Any:
 
 
 def extras(value: Raw | UnsetType) -> Mapping[str, Any]:
-    """The fields of an `extra`, none when there is none."""
+    """Return the fields of an `extra`, or an empty mapping."""
     return {} if value is UNSET else cast(Mapping[str, Any], unraw(value))
 
 
-# ── small questions that many modules ask ────────────────────────────────────────────────────────────────
+# ── Content ────────────────────────────────────────────────────────────────
 
 
 def parts(content: Content) -> tuple[AnyPart, ...]:
@@ -446,14 +448,14 @@ def parts(content: Content) -> tuple[AnyPart, ...]:
 
 
 def text_of(content: Content) -> str:
-    """The words of a content, without what only a provider can read."""
+    """Return the plain text of a content, without opaque parts."""
     if isinstance(content, str):
         return content
     return "\n".join(part.text for part in content if isinstance(part, Text))
 
 
 def calls_of(content: Content) -> tuple[tuple[int, Call], ...]:
-    """The calls of an utterance, each with its place among the parts."""
+    """Return the calls of an utterance, each with its index among the parts."""
     if isinstance(content, str):
         return ()
     return tuple((place, part) for place, part in enumerate(content) if isinstance(part, Call))

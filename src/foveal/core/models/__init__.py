@@ -1,6 +1,6 @@
 """Models: windows, prices, the token budget of a request, and cost."""
 
-from foveal.core.models.budget import Caps, plan, thresholds
+from foveal.core.models.budget import Caps, plan_budget, thresholds
 from foveal.core.models.catalogue import (
     WINDOW_PATTERNS,
     CatalogueSnapshot,
@@ -28,7 +28,7 @@ __all__ = [
     "canonical",
     "find",
     "forms",
-    "plan",
+    "plan_budget",
     "snapshot",
     "thresholds",
     "window_pattern",

@@ -1,10 +1,10 @@
-"""How much a request may hold: window − output reserve − safety margin − system − tools = room for messages.
+"""Token budget of a request: window − reserve − margin − system − tools = room for messages.
 
-Limits are given in tokens, as people and providers speak of them; the thresholds are in units, as the view is
-counted, so that what triggers a reduction and what the report shows are the same number.
+Limits are tokens, as providers state them. Thresholds are units, as the view is counted, so that the trigger
+of a reduction and the number in the report are the same.
 
     0 ─────────── warn ──── act ─── hard ────── input limit ────────── window
-                    say so    reduce   never above    ← margin →  ← reserve →
+                    report    reduce   never above    ← margin →  ← reserve →
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from foveal.core.tokens.calibration import Calibration
 from foveal.errors import BadSetting
 
 MARGIN: Final = 0.10
-"""Share of the window that is never planned for."""
-SURE: Final = 0.6
-"""However little the count of tokens can be trusted, this share of the room is used: a request that turns out to be
-too large can be made smaller, and one that has no room left cannot be made at all."""
-LARGEST_WINDOW: Final = 100_000_000
+"""Share of the window that no request uses, because counts are not exact."""
+MIN_USED_SHARE: Final = 0.6
+"""Share of the room that is used however uncertain the count is. A request that turns out too large can be
+reduced after the provider's refusal; a room of nothing would prevent every request."""
+MAX_WINDOW_TOKENS: Final = 100_000_000
 
 
 class Caps(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What the user allows, beside what the model can hold. None leaves it to the model; 0 is no cap."""
+    """Limits set by the user, beside those of the model. None leaves a limit to the model; 0 is no limit."""
 
     reserve: int | None = None
     """Tokens kept free for the answer."""
@@ -36,10 +36,10 @@ class Caps(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     max_history_tokens: int = 0
     """Tokens for the messages other than instructions."""
     max_messages: int = 0
-    """Messages in view; for a session that may keep only so many events in memory."""
+    """Messages in view, for a session that keeps a bounded number of events in memory."""
     max_images: int = 100
     max_media_bytes: int = 20_000_000
-    """Bytes of images, sounds and files in one request, as encoded."""
+    """Encoded bytes of images, audio and files in one request."""
 
     def __post_init__(self) -> None:
         for field in ("reserve", "max_input_tokens"):
@@ -52,7 +52,7 @@ class Caps(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class Budget(msgspec.Struct, frozen=True, kw_only=True):
-    """The room of one request."""
+    """The token budget of one request."""
 
     window: int
     reserve: int
@@ -60,48 +60,49 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
     available: int
     """Tokens that the whole input may take."""
     fixed: int
-    """Units of what goes beside the messages: system text given apart, and tools."""
+    """Units of tools and of system text beside the messages."""
     warn: int
     act: int
     hard: int
-    """Units that the messages may take, at the most."""
+    """The most units that the messages may take."""
     max_messages: int = 0
     max_images: int = 0
     max_media_bytes: int = 0
 
 
-def whole(field: str, value: object, *, least: int = 0, most: int = LARGEST_WINDOW) -> int:
-    """A whole number in its range, or an error that names the field."""
+def whole(field: str, value: object, *, least: int = 0, most: int = MAX_WINDOW_TOKENS) -> int:
+    """Return an integer that is in its range; raises `BadSetting` with the name of the field."""
     if type(value) is not int or not least <= value <= most:
         raise BadSetting(field, value, f"a whole number from {least:,} to {most:,}")
     return value
 
 
 def share(field: str, value: object, *, most: float = 1.0) -> float:
-    """A fraction in its range, or an error that names the field."""
+    """Return a number between 0 and `most`; raises `BadSetting` with the name of the field."""
     if type(value) not in (int, float) or not 0 <= value <= most:  # type: ignore[operator]
         raise BadSetting(field, value, f"a number from 0 to {most:g}")
     return float(value)  # type: ignore[arg-type]
 
 
 def thresholds(hard: int, *, warn: float, act: float) -> tuple[int, int, int]:
-    """warn ≤ act < hard, whatever the shares and however small the room."""
+    """Return thresholds with warn ≤ act < hard, for any shares and any room."""
     hard = max(1, hard)
-    acts = min(hard - 1, int(hard * _sane(act)))
-    return min(acts, int(hard * _sane(warn))), acts, hard
+    acts = min(hard - 1, int(hard * _clamped(act)))
+    return min(acts, int(hard * _clamped(warn))), acts, hard
 
 
-def _sane(value: float) -> float:
+def _clamped(value: float) -> float:
     return min(1.0, max(0.0, value)) if math.isfinite(value) else 1.0
 
 
 def reserve_for(model: Model, caps: Caps) -> int:
-    """Tokens kept for the answer: what the user says, else what the model may write, an eighth at the most."""
+    """Return the tokens kept for the answer: the user's setting, else the model's output limit, at most an
+    eighth of the window."""
     wanted = caps.reserve if caps.reserve is not None else min(model.max_output, model.window // 8)
     return min(wanted, model.window)
 
 
-def plan(
+def plan_budget(
     model: Model,
     caps: Caps,
     calibration: Calibration,
@@ -112,7 +113,8 @@ def plan(
     fixed: int = 0,
     instructed: int = 0,
 ) -> Budget:
-    """The budget of the next request; `fixed` and `instructed` are units beside and among the messages."""
+    """Return the budget of the next request. `fixed` counts units beside the messages, `instructed` those of
+    instructions among them."""
     reserve = reserve_for(model, caps)
     limit = model.input_limit(reserve)
     if caps.max_input_tokens is not None:
@@ -120,7 +122,7 @@ def plan(
     margin = int(model.window * caps.margin)
     available = max(0, min(limit, model.window - reserve - margin))
     expected = calibration.units(available)
-    room = max(min(expected, calibration.safe_units(limit)), int(expected * SURE)) - fixed
+    room = max(min(expected, calibration.safe_units(limit)), int(expected * MIN_USED_SHARE)) - fixed
     if caps.max_history_tokens:
         room = min(room, instructed + int(caps.max_history_tokens / calibration.ratio))
     low, middle, hard = thresholds(room, warn=warn, act=act)

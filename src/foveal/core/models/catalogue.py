@@ -1,7 +1,8 @@
-"""The bundled table of models: how its names are spelled, and the row that a name finds.
+"""Bundled table of models, name matching, and rules for unlisted models.
 
-A provider's row comes before the vendor's own, a dated name before an undated one. The table is read at the first
-lookup, never at import.
+1. `find` prefers a provider's row to the vendor's own, and a dated name to an undated one.
+2. The table is read at the first lookup, not at import.
+3. For a model that the table does not list, its name gives the window and the cache rules of its provider.
 """
 
 from __future__ import annotations
@@ -14,11 +15,10 @@ from typing import NamedTuple
 
 import msgspec
 
-# ── families ──────────────────────────────────────────────────────────────────────────────────────
-# What a model's name gives away when no table knows it: its window, its provider's cache rules, its tokenizer.
+# ── Rules for unlisted models ──────────────────────────────────────────────────────────────────────────
 
-SMALLEST_READ_RATIO = 0.01
-"""Callers divide by the read ratio, and even a free cache read is not worth more than a hundred calls."""
+MIN_READ_RATIO = 0.01
+"""Callers divide by the read ratio, so a free cache read counts as this."""
 
 WINDOW_PATTERNS = (
     ("claude", 200_000),
@@ -41,20 +41,20 @@ WINDOW_PATTERNS = (
     ("mistral", 128_000),
     ("mixtral", 128_000),
 )
-"""The window of a model that only its name describes. The first match wins: specific before general."""
+"""Windows by name. The first match wins, so specific names come before general ones."""
 
 TOKEN_RATIOS = (("claude", 1.25), ("deepseek", 1.09), ("gpt", 1.0))
-"""Tokens per o200k token, measured against real calls; others are taken for 1.0."""
+"""Tokens per o200k token, measured on real calls; 1.0 for other models."""
 
-LOCAL = frozenset(
+LOCAL_PROVIDERS = frozenset(
     {"hosted-vllm", "llama-cpp", "llama-server", "llamacpp", "llamafile", "lm-studio", "lmstudio", "local"}
     | {"ollama", "ollama-chat", "vllm"}
 )
-"""Providers that run on your own machine: prefixes are reused while they are resident, tokens are free."""
+"""Providers on the user's machine: prefixes are reused while they are in memory, tokens are free."""
 
 
 class CacheRule(NamedTuple):
-    """How a family of providers keeps prompt prefixes; `read` and `write` are relative to the input price."""
+    """Prompt-cache rules of a provider family. `read` and `write` are relative to the input price."""
 
     family: str
     read: float
@@ -66,19 +66,19 @@ class CacheRule(NamedTuple):
 ANTHROPIC = CacheRule("anthropic", read=0.1, write=1.25, ttl=300, minimum=1_024)
 OPENAI = CacheRule("openai", read=0.1, write=1.0, ttl=300, minimum=1_024)
 OPENAI_PAID_WRITES = CacheRule("openai", read=0.1, write=1.25, ttl=300, minimum=1_024)
-GEMINI = CacheRule("gemini", read=0.1, write=1.0, ttl=300, minimum=2_048)  # its life is not promised
+GEMINI = CacheRule("gemini", read=0.1, write=1.0, ttl=300, minimum=2_048)  # the lifetime is not documented
 DEEPSEEK = CacheRule("deepseek", read=0.1, write=1.0, ttl=7_200, minimum=64)
-RESIDENT = CacheRule("local", read=SMALLEST_READ_RATIO, write=1.0, ttl=3_600, minimum=1)
-UNKNOWN = CacheRule("", read=0.1, write=1.0, ttl=300, minimum=1_024)
+RESIDENT = CacheRule("local", read=MIN_READ_RATIO, write=1.0, ttl=3_600, minimum=1)
+UNKNOWN_FAMILY = CacheRule("", read=0.1, write=1.0, ttl=300, minimum=1_024)
 
 _OPENAI_NAME = re.compile(r"\b(?:gpt\d|chatgpt|codex|o[1-9]\b)")
 _GPT_VERSION = re.compile(r"gpt(\d+)-(\d{1,2})(?!\d)")
 
 
 def cache_rule(name: str) -> CacheRule:
-    """The rule of the family that a model belongs to by its name; `UNKNOWN` for all others."""
+    """Return the cache rules for a model name; `UNKNOWN_FAMILY` when no family matches."""
     known = canonical(name)
-    if known.partition("/")[0] in LOCAL:
+    if known.partition("/")[0] in LOCAL_PROVIDERS:
         return RESIDENT
     for part, rule in (("claude", ANTHROPIC), ("gemini", GEMINI), ("deepseek", DEEPSEEK)):
         if part in known:
@@ -87,11 +87,11 @@ def cache_rule(name: str) -> CacheRule:
         version = _GPT_VERSION.search(known)
         paid = version is not None and (int(version[1]), int(version[2])) >= (5, 6)
         return OPENAI_PAID_WRITES if paid else OPENAI
-    return UNKNOWN
+    return UNKNOWN_FAMILY
 
 
 def window_pattern(name: str) -> int | None:
-    """The window that the last part of a name suggests: `ollama/x` is no Llama."""
+    """Return the window that the last part of a name suggests; `ollama/x` is not a Llama."""
     last = name.lower().rpartition("/")[2].replace("_", "-")
     return next((window for pattern, window in _compiled_patterns() if pattern.search(last)), None)
 
@@ -102,16 +102,15 @@ def _compiled_patterns() -> tuple[tuple[re.Pattern[str], int], ...]:
 
 
 def _pattern(text: str) -> re.Pattern[str]:
-    """Separators may vary (`llama4`, `gpt-4-1`), but `gpt-4-1106` is no GPT-4.1 and `qwen32` no Qwen 3."""
+    """Compile a pattern that allows other separators (`llama4`, `gpt-4-1`) but no further digits: `gpt-4-1106`
+    is not GPT-4.1, and `qwen32` is not Qwen 3."""
     loose = text.replace("-", "-?").replace(".", "[.-]")
     return re.compile(loose + r"(?!\d)" if text[-1].isdigit() else loose)
 
 
-# ── catalogue ─────────────────────────────────────────────────────────────────────────────────────
+# ── Names ──────────────────────────────────────────────────────────────────────────────────────────────
 
-# ── names ────────────────────────────────────────────────────────────────────────────────────────────────
-
-PROVIDERS = {
+PROVIDER_SPELLINGS = {
     "amazon-bedrock": "bedrock",
     "aws": "bedrock",
     "dashscope": "alibaba",
@@ -132,7 +131,7 @@ PROVIDERS = {
     "x-ai": "xai",
     "z-ai": "zai",
 }
-"""One spelling for providers that the world writes in several ways."""
+"""The canonical spelling of providers with several names."""
 
 _SEPARATORS = re.compile(r"[^a-z0-9/]+")
 _BEFORE_NUMBER = re.compile(r"(?<=[a-z])-(?=\d)")
@@ -144,21 +143,21 @@ _SUFFIX = re.compile(
     r"(?:[-@](?:free|latest|exp|beta|preview|thinking|gguf|awq|fp8|fp16|bf16|int4|int8)"
     r"|(?:[-@]|(?<=[a-z]))(?:20\d\d-\d\d-\d\d|\d\d-\d\d-20\d\d|\d\d-\d\d|\d{8}|\d{4}))$"
 )
-"""Words and dates at the end of a name that seldom change what the model holds."""
+"""Words and dates at the end of a name that rarely change the window."""
 
 
 def canonical(name: str) -> str:
-    """One spelling for a name: lower case, one provider, `llama-3.1` and `Llama3.1` both as `llama3-1`."""
+    """Return the canonical spelling of a name: `llama-3.1` and `Llama3.1` both become `llama3-1`."""
     dashed = _SEPARATORS.sub("-", _plain(name)).strip("-/")
     head, slash, rest = _BEFORE_NUMBER.sub("", dashed).partition("/")
-    return PROVIDERS.get(head, head) + slash + rest.strip("-")
+    return PROVIDER_SPELLINGS.get(head, head) + slash + rest.strip("-")
 
 
 def forms(name: str) -> Iterator[str]:
-    """Canonical names to look for, the most specific first; some may come twice.
+    """Yield canonical names to look up, the most specific first; some may occur twice.
 
-    Suffixes go last: what a dated model of any provider holds says more than its undated namesake. What
-    Ollama calls `qwen2.5:7b` others call `qwen2.5-7b-instruct`.
+    Names without their suffix come last, because a dated model of any provider is a better match than its
+    undated namesake. Ollama's `qwen2.5:7b` is `qwen2.5-7b-instruct` elsewhere.
     """
     stem = _plain(name)
     yield from _tails(stem)
@@ -173,7 +172,7 @@ def forms(name: str) -> Iterator[str]:
 
 
 def _plain(name: str) -> str:
-    """Lower case, and a fine-tuned model (`ft:gpt-4o:my-org`) as one that is sold by a provider `ft`."""
+    """Return the name in lower case; a fine-tuned model (`ft:gpt-4o:my-org`) gets the provider `ft`."""
     lower = name.strip().lower()
     return "ft/" + lower[3:] if lower.startswith("ft:") else lower
 
@@ -184,15 +183,15 @@ def _tails(stem: str) -> Iterator[str]:
         yield canonical(stem[joint.end() :])
 
 
-# ── the bundled table ────────────────────────────────────────────────────────────────────────────────────
+# ── The bundled table ──────────────────────────────────────────────────────────────────────────────────
 
 
 class ModelLimits(msgspec.Struct, frozen=True, array_like=True):
-    """What the snapshot knows of a model's size; None means unknown."""
+    """Token limits of a model; None means unknown."""
 
     window: int | None = None
     max_input: int | None = None
-    """None when it is all of the window."""
+    """None when input may fill the window."""
     max_output: int | None = None
     cache_minimum: int | None = None
 
@@ -212,23 +211,21 @@ class ModelRow(NamedTuple):
 
 
 class CatalogueSnapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """The file of the table. Sellers, limits and prices repeat a lot: each is kept once, named by its index.
-
-    A name is left out when a shorter form of it finds the same row.
-    """
+    """The file format of the table. Sellers, limits and prices repeat often, so each is stored once and
+    referred to by index. A name is left out when a shorter form of it finds the same row."""
 
     made: str
-    """The day on which the packages were read."""
+    """The day on which the source packages were read."""
     packages: dict[str, str]
     sellers: list[str]
-    """What stands before the last slash of a name: "" for the vendor's own model."""
+    """The part of a name before its last slash; "" for the vendor's own model."""
     limits: list[ModelLimits]
     prices: list[ModelPrices]
     models: dict[str, list[int]]
-    """For the last part of a name: (seller, limits, prices) of each of its rows, one after the other."""
+    """The last part of a name → indexes of (seller, limits, prices) for each row, flattened."""
 
     def rows(self) -> dict[str, ModelRow]:
-        """Every name with its row."""
+        """Return all rows by name."""
         table = {}
         for last, indexes in self.models.items():
             triples = iter(indexes)
@@ -240,8 +237,8 @@ class CatalogueSnapshot(msgspec.Struct, frozen=True, kw_only=True):
 
 @functools.cache
 def snapshot() -> CatalogueSnapshot:
-    """The bundled table, read at the first call."""
-    from importlib.resources import files  # slow to import, and needed once
+    """Return the bundled table; it is read at the first call."""
+    from importlib.resources import files  # slow to import and needed once
 
     packed = files("foveal.core.models").joinpath("models.json.gz").read_bytes()
     return msgspec.json.decode(gzip.decompress(packed), type=CatalogueSnapshot)
@@ -253,5 +250,5 @@ def table() -> dict[str, ModelRow]:
 
 
 def find(name: str, rows: dict[str, ModelRow]) -> ModelRow | None:
-    """The row of the most specific form of the name that the table has."""
+    """Return the row of the most specific form of a name, or None."""
     return next((rows[form] for form in forms(name) if form in rows), None)

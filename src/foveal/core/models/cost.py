@@ -1,4 +1,4 @@
-"""What a conversation has used and cost so far, added up from the reports of its provider."""
+"""Usage and cost of a conversation, summed from reported usage."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from foveal.core.models.model import Model
 
 class UsageTotals(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     calls: int = 0
-    """Calls that were reported on."""
+    """Calls with reported usage."""
     input: int = 0
     cache_read: int = 0
     cache_write: int = 0
     output: int = 0
     reasoning: int = 0
     spent: float | None = 0.0
-    """Dollars by the model's prices; None when one of them is unknown."""
+    """Dollars by the model's prices; None when a price is unknown."""
     saved: float | None = 0.0
-    """Dollars that sending everything each time would have cost beyond that, with an ideal cache."""
+    """Dollars saved against sending the whole history each time with an ideal cache."""
     last: Used | None = None
-    """The newest report: the size of the context is that of the last call, never a sum."""
+    """The newest report. The size of the context is that of the last call, not a sum."""
 
     @property
     def cached_share(self) -> float | None:
-        """The part of the last reported prompt that came from the cache."""
+        """The share of the last reported prompt that came from the cache."""
         return self.last.cache_read / self.last.prompt if self.last is not None and self.last.prompt else None
 
     def with_summary(self, cost: float | None, *, asked: int) -> UsageTotals:
-        """The accounts with what a summary cost."""
+        """Return the totals with the cost of a summary."""
         return msgspec.structs.replace(self, spent=_plus(self.spent, cost)) if asked else self
 
     def after(self, used: Used, model: Model) -> UsageTotals:
-        """The accounts with one more call."""
+        """Return the totals with one more call."""
         actual = model.cost(input=used.input, cache_read=used.cache_read, cache_write=used.cache_write)
         answer = model.cost(output=used.output)
         ideal = self._ideal(used, model)
@@ -50,8 +50,8 @@ class UsageTotals(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         )
 
     def _ideal(self, used: Used, model: Model) -> float | None:
-        """The price of the same call with nothing reduced; if the provider caches at all, with all of the call
-        before it still in the cache."""
+        """Return the price of the same call without reductions. If the provider caches, the whole previous
+        call counts as cached."""
         if used.unreduced <= used.units or not used.units:
             return model.cost(input=used.input, cache_read=used.cache_read, cache_write=used.cache_write)
         ratio = used.prompt / used.units

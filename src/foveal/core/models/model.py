@@ -1,16 +1,16 @@
-"""What a model holds and what it costs: window, output limit, prices, cache rules.
+"""Limits, prices and cache rules of one model, each with its source.
 
-`model("gpt-4.1")` answers from the best source there is, and says for every value which one it was:
+`model("gpt-4.1")` takes each value from the first source that has it and records which one that was:
 
     yours      you gave the value
-    learned    an overflow error told the true limit
+    learned    an overflow error reported the limit
     snapshot   the bundled table of some thousand models (`tools/refresh_models.py` writes it)
-    pattern    the name looks like a model we know ("claude" → 200,000)
+    pattern    the name looks like a known model ("claude" → 200,000)
     family     the rule of the provider's prompt cache or tokenizer
     default    nothing is known: 128,000 tokens and no price
 
-Limits age, so every one of them can be given by hand, and a name that nobody knows is not an error. The first
-lookup reads the table (`catalogue`); after that a lookup takes microseconds.
+Limits change over time, so the caller can set each of them, and an unknown name is not an error. The first
+lookup reads the table (`catalogue`); later lookups take microseconds.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from typing import TypeVar
 import msgspec
 
 from foveal.core.models.catalogue import (
+    MIN_READ_RATIO,
     RESIDENT,
-    SMALLEST_READ_RATIO,
     TOKEN_RATIOS,
-    UNKNOWN,
+    UNKNOWN_FAMILY,
     ModelLimits,
     ModelPrices,
     ModelRow,
@@ -39,7 +39,7 @@ from foveal.errors import BadSetting
 
 DEFAULT_WINDOW = 128_000
 DEFAULT_MAX_OUTPUT = 4_096
-"""Small enough for every model in use: a request for more output than allowed is refused."""
+"""Small enough for every model in use; providers refuse a request for more output than they allow."""
 
 MILLION = 1_000_000
 
@@ -57,21 +57,21 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
     max_output: int
     input_price: float | None
     cached_price: float | None
-    """For input that was read from the cache."""
+    """Price of input read from the cache."""
     write_price: float | None
-    """For input that was written to the cache."""
+    """Price of input written to the cache."""
     output_price: float | None
     cache_ttl: int
-    """Seconds after its last use until a cached prefix must be expected to be gone."""
+    """Seconds after its last use that a cached prefix survives."""
     cache_minimum: int
-    """A shorter prefix than this is not cached."""
+    """Tokens; a shorter prefix is not cached."""
     token_ratio: float
-    """Tokens of this model per o200k token, before anything was learned from reported usage."""
+    """Tokens of this model per o200k token, before calibration."""
     sources: dict[str, str]
-    """Where each of the values above came from. Shared between equal lookups: read it, do not change it."""
+    """The source of each value. Equal lookups share the dict: do not change it."""
 
     def input_limit(self, reserve: int) -> int:
-        """Tokens that a request may have when `reserve` tokens are kept free for the answer."""
+        """Return the input tokens that are left when `reserve` tokens are kept for the answer."""
         return max(0, min(self.max_input, self.window - reserve))
 
     @property
@@ -79,7 +79,7 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
         """The price of a cached token relative to an uncached one; never 0, because callers divide by it."""
         if not self.input_price or self.cached_price is None:
             return cache_rule(self.name).read
-        return max(SMALLEST_READ_RATIO, self.cached_price / self.input_price)
+        return max(MIN_READ_RATIO, self.cached_price / self.input_price)
 
     @property
     def write_ratio(self) -> float:
@@ -111,7 +111,7 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Given(msgspec.Struct, frozen=True, kw_only=True):
-    """What the caller knows better; checked, hashable, and so the key of the cache of answers."""
+    """Values set by the caller: validated, hashable, and the key of the lookup cache."""
 
     window: int | None
     max_input: int | None
@@ -141,10 +141,10 @@ def model(
     token_ratio: float | None = None,
     learned_window: int | None = None,
 ) -> Model:
-    """All that is known of a model, with your values before any other.
+    """Return what is known of a model; values that you give take precedence.
 
-    `learned_window` is a limit that an overflow error told. Prices are dollars per million tokens. Raises
-    `BadSetting` for a value that no model can have.
+    `learned_window` is a limit that an overflow error reported. Prices are dollars per million tokens. Raises
+    `BadSetting` for a value out of range.
     """
     if not isinstance(name, str) or not canonical(name):
         raise BadSetting("model", name, 'a name such as "gpt-4.1" or "anthropic/claude-sonnet-4-5"')
@@ -206,7 +206,7 @@ _Found = dict[str, tuple[float | None, str]]
 
 
 def _first(*candidates: tuple[T | None, str], default: T) -> tuple[T, str]:
-    """The first value that is known, with its source."""
+    """Return the first known value with its source."""
     return next(((value, source) for value, source in candidates if value is not None), (default, "default"))
 
 
@@ -221,7 +221,7 @@ def _limits(name: str, given: _Given, known: ModelLimits) -> _Found:
         default=DEFAULT_WINDOW,
     )
     if given.max_input is not None and given.max_input > window:
-        window, source = given.max_input, "yours"  # so much input cannot fit into less
+        window, source = given.max_input, "yours"  # the input limit cannot exceed the window
     return {
         "window": (window, source),
         "max_input": _max_input(given, known, window, source),
@@ -230,7 +230,7 @@ def _limits(name: str, given: _Given, known: ModelLimits) -> _Found:
 
 
 def _max_input(given: _Given, known: ModelLimits, window: int, source: str) -> tuple[int, str]:
-    """A known input limit holds as long as nobody says that the window is larger than we know."""
+    """Return the input limit. The table's limit does not apply when the caller sets a larger window."""
     if given.max_input is not None:
         return given.max_input, "yours"
     if known.max_input is not None and known.max_input < window <= (known.window or 0):
@@ -252,7 +252,7 @@ def _max_output(given: _Given, known: ModelLimits, window: int) -> tuple[int, st
 
 
 def _prices(name: str, given: _Given, known: ModelPrices) -> _Found:
-    """Cached and written input follow the input price: given by you, in the proportions that are known."""
+    """Return the prices. Cache prices follow a given input price in the known proportions."""
     known, origin = _listed(name, known)
     rule = cache_rule(name)
     input_price = _first((given.input_price, "yours"), (known.input, origin), default=None)
@@ -260,7 +260,7 @@ def _prices(name: str, given: _Given, known: ModelPrices) -> _Found:
     scale = base / known.input if base is not None and known.input else 1.0
     cached = None if known.cached is None else known.cached * scale
     write = None if known.write is None else known.write * scale
-    by_rule = base is not None and rule is not UNKNOWN
+    by_rule = base is not None and rule is not UNKNOWN_FAMILY
     return {
         "input_price": input_price,
         "cached_price": _first(
@@ -280,7 +280,7 @@ def _prices(name: str, given: _Given, known: ModelPrices) -> _Found:
 
 
 def _listed(name: str, known: ModelPrices) -> tuple[ModelPrices, str]:
-    """The price list for a name: what runs at home or calls itself free costs nothing."""
+    """Return the prices for a name; local models and names that end in `:free` cost nothing."""
     if cache_rule(name) is RESIDENT:
         return ModelPrices(0.0, 0.0, 0.0, 0.0), "family"
     if name.strip().lower().endswith(":free"):
@@ -290,7 +290,7 @@ def _listed(name: str, known: ModelPrices) -> tuple[ModelPrices, str]:
 
 def _cache(name: str, given: _Given, known: ModelLimits) -> _Found:
     rule = cache_rule(name)
-    source = "default" if rule is UNKNOWN else "family"
+    source = "default" if rule is UNKNOWN_FAMILY else "family"
     ratio = next((ratio for part, ratio in TOKEN_RATIOS if part in name.lower()), None)
     return {
         "cache_ttl": _first((given.cache_ttl, "yours"), (rule.ttl, source), default=rule.ttl),

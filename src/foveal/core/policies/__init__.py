@@ -1,4 +1,7 @@
-"""Policies: `(view, budget, moment) -> Reduction | None`, pure. A preset is a set of values for one ladder."""
+"""Policies: `(view, budget, moment) -> Reduction | None`, pure.
+
+A preset is a set of values for one of the policies (`foveal.core.policies.presets`).
+"""
 
 from __future__ import annotations
 
@@ -17,35 +20,40 @@ __all__ = ["PRESETS", "Moment", "Policy", "decide", "policy"]
 
 
 def decide(view: View, budget: Budget, moment: Moment, policy: Policy) -> Reduction | Plan | None:
-    """The next reduction that this policy wants, the plan of a summary that somebody must write, or None.
-    The budget for images holds under every policy but `off`: bytes can be too many while tokens are few.
-    A reference to something that is no longer shown is put right before anything else, whoever hid it."""
-    restored = repeated_lines.again(view, saving=policy.refer)
-    if restored is not None:
-        return restored
+    """Return the next reduction that this policy wants, the plan of a summary to be written, or None.
+
+    1. A reference to lines that are no longer shown is repaired before anything else, whatever hid them.
+    2. The policy `off` reduces nothing.
+    3. After a refusal by the provider the whole ladder is used, otherwise what the policy chooses.
+    4. The limits on messages and on images hold under every policy but `off`: bytes can be too many while tokens
+       are few.
+    """
+    repaired = repeated_lines.repair_dangling(view, saving=policy.refer)
+    if repaired is not None:
+        return repaired
     if policy.ladder == "off":
-        return simple.decide_off(view, budget, moment, policy)
+        return None
     if moment.refused and view.units > budget.hard:
-        chosen = simple.decide_after_overflow(view, budget, moment, policy)
+        chosen = ladder.decide_after_overflow(view, budget, moment, policy)
     else:
-        chosen = _decided(view, budget, moment, policy)
+        chosen = _choose(view, budget, moment, policy)
     return (
         chosen
-        or ladder.thin(view, budget, moment, policy)
-        or (ladder.shed(view, budget) if view.media else None)
+        or ladder.limit_messages(view, budget, moment, policy)
+        or (ladder.mask_media(view, budget) if view.media else None)
     )
 
 
-def _decided(view: View, budget: Budget, moment: Moment, policy: Policy) -> Reduction | Plan | None:
+def _choose(view: View, budget: Budget, moment: Moment, policy: Policy) -> Reduction | Plan | None:
     match policy.ladder:
         case "economy":
-            return economy.decide(view, budget, moment, policy)
+            return economy.decide_economy(view, budget, moment, policy)
         case "summary":
             return simple.decide_summary(view, budget, moment, policy)
         case "rolling":
-            return simple.decide_rolling(view, budget, moment, policy)
+            return simple.decide_rolling(view, budget, policy)
         case "recent":
-            return simple.decide_recent(view, budget, moment, policy)
+            return simple.decide_recent(view, budget, policy)
         case "off":
             return None
         case _:

@@ -1,4 +1,8 @@
-"""A policy's values: one flat, TOML-able set for each preset. What they mean is written beside each field."""
+"""Policy settings and presets.
+
+`Policy` is one flat set of values that can be written as TOML; the docstring under each field says what it means. A
+preset is a named `Policy`, and `policy` returns one from a name, a table or another policy.
+"""
 
 from __future__ import annotations
 
@@ -17,71 +21,74 @@ Mode = Literal["auto", "confirm", "off"]
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Everything that decides what is shown. Shares are of the room for messages."""
+    """The settings that decide what is shown. Shares are of the room for messages."""
 
     name: str
     ladder: Ladder
-    """Which decision the values below are for; presets of a user's own build on one of these."""
+    """Which policy uses the values below. A user's own preset builds on one of these."""
     warn: float = 0.8
+    """Above this share of the room the report warns."""
     act: float = 1.0
-    """Above this share of the room the ladder is used; at the share itself it is not."""
+    """Above this share of the room the ladder is used; at exactly this share it is not."""
     act_tokens: int = 0
-    """The same as a number of tokens of the whole request, whichever is less; 0 is none."""
+    """The same as a number of tokens of the whole request; the smaller limit applies. 0 is no limit."""
     target: float = 1.0
-    """How far a reduction goes once it has begun."""
+    """The share of the room down to which a reduction goes once it has begun."""
     clip: Limits | None = None
-    """The most that is shown of a result when it arrives."""
+    """The limits to which a result is clipped when it arrives."""
     clip_share: float = 1.0
-    """The same as a share of the room, whichever is less: a window may be smaller than the limit."""
+    """The same as a share of the room, because a window may be smaller than the limit; the smaller limit
+    applies."""
     clip_tools: dict[str, Limits] = {}
-    """Limits of single tools, by name; they go before `clip`."""
+    """Limits of single tools, by name. They take precedence over `clip`."""
     refer: int = 0
-    """Lines of a new result that stand above already are shown as a reference where that saves so many tokens;
-    0 shows them again."""
+    """Tokens that a reference must save: lines of a new result that are shown above already become a reference
+    where it saves at least so many. 0 disables references."""
     max_history_tokens: int = 0
-    """A cap on messages other than instructions; 0 is none."""
+    """Tokens that messages other than instructions may take; 0 is no limit."""
     keep_first: int = 0
-    """So many of the first results are never masked …"""
+    """How many of the first results are never masked."""
     keep_last: int = 0
-    """… nor so many of the newest."""
+    """How many of the newest results are never masked."""
     mask: bool = False
+    """Whether old results become placeholders."""
     mask_every: int = 1
-    """Results are masked in batches of at least so many."""
+    """How many results a batch of masks has at least."""
     mask_arguments: int = 0
-    """Arguments of old calls above so many tokens are masked too; 0 leaves all of them."""
+    """Tokens from which the arguments of old calls are masked too; 0 leaves all of them."""
     exempt_tools: tuple[str, ...] = ()
-    """Results of these tools are never masked."""
+    """Tools whose results are never masked."""
     skeleton_share: float = 0.15
-    """What a placeholder may keep, as a share of the text it stands for …"""
+    """The share of a text that the skeleton of its placeholder may keep."""
     skeleton_tokens: int = 400
-    """… and at the most."""
+    """Tokens that a skeleton may take at most."""
     keep_task: bool = False
-    """The first user message is dropped last of all."""
+    """Whether the first user message is dropped last of all."""
     early: float = 1.0
     """Above this share of the room a reduction is made before it must be, if it pays for itself."""
     patience: float = 1.0
-    """How many more calls to expect, as a multiple of those that have read a text in vain, when asking whether
-    masking it will pay."""
+    """How many more calls to expect, as a multiple of those that have read a text in vain, when deciding whether
+    masking it pays."""
     mode: Mode = "auto"
-    """Whether old turns become summaries: by themselves, when somebody agrees, or only by hand."""
+    """When old turns become summaries: automatically, after confirmation, or only on request."""
     compact: bool = False
-    """Old turns become a summary before any are dropped."""
+    """Whether old turns become a summary before any are dropped."""
     tail: float = 0.25
-    """What the newest steps keep verbatim when the others are summarised …"""
+    """The share of the room that the newest steps keep verbatim when the others are summarised."""
     keep_messages: int = 0
-    """… and how many messages at least, if they take no more than half of the room."""
+    """How many messages stay verbatim at least, if they take no more than half of the room."""
     retain_user_tokens: int = 0
-    """Requests of the user that stay verbatim beside the summary, newest first."""
+    """Tokens of user messages that stay verbatim beside the summary, newest first."""
     every_turns: int = 0
-    """A summary after so many new turns, however small they are; 0 waits for the tokens."""
+    """The number of new turns after which a summary is made, however small they are; 0 waits for the tokens."""
     overlap_turns: int = 0
-    """So many turns that the summary before stands for are read again for the next one."""
+    """How many turns of the previous summary are read again for the next one."""
     summary_tokens: int = 3_000
-    """What a summary may take …"""
+    """Tokens that a summary may take."""
     summary_share: float = 0.15
-    """… and as a share of the room."""
+    """The same as a share of the room; the smaller limit applies."""
     max_summaries: int = 3
-    """So many live side by side; one more, and all of them become one."""
+    """How many summaries stay side by side; one more, and all of them become one."""
 
     def __post_init__(self) -> None:
         if self.ladder not in get_args(Ladder):
@@ -101,11 +108,12 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             raise BadSetting("target", self.target, f"at most act = {self.act}")
 
     def values(self) -> dict[str, Any]:
-        """The settings as they would stand in a TOML file."""
+        """Return the settings as a TOML file contains them."""
         plain: dict[str, Any] = msgspec.to_builtins(self)
         base = _base({"ladder": self.ladder})
-        unlike = (field for field in self.__struct_fields__ if getattr(self, field) != getattr(base, field))
-        return plain | {field: msgspec.to_builtins(getattr(self, field)) for field in unlike}
+        # `plain` leaves out defaults; a default that the base preset changes must be written.
+        changed = (field for field in self.__struct_fields__ if getattr(self, field) != getattr(base, field))
+        return plain | {field: msgspec.to_builtins(getattr(self, field)) for field in changed}
 
 
 _SHARES: Final = ("warn", "act", "target", "clip_share", "skeleton_share", "early", "tail", "summary_share")
@@ -126,7 +134,7 @@ _SUMMARY: Final = Policy(
     keep_task=True,
     compact=True,
 )
-"""What the presets that summarise have in common; masks are for the moment when nothing else is left."""
+"""The values that the summarising presets share. They mask only when nothing else is left."""
 
 PRESETS: Final[Mapping[str, Policy]] = {
     "economy": Policy(
@@ -170,8 +178,8 @@ PRESETS: Final[Mapping[str, Policy]] = {
 
 
 def policy(name: str | Mapping[str, Any] | Policy = "economy", /, **changes: Any) -> Policy:
-    """A preset by name, a table of values as TOML has them (with `preset` or `ladder`), or a policy itself;
-    `changes` are values to set in it."""
+    """Return a policy: a preset by name, a table of values as in TOML (with `preset` or `ladder`), or a policy
+    itself, each with `changes` applied."""
     if isinstance(name, Policy):
         base, given = name, dict(changes)
     elif isinstance(name, str):
@@ -191,7 +199,7 @@ def policy(name: str | Mapping[str, Any] | Policy = "economy", /, **changes: Any
 
 
 def _base(given: dict[str, Any]) -> Policy:
-    """The preset that a table builds on: the one it names, or the plainest with its ladder."""
+    """Return the preset that a table builds on: the one it names, or the plainest with its ladder."""
     if "preset" not in given and given.get("ladder") == _SUMMARY.ladder:
         return _SUMMARY
     return _preset(given.pop("preset", given.get("ladder", "economy")))

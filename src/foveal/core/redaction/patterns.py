@@ -1,12 +1,12 @@
-"""What secrets look like: the shapes of keys, tokens, passwords and private keys that must not be stored.
+"""Patterns of secrets: keys, tokens, passwords and private keys.
 
-`found(text)` tells where they stand. Three things keep it quick and free of surprises:
+Each scan yields the secrets of one family in a text.
 
-1. Each scan looks for one character or word that stands in every secret of its family (`_`, `-`, `.`, `:`, `=`),
-   which a regular expression does at the speed of memory; the rest is asked only where there is something to ask.
-2. Whatever can fail is bounded, and what is not bounded is possessive and is not read twice: the time is linear.
-3. What has no unmistakable beginning must have a name (`api_key = …`) and look random, so that hashes, UUIDs and
-   identifiers stay.
+1. A scan first searches for a character or word that every secret of its family contains (`_`, `-`, `.`, `:`,
+   `=`), which is fast; the other checks run only at these places.
+2. Time is linear: repetitions that can fail are bounded, and unbounded ones are possessive.
+3. A secret without a distinctive prefix must have a name (`api_key = …`) and look random, so that hashes,
+   UUIDs and identifiers are not redacted.
 """
 
 from __future__ import annotations
@@ -24,34 +24,34 @@ class Secret(NamedTuple):
     start: int
     end: int
     name: str
-    """What it is, in words."""
+    """The kind of secret, for the placeholder."""
     tail: bool = True
-    """It is long enough to show its last four characters."""
+    """Whether the placeholder may show the last four characters."""
 
 
 EDGE: Final = (
     r"(?:(?<![A-Za-z0-9])|(?<=\\[nrtbf])|(?<=%[0-9A-Fa-f]{2})|(?<=\\u[0-9A-Fa-f]{4})"
     r"|(?<=\x1b\[[0-9]m)|(?<=\x1b\[[0-9]{2}m)|(?<=\x1b\[[0-9];[0-9]{2}m))"
 )
-"""Where a word begins, be it after an escape of JSON, of a URL or of a terminal."""
+"""The beginning of a word, also after an escape of JSON, a URL or a terminal."""
 _EDGE: Final = re.compile(EDGE)
-_LONG: Final = "[A-Za-z0-9_-]"
+_TOKEN_CHAR: Final = "[A-Za-z0-9_-]"
 
-# ── does it look like one? ───────────────────────────────────────────────────────────────────────────────
+# ── Random values ───────────────────────────────────────────────────────────────────────────────
 
-_WORDLESS: Final = 3.2
-"""Letters or digits in a row between changes of kind, on average: random text has fewer, names have more."""
+_MAX_MEAN_RUN: Final = 3.2
+"""Mean run of letters or digits between changes of class: random text has shorter runs than names."""
 _PIECE: Final = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|[0-9]+")
 _DIGIT: Final = re.compile("[0-9]")
 
 
 def looks_random(value: str) -> bool:
-    """Whether this is a key rather than a name or a number: letters with digits or both cases, and no words."""
+    """Whether a value looks like a key: letters with digits or both cases, and no words."""
     mixed = value.upper() != value.lower() and (
         _DIGIT.search(value) or not (value.islower() or value.isupper())
     )
     alphanumeric = sum(map(str.isalnum, value))
-    return bool(mixed) and len(set(value)) >= 8 and alphanumeric <= len(_PIECE.findall(value)) * _WORDLESS
+    return bool(mixed) and len(set(value)) >= 8 and alphanumeric <= len(_PIECE.findall(value)) * _MAX_MEAN_RUN
 
 
 def numbered(value: str) -> bool:
@@ -62,7 +62,7 @@ def _always(value: str) -> bool:
     return True
 
 
-# ── secrets with a beginning of their own ────────────────────────────────────────────────────────────────
+# ── Secrets with a prefix ────────────────────────────────────────────────────────────────
 
 
 class _Prefixed(NamedTuple):
@@ -108,10 +108,10 @@ _WHOLE: Final = {
     start: [(shape, re.compile(shape.pattern)) for shape in _PREFIXED if shape.pattern.startswith(start)]
     for start in {shape.pattern[:2] for shape in _PREFIXED}
 }
-"""By their first two characters."""
-_RUNS: Final = (re.compile(rf"_{_LONG}{{20,}}+"), re.compile(rf"-{_LONG}{{18,}}+"))
+"""Patterns by their first two characters."""
+_RUNS: Final = (re.compile(rf"_{_TOKEN_CHAR}{{20,}}+"), re.compile(rf"-{_TOKEN_CHAR}{{18,}}+"))
 _BEFORE_TOKEN: Final = 7
-"""Characters of the longest beginning before its first mark."""
+"""Characters of the longest prefix before its first separator."""
 
 
 def _prefixed(text: str) -> Iterator[Secret]:
@@ -125,7 +125,7 @@ def _prefixed(text: str) -> Iterator[Secret]:
 
 
 def _begun(text: str, beginning: re.Match[str]) -> tuple[Secret | None, int]:
-    """The secret that begins here, if it is one, and how far this has been read."""
+    """Return the secret that begins here, if any, and the end of the scanned text."""
     end = beginning.end()
     for shape, pattern in _WHOLE.get(beginning.group()[:2], ()):
         hit = pattern.match(text, beginning.start())
@@ -136,23 +136,23 @@ def _begun(text: str, beginning: re.Match[str]) -> tuple[Secret | None, int]:
 
 
 _CAPITAL: Final = re.compile(
-    rf"A(?:(?P<google>Iza{_LONG}{{35}}(?!{_LONG}))|(?:KIA|SIA|BIA|CCA)[A-Z2-7]{{16}}(?![A-Za-z0-9]))"
+    rf"A(?:(?P<google>Iza{_TOKEN_CHAR}{{35}}(?!{_TOKEN_CHAR}))|(?:KIA|SIA|BIA|CCA)[A-Z2-7]{{16}}(?![A-Za-z0-9]))"
 )
 
 
 def _capital(text: str) -> Iterator[Secret]:
-    """Keys of Google and of Amazon, which have no mark in them."""
+    """Find keys of Google and Amazon, which contain no separator."""
     for hit in _CAPITAL.finditer(text):
         if _EDGE.match(text, hit.start()):
             yield Secret(*hit.span(), "Google key" if hit["google"] else "AWS key id")
 
 
-# ── secrets in pieces with dots between them ─────────────────────────────────────────────────────────────
+# ── Secrets with dots ─────────────────────────────────────────────────────────────
 
 _DOTTED: Final = re.compile(
-    rf"\.(?:(?P<discord>{_LONG}{{6}}\.{_LONG}{{27,}}+)|{_LONG}{{20,}}+(?:\.{_LONG}{{20,}}+)?+)"
+    rf"\.(?:(?P<discord>{_TOKEN_CHAR}{{6}}\.{_TOKEN_CHAR}{{27,}}+)|{_TOKEN_CHAR}{{20,}}+(?:\.{_TOKEN_CHAR}{{20,}}+)?+)"
 )
-_DISCORD: Final = re.compile(rf"{EDGE}[MNO]{_LONG}{{21,29}}\Z")
+_DISCORD: Final = re.compile(rf"{EDGE}[MNO]{_TOKEN_CHAR}{{21,29}}\Z")
 _DOTTED_NAMES: Final = {"SG": "SendGrid key", "hvs": "Vault token", "ya29": "Google token"}
 _WORD: Final = re.compile(r"(?:SG|hvs|ya29)\Z")
 
@@ -169,8 +169,8 @@ def _dotted(text: str) -> Iterator[Secret]:
 
 
 _JWT: Final = re.compile(
-    rf"J(?<=eyJ)(?P<head>{_LONG}{{8,}}+)"
-    rf"(?P<rest>\.(?:eyJ{_LONG}{{4,}}+(?:\.{_LONG}*+)?|{_LONG}*+\.{_LONG}{{8,}}+(?:\.{_LONG}++)*+))?"
+    rf"J(?<=eyJ)(?P<head>{_TOKEN_CHAR}{{8,}}+)"
+    rf"(?P<rest>\.(?:eyJ{_TOKEN_CHAR}{{4,}}+(?:\.{_TOKEN_CHAR}*+)?|{_TOKEN_CHAR}*+\.{_TOKEN_CHAR}{{8,}}+(?:\.{_TOKEN_CHAR}++)*+))?"
 )
 _JWT_FIELD: Final = re.compile(rb'"(?:alg|typ|kid|enc)"')
 
@@ -188,14 +188,12 @@ def _decoded(encoded: str) -> bytes:
 
 
 PATTERN_SCANS: Final = (_prefixed, _capital, _dotted, _jwt)
-"""Each finds the secrets of one family; those that it finds are in order."""
+"""Each scan yields the secrets of one family in order."""
 
 
-# ── secret places ─────────────────────────────────────────────────────────────────────────────────
-# Secrets that are known by the place where they stand: after a name, in a URL, in a header, in an option.
-#
-# A place alone proves little (`password=password`, `token: str`), so that the value has to look like one, too; only
-# in a URL and in a connection string is it a password whatever it looks like, unless it is plainly a placeholder.
+# ── Assignments: values after a name, in a URL, a header or an option ──────────────────────────────────
+# A name alone proves little (`password=password`, `token: str`), so the value must look like a secret too. In
+# a URL or a connection string any value counts, except an obvious placeholder.
 
 _QUOTE: Final = r"\s{0,3}+(?:\\{0,3}[\"'`])?"
 _UUID: Final = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
@@ -204,7 +202,7 @@ _PLACEHOLDER: Final = re.compile(
     r"|(?:my|your|the|some|db|user|test)?[_-]?(?:pass|passwd|password|pwd|pw|secret|token)"
 )
 
-# ── logins in addresses, bots, and keys with a name ──────────────────────────────────────────────────────
+# ── Logins in URLs, bot tokens, and named keys ──────────────────────────────────────────────────────
 
 _LOGIN: Final = r"//(?P<user>[^\s/?#@:,\"'`<>\\]*+):(?P<password>[^\s/?,\"'`<>\\]*)@"
 _LOGIN_ENCODED: Final = (
@@ -234,13 +232,13 @@ _NAME_LENGTH: Final = 48
 def _separated(text: str) -> Iterator[Secret]:
     for separators in _SEPARATORS:
         for hit in separators.finditer(text):
-            secret = _SORTS[hit.lastgroup or "value"](text, hit)
+            secret = _MATCHERS[hit.lastgroup or "value"](text, hit)
             if secret:
                 yield secret
 
 
 def _named(text: str, hit: re.Match[str]) -> Secret | None:
-    """A value that looks random, if what stands before its separator is the name of a secret."""
+    """Return a random-looking value whose name is that of a secret."""
     at = hit.start()
     last = text[max(0, at - 20) : at].rstrip("0123456789\"'`\\])\t ").lower()
     if not last.endswith(_LAST_WORDS):
@@ -265,9 +263,9 @@ def _bot(text: str, hit: re.Match[str]) -> Secret | None:
     )
 
 
-_SORTS: Final = {"value": _named, "password": _login, "bot": _bot}
+_MATCHERS: Final = {"value": _named, "password": _login, "bot": _bot}
 
-# ── passwords ────────────────────────────────────────────────────────────────────────────────────────────
+# ── Passwords ──────────────────────────────────────────────────────────────────────────────────────────
 
 _PASSWORDS: Final = tuple(
     re.compile(
@@ -290,22 +288,24 @@ def _passwords(text: str) -> Iterator[Secret]:
             value = hit["value"]
             if name is None or _CODE.search(value) or _PLACEHOLDER.fullmatch(value):
                 continue
-            if _made_up(value) or (hit["sign"] != ":" and _in_connection(text, name.start(), hit.end())):
+            if _looks_like_password(value) or (
+                hit["sign"] != ":" and _in_connection(text, name.start(), hit.end())
+            ):
                 yield Secret(*hit.span("value"), "password", tail=False)
 
 
 def _in_connection(text: str, start: int, end: int) -> bool:
-    """Whether it stands among other `name=value` pairs, with semicolons or only blanks between them."""
+    """Whether the pair is one of several `name=value` pairs, separated by semicolons or blanks."""
     return bool(_PAIR_BEFORE.search(text, max(0, start - 70), start) or _PAIR_AFTER.match(text, end))
 
 
-def _made_up(value: str) -> bool:
-    """Whether somebody thought of this as a password: letters, digits, and either a sign or both cases."""
+def _looks_like_password(value: str) -> bool:
+    """Whether a value looks like a chosen password: letters, digits, and a special character or both cases."""
     plain = value.islower() or value.isupper() or value.upper() == value.lower()
     return len(value) >= 8 and numbered(value) and (not plain or _SIGNS.search(value) is not None)
 
 
-# ── after a word ─────────────────────────────────────────────────────────────────────────────────────────
+# ── Values after a word ────────────────────────────────────────────────────────────────────────────────
 
 _GAP_TO_VALUE: Final = r"(?:\s{1,2}|%20|\+)"
 _CREDENTIAL: Final = r"(?P<value>[A-Za-z0-9._~+/-]{%d,}+={0,2})"
@@ -324,7 +324,7 @@ _WORDS: Final = (
         "webhook address",
     ),
 )
-"""A word is looked for by the character of it that is seldom elsewhere."""
+"""Each pattern starts at the least common character of its word."""
 
 
 def _after_words(text: str) -> Iterator[Secret]:
@@ -342,7 +342,7 @@ _OPTION: Final = re.compile(
 
 
 def _options(text: str) -> Iterator[Secret]:
-    """`--api-key …` on a command line."""
+    """Find `--api-key …` on a command line."""
     for hit in _OPTION.finditer(text):
         if looks_random(hit["value"]):
             yield Secret(*hit.span("value"), "secret key")
@@ -356,14 +356,12 @@ ASSIGNMENT_SCANS: Final[tuple[Callable[[str], Iterator[Secret]], ...]] = (
 )
 
 
-# ── private keys ──────────────────────────────────────────────────────────────────────────────────
-# Private keys in a text: whole blocks, and what a cut has left of one.
-#
-# A block may be indented, quoted, numbered or have its line ends escaped; one that was cut off goes as far as its
-# Base64 does. Between a beginning and an end that somebody only talks about there is none, and nothing is found.
+# ── Private keys ───────────────────────────────────────────────────────────────────────────────────────
+# A block may be indented, quoted, numbered or have escaped line ends. A truncated block extends as far as its
+# Base64. BEGIN and END lines without Base64 between them, as in documentation, are not a key.
 
-MOST: Final = 32_768
-"""Characters of the longest block that is looked for: a key of 16,384 bits, quoted and indented."""
+MAX_KEY_BLOCK_CHARS: Final = 32_768
+"""Characters of the longest block: a key of 16,384 bits, quoted and indented."""
 
 _GAP: Final = r"(?:[ +]|%20)"
 _MARK: Final = re.compile(
@@ -382,7 +380,7 @@ _BEFORE: Final = re.compile(
     rf"(?:{_KERB}*+[A-Za-z0-9+/=]{{24,}}+)++"
     rf"(?:{_KERB}{{1,8}}+(?=[A-Za-z]*(?:[0-9+/=]|[A-Z][a-z]))[A-Za-z0-9+/=]{{1,23}}+(?![A-Za-z0-9_.]))?"
 )
-"""The same from the end, for a text that is read backwards."""
+"""`_AFTER` for a reversed text."""
 _BASE64: Final = re.compile(r"[A-Za-z0-9+/]{24}")
 _ENCODED: Final = "LS0tLS1CRUdJTi"
 _ENCODED_RUN: Final = re.compile(r"[A-Za-z0-9+/_-]{56,}+={0,2}")
@@ -405,8 +403,8 @@ def private_keys(text: str) -> Iterator[Secret]:
 
 
 def _from(text: str, mark: re.Match[str], after: re.Match[str] | None) -> tuple[int, int] | None:
-    """The block that begins here: up to its end, or as far as there is something of it."""
-    if after and not after["begin"] and after.start() - mark.end() < MOST:
+    """Return the block that begins here, up to its end or as far as it was kept."""
+    if after and not after["begin"] and after.start() - mark.end() < MAX_KEY_BLOCK_CHARS:
         found = _BASE64.search(text, mark.end(), after.start())
         return (mark.start(), after.end()) if found else None
     rest = _AFTER.match(text, mark.end())
@@ -414,14 +412,14 @@ def _from(text: str, mark: re.Match[str], after: re.Match[str] | None) -> tuple[
 
 
 def _up_to(text: str, last: int, mark: re.Match[str]) -> tuple[int, int] | None:
-    """The rest of a block whose beginning was cut off."""
-    backwards = text[max(last, mark.start() - MOST) : mark.start()][::-1]
+    """Return the rest of a block whose beginning was cut off."""
+    backwards = text[max(last, mark.start() - MAX_KEY_BLOCK_CHARS) : mark.start()][::-1]
     rest = _BEFORE.match(backwards)
     return (mark.start() - rest.end(), mark.end()) if rest else None
 
 
 def _encoded(text: str) -> Iterator[Secret]:
-    """A block that was encoded once more, as in a Kubernetes secret."""
+    """Find blocks that are Base64-encoded again, as in a Kubernetes secret."""
     at = text.find(_ENCODED)
     while at >= 0:
         run = _ENCODED_RUN.match(text, at)

@@ -1,10 +1,10 @@
-"""Secrets kept out of the log: the same fact, with every secret in it replaced by words that say what was there.
+"""Redaction of facts: each secret is replaced by a placeholder that names its kind.
 
-1. What has no secret in it comes back as the same object.
-2. The same secret always leaves the same words, and those are left alone when they are read again.
-3. No more than four characters of a secret remain, and of a password none.
-4. JSON stays JSON: a secret is replaced inside the string in which it stands.
-5. The ids that hold calls and results together, and the names of tools, are never touched.
+1. A fact without secrets is returned as the same object.
+2. The same secret always gets the same placeholder, and a placeholder is not redacted again.
+3. At most four characters of a secret remain, and none of a password.
+4. JSON stays valid: a secret is replaced inside its string.
+5. Ids of calls and results, and names of tools, are never changed.
 """
 
 from __future__ import annotations
@@ -23,30 +23,32 @@ from foveal.core.log.events import AnyFact
 from foveal.core.redaction import patterns
 from foveal.core.redaction.patterns import Secret, private_keys
 
-SCANS: Final = (private_keys, *patterns.PATTERN_SCANS, *patterns.ASSIGNMENT_SCANS)
-"""In the order in which they give a secret its name."""
-KEPT: Final = frozenset({"id", "call_id", "name", "origin"})
-"""Fields of facts that are references, not words."""
-SHORTEST: Final = 8
-"""Characters of the shortest text with a secret in it: `a://b:c@`."""
-SHORT: Final = 1_000
-_WORTH_A_LOOK: Final = re.compile(r"[A-Za-z0-9_+/.~-]{16}|://|%3|[wW][oO]?[rR]?[dD]|earer|EARER|uthoriz")
-"""What most short texts do not have, and each that has a secret does; long ones are quicker to search at once."""
-PASSES: Final = 8
-"""A secret that is taken out may lay open where another one beside it ends."""
-SHOWN: Final = 4
-LONG: Final = 20
-"""Of a secret with so many characters the last few remain, for who has to find out which one it was."""
+REDACTION_SCANS: Final = (private_keys, *patterns.PATTERN_SCANS, *patterns.ASSIGNMENT_SCANS)
+"""All scans; for overlapping hits the first one names the secret."""
+REFERENCE_FIELDS: Final = frozenset({"id", "call_id", "name", "origin"})
+"""Fields of facts that are references, not text."""
+MIN_TEXT_CHARS: Final = 8
+"""Characters of the shortest text that can contain a secret: `a://b:c@`."""
+PRECHECK_CHARS: Final = 1_000
+"""Shorter texts are checked by `_CANDIDATE` first; longer ones are faster to scan at once."""
+_CANDIDATE: Final = re.compile(r"[A-Za-z0-9_+/.~-]{16}|://|%3|[wW][oO]?[rR]?[dD]|earer|EARER|uthoriz")
+"""Matches every text with a secret and few others."""
+MAX_PASSES: Final = 8
+"""Replacing one secret can reveal where an adjacent one ends, so scans repeat up to this often."""
+TAIL_CHARS: Final = 4
+MIN_CHARS_WITH_TAIL: Final = 20
+"""A secret with at least this many characters keeps its last `TAIL_CHARS`, so that its owner can identify
+it."""
 
 T = TypeVar("T")
 
 
-def found(text: str) -> list[Secret]:
-    """The secrets in a text, in order; those that overlap are one."""
-    if len(text) < SHORTEST or (len(text) < SHORT and not _WORTH_A_LOOK.search(text)):
+def find_secrets(text: str) -> list[Secret]:
+    """Return the secrets in a text, in order; overlapping hits are merged."""
+    if len(text) < MIN_TEXT_CHARS or (len(text) < PRECHECK_CHARS and not _CANDIDATE.search(text)):
         return []
     hits = sorted(
-        ((hit, rank) for rank, scan in enumerate(SCANS) for hit in scan(text)),
+        ((hit, rank) for rank, scan in enumerate(REDACTION_SCANS) for hit in scan(text)),
         key=lambda ranked: (ranked[0].start, ranked[1]),
     )
     merged: list[Secret] = []
@@ -60,23 +62,23 @@ def found(text: str) -> list[Secret]:
 
 
 def scrub(text: str, *, under: str = "") -> str:
-    """The text without its secrets; `under` is the name that it stands under, if it has one."""
+    """Return the text without its secrets. `under` is the key that the text belongs to, if any."""
     context = f"{under[-64:]}: " if under else ""
-    for _ in range(PASSES):
-        secrets = [hit for hit in found(context + text) if hit.end > len(context)]
+    for _ in range(MAX_PASSES):
+        secrets = [hit for hit in find_secrets(context + text) if hit.end > len(context)]
         if not secrets:
             break
         text = _replaced(text, secrets, shift=len(context))
     return text
 
 
-def facts(fact: AnyFact) -> AnyFact:
-    """The fact without the secrets in any of its texts."""
+def redact_fact(fact: AnyFact) -> AnyFact:
+    """Return the fact without the secrets in any of its texts."""
     return _struct(fact)
 
 
 def _replaced(text: str, secrets: Sequence[Secret], *, shift: int) -> str:
-    """`shift`: by how much the text was shifted when they were found."""
+    """Replace the secrets; `shift` is the offset of the text when they were found."""
     pieces: list[str] = []
     at = 0
     for secret in secrets:
@@ -87,24 +89,29 @@ def _replaced(text: str, secrets: Sequence[Secret], *, shift: int) -> str:
 
 
 def _placeholder(words: str, secret: Secret) -> str:
-    tail = words[-SHOWN:] if secret.tail and len(words) >= LONG and words[-SHOWN:].isalnum() else ""
+    tail = (
+        words[-TAIL_CHARS:]
+        if secret.tail and len(words) >= MIN_CHARS_WITH_TAIL and words[-TAIL_CHARS:].isalnum()
+        else ""
+    )
     return f"[foveal: redacted {secret.name} …{tail}]"
 
 
-# ── JSON ─────────────────────────────────────────────────────────────────────────────────────────────────
+# ── JSON ───────────────────────────────────────────────────────────────────────────────────────────────
 
 _STRING: Final = r'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
 _STRINGS: Final = re.compile(
     rf"(?s:(?P<key>{_STRING})(?P<colon>\s*+:\s*+)(?P<value>{_STRING})?|(?P<alone>{_STRING}))"
 )
 _ESCAPED: Final = re.compile(r"\\/|\\u00[2-7]")
-"""Characters of a secret that may be written as escapes, so that it cannot be seen before they are read."""
+"""Escapes that can hide characters of a secret until they are decoded."""
 
 
 def scrub_json(text: str) -> str:
-    """A JSON text without the secrets in its strings, however deep; a string knows the key it stands under.
+    """Return a JSON text without the secrets in its strings, at any depth. The key of a string counts as its
+    name.
 
-    The text is not parsed as a whole: what is not changed stays as it was written, and no depth is too deep."""
+    The text is not parsed as a whole, so unchanged parts stay as they were and depth is unlimited."""
     if not _may_have(text):
         return text
     keys = list(private_keys(text))
@@ -112,7 +119,7 @@ def scrub_json(text: str) -> str:
 
     def literal(match: re.Match[str], group: str, *, under: str = "") -> str:
         start, end = match.span(group)
-        at = bisect_left(starts, end) - 1  # a key that is a list of lines stands in several strings
+        at = bisect_left(starts, end) - 1  # a private key given as a list of lines spans several strings
         if at >= 0 and keys[at].end > start and not start < keys[at].start <= keys[at].end < end:
             return f'"{_placeholder("", keys[at])}"'
         return _literal(match[group], under=under)
@@ -128,20 +135,20 @@ def scrub_json(text: str) -> str:
 
 
 def _arguments(text: str) -> str:
-    """What a model wrote as arguments: most often JSON, and not always."""
+    """Redact the arguments of a call, which are not always JSON."""
     if not _may_have(text):
         return text
     return scrub_json(text) if _is_json(text) else scrub(text)
 
 
 def _may_have(text: str) -> bool:
-    return bool(found(text) or _ESCAPED.search(text))
+    return bool(find_secrets(text) or _ESCAPED.search(text))
 
 
 def _literal(literal: str, *, under: str = "") -> str:
     try:
         text = cast(str, json.loads(literal, strict=False))
-    except ValueError:  # an escape that JSON does not have: the model's own arguments may have it
+    except ValueError:  # an invalid escape, which a model's arguments can have
         text = literal[1:-1]
     scrubbed = scrub(text, under=under)
     return literal if scrubbed is text else _written(scrubbed)
@@ -165,13 +172,13 @@ def _is_json(text: str) -> bool:
     return True
 
 
-# ── facts ────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Facts ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _struct(value: T) -> T:
     changed = {}
     for name in cast(Any, value).__struct_fields__:
-        if name not in KEPT:
+        if name not in REFERENCE_FIELDS:
             old = getattr(value, name)
             new = _value(old, arguments=name == "arguments")
             if new is not old:
@@ -183,7 +190,7 @@ def _value(value: Any, *, arguments: bool = False) -> Any:
     if isinstance(value, str):
         return _arguments(value) if arguments else scrub(value)
     if isinstance(value, Raw):
-        text = bytes(value).decode("utf-8", "surrogateescape")  # nobody has checked these bytes
+        text = bytes(value).decode("utf-8", "surrogateescape")  # these bytes may be invalid UTF-8
         scrubbed = scrub_json(text)
         return value if scrubbed is text else Raw(scrubbed.encode("utf-8", "surrogateescape"))
     if isinstance(value, tuple):

@@ -1,6 +1,6 @@
 """Reductions of one text: truncation, placeholders, repeated lines, and their undo."""
 
-from foveal.core.reduction.placeholder import arguments, bare, names, subject
+from foveal.core.reduction.placeholder import arguments_placeholder, call_subject
 from foveal.core.reduction.truncation import (
     BYTES_10K,
     TOKENS_8K,
@@ -8,10 +8,10 @@ from foveal.core.reduction.truncation import (
     Clip,
     Limits,
     Strategy,
-    choose,
+    choose_limits,
     clip,
     clip_parts,
-    shown,
+    join_pieces,
 )
 
 __all__ = [
@@ -21,12 +21,10 @@ __all__ = [
     "Clip",
     "Limits",
     "Strategy",
-    "arguments",
-    "bare",
-    "choose",
+    "arguments_placeholder",
+    "call_subject",
+    "choose_limits",
     "clip",
     "clip_parts",
-    "names",
-    "shown",
-    "subject",
+    "join_pieces",
 ]

@@ -1,6 +1,6 @@
-"""Where a text must be cut to stay within an amount of tokens, bytes and lines.
+"""Cut points: where to cut a text to a size in tokens, bytes and lines.
 
-Looks at no more of the text than the amount holds, so that the beginning of 100 MB is found as fast as that of
+The functions look at no more of the text than the size allows, so that cutting 100 MB takes no longer than cutting
 100 kB. Cuts are at line ends when one is near, and not inside what a reader sees as one character.
 """
 
@@ -12,12 +12,15 @@ from typing import Final, NamedTuple
 
 from foveal.core.tokens.counter import Counter
 
-COUNTED: Final = 200_000
-"""Characters up to which an exact counter counts the whole text; an estimate with a tenth."""
+MAX_COUNTED_CHARS: Final = 200_000
+"""Characters up to which an exact counter counts the whole text; an estimating counter counts up to a tenth."""
+_SAMPLES: Final = 32
+_SAMPLE_CHARS: Final = 512
+_MAX_BOUNDARY_DISTANCE: Final = 32
 
 
 class TextSize(NamedTuple):
-    """An amount in each unit; as room, `inf` is a unit without limit (which then is not measured: 0)."""
+    """A size in each unit. As a limit, `inf` means no limit; such a unit is not measured (0)."""
 
     tokens: float
     bytes: float
@@ -30,23 +33,24 @@ class TextSize(NamedTuple):
         return TextSize(*(unit if unit == inf else int(unit * share) for unit in self))
 
     def within(self, room: TextSize) -> bool:
-        return all(unit <= most for unit, most in zip(self, room, strict=True))
+        return all(unit <= limit for unit, limit in zip(self, room, strict=True))
 
 
-# ── how much ──
+# ── Sizes ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def total_tokens(text: str, counter: Counter) -> tuple[int, bool]:
-    """All tokens of a text, and whether that is exact; of a long one, extrapolated from 32 samples."""
-    if len(text) <= (COUNTED if counter.exact else COUNTED // 10):
+    """Return the tokens of a text, and whether they are exact; for a long text, extrapolated from 32 samples."""
+    if len(text) <= (MAX_COUNTED_CHARS if counter.exact else MAX_COUNTED_CHARS // 10):
         return counter.count(text), counter.exact
-    width, step = 512, (len(text) - 512) // 31
-    counted = sum(counter.count_all([text[at : at + width] for at in range(0, 32 * step, step)]))
-    return round(counted * len(text) / (32 * width)), False
+    width, count = _SAMPLE_CHARS, _SAMPLES
+    step = (len(text) - width) // (count - 1)
+    tokens = sum(counter.count_all([text[at : at + width] for at in range(0, count * step, step)]))
+    return round(tokens * len(text) / (count * width)), False
 
 
-def utf8(text: str, room: TextSize) -> int:
-    """UTF-8 bytes of a text, 0 when nobody asks; lone surrogates take three, as in `surrogatepass`."""
+def utf8_size(text: str, room: TextSize) -> int:
+    """Return the UTF-8 bytes of a text, 0 when bytes are not limited; lone surrogates take three bytes."""
     if room.bytes == inf or text.isascii():
         return 0 if room.bytes == inf else len(text)
     step = 1 << 20
@@ -54,24 +58,26 @@ def utf8(text: str, room: TextSize) -> int:
 
 
 def measure(text: str, room: TextSize, counter: Counter) -> TextSize:
-    """The size of a short text in the units that are limited."""
+    """Return the size of a short text in the units that are limited."""
     tokens = counter.count(text) if room.tokens < inf else 0
     lines = text.count("\n") + (text[-1:] not in ("", "\n")) if room.lines < inf else 0
-    return TextSize(tokens, utf8(text, room), lines)
+    return TextSize(tokens, utf8_size(text, room), lines)
 
 
 def measure_alone(text: str, room: TextSize, counter: Counter) -> TextSize:
-    """The size of one part, with `inf` in a unit where it alone is too large (it is not measured further)."""
-    alone = [room._replace(**{unit: inf for unit in room._fields if unit != one}) for one in room._fields]
-    sizes = [measure(text, r, counter) if reach(text, r, counter) == len(text) else None for r in alone]
+    """Return the size of one part, with `inf` in a unit where it alone is too large (and not measured further)."""
+    alone = [
+        room._replace(**{unit: inf for unit in room._fields if unit != measured}) for measured in room._fields
+    ]
+    sizes = [measure(text, r, counter) if fitting_end(text, r, counter) == len(text) else None for r in alone]
     return TextSize(*(inf if size is None else size[i] for i, size in enumerate(sizes)))
 
 
-# ── where ──
+# ── Cuts ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def reach(text: str, room: TextSize, counter: Counter) -> int:
-    """Characters of the longest beginning within the room; looks at no more than the room holds."""
+def fitting_end(text: str, room: TextSize, counter: Counter) -> int:
+    """Return the end of the longest beginning that fits; looks at no more of the text than fits."""
     ends = [len(text)]
     if room.lines < inf:
         ends.append(_after_lines(text, int(room.lines)))
@@ -82,8 +88,8 @@ def reach(text: str, room: TextSize, counter: Counter) -> int:
     return min(ends)
 
 
-def reach_back(text: str, room: TextSize, counter: Counter) -> int:
-    """Where the longest end within the room starts."""
+def fitting_start(text: str, room: TextSize, counter: Counter) -> int:
+    """Return the start of the longest end that fits."""
     starts = [0]
     if room.lines < inf:
         starts.append(_before_lines(text, int(room.lines)))
@@ -131,32 +137,33 @@ def _before_bytes(text: str, size: int) -> int:
     return len(text) - len(end[at:].decode("utf-8", "surrogatepass"))
 
 
-def head(text: str, room: TextSize, counter: Counter) -> int:
-    """Where the head ends: at a line end if one is in its last tenth."""
-    end = reach(text, room, counter)
+def head_end(text: str, room: TextSize, counter: Counter) -> int:
+    """Return the end of the head: at a line end if one is in its last tenth."""
+    end = fitting_end(text, room, counter)
     newline = text.rfind("\n", end - end // 10 - 1, end) if 0 < end < len(text) else -1
-    return newline + 1 if newline >= 0 else apart(text, end, -1)
+    return newline + 1 if newline >= 0 else character_boundary(text, end, -1)
 
 
-def tail(text: str, room: TextSize, counter: Counter) -> int:
-    """Where the tail starts: after a line end if one is in its first tenth."""
-    start, last = reach_back(text, room, counter), len(text) - 1
+def tail_start(text: str, room: TextSize, counter: Counter) -> int:
+    """Return the start of the tail: after a line end if one is in its first tenth."""
+    start, last = fitting_start(text, room, counter), len(text) - 1
     if start == 0 or text[start - 1] == "\n":
         return start
     newline = text.find("\n", start, min(last, start + (len(text) - start) // 10))
-    return newline + 1 if newline >= 0 else apart(text, start, 1)
+    return newline + 1 if newline >= 0 else character_boundary(text, start, 1)
 
 
-def apart(text: str, at: int, step: int) -> int:
-    """The nearest position in that direction that splits no character as a reader sees it, if within 32."""
-    for near in range(at, at + 32 * step, step):
-        if not 0 < near < len(text) or not _joined(text[near - 1], text[near]):
+def character_boundary(text: str, at: int, step: int) -> int:
+    """Return the nearest position in the direction of `step` that splits no visible character, if one is within
+    32."""
+    for near in range(at, at + _MAX_BOUNDARY_DISTANCE * step, step):
+        if not 0 < near < len(text) or not _is_joined(text[near - 1], text[near]):
             return min(max(near, 0), len(text))
     return at
 
 
-def _joined(left: str, right: str) -> bool:
-    """Whether two neighbours belong to one visible character (the cheap rules, not all of Unicode's)."""
+def _is_joined(left: str, right: str) -> bool:
+    """Return whether two neighbours belong to one visible character, by the cheap rules of Unicode, not all."""
     if right < "\u0300" and left != "\u200d":
         return left == "\r" and right == "\n"
     return (

@@ -1,40 +1,42 @@
-"""The lines of a long output that matter most: what went wrong, and how it ended.
+"""Important lines of a long output: errors, failures and verdicts.
 
-`find` looks for a handful of literals with `str.find` and judges only the lines that contain one, so its
-cost is a few passes over the text and its memory is bounded by `MOST_LINES`, whatever the size. Up to
-`SCANNED` characters are read completely in search of errors (half of that for exit codes and the like, a
-quarter for warnings); of a longer text the first and last quarter of that many and evenly spaced windows in
-between, so a lone error in the midst of a very long text may be missed.
+`find_important_lines` looks for a few literals with `str.find` and ranks only the lines that contain one, so its
+cost is a few passes over the text and its memory is bounded by `MAX_JUDGED_LINES`, whatever the size. Up to
+`MAX_SCANNED_CHARS` are read completely in search of errors (half of that for exit codes and the like, a quarter
+for warnings). Of a longer text it reads the first and last quarter of that many characters and evenly spaced
+windows in between, so it may miss a single error in the middle of a very long text.
 
-The patterns are general (compilers, test runners, package managers, shells); nothing here knows a project.
+The patterns are general (compilers, test runners, package managers, shells) and know no project.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 Span: TypeAlias = tuple[int, int]
 
-SCANNED = 1_000_000
-"""Characters of a text that are read in search of the worst; less is read for what matters less."""
-WINDOWS = 24
-"""Evenly spaced looks into a text longer than that."""
-MOST_LINES = 600
-"""About as many lines are judged per stage; of more, those nearest to the start and end of each window."""
-LONGEST = 600
+MAX_SCANNED_CHARS: Final = 1_000_000
+"""Characters of a text that are read in search of errors; fewer are read for what matters less."""
+SCAN_WINDOWS: Final = 24
+"""Evenly spaced windows that are read of the middle of a longer text."""
+MAX_JUDGED_LINES: Final = 600
+"""Lines that are ranked per stage, about; of more, those nearest to the start and end of each window."""
+MAX_MATCHED_LINE_CHARS: Final = 600
 """A longer line is shown as a window of this many characters around its match."""
 
 VERDICT, CAUSE, ITEM, MENTION, WARNING, HARMLESS = range(6)
-"""How much a line matters, most first: how it ended, what went wrong, what failed, the rest."""
+"""Ranks of a line, the most important first: how it ended, what went wrong, what failed, the rest."""
 
 
 class _Stage(NamedTuple):
+    """One pass over the text."""
+
     share: float
-    """Which part of SCANNED is read."""
+    """The share of MAX_SCANNED_CHARS that is read."""
     rank: int | None
-    """The rank of a line that holds a literal and fits no pattern; None leaves it out."""
+    """The rank of a line that contains a literal and matches no pattern; None leaves it out."""
     literals: tuple[str, ...]
     """Case-sensitive, because `str.find` is."""
 
@@ -86,47 +88,47 @@ _MENTION = re.compile(
 )
 _PATTERNS = ((VERDICT, _VERDICT), (HARMLESS, _HARMLESS), (CAUSE, _CAUSE), (ITEM, _ITEM))
 _PREFIX = re.compile(r"\x1b\[[\d;]*[A-Za-z]|^[\s\d:.,TZ+-]*\d{2}:\d{2}:\d{2}[\d.,Z]*\s?")
-_FOLDED = re.compile(r"0x[0-9a-fA-F]+|\d+")
+_DIGITS = re.compile(r"0x[0-9a-fA-F]+|\d+")
 _UNINDENTED = re.compile(r"\n(?=\S)")
 
 
 class ImportantLine(NamedTuple):
-    """One salient line, or the part of a very long line around the match."""
+    """One important line, or the part of a very long line around the match."""
 
     start: int
     end: int
     rank: int
-    """How much it matters: VERDICT (0) most, HARMLESS (5) least."""
+    """Its importance: VERDICT (0) most, HARMLESS (5) least."""
     shape: str
-    """The line with its digits folded: repeats of one message have one shape."""
+    """The line with its digits replaced by 0: repeats of one message have one shape."""
 
 
-def important_lines(text: str, start: int, end: int, *, enough: int) -> list[ImportantLine]:
-    """Salient lines between two positions, the most telling first; repeats of a shape only first and last.
+def find_important_lines(text: str, start: int, end: int, *, enough: int) -> list[ImportantLine]:
+    """Return the important lines between two positions, the most important first; of repeats the first and last.
 
-    Later stages (missing things, then warnings) are searched only while fewer than `enough` shapes were found.
+    Later stages (missing things, then warnings) run only while fewer than `enough` shapes were found.
     """
     found: dict[int, ImportantLine] = {}
     for stage in _STAGES:
         ranks: dict[str, int | None] = {}
-        windows = list(_windows(start, end, int(SCANNED * stage.share)))
+        windows = list(_windows(start, end, int(MAX_SCANNED_CHARS * stage.share)))
         for span in _hits(text, windows, stage.literals):
-            bare = _bare(text, *span)
-            shape = _FOLDED.sub("0", bare)
+            line = _strip_prefix(text, *span)
+            shape = _DIGITS.sub("0", line)
             if shape not in ranks:
-                ranks[shape] = _rank(bare, stage.rank)
-            if bare.startswith("Traceback ("):
+                ranks[shape] = _rank(line, stage.rank)
+            if line.startswith("Traceback ("):
                 found |= _last_of_traceback(text, span[1])
             elif (rank := ranks[shape]) is not None:
                 found.setdefault(span[0], ImportantLine(*span, rank, shape))
         if len({line.shape for line in found.values()}) >= enough:
             break
-    return _preferred(found[at] for at in sorted(found))
+    return _sorted_by_importance(found[at] for at in sorted(found))
 
 
 def _hits(text: str, windows: list[Span], literals: tuple[str, ...]) -> dict[Span, None]:
-    """The lines with a literal; about MOST_LINES, shared fairly by windows and literals."""
-    share = max(4, MOST_LINES // len(windows) // 4)
+    """Return the lines with a literal: about MAX_JUDGED_LINES, shared evenly by windows and literals."""
+    share = max(4, MAX_JUDGED_LINES // len(windows) // 4)
     hits: dict[Span, None] = {}
     for low, high in windows:
         for literal in literals:
@@ -137,66 +139,66 @@ def _hits(text: str, windows: list[Span], literals: tuple[str, ...]) -> dict[Spa
     return hits
 
 
-def _forward(text: str, low: int, high: int, literal: str, most: int) -> Iterator[Span]:
-    for _ in range(most):
+def _forward(text: str, low: int, high: int, literal: str, limit: int) -> Iterator[Span]:
+    for _ in range(limit):
         at = text.find(literal, low, high)
         if at < 0:
             return
         at += literal[0] == "\n"
-        yield (span := bounds(text, at))
+        yield (span := line_bounds(text, at))
         low = max(span[1] - 1, at + 1)
 
 
-def _backward(text: str, low: int, high: int, literal: str, most: int) -> Iterator[Span]:
-    for _ in range(most):
+def _backward(text: str, low: int, high: int, literal: str, limit: int) -> Iterator[Span]:
+    for _ in range(limit):
         at = text.rfind(literal, low, high)
         if at < 0:
             return
-        yield (span := bounds(text, at + (literal[0] == "\n")))
+        yield (span := line_bounds(text, at + (literal[0] == "\n")))
         high = min(span[0], at)
 
 
-def _windows(start: int, end: int, most: int) -> Iterator[Span]:
-    """The parts that are read: all, or the first and last quarter of `most` characters and looks in between."""
-    if end - start <= most:
+def _windows(start: int, end: int, limit: int) -> Iterator[Span]:
+    """Yield the parts to read: all, or the first and last quarter of `limit` characters and windows in between."""
+    if end - start <= limit:
         yield start, end
         return
-    quarter = most // 4
+    quarter = limit // 4
     yield start, start + quarter
-    inner, width = end - start - 2 * quarter, 2 * quarter // WINDOWS
-    for i in range(WINDOWS):
-        low = start + quarter + (inner - width) * i // (WINDOWS - 1)
+    inner, width = end - start - 2 * quarter, 2 * quarter // SCAN_WINDOWS
+    for i in range(SCAN_WINDOWS):
+        low = start + quarter + (inner - width) * i // (SCAN_WINDOWS - 1)
         yield low, low + width
     yield end - quarter, end
 
 
-def bounds(text: str, at: int) -> Span:
-    """The line around a position, its newline included, or a window of it when it is very long."""
-    low = text.rfind("\n", max(0, at - LONGEST), at) + 1
-    if low == 0 and at > LONGEST:
-        low = at - LONGEST // 3
-    high = text.find("\n", at, at + LONGEST) + 1
+def line_bounds(text: str, at: int) -> Span:
+    """Return the line around a position, its newline included, or a window of it when it is very long."""
+    low = text.rfind("\n", max(0, at - MAX_MATCHED_LINE_CHARS), at) + 1
+    if low == 0 and at > MAX_MATCHED_LINE_CHARS:
+        low = at - MAX_MATCHED_LINE_CHARS // 3
+    high = text.find("\n", at, at + MAX_MATCHED_LINE_CHARS) + 1
     if high == 0:
-        high = len(text) if len(text) - at < LONGEST else at + LONGEST
-    if high - low <= LONGEST:
+        high = len(text) if len(text) - at < MAX_MATCHED_LINE_CHARS else at + MAX_MATCHED_LINE_CHARS
+    if high - low <= MAX_MATCHED_LINE_CHARS:
         return low, high
-    low = max(low, at - LONGEST // 3)
-    return low, min(high, low + LONGEST)
+    low = max(low, at - MAX_MATCHED_LINE_CHARS // 3)
+    return low, min(high, low + MAX_MATCHED_LINE_CHARS)
 
 
-def _bare(text: str, low: int, high: int) -> str:
-    """A line without its colours and its time."""
+def _strip_prefix(text: str, low: int, high: int) -> str:
+    """Return a line without its colours and its time."""
     line = text[low:high].strip("\r\n")
     return _PREFIX.sub("", line) if "\x1b" in line or line[:1].isdigit() else line
 
 
 def _last_of_traceback(text: str, start: int) -> dict[int, ImportantLine]:
-    """The line that ends a traceback says what went wrong, even when its name is not an Error's."""
+    """Return the line that ends a traceback: it says what went wrong, even when its name does not end in Error."""
     close = _UNINDENTED.search(text, start - 1, start + 20_000)
     if not close:
         return {}
-    low, high = bounds(text, close.end())
-    return {low: ImportantLine(low, high, CAUSE, _FOLDED.sub("0", text[low:high]))}
+    low, high = line_bounds(text, close.end())
+    return {low: ImportantLine(low, high, CAUSE, _DIGITS.sub("0", text[low:high]))}
 
 
 def _rank(line: str, default: int | None) -> int | None:
@@ -206,8 +208,8 @@ def _rank(line: str, default: int | None) -> int | None:
     return MENTION if _MENTION.search(line) else default
 
 
-def _preferred(lines: Iterable[ImportantLine]) -> list[ImportantLine]:
-    """Severe before mild, first before last occurrence, rare shapes before common ones, both ends inwards."""
+def _sorted_by_importance(lines: Iterable[ImportantLine]) -> list[ImportantLine]:
+    """Sort: severe before mild, first before last occurrence, rare shapes before common ones, both ends inwards."""
     shapes: dict[tuple[int, str], list[ImportantLine]] = {}
     for line in lines:
         shapes.setdefault((line.rank, line.shape), []).append(line)

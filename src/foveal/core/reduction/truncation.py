@@ -1,23 +1,24 @@
-"""One text cut to size, so that the cut is loud, cheap to repeat and leads back to the whole.
+"""Truncation: cuts texts to limits in tokens, bytes and lines.
 
-`clip` returns `None` when nothing needs cutting; the caller then shows the identical string. Otherwise it
-returns a `Clip` whose pieces are spans of the original and marker strings. The pieces go into the log: to
-show them again (`shown`) needs no tokenizer, and nothing is ever cut twice.
-
-Contract:
-
-1. What is shown never exceeds a limit in any unit. The marker counts inside; a limit too small for the marker
-   shows the marker alone.
-2. Spans ascend, do not overlap, and lie inside the text. Cuts are at line ends when one is near (the last
-   tenth of a piece), and not inside an emoji sequence, a combined character or a surrogate pair.
-3. The same text, limits, handle and counter give the same Clip.
-4. Work is one count of newlines over the text (and of its UTF-8 bytes, if those are limited and it is not
-   ASCII) plus work proportional to the limit; memory is proportional to the limit. `smart` adds the bounded
-   search of `foveal.core.reduction.important_lines`. Tokens of a text longer than `COUNTED` characters are extrapolated from evenly
-   spaced samples and marked `~`.
+`clip` cuts one text, `clip_parts` several texts of one result. Both return `None` for a text that needs no
+cutting; the caller then shows the identical string. Otherwise they return a `Clip` whose pieces are spans of the
+original and marker strings. A marker says how much was kept of how much, and the handle of the whole text. The
+pieces are recorded in the log: showing them again (`join_pieces`) needs no tokenizer, and nothing is cut twice.
 
     head   the beginning                     tail   the end
     both   beginning and end                 smart  both, and the middle lines that matter (errors, verdicts)
+
+Contract:
+
+1. What is shown never exceeds a limit in any unit. The marker counts too; a limit too small for the marker shows
+   the marker alone.
+2. Spans ascend, do not overlap, and lie inside the text. Cuts are at line ends when one is near (the last
+   tenth of a piece), and not inside an emoji sequence, a combined character or a surrogate pair.
+3. The same text, limits, handle and counter give the same Clip.
+4. Work is one count of newlines over the text (and of its UTF-8 bytes, if those are limited and it is not ASCII)
+   plus work proportional to the limit; memory is proportional to the limit. `smart` adds the bounded search of
+   `foveal.core.reduction.important_lines`. Tokens of a text longer than `MAX_COUNTED_CHARS` are extrapolated from
+   evenly spaced samples and marked `~`.
 """
 
 from __future__ import annotations
@@ -25,37 +26,39 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from math import inf
-from typing import Literal, NamedTuple, TypeAlias, get_args
+from typing import Final, Literal, NamedTuple, TypeAlias, get_args
 
 import msgspec
 
-from foveal.core.reduction import important_lines
+from foveal.core.log.events import Clipped
 from foveal.core.reduction.cut_points import (
     TextSize,
-    apart,
-    head,
+    character_boundary,
+    fitting_end,
+    head_end,
     measure,
     measure_alone,
-    reach,
-    tail,
+    tail_start,
     total_tokens,
-    utf8,
+    utf8_size,
 )
+from foveal.core.reduction.important_lines import ImportantLine, Span, find_important_lines
 from foveal.core.tokens.counter import Counter
 from foveal.errors import BadSetting
 
 Strategy = Literal["head", "tail", "both", "smart"]
-Span: TypeAlias = tuple[int, int]
 Pieces: TypeAlias = tuple[Span | str, ...]
 
-MIDDLE = 0.4
-"""The most that `smart` spends on lines from the middle; what it does not need goes back to head and tail."""
-_TRIES = 8
-_TINY = 24
+MAX_MIDDLE_SHARE: Final = 0.4
+"""The share of the limit that `smart` may spend on middle lines; what these do not need goes to head and tail."""
+_MAX_ATTEMPTS: Final = 8
+_MIN_GAP_CHARS: Final = 24
+"""A smaller gap is shown, because its marker would be about as long."""
+_MAX_MIDDLE_LINES: Final = 600
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """How much of a text is shown, and which part. `None` is no limit in that unit; 0 shows the marker."""
+    """How much of a text is shown, and which part. `None` is no limit in that unit; 0 shows only the marker."""
 
     strategy: Strategy = "smart"
     tokens: int | None = None
@@ -63,7 +66,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """UTF-8 bytes."""
     lines: int | None = None
     head_share: float = 0.5
-    """For `both` and `smart`: which part of the room goes to the beginning."""
+    """For `both` and `smart`: the share that goes to the beginning."""
 
     def __post_init__(self) -> None:
         if self.strategy not in get_args(Strategy):
@@ -86,51 +89,68 @@ TOKENS_8K = Limits(strategy="head", tokens=8_000)
 
 
 class Clip(msgspec.Struct, frozen=True, kw_only=True):
-    """What is shown instead of a text. A line of which anything is shown counts as kept."""
+    """What is shown instead of a text. A line that is shown in part counts as kept."""
 
     pieces: Pieces
-    """Spans of characters of the original, and markers; joined in order they are what is shown."""
+    """Spans of characters of the original, and markers; joined in order, they are the shown text."""
     strategy: Strategy
     kept_tokens: int
     total_tokens: int
     exact: bool
-    """Whether total_tokens was counted (with an exact counter) rather than estimated."""
+    """Whether `total_tokens` was counted with an exact counter rather than estimated."""
     kept_lines: int
     total_lines: int
 
+    def to_fact(self, target: int, part: int, *, rule: str) -> Clipped:
+        """Return the clip as a fact about one part of the result `target`."""
+        return Clipped(
+            target=target,
+            pieces=self.pieces,
+            part=part,
+            kept_tokens=self.kept_tokens,
+            total_tokens=self.total_tokens,
+            kept_lines=self.kept_lines,
+            total_lines=self.total_lines,
+            strategy=self.strategy,
+            rule=rule,
+        )
 
-def shown(text: str, pieces: Pieces) -> str:
-    """What the model sees of the text."""
+
+def join_pieces(text: str, pieces: Pieces) -> str:
+    """Return what the model sees of the text."""
     return "".join(piece if isinstance(piece, str) else text[piece[0] : piece[1]] for piece in pieces)
 
 
-def choose(default: Limits, *, per_tool: Mapping[str, Limits], tool: str, call: Limits | None) -> Limits:
-    """The limits in force: the call's, else the tool's, else the default (config's, where there is one)."""
+def choose_limits(
+    default: Limits, *, per_tool: Mapping[str, Limits], tool: str, call: Limits | None
+) -> Limits:
+    """Return the limits that apply: the call's, else the tool's, else the default."""
     return call if call is not None else per_tool.get(tool, default)
 
 
 def clip(text: str, limits: Limits, *, handle: str, counter: Counter) -> Clip | None:
-    """Cut one text to its limits, or return None when it is within all of them."""
-    whole = room_of(limits)
-    if reach(text, whole, counter) == len(text):
+    """Cut one text to its limits; None when it is within all of them."""
+    whole = room_for(limits)
+    if fitting_end(text, whole, counter) == len(text):
         return None
-    task = _Task(text, limits, handle, counter, *total_tokens(text, counter), utf8(text, whole))
+    task = _ClipTask(text, limits, handle, counter, *total_tokens(text, counter), utf8_size(text, whole))
     room = whole.minus(task.reserve())
-    for attempt in range(_TRIES):
-        spans = _spans(task, room) if min(room) > 0 else []
-        made = task.assembled(spans)
-        over = measure(shown(text, made.pieces), whole, counter).minus(whole)
+    for attempt in range(_MAX_ATTEMPTS):
+        spans = _choose_spans(task, room) if min(room) > 0 else []
+        made = task.assemble(spans)
+        over = measure(join_pieces(text, made.pieces), whole, counter).minus(whole)
         if not spans or (max(over) <= 0 and len(made.pieces) > 1):
             return made
         room = room.minus(TextSize(*(max(unit, 1) * 2**attempt for unit in over)))
-    return task.assembled([])
+    return task.assemble([])
 
 
-def room_of(limits: Limits) -> TextSize:
+def room_for(limits: Limits) -> TextSize:
+    """Return the limits as a size, with `inf` for units without one."""
     return TextSize(*(inf if unit is None else unit for unit in (limits.tokens, limits.bytes, limits.lines)))
 
 
-class _Task(NamedTuple):
+class _ClipTask(NamedTuple):
     """One text to cut, with its totals."""
 
     text: str
@@ -142,9 +162,9 @@ class _Task(NamedTuple):
     bytes: int
 
     def reserve(self) -> TextSize:
-        """Room for the marker at its longest: everything kept, and a newline on either side."""
+        """Return the size of the marker at its longest: all numbers at their maximum, a newline on either side."""
         longest = self.marker(self.tokens, self.bytes, len(self.text), len(self.text))
-        size = measure(f"\n{longest}\n", room_of(self.limits), self.counter)
+        size = measure(f"\n{longest}\n", room_for(self.limits), self.counter)
         return size._replace(lines=1)
 
     def marker(self, tokens: int, size: int, lines: int, all_lines: int) -> str:
@@ -154,8 +174,8 @@ class _Task(NamedTuple):
             parts += f", {size:,} of {self.bytes:,} bytes"
         return f"[foveal: {parts} ({self.limits.strategy}); whole text: {self.handle}]"
 
-    def assembled(self, spans: Sequence[Span]) -> Clip:
-        """The clip that shows these spans: the marker in the first gap, a short one in every other."""
+    def assemble(self, spans: Sequence[Span]) -> Clip:
+        """Return the clip that shows these spans: the marker in the first gap, a short note in every other."""
         text, end = self.text, len(self.text)
         edges = [0, *(at for span in spans for at in span), end]
         gaps = [(a, b) for a, b in zip(edges[::2], edges[1::2], strict=True) if a < b]
@@ -165,7 +185,7 @@ class _Task(NamedTuple):
         all_lines = newlines + (text[-1:] not in ("", "\n"))
         kept_lines = all_lines - sum(lines for _, lines in left_out.values())
         tokens = min(sum(self.counter.count_all(kept)), self.tokens)
-        size = sum(utf8(part, room_of(self.limits)) for part in kept)
+        size = sum(utf8_size(part, room_for(self.limits)) for part in kept)
         notes = [_gap_note(lines, b - a) for (a, b), (_, lines) in left_out.items()]
         notes[:1] = [self.marker(tokens, size, kept_lines, all_lines)][: len(gaps)]
         pieces: dict[int, Span | str] = {span[0]: span for span in spans}
@@ -191,7 +211,7 @@ def _on_own_line(text: str, start: int, end: int, note: str) -> str:
 
 
 def _lines_left_out(text: str, start: int, end: int) -> tuple[int, int]:
-    """Newlines in a gap, and the lines of which nothing is shown."""
+    """Return the newlines in a gap, and the lines of which nothing is shown."""
     newlines = text.count("\n", start, end)
     open_left = start > 0 and text[start - 1] != "\n"
     open_right = text[end - 1] != "\n"
@@ -199,38 +219,40 @@ def _lines_left_out(text: str, start: int, end: int) -> tuple[int, int]:
     return newlines, max(0, lines)
 
 
-# ── which ──
+# ── Choosing the spans ───────────────────────────────────────────────────────────────────────────────────
 
 
-def _spans(task: _Task, room: TextSize) -> list[Span]:
+def _choose_spans(task: _ClipTask, room: TextSize) -> list[Span]:
     share = {"head": 1.0, "tail": 0.0}.get(task.limits.strategy, task.limits.head_share)
     if task.limits.strategy != "smart":
-        return _merged(_edges(task, room, share))
-    low, high = _edges(task, room.times(1 - MIDDLE), share)
-    found = important_lines.important_lines(task.text, low[1], high[0], enough=100)
-    middle, room = _affordable(task, found, room.times(MIDDLE), room)
-    return _merged([*_edges(task, room, share), *middle])
+        return _merge_spans(_head_and_tail(task, room, share))
+    low, high = _head_and_tail(task, room.times(1 - MAX_MIDDLE_SHARE), share)
+    found = find_important_lines(task.text, low[1], high[0], enough=100)
+    middle, room = _choose_middle(task, found, room.times(MAX_MIDDLE_SHARE), room)
+    return _merge_spans([*_head_and_tail(task, room, share), *middle])
 
 
-def _edges(task: _Task, room: TextSize, share: float) -> tuple[Span, Span]:
-    """Head and tail, either may be empty; the tail also gets what the head could not use."""
+def _head_and_tail(task: _ClipTask, room: TextSize, share: float) -> tuple[Span, Span]:
+    """Return head and tail, either of which may be empty; the tail also gets what the head could not use."""
     text, counter = task.text, task.counter
-    end = head(text, room.times(share), counter) if share else 0
+    end = head_end(text, room.times(share), counter) if share else 0
     rest = room.minus(measure(text[:end], room, counter))
-    start = tail(text, rest, counter) if share < 1 and min(rest) > 0 else len(text)
+    start = tail_start(text, rest, counter) if share < 1 and min(rest) > 0 else len(text)
     return (0, end), (max(start, end), len(text))
 
 
-def _affordable(
-    task: _Task, found: Sequence[important_lines.ImportantLine], budget: TextSize, room: TextSize
+def _choose_middle(
+    task: _ClipTask, found: Sequence[ImportantLine], budget: TextSize, room: TextSize
 ) -> tuple[list[Span], TextSize]:
-    """As many of the salient lines, best first, as the budget holds; and the room that is left after them."""
+    """Return as many of the important lines, best first, as the budget holds, and the room left after them."""
     gap = measure("[… 10,000 lines …]\n", room, task.counter)
     places = min(unit / (cost + 1) for unit, cost in zip(budget, gap, strict=True))
-    lines = [_whole_characters(task.text, line) for line in found[: int(min(4 * places + 8, 600))]]
+    lines = [
+        _whole_characters(task.text, line) for line in found[: int(min(4 * places + 8, _MAX_MIDDLE_LINES))]
+    ]
     spans: set[Span] = set()
     edges: set[int] = set()
-    for (start, end), size in zip(lines, _sizes(task, lines, room), strict=True):
+    for (start, end), size in zip(lines, _line_sizes(task, lines, room), strict=True):
         cost = size if start in edges or end in edges else size.minus(gap.times(-1))
         if cost.within(budget):
             spans.add((start, end))
@@ -239,72 +261,73 @@ def _affordable(
     return sorted(spans), room
 
 
-def _sizes(task: _Task, spans: Sequence[Span], room: TextSize) -> list[TextSize]:
+def _line_sizes(task: _ClipTask, spans: Sequence[Span], room: TextSize) -> list[TextSize]:
     texts = [task.text[a:b] for a, b in spans]
     tokens = task.counter.count_all(texts) if room.tokens < inf else [0] * len(texts)
-    return [TextSize(count, utf8(text, room), 1) for count, text in zip(tokens, texts, strict=True)]
+    return [TextSize(count, utf8_size(text, room), 1) for count, text in zip(tokens, texts, strict=True)]
 
 
-def _whole_characters(text: str, line: important_lines.ImportantLine) -> Span:
-    start = apart(text, line.start, 1)
-    return start, max(start, apart(text, line.end, -1))
+def _whole_characters(text: str, line: ImportantLine) -> Span:
+    start = character_boundary(text, line.start, 1)
+    return start, max(start, character_boundary(text, line.end, -1))
 
 
-def _merged(spans: Iterable[Span]) -> list[Span]:
-    """In order and apart; a gap smaller than its marker would be is shown instead."""
+def _merge_spans(spans: Iterable[Span]) -> list[Span]:
+    """Sort the spans and join those that touch or are separated by less than a marker."""
     merged: list[Span] = []
     for start, end in sorted(spans):
-        if start < end and merged and start - merged[-1][1] <= _TINY:
+        if start < end and merged and start - merged[-1][1] <= _MIN_GAP_CHARS:
             merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
         elif start < end:
             merged.append((start, end))
     return merged
 
 
-# ── clip parts ────────────────────────────────────────────────────────────────────────────────────
-# Several texts of one result cut so that together they are within one limit: media in between are not touched.
+# ── Several texts with one limit ─────────────────────────────────────────────────────────────────────────
 
 
 def clip_parts(texts: Sequence[str], limits: Limits, *, handle: str, counter: Counter) -> list[Clip | None]:
     """Cut several texts of one result so that together they are within the limits.
 
-    Small parts stay whole, and the large ones share what is left evenly. When there are more parts than the
-    room has places, whole parts are left out (their pieces are empty), and the first of them says how many.
+    Small parts stay whole, and the large ones share what is left evenly. When there are too many parts to give each
+    room for a marker, whole parts are left out (their pieces are empty), and the first of them says how many.
     """
-    whole = room_of(limits)
+    whole = room_for(limits)
     sizes = {i: measure_alone(text, whole, counter) for i, text in enumerate(texts) if text}
-    if _fair_level(list(sizes.values()), whole) == TextSize(inf, inf, inf):
+    if _fair_share(list(sizes.values()), whole) == TextSize(inf, inf, inf):
         return [None] * len(texts)
     notice = (
         f"[foveal: left out {len(sizes):,} of {len(sizes):,} parts ({limits.strategy}); whole text: {handle}]"
     )
-    seated, level = _seats(sizes, whole, measure(notice, whole, counter), limits.strategy)
-    out = [i for i in sizes if i not in seated]
+    shown, level = _choose_parts(sizes, whole, measure(notice, whole, counter), limits.strategy)
+    out = [i for i in sizes if i not in shown]
     notice = notice.replace(f"{len(sizes):,}", f"{len(out):,}", 1)
     each = msgspec.structs.replace(limits, **{k: int(v) for k, v in level._asdict().items() if v < inf})
     return [
-        _left_out(text, limits.strategy, counter, (notice,) if i == out[0] else ())
+        _leave_out(text, limits.strategy, counter, (notice,) if i == out[0] else ())
         if i in out
         else clip(text, each, handle=handle, counter=counter)
         for i, text in enumerate(texts)
     ]
 
 
-def _fair_level(sizes: Sequence[TextSize], room: TextSize) -> TextSize:
-    """In each unit, the most that a part may have so that all parts are within the room; `inf` if all are.
+def _fair_share(sizes: Sequence[TextSize], room: TextSize) -> TextSize:
+    """Return, in each unit, the most that a part may take so that all parts are within the room; `inf` if all are.
 
     A part that is cut in one unit takes its fair share in all, because its marker needs room in all.
     """
     while True:
-        level = TextSize(*(_water_level([size[unit] for size in sizes], room[unit]) for unit in range(3)))
+        level = TextSize(
+            *(_fair_share_of_unit([size[unit] for size in sizes], room[unit]) for unit in range(3))
+        )
         wanted = [size if size.within(level) else TextSize(inf, inf, inf) for size in sizes]
         if wanted == sizes:
             return level
         sizes = wanted
 
 
-def _water_level(sizes: Sequence[float], room: float) -> float:
-    """How high each may be filled, so that those who need less leave the rest to the others."""
+def _fair_share_of_unit(sizes: Sequence[float], room: float) -> float:
+    """Return the most that each may take, so that small parts leave their unused share to the others."""
     for filled, size in enumerate(sorted(sizes) if room < inf else ()):
         share = room // (len(sizes) - filled)
         if size > share:
@@ -313,25 +336,25 @@ def _water_level(sizes: Sequence[float], room: float) -> float:
     return inf
 
 
-def _seats(
+def _choose_parts(
     sizes: Mapping[int, TextSize], room: TextSize, notice: TextSize, strategy: Strategy
 ) -> tuple[set[int], TextSize]:
-    """The parts that are shown at all, and the most each may have; a cut part needs room for its marker."""
-    order = _in_order(list(sizes), strategy)
+    """Return the parts that are shown at all, and the most each may take; a cut part needs room for its marker."""
+    order = _precedence(list(sizes), strategy)
 
     def level(count: int) -> TextSize:
         rest = room if count == len(order) else room.minus(notice)
-        return _fair_level([sizes[i] for i in order[:count]], rest)
+        return _fair_share([sizes[i] for i in order[:count]], rest)
 
-    def crowded(count: int) -> int:
+    def is_crowded(count: int) -> int:
         return not notice.times(3).within(level(count))
 
-    count = bisect_left(range(1, len(order) + 1), 1, key=crowded)
+    count = bisect_left(range(1, len(order) + 1), 1, key=is_crowded)
     return set(order[:count]), level(count) if count else room
 
 
-def _in_order(parts: list[int], strategy: Strategy) -> list[int]:
-    """Which parts to show first: from the beginning, from the end, or from both inwards."""
+def _precedence(parts: list[int], strategy: Strategy) -> list[int]:
+    """Return the parts in the order of precedence: from the beginning, from the end, or from both ends inwards."""
     if strategy == "head":
         return parts
     if strategy == "tail":
@@ -340,7 +363,7 @@ def _in_order(parts: list[int], strategy: Strategy) -> list[int]:
     return list(dict.fromkeys(inwards))
 
 
-def _left_out(text: str, strategy: Strategy, counter: Counter, pieces: Pieces) -> Clip | None:
+def _leave_out(text: str, strategy: Strategy, counter: Counter, pieces: Pieces) -> Clip | None:
     if not text:
         return None
     tokens, exact = total_tokens(text, counter)

@@ -1,4 +1,4 @@
-"""Bringing back what a reduction has taken out of view: for one turn, or for good."""
+"""Undo of reductions: show hidden events again for one turn, or permanently."""
 
 from __future__ import annotations
 
@@ -19,48 +19,48 @@ from foveal.core.log.events import (
     calls_of,
     handle,
 )
-from foveal.core.view.view import hidden_by
+from foveal.core.view.covered_ranges import hidden_ranges
 from foveal.errors import ContextOverflow, UnknownHandle
 
 
 def expansion(log: Sequence[Event], seq: int) -> list[Expanded]:
-    """What to record so that a reduction's range, or the step of an event, is shown whole until the user speaks.
-    `log` are the events that count."""
+    """Return what to record so that the range of a reduction, or the step of an event, is shown whole until the
+    next user message. `log` holds the effective events."""
     event = next((event for event in log if event.seq == seq), None)
     fact = event.fact if event is not None else None
     match fact:
         case Compacted() | Dropped():
-            return [Expanded(first=first, last=last) for first, last in hidden_by(fact)]
+            return [Expanded(first=first, last=last) for first, last in hidden_ranges(fact)]
         case Masked():
-            return [_step(log, target) for target in dict.fromkeys(mask.target for mask in fact.masks)]
+            return [_expand_step(log, target) for target in dict.fromkeys(mask.target for mask in fact.masks)]
         case Clipped():
-            return [_step(log, fact.target)]
+            return [_expand_step(log, fact.target)]
         case UserSaid() | ModelSaid() | ToolReturned():
-            return [_step(log, seq)]
+            return [_expand_step(log, seq)]
         case _:
             raise UnknownHandle(
-                f"{handle(seq)} is no message, and no reduction that still counts: there is nothing to expand"
+                f"{handle(seq)} is neither a message nor an effective reduction: there is nothing to expand"
             )
 
 
-def _step(log: Sequence[Event], seq: int) -> Expanded:
-    """The step that an event belongs to: a result stands with its call."""
+def _expand_step(log: Sequence[Event], seq: int) -> Expanded:
+    """Return the expansion of the step that an event belongs to: a result belongs to the step of its call."""
     wanted = next((e.fact.call_id for e in log if e.seq == seq and isinstance(e.fact, ToolReturned)), None)
     if wanted is None:
         return Expanded(first=seq, last=seq)
-    asking = (
-        e for e in reversed(log) if e.seq < seq and isinstance(e.fact, ModelSaid) and _asks(e.fact, wanted)
+    callers = (
+        e for e in reversed(log) if e.seq < seq and isinstance(e.fact, ModelSaid) and _calls(e.fact, wanted)
     )
-    start = next((event.seq for event in asking), seq)
+    start = next((event.seq for event in callers), seq)
     return Expanded(first=start, last=start)
 
 
-def _asks(fact: ModelSaid, call_id: str) -> bool:
+def _calls(fact: ModelSaid, call_id: str) -> bool:
     return any(call.id == call_id for _, call in calls_of(fact.content))
 
 
 def no_room(problem: ContextOverflow, name: str | int) -> ContextOverflow:
-    """The error for a range that cannot be shown whole."""
+    """Return the error for a range that does not fit when it is shown whole."""
     return ContextOverflow(
         f"{name} cannot be shown whole: that would take {problem.needed:,} tokens and {problem.available:,} are "
         "available; expand a single event of it, or read it piece by piece with the recall tools",
@@ -73,9 +73,9 @@ def no_room(problem: ContextOverflow, name: str | int) -> ContextOverflow:
     )
 
 
-def check_undo(event: Event, counting: Sequence[Event]) -> None:
-    """Raises `UnknownHandle` when there is nothing to take back."""
+def check_undo(event: Event, effective: Sequence[Event]) -> None:
+    """Raise `UnknownHandle` unless the event is a reduction or a pin that is still effective."""
     if not isinstance(event.fact, (*REDUCTIONS, Pinned)):
         raise UnknownHandle(f"{event.handle} is not a reduction or a pin, so there is nothing to undo")
-    if all(other.seq != event.seq for other in counting):
-        raise UnknownHandle(f"{event.handle} was taken back before, so there is nothing to undo")
+    if all(other.seq != event.seq for other in effective):
+        raise UnknownHandle(f"{event.handle} was undone before, so there is nothing to undo")

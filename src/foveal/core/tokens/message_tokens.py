@@ -1,7 +1,7 @@
-"""How many units each fact takes in a request: counted once, remembered by its place in the log.
+"""Units of each message in a request, counted once and cached by seq.
 
-Units are what the counter counts (o200k tokens, or an estimate of them), before `calibration` turns them into
-the tokens that this model's provider will report.
+Units are what the counter counts (o200k tokens, or an estimate of them). `calibration` turns them into the
+tokens that the provider reports.
 """
 
 from __future__ import annotations
@@ -28,32 +28,32 @@ from foveal.core.log.events import (
 from foveal.core.tokens.counter import Counter
 
 PER_MESSAGE: Final = 4
-"""Role and separators: what every chat template spends on a message."""
+"""Units of role and separators, which every chat template adds to a message."""
 PER_CALL: Final = 6
-"""The frame of a call: its id, its type, its brackets."""
-FREE: Final = 200
-"""Bytes of other fields (ids, marks for the cache) that no provider is known to count."""
+"""Units of the frame of a call: its id, type and brackets."""
+UNCOUNTED_EXTRA_BYTES: Final = 200
+"""Bytes of extra fields (ids, cache marks) that no provider is known to count."""
 
-Message = Instructed | UserSaid | ModelSaid | ToolReturned
+MessageFact = Instructed | UserSaid | ModelSaid | ToolReturned
 
 
 class MessageTokens:
-    """Counts facts with one counter; `seq` names the text, so that no text is counted twice."""
+    """Counts facts with one counter. The cache key is the seq, so no text is counted twice."""
 
     def __init__(self, counter: Counter) -> None:
         self.counter = counter
         self._facts: dict[int, int] = {}
         self._texts: dict[tuple[int, int, int], int] = {}
 
-    def message(self, seq: int, fact: Message) -> int:
-        """Units of a whole message as it was said."""
+    def message(self, seq: int, fact: MessageFact) -> int:
+        """Return the units of a message in full."""
         known = self._facts.get(seq)
         if known is None:
             known = self._facts[seq] = self._measure(fact)
         return known
 
     def text(self, owner: int, target: int, part: int, text: str) -> int:
-        """Units of a text that event `owner` put in the place of a part of event `target`."""
+        """Return the units of a text that event `owner` shows in place of a part of event `target`."""
         key = (owner, target, part)
         known = self._texts.get(key)
         if known is None:
@@ -61,7 +61,7 @@ class MessageTokens:
         return known
 
     def replaceable(self, seq: int, place: int, content: Content) -> int:
-        """Units that an overlay on one part takes away: a call keeps its name, the rest goes whole."""
+        """Return the units that an overlay on one part removes: a call keeps its name, other parts go whole."""
         key = (seq, seq, place)
         known = self._texts.get(key)
         if known is None:
@@ -76,15 +76,15 @@ class MessageTokens:
         self._texts = {key: units for key, units in self._texts.items() if key[1] in wanted or key[1] < 0}
 
     def forget_from(self, seq: int) -> None:
-        """Forget the counts of texts that events from `seq` on had put somewhere: others will take their seqs."""
+        """Drop the counts of overlays by events from `seq` on, because other events will get these seqs."""
         self._texts = {key: units for key, units in self._texts.items() if key[0] < seq}
 
-    def _measure(self, fact: Message) -> int:
+    def _measure(self, fact: MessageFact) -> int:
         return PER_MESSAGE + self._content(fact.content) + self.beside(fact.extra)
 
     def beside(self, extra: Raw | UnsetType) -> int:
-        """Units of the other fields of a message or a part."""
-        if extra is UNSET or len(fields := bytes(extra)) <= FREE:
+        """Return the units of the extra fields of a message or a part."""
+        if extra is UNSET or len(fields := bytes(extra)) <= UNCOUNTED_EXTRA_BYTES:
             return 0
         return self.counter.count(fields.decode("utf-8", "replace"))
 

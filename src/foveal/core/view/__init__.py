@@ -1,8 +1,21 @@
 """The view: what the model sees, folded from the log."""
 
-from foveal.core.view.fold import advance, effective
-from foveal.core.view.request import Fitted, Renderer
+from foveal.core.view.covered_ranges import dropped_notice, hidden_ranges
+from foveal.core.view.fold import advance, effective_events
+from foveal.core.view.request import Fitted, render_view
 from foveal.core.view.steps import NO_RESULT, Step
-from foveal.core.view.view import View, hidden_by, notice
+from foveal.core.view.text_facts import find_names
+from foveal.core.view.view import View
 
-__all__ = ["NO_RESULT", "Fitted", "Renderer", "Step", "View", "advance", "effective", "hidden_by", "notice"]
+__all__ = [
+    "NO_RESULT",
+    "Fitted",
+    "Step",
+    "View",
+    "advance",
+    "dropped_notice",
+    "effective_events",
+    "find_names",
+    "hidden_ranges",
+    "render_view",
+]

@@ -1,12 +1,15 @@
-"""Opening a long session from its newest point: which events the view still needs, and what it had counted.
+"""Checkpoint of a view: opens a long session without folding its whole log.
 
-A view that is restored from this shows the same bytes as one that was folded from the start. It is a cache of the
-fold, never the truth: without it, or after a change of its form, the whole log is folded again.
+A checkpoint consists of the events that the view still needs (`needed_seqs`) and of what it had counted in the
+others (`ViewCheckpoint`). A view that is restored from it shows the same bytes as one that was folded from the
+start. The checkpoint is a cache of the fold: without it, or after a change of its format, the whole log is folded
+again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 import msgspec
 
@@ -15,9 +18,12 @@ from foveal.core.log.ranges import Ranges
 from foveal.core.tokens.message_tokens import MessageTokens
 from foveal.core.view.view import View
 
+_MAX_HIDDEN_CALLS: Final = 1_000
+_MAX_ORPHANS: Final = 100
 
-class CarriedState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a view knows beyond the events that it shows."""
+
+class ViewCheckpoint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a view knows beyond the events that it shows. The field names are stored data."""
 
     dropped_messages: int = 0
     notice_at: int | None = None
@@ -26,54 +32,61 @@ class CarriedState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     ordinals: dict[int, int] = {}
     """For each result in view, how many came before it."""
     places: dict[int, tuple[int, int]] = {}
-    """Summaries and replaced instructions: where they stand, and how many messages that is."""
+    """For summaries and replaced instructions: their place in the view, and how many messages they stand for."""
     covers: dict[int, Ranges] = {}
-    """What summaries still stand for."""
+    """The ranges that each summary still stands for."""
     hidden_calls: tuple[tuple[str, int], ...] = ()
     """Calls in hidden steps that still wait for a result."""
     orphans: tuple[int, ...] = ()
     spared: tuple[int, ...] = ()
+    """Results whose mask was reverted."""
     undone: Ranges = ()
+    """Ranges of reverted summaries."""
 
 
-def carried(view: View) -> CarriedState:
-    """What to keep beside the events that `needed` names."""
-    shown = [slot for step in view.steps for slot in step.slots if slot.result is not None]
-    moved = [step for step in view.steps if step.said.seq != step.seq and step is not view.notice]
-    return CarriedState(
+def take_checkpoint(view: View) -> ViewCheckpoint:
+    """Return what to store beside the events that `needed_seqs` names."""
+    results = [
+        (slot.result.seq, slot.ordinal)
+        for step in view.steps
+        for slot in step.slots
+        if slot.result is not None
+    ]
+    moved = [step for step in view.steps if step.utterance.seq != step.seq and step is not view.notice]
+    return ViewCheckpoint(
         dropped_messages=view.dropped_messages,
         notice_at=None if view.notice is None else view.notice.seq,
-        results=view.results,
-        turns=view.turns,
-        ordinals={slot.result.seq: slot.ordinal for slot in shown if slot.result is not None},
-        places={step.said.seq: (step.seq, step.messages) for step in moved},
-        covers={step.said.seq: step.covers for step in moved if step.covers},
-        hidden_calls=tuple(view.hidden_calls[-1_000:]),
-        orphans=tuple(view.orphans[-100:]),
-        spared=tuple(sorted(view.spared)),
-        undone=view.undone,
+        results=view.result_count,
+        turns=view.turn_count,
+        ordinals=dict(results),
+        places={step.utterance.seq: (step.seq, step.message_count) for step in moved},
+        covers={step.utterance.seq: step.covers for step in moved if step.covers},
+        hidden_calls=tuple(view.hidden_open_calls[-_MAX_HIDDEN_CALLS:]),
+        orphans=tuple(view.orphan_results[-_MAX_ORPHANS:]),
+        spared=tuple(sorted(view.reverted_masks)),
+        undone=view.reverted_summaries,
     )
 
 
-def needed(view: View) -> set[int]:
-    """The events without which the view could not be restored."""
+def needed_seqs(view: View) -> set[int]:
+    """Return the events without which the view cannot be restored."""
     seqs = set(view.seqs)
     seqs.update(shown.seq for shown in view.asides.values())
-    seqs.update(step.pin for step in view.steps if step.pinned)
+    seqs.update(step.pin_seq for step in view.steps if step.is_pinned)
     if view.tools is not None:
         seqs.add(view.tools[0])
     for step in view.steps:
-        for shown in step.shown():
+        for shown in step.shown_messages():
             if shown.overlays:
                 seqs.update(overlay.owner for overlay in shown.overlays.values())
-            if shown.marked >= 0:
-                seqs.add(shown.marked)
+            if shown.marked_by >= 0:
+                seqs.add(shown.marked_by)
     return seqs
 
 
-def restore(events: Iterable[Event], state: CarriedState, meter: MessageTokens) -> View:
-    """The view again, from the events it needs."""
-    view = View(meter)
+def restore_view(events: Iterable[Event], state: ViewCheckpoint, meter: MessageTokens) -> View:
+    """Return the view that the checkpoint was taken of, from the events that it needs."""
+    view = View(meter, reverted_masks=frozenset(state.spared), reverted_summaries=state.undone)
     for event in events:
         place = state.places.get(event.seq)
         if place is None:
@@ -85,14 +98,13 @@ def restore(events: Iterable[Event], state: CarriedState, meter: MessageTokens) 
             view.show_instruction(event.seq, event.fact, place=place[0])
     for call_id, seq in state.hidden_calls:
         view.expect(call_id, seq)
-    view.results, view.turns = state.results, state.turns
-    for slot in (slot for step in view.steps for slot in step.slots):
-        if slot.result is not None:
-            slot.ordinal = state.ordinals.get(slot.result.seq, slot.ordinal)
-    view.dropped_messages = state.dropped_messages
+    view.restore_counts(
+        result_count=state.results,
+        turn_count=state.turns,
+        dropped_messages=state.dropped_messages,
+        ordinals=state.ordinals,
+        orphan_results=state.orphans,
+    )
     if state.notice_at is not None:
         view.show_notice(state.notice_at)
-    view.orphans = list(state.orphans)
-    view.spared = set(state.spared)
-    view.undone = state.undone
     return view

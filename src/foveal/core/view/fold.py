@@ -1,7 +1,8 @@
-"""Which events of a log count, and the view that they fold to.
+"""The fold: which events of a log are effective, and the view they produce.
 
-Folding n events takes O(n), advancing by one takes O(1). A rewind or a revert changes what counts, so after one the
-whole log is folded again; so it is when a range is shown whole for one turn, and when that turn ends.
+An event is effective unless a later rewind or revert takes it back, or it is an expansion that a later user message
+has ended. Folding n events takes O(n), advancing by one takes O(1). A rewind, a revert, an expansion and the end of
+an expansion change which earlier events are effective, so after one of them the whole log is folded again.
 """
 
 from __future__ import annotations
@@ -24,19 +25,19 @@ from foveal.core.log.events import (
     UserSaid,
 )
 from foveal.core.tokens.message_tokens import MessageTokens
-from foveal.core.view.view import View, hidden_by
+from foveal.core.view.covered_ranges import hidden_ranges
+from foveal.core.view.view import View
 
 
-def effective(log: Sequence[Event]) -> list[Event]:
-    """The events that still count: without what was rewound, what was reverted, and what was brought back only
-    until the user spoke again."""
+def effective_events(log: Sequence[Event]) -> list[Event]:
+    """Return the events that are not rewound, not reverted, and not expansions that a user message has ended."""
     kept: list[Event] = []
-    spoken = False
+    user_has_spoken = False
     reverted: set[int] = set()
-    rewound: Rewound | None = None  # the rewind whose stretch we are in, walking back
+    rewound: Rewound | None = None  # the rewind whose range the backward walk is in
     outlived: set[int] = (
         set()
-    )  # reductions that outlived a rewind, until we know what the user said last before it
+    )  # reductions that outlive a rewind, until the latest user message before it is found
     for event in reversed(log):
         fact = event.fact
         if rewound is not None and event.seq <= rewound.to:
@@ -49,10 +50,12 @@ def effective(log: Sequence[Event]) -> list[Event]:
             rewound = fact
         elif isinstance(fact, Reverted):
             reverted.add(fact.target)
-        elif not (isinstance(fact, Expanded) and spoken):
+        elif not (isinstance(fact, Expanded) and user_has_spoken):
             if isinstance(fact, UserSaid):
-                spoken = True
+                user_has_spoken = True
                 if outlived:
+                    # The latest user message is now an older one than when these reductions were made, and it
+                    # must be shown: a reduction that hides it is not effective.
                     kept = [e for e in kept if not (e.seq in outlived and _hides(e.fact, event.seq))]
                     outlived.clear()
             elif rewound is not None and isinstance(fact, Dropped | Compacted):
@@ -63,18 +66,19 @@ def effective(log: Sequence[Event]) -> list[Event]:
 
 
 def _hides(fact: AnyFact, seq: int) -> bool:
-    """After going back, what the user said last is older than it was when a reduction was made; it is shown."""
-    return isinstance(fact, Dropped | Compacted) and any(low <= seq <= high for low, high in hidden_by(fact))
+    return isinstance(fact, Dropped | Compacted) and any(
+        low <= seq <= high for low, high in hidden_ranges(fact)
+    )
 
 
 def _survives(fact: AnyFact, rewound: Rewound) -> bool:
-    """Whether a fact still counts after a rewind to before it."""
+    """Return whether a fact is still effective after a rewind to before it."""
     if isinstance(fact, UserSaid | ModelSaid | ToolReturned | Rewound | Expanded):
         return False
     if isinstance(fact, Instructed) and not fact.aside and fact.replaces is None:
         return False
     if isinstance(fact, Compacted) and fact.last > rewound.to:
-        return False  # it tells of what no longer counts
+        return False  # it summarises events that are rewound
     if isinstance(fact, Dropped | Compacted):
         return rewound.keep_reductions and not rewound.show_dropped
     if isinstance(fact, (*REDUCTIONS, Reverted)):
@@ -83,43 +87,49 @@ def _survives(fact: AnyFact, rewound: Rewound) -> bool:
 
 
 def fold(log: Sequence[Event], meter: MessageTokens) -> View:
-    """The view of a whole log."""
-    view = View(meter)
-    counting = effective(log)
-    view.expanded = tuple(event for event in counting if isinstance(event.fact, Expanded))
-    for event in counting:
+    """Return the view of a whole log."""
+    events = effective_events(log)
+    expansions = tuple(event for event in events if isinstance(event.fact, Expanded))
+    if len(events) < len(log):
+        seqs = {event.seq for event in events}
+        view = View(
+            meter,
+            expansions=expansions,
+            reverted_masks=_reverted_masks(log, seqs),
+            reverted_summaries=tuple(_reverted_summaries(log, seqs)),
+        )
+    else:
+        view = View(meter, expansions=expansions)
+    for event in events:
         view.advance(event)
-    if len(counting) < len(log):
-        gone = {event.seq for event in counting}
-        view.spared = _spared(log, gone)
-        view.undone = tuple(_undone(log, gone))
     return view
 
 
-def _spared(log: Sequence[Event], counting: set[int]) -> set[int]:
-    """What masks that no longer count had hidden."""
-    gone = (e.fact for e in log if isinstance(e.fact, Masked) and e.seq not in counting)
+def _reverted_masks(log: Sequence[Event], effective: set[int]) -> set[int]:
+    """Return the targets of masks that are no longer effective."""
+    gone = (e.fact for e in log if isinstance(e.fact, Masked) and e.seq not in effective)
     return {mask.target for fact in gone for mask in fact.masks}
 
 
-def _undone(log: Sequence[Event], counting: set[int]) -> Iterator[tuple[int, int]]:
-    """The ranges of summaries that somebody took back."""
-    taken = {event.fact.target for event in log if isinstance(event.fact, Reverted)}
+def _reverted_summaries(log: Sequence[Event], effective: set[int]) -> Iterator[tuple[int, int]]:
+    """Yield the ranges of summaries that were reverted (not of those that a rewind took back)."""
+    targets = {event.fact.target for event in log if isinstance(event.fact, Reverted)}
     for event in log:
-        if event.seq in taken and event.seq not in counting and isinstance(event.fact, Compacted):
+        if event.seq in targets and event.seq not in effective and isinstance(event.fact, Compacted):
             yield event.fact.first, event.fact.last
 
 
 def advance(view: View, event: Event, log: Sequence[Event]) -> View:
-    """The view after `event`, the newest of `log`: moved on, or folded anew if the past changed."""
-    if refolds(event.fact, view):
+    """Return the view after `event`, the newest of `log`: the same view advanced, or a new one if the past
+    changed."""
+    if needs_refold(event.fact, view):
         return fold(log, view.meter)
     view.advance(event)
     return view
 
 
-def refolds(fact: AnyFact, view: View) -> bool:
-    """A fact that changes which earlier ones count."""
+def needs_refold(fact: AnyFact, view: View) -> bool:
+    """Return whether a fact changes which earlier events are effective."""
     return isinstance(fact, Reverted | Rewound | Expanded) or (
-        isinstance(fact, UserSaid) and bool(view.expanded)
+        isinstance(fact, UserSaid) and bool(view.expansions)
     )

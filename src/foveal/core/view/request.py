@@ -1,4 +1,9 @@
-"""A fitted request: what the model shall see, in whichever dialect it is asked for."""
+"""Rendering: a view as provider messages, and a fitted request in any dialect.
+
+1. `render_view` writes the steps of a view in one dialect. Each step caches its messages until it changes; the
+   result is a copy, so a caller cannot change what is cached.
+2. `Fitted` holds a request as facts, independent of the dialect, with its size and what was reduced.
+"""
 
 from __future__ import annotations
 
@@ -11,85 +16,37 @@ import msgspec
 
 from foveal.core import wire
 from foveal.core.log.events import AnyFact, Dialect, Instructed, text_of, unraw
-from foveal.core.view.steps import Step
+from foveal.core.view.steps import ProviderMessage, Step
 from foveal.core.view.view import View
 from foveal.core.wire import Wire
 
-# ── render ────────────────────────────────────────────────────────────────────────────────────────
-# The view in a provider's language, and where its beginning moved since the last time.
-#
-# Each step is written once and kept until it changes; what goes out is a copy, so nobody can change what is kept.
-
-JsonObject = dict[str, Any]
 _NESTED: Final[frozenset[object]] = frozenset({dict, list})
 
 
-class Renderer:
-    """Writes views of one conversation, one after the other."""
-
-    def __init__(self) -> None:
-        self._wire: Wire | None = None
-        self._before: list[list[JsonObject]] = []
-
-    def render(self, view: View, wire: Wire) -> tuple[list[JsonObject], Step | None]:
-        """The messages, and the first step that is not as it was in the last request (None: only new ones)."""
-        if wire is not self._wire:
-            for step in view.steps:
-                step.native = None
-            self._wire = wire
-        groups = [step.native if step.native is not None else _written(step, wire) for step in view.steps]
-        moved = self._moved(view, groups)
-        self._before = groups
-        return [fresh(message) for message in wire.join(groups)], moved
-
-    def _moved(self, view: View, groups: list[list[JsonObject]]) -> Step | None:
-        before = self._before
-        if groups[: len(before)] == before:
-            return None
-        same = (
-            old == new or unmarked(old) == unmarked(new) for old, new in zip(before, groups, strict=False)
-        )
-        at = next((i for i, equal in enumerate(same) if not equal), min(len(before), len(groups)))
-        if at == len(before):
-            return None
-        return view.steps[min(at, len(groups) - 1)] if groups else None
+def render_view(view: View, wire: Wire) -> tuple[list[ProviderMessage], list[list[ProviderMessage]]]:
+    """Return the messages, and those of each step, which `core.engine.prefix` compares with the next request's."""
+    groups = [step.render(wire) for step in view.steps]
+    return [copy_message(message) for message in wire.join(groups)], groups
 
 
-def _written(step: Step, wire: Wire) -> list[JsonObject]:
-    step.native = list(chain.from_iterable(map(wire.write, step.facts())))
-    return step.native
-
-
-def unmarked(value: Any) -> Any:
-    """A JSON value without marks for the cache: where they stand does not change what is cached."""
-    if value.__class__ is dict:
-        return {key: unmarked(item) for key, item in value.items() if key != "cache_control"}
-    if value.__class__ is list:
-        return [unmarked(item) for item in value]
-    return value
-
-
-def fresh(message: JsonObject) -> JsonObject:
-    """A copy whose lists and dicts are its own."""
+def copy_message(message: ProviderMessage) -> ProviderMessage:
+    """Return a copy of a message that shares no list or dict with it."""
     new = message.copy()
-    if len(new) == 2 and isinstance(new.get("content"), str):  # what most messages are
+    if len(new) == 2 and isinstance(new.get("content"), str):  # most messages: nothing nested
         return new
     for key, value in message.items():
         if value.__class__ in _NESTED:
-            new[key] = copied(value)
+            new[key] = copy_json(value)
     return new
 
 
-def copied(value: Any) -> Any:
-    """The same JSON value in containers of its own; leaves are shared."""
+def copy_json(value: Any) -> Any:
+    """Return a copy of a JSON value with new lists and dicts; strings and numbers are shared."""
     if value.__class__ is dict:
-        return {key: copied(item) if item.__class__ in _NESTED else item for key, item in value.items()}
+        return {key: copy_json(item) if item.__class__ in _NESTED else item for key, item in value.items()}
     if value.__class__ is list:
-        return [copied(item) if item.__class__ in _NESTED else item for item in value]
+        return [copy_json(item) if item.__class__ in _NESTED else item for item in value]
     return value
-
-
-# ── fitted ────────────────────────────────────────────────────────────────────────────────────────
 
 
 class ReducedCounts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -102,47 +59,54 @@ class ReducedCounts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
     @classmethod
     def of(cls, view: View) -> ReducedCounts:
+        """Count the reduced messages of a view."""
         levels = Counter(
-            shown.level for step in view.steps for shown in step.shown() if shown.overlays is not None
+            shown.level
+            for step in view.steps
+            for shown in step.shown_messages()
+            if shown.overlays is not None
         )
         return cls(
             clipped=levels["clipped"],
             masked=levels["masked"],
             dropped=view.dropped_messages,
-            summarised=sum(step.messages for step in view.steps if step.kind == "summary"),
+            summarised=sum(step.message_count for step in view.steps if step.kind == "summary"),
         )
 
     def __bool__(self) -> bool:
-        return self != _NOTHING
+        return self != _NO_REDUCTIONS
 
     def __str__(self) -> str:
-        told = (f"{name}={getattr(self, name)}" for name in self.__struct_fields__ if getattr(self, name))
-        return ", ".join(told) or "none"
+        counts = (f"{name}={getattr(self, name)}" for name in self.__struct_fields__ if getattr(self, name))
+        return ", ".join(counts) or "none"
 
 
-_NOTHING: Final = ReducedCounts()
+_NO_REDUCTIONS: Final = ReducedCounts()
 
 
 class Fitted(msgspec.Struct, frozen=True, kw_only=True):
+    """A request that fits: the facts to send, its size, and methods that write it for a provider."""
+
     facts: tuple[AnyFact, ...]
-    """The messages as facts, reductions applied, every call answered."""
+    """The messages as facts: reductions applied, every call answered."""
     aside: tuple[Instructed, ...]
-    """System text that goes beside the messages."""
+    """System text that is sent beside the messages."""
     tools: list[Any]
     tokens: int
-    """What the provider is expected to count for it."""
+    """Tokens that the provider is expected to count."""
     limit: int
-    """The most that it might have been."""
+    """Tokens that the request may take at most."""
     whole: int = 0
-    """What it would have taken, had nothing been reduced."""
-    reduced: ReducedCounts = _NOTHING
+    """Tokens that the request would take without any reduction."""
+    reduced: ReducedCounts = _NO_REDUCTIONS
     intact: bool = False
-    """It shows all that was said, and nothing else."""
+    """Whether the request shows everything that was said, and nothing else."""
     seqs: tuple[int, ...] = ()
-    """For each of the facts the event that it is as it was said; -1 for one that no event is."""
+    """For each fact the seq of the event that it shows unchanged; -1 for a changed or synthetic one."""
 
     @classmethod
     def of(cls, view: View, *, tokens: int = 0, limit: int = 0, whole: int = 0) -> Fitted:
+        """Return the request that a view stands for."""
         aside = (shown.fact for shown in view.asides.values())
         reduced = ReducedCounts.of(view)
         return cls(
@@ -154,27 +118,27 @@ class Fitted(msgspec.Struct, frozen=True, kw_only=True):
             whole=whole,
             reduced=reduced,
             intact=not reduced and all(step.kind != "pinned" for step in view.steps),
-            seqs=tuple(chain.from_iterable(map(_whole, view.steps))),
+            seqs=tuple(chain.from_iterable(map(_unchanged_seqs, view.steps))),
         )
 
-    def to_openai(self) -> list[JsonObject]:
-        """Messages for OpenAI's chat completions, and all who speak like it. System text stands in front."""
-        return self._written("openai_chat", [*map(_inline, self.aside), *self.facts])
+    def to_openai(self) -> list[ProviderMessage]:
+        """Return messages for OpenAI's chat completions and compatible APIs. The system text comes first."""
+        return self._write("openai_chat", [*map(_inline, self.aside), *self.facts])
 
-    def to_responses(self) -> list[JsonObject]:
-        """Items for OpenAI's Responses. System text stands in front."""
-        return self._written("openai_responses", [*map(_inline, self.aside), *self.facts])
+    def to_responses(self) -> list[ProviderMessage]:
+        """Return items for OpenAI's Responses API. The system text comes first."""
+        return self._write("openai_responses", [*map(_inline, self.aside), *self.facts])
 
-    def to_anthropic(self) -> list[JsonObject]:
-        """Messages for Anthropic; the system text at the beginning is in `system`."""
-        return self._written("anthropic", self.facts[len(self._leading()) :])
+    def to_anthropic(self) -> list[ProviderMessage]:
+        """Return messages for Anthropic; the system text at the beginning is in `system`."""
+        return self._write("anthropic", self.facts[len(self._leading_instructions()) :])
 
     @property
     def system(self) -> str:
         """System text as one string, for a provider that takes it beside the messages."""
-        return "\n\n".join(text_of(fact.content) for fact in (*self.aside, *self._leading()))
+        return "\n\n".join(text_of(fact.content) for fact in (*self.aside, *self._leading_instructions()))
 
-    def _leading(self) -> list[Instructed]:
+    def _leading_instructions(self) -> list[Instructed]:
         leading: list[Instructed] = []
         for fact in self.facts:
             if not isinstance(fact, Instructed):
@@ -182,28 +146,15 @@ class Fitted(msgspec.Struct, frozen=True, kw_only=True):
             leading.append(fact)
         return leading
 
-    def _written(self, dialect: Dialect, facts: Any) -> list[JsonObject]:
-        writer = wire.wire(dialect)
+    def _write(self, dialect: Dialect, facts: Any) -> list[ProviderMessage]:
+        writer = wire.wire_for(dialect)
         return writer.join([writer.write(fact) for fact in facts])
 
-    def moved(self, view: View, before: tuple[AnyFact, ...]) -> Step | None:
-        """The first step that is not as it was in the request before; None when only new ones were added."""
-        if self.facts[: len(before)] == before:
-            return None
-        at = next(
-            (i for i, (a, b) in enumerate(zip(self.facts, before, strict=False)) if a != b), len(self.facts)
-        )
-        for step in view.steps:
-            at -= 1 + len(step.slots)
-            if at < 0:
-                return step
-        return view.steps[-1] if view.steps else None
 
-
-def _whole(step: Step) -> Iterator[int]:
-    """The events of a step that are shown as they were said, each in its place."""
-    own = step.kind in ("instructed", "user", "model") and not step.said.overlays
-    yield step.said.seq if own else -1
+def _unchanged_seqs(step: Step) -> Iterator[int]:
+    """Yield for each message of a step the event that it shows as it was said, or -1."""
+    is_own = step.kind in ("instructed", "user", "model") and not step.utterance.overlays
+    yield step.utterance.seq if is_own else -1
     for slot in step.slots:
         yield slot.result.seq if slot.result is not None and not slot.result.overlays else -1
 

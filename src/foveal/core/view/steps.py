@@ -1,29 +1,48 @@
-"""Steps: what the view is made of.
+"""Steps: the units that the view consists of.
 
-A step is one utterance with *all* of its results, so nothing can split a call from its answer. Each message of
-a step is `Shown`: the fact of the log, and overlays that say what stands in the place of which part.
+A step is one utterance with *all* of its results, so no reduction can split a call from its answer. Each message of
+a step is a `ShownMessage`: the fact of the log, and overlays that replace some of its parts.
+
+Every object here changes only through its own methods. `ShownMessage` and `Step` also own the caches of what is
+derived from their texts (token counts, names, lines, rendered messages): each is computed on the first call of its
+method and dropped by the method that changes the text. Policies only call these methods.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Final, Literal, NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
+from typing import Any, Final, Literal, NamedTuple
 
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from foveal.core.log.events import Call, Content, Mark, Text, ToolReturned, parts
-from foveal.core.log.ranges import Ranges
-from foveal.core.tokens.message_tokens import PER_MESSAGE, Message, MessageTokens
+from foveal.core.log.events import Call, Clipped, Content, Mark, Text, ToolReturned, calls_of, parts, text_of
+from foveal.core.log.ranges import Ranges, without
+from foveal.core.tokens.message_tokens import PER_MESSAGE, MessageFact, MessageTokens
+from foveal.core.view.text_facts import (
+    addressed_things,
+    count_names,
+    reports_failure,
+    string_values,
+    strip_line_number,
+)
+from foveal.core.wire import Wire
 
 Level = Literal["full", "clipped", "masked", "summarised", "dropped"]
-Kind = Literal["instructed", "user", "model", "pinned", "summary", "notice"]
+ProviderMessage = dict[str, Any]
+"""A message of a dialect: what goes into the JSON request."""
+StepKind = Literal["instructed", "user", "model", "pinned", "summary", "notice"]
 
 NO_RESULT: Final = "[foveal: this call has no recorded result; it was interrupted]"
+MAX_CALL_ADDRESS_CHARS: Final = 300
+"""Characters of each argument that are searched for what a call is about; a whole file may follow them."""
+MIN_QUOTED_LINE_CHARS: Final = 20
+"""A shorter line is not worth keeping as a quotation."""
 
 
 class Overlay:
-    """What is shown instead of a part of a message, and the event that says so."""
+    """A text that is shown instead of a part of a message, and the event that says so."""
 
     __slots__ = ("level", "owner", "rule", "sources", "text")
 
@@ -31,31 +50,36 @@ class Overlay:
         self.text = text
         self.level: Level = level
         self.owner = owner
+        """The seq of the event that recorded the overlay."""
         self.rule = rule
         self.sources = sources
-        """The events that the text refers to: it holds as long as they are shown as they were then."""
+        """The events that the text refers to; it is valid while they are shown as they were then."""
 
 
-class Shown:
+class ShownMessage:
     """A message of the log as it is shown: the fact, and overlays on its parts (-1 for all of it)."""
 
-    __slots__ = ("fact", "failed", "incompressible", "lines", "marked", "names", "overlays", "seq")
+    __slots__ = (
+        "_has_failed",
+        "_is_incompressible",
+        "_name_counts",
+        "_verbatim_lines",
+        "fact",
+        "marked_by",
+        "overlays",
+        "seq",
+    )
 
-    def __init__(self, seq: int, fact: Message) -> None:
+    def __init__(self, seq: int, fact: MessageFact) -> None:
         self.seq = seq
         self.fact = fact
         self.overlays: dict[int, Overlay] | None = None
-        self.names: dict[str, int] | None = None
-        """The names in it as it is shown and how often it has them, kept by whoever asks for them; None when it
-        changed since."""
-        self.lines: frozenset[str] | None = None
-        """Its lines that are shown as they were said, kept likewise."""
-        self.failed: bool | None = None
-        """Whether it tells of a failure, once somebody has looked."""
-        self.marked = -1
-        """The event that gave it its newest marks."""
-        self.incompressible = False
-        """Somebody found that a placeholder would not be smaller."""
+        self.marked_by = -1
+        """The event that gave it its newest cache marks; -1 when none did."""
+        self._name_counts: dict[str, int] | None = None
+        self._verbatim_lines: frozenset[str] | None = None
+        self._has_failed: bool | None = None
+        self._is_incompressible = False
 
     @property
     def level(self) -> Level:
@@ -68,44 +92,28 @@ class Shown:
         return next(iter(self.overlays.values())).rule if self.overlays else ""
 
     @property
-    def masked(self) -> bool:
-        """All of it is a placeholder."""
+    def is_masked(self) -> bool:
+        """Whether a placeholder replaces the whole message."""
         whole = self.overlays.get(-1) if self.overlays else None
         return whole is not None and whole.level == "masked"
 
-    def mark(self, seq: int, marks: Iterable[Mark]) -> None:
-        """Take on other fields: cache marks that moved."""
-        extras = {mark.part: mark.extra for mark in marks}
-        content: Content = tuple(
-            replace(part, extra=extras.get(place, UNSET)) if isinstance(part, Text | Call) else part
-            for place, part in enumerate(parts(self.fact.content))
-        )
-        if isinstance(self.fact.content, str) and content == parts(self.fact.content):
-            content = self.fact.content
-        self.fact = replace(self.fact, content=content, extra=extras.get(-1, UNSET))
-        self.marked = seq
-
-    def overlay(self, part: int, overlay: Overlay) -> None:
-        if self.overlays is None:
-            self.overlays = {}
-        self.overlays[part] = overlay
-        self.names = self.lines = None
-
-    def uncover(self, part: int) -> None:
-        """Show a part as it was said again."""
-        if self.overlays and self.overlays.pop(part, None):
-            self.names = self.lines = None
-
-    def said(self, part: int) -> str | None:
-        """The words of a part as they were said; None when it has none."""
+    def original_text(self, part: int) -> str | None:
+        """Return the text of a part as it was said; None when the part has none."""
         content = self.fact.content
         if isinstance(content, str):
             return content
         found = content[part] if 0 <= part < len(content) else None
         return found.text if isinstance(found, Text) else None
 
-    def as_shown(self) -> Message:
-        """The fact with its overlays in place: what the wire writes."""
+    def clipped_text(self, fact: Clipped) -> str:
+        """Return what a clip of this message shows: the kept spans of the original, and the markers."""
+        text = self.original_text(fact.part)
+        if text is None:
+            text = text_of(self.fact.content)
+        return "".join(p if isinstance(p, str) else text[p[0] : p[1]] for p in fact.pieces)
+
+    def as_shown(self) -> MessageFact:
+        """Return the fact with its overlays applied: what the wire writes."""
         if not self.overlays:
             return self.fact
         return replace(self.fact, content=self._content(self.overlays))
@@ -124,6 +132,7 @@ class Shown:
         return tuple(shown)
 
     def units(self, meter: MessageTokens) -> int:
+        """Return the units that the message takes as it is shown."""
         overlays = self.overlays
         if not overlays:
             return meter.message(self.seq, self.fact)
@@ -140,21 +149,112 @@ class Shown:
             units -= meter.replaceable(self.seq, place, self.fact.content)
         return units
 
+    # ── Changes, made by the view ────────────────────────────────────────────────────────────────────
+
+    def mark(self, seq: int, marks: Iterable[Mark]) -> None:
+        """Replace the extra fields of the parts: cache marks that moved."""
+        extras = {mark.part: mark.extra for mark in marks}
+        content: Content = tuple(
+            replace(part, extra=extras.get(place, UNSET)) if isinstance(part, Text | Call) else part
+            for place, part in enumerate(parts(self.fact.content))
+        )
+        if isinstance(self.fact.content, str) and content == parts(self.fact.content):
+            content = self.fact.content
+        self.fact = replace(self.fact, content=content, extra=extras.get(-1, UNSET))
+        self.marked_by = seq
+
+    def add_overlay(self, part: int, overlay: Overlay) -> None:
+        if self.overlays is None:
+            self.overlays = {}
+        self.overlays[part] = overlay
+        self._name_counts = self._verbatim_lines = None
+
+    def remove_overlay(self, part: int) -> None:
+        """Show a part as it was said again."""
+        if self.overlays and self.overlays.pop(part, None):
+            self._name_counts = self._verbatim_lines = None
+
+    # ── Derived facts, cached ────────────────────────────────────────────────────────────────────────
+
+    def name_counts(self) -> dict[str, int]:
+        """Return the names in the message as it is shown, each with the number of its occurrences."""
+        if self._name_counts is None:
+            content = self.as_shown().content
+            texts = [text_of(content), *(call.arguments for _, call in calls_of(content))]
+            self._name_counts = count_names(texts)
+        return self._name_counts
+
+    def verbatim_lines(self) -> frozenset[str]:
+        """Return the lines that are shown as they were said, without line numbers."""
+        if self._verbatim_lines is None:
+            lines = (line for text in self.verbatim_texts() for line in text.split("\n"))
+            self._verbatim_lines = frozenset(map(strip_line_number, lines))
+        return self._verbatim_lines
+
+    def verbatim_texts(self) -> list[str]:
+        """Return the texts that are shown as they were said, and the strings of such call arguments."""
+        overlays = self.overlays or {}
+        if -1 in overlays:
+            return []
+        texts: list[str] = []
+        for place, part in enumerate(parts(self.fact.content)):
+            if place not in overlays and isinstance(part, Text):
+                texts.append(part.text)
+            elif place not in overlays and isinstance(part, Call):
+                texts.extend(string_values(part.arguments))
+        return texts
+
+    def has_failed(self) -> bool:
+        """Return whether this is a result that reports a failure, whatever is shown of it."""
+        if self._has_failed is None:
+            fact = self.fact
+            self._has_failed = isinstance(fact, ToolReturned) and (
+                fact.error or reports_failure(text_of(fact.content))
+            )
+        return self._has_failed
+
+    def replacement(
+        self, write: Callable[[], str], meter: MessageTokens, *, min_saving: int
+    ) -> tuple[str, int] | None:
+        """Return the placeholder from `write` and the units that it saves; None when it saves fewer than
+        `min_saving`.
+
+        A failed attempt is final: later calls return None without calling `write`. What a placeholder must keep
+        depends on the rest of the view, so without this rule an old message whose placeholder becomes a little
+        shorter later would break the cached prefix for a few units, and each call would write it again.
+        """
+        if self._is_incompressible:
+            return None
+        text = write()
+        saved = self.units(meter) - meter.counter.count(text)
+        self._is_incompressible = saved < min_saving
+        return None if self._is_incompressible else (text, saved)
+
 
 class Slot:
-    """A call's place for its answer."""
+    """A call of a step, and the result that answers it."""
 
     __slots__ = ("call", "ordinal", "place", "result", "step")
 
     def __init__(self, step: Step, place: int, call: Call) -> None:
         self.step = step
         self.place = place
+        """The place of the call among the parts of its utterance."""
         self.call = call
-        self.result: Shown | None = None
+        self.result: ShownMessage | None = None
         self.ordinal = -1
         """How many non-empty results came before this one; -1 while there is none."""
 
+    def answer(self, result: ShownMessage) -> None:
+        """Take the result of the call."""
+        self.result = result
+
+    def number(self, ordinal: int) -> None:
+        """Set how many non-empty results came before this one."""
+        self.ordinal = ordinal
+
     def as_shown(self) -> ToolReturned:
+        """Return the result with its overlays applied, or the fixed one that stands for a missing result."""
         if self.result is not None:
             shown = self.result.as_shown()
             assert isinstance(shown, ToolReturned)
@@ -163,66 +263,174 @@ class Slot:
             call_id=self.call.id, content=NO_RESULT, name=self.call.name, variety=self.call.variety
         )
 
+    @property
+    def has_whole_arguments(self) -> bool:
+        """Whether the arguments are shown as the model wrote them, and others may replace them."""
+        overlays = self.step.utterance.overlays
+        return self.call.replaceable and not (overlays and self.place in overlays)
 
-class WrittenCall(NamedTuple):
-    """What the calls of a step say, whatever is shown of them; kept by whoever asks for it."""
+    def argument_units(self, meter: MessageTokens) -> int:
+        """Return the units of the arguments as the model wrote them."""
+        step = self.step
+        return meter.replaceable(step.seq, self.place, step.utterance.fact.content)
+
+
+class CallFacts(NamedTuple):
+    """What the calls of a step say, whatever is shown of them."""
 
     about: tuple[frozenset[str], ...]
-    """For each call the things that it is about."""
+    """For each call, the things with an address that it is about."""
     mentioned: frozenset[str]
-    """All things that the step names."""
+    """All things with an address that the step names."""
     lines: frozenset[str]
-    """The lines that its calls write."""
+    """The lines that the calls write, without line numbers and without short ones."""
 
 
 class Step:
-    """The smallest thing that can be hidden: an utterance and all that answers it."""
+    """The smallest thing that can be hidden: an utterance and everything that answers it."""
 
-    __slots__ = ("covers", "kind", "messages", "native", "pin", "said", "seq", "slots", "units", "wrote")
+    __slots__ = (
+        "_call_facts",
+        "_rendered",
+        "_rendered_by",
+        "covers",
+        "kind",
+        "message_count",
+        "pin_seq",
+        "seq",
+        "slots",
+        "units",
+        "utterance",
+    )
 
-    def __init__(self, seq: int, kind: Kind, fact: Message) -> None:
+    def __init__(
+        self,
+        seq: int,
+        kind: StepKind,
+        fact: MessageFact,
+        *,
+        event_seq: int | None = None,
+        message_count: int = 1,
+        covers: Ranges = (),
+        pin_seq: int = -1,
+    ) -> None:
         self.seq = seq
-        self.kind: Kind = kind
-        self.said = Shown(seq, fact)
+        """The place of the step in the order of the view."""
+        self.kind: StepKind = kind
+        self.utterance = ShownMessage(seq if event_seq is None else event_seq, fact)
         self.slots: list[Slot] = []
-        self.pin = -1
+        self.pin_seq = pin_seq
         """The event that pinned it; -1 when none did."""
-        self.covers: Ranges = ()
+        self.covers = covers
         """For a summary: the ranges of seq that it stands for."""
-        self.messages = 1
-        """How many messages this step is in the log."""
+        self.message_count = message_count
+        """How many messages of the log this step stands for."""
         self.units: int | None = None
-        self.wrote: WrittenCall | None = None
-        self.native: list[dict[str, object]] | None = None
-        """The step in the provider's language, kept by whoever renders; None when it changed since."""
+        """The units of the step as the view last counted them; None when it changed since."""
+        self._call_facts: CallFacts | None = None
+        self._rendered: list[ProviderMessage] | None = None
+        self._rendered_by: Wire | None = None
 
     @property
-    def pinned(self) -> bool:
-        return self.pin >= 0
+    def is_pinned(self) -> bool:
+        return self.pin_seq >= 0
 
     @property
-    def open(self) -> bool:
-        """A call still waits for its result."""
+    def has_open_call(self) -> bool:
+        """Whether a call still waits for its result."""
         return any(slot.result is None for slot in self.slots)
 
-    def shown(self) -> Iterator[Shown]:
-        """The messages of this step that stand in the log."""
-        yield self.said
+    def shown_messages(self) -> Iterator[ShownMessage]:
+        """Yield the messages of this step that are in the log."""
+        yield self.utterance
         for slot in self.slots:
             if slot.result is not None:
                 yield slot.result
 
-    def facts(self) -> Iterator[Message]:
-        """The step as facts, reductions applied, every call answered."""
-        yield self.said.as_shown()
+    def facts(self) -> Iterator[MessageFact]:
+        """Yield the step as facts: overlays applied, every call answered."""
+        yield self.utterance.as_shown()
         for slot in self.slots:
             yield slot.as_shown()
 
     def count(self, meter: MessageTokens) -> int:
-        units = self.said.units(meter)
+        """Return the units of the step as it is shown."""
+        units = self.utterance.units(meter)
         for slot in self.slots:
             if slot.result is not None:
                 units += slot.result.units(meter)
             else:
                 units += PER_MESSAGE + meter.text(-1, -1, -1, NO_RESULT)
         return units
+
+    # ── Changes, made by the view ────────────────────────────────────────────────────────────────────
+
+    def add_call(self, place: int, call: Call) -> Slot:
+        """Add a call of the utterance, which waits for its result."""
+        slot = Slot(self, place, call)
+        self.slots.append(slot)
+        return slot
+
+    def answer(self, slot: Slot, result: ShownMessage) -> None:
+        """Give the result to one of the calls."""
+        slot.answer(result)
+        self.message_count += 1
+
+    def replace_utterance(self, message: ShownMessage) -> None:
+        self.utterance = message
+
+    def pin(self, seq: int) -> None:
+        """Protect the step from every reduction, as the event `seq` says."""
+        self.pin_seq = seq
+
+    def release(self, ranges: Ranges) -> bool:
+        """Take ranges out of what a summary stands for. Return whether it moved back to the end of the rest."""
+        self.covers = without(self.covers, ranges)
+        if not self.covers or self.covers[-1][1] >= self.seq:
+            return False
+        self.seq = self.covers[-1][1]
+        return True
+
+    def measure(self, meter: MessageTokens) -> int:
+        """Count the step and remember its units."""
+        self.units = self.count(meter)
+        return self.units
+
+    def invalidate(self) -> None:
+        """Forget the units and the rendered messages: the step has changed."""
+        self.units = None
+        self._rendered = None
+
+    def retire(self) -> None:
+        """Count as nothing from now on: the step has left the view."""
+        self.units = 0
+        self._rendered = None
+
+    # ── Derived facts, cached ────────────────────────────────────────────────────────────────────────
+
+    def render(self, wire: Wire) -> list[ProviderMessage]:
+        """Return the step as messages of a dialect. The caller must not change them."""
+        if self._rendered is None or self._rendered_by is not wire:
+            self._rendered = list(chain.from_iterable(map(wire.write, self.facts())))
+            self._rendered_by = wire
+        return self._rendered
+
+    @property
+    def rendered(self) -> list[ProviderMessage] | None:
+        """The messages as they were last rendered; None when the step changed since."""
+        return self._rendered
+
+    def call_facts(self) -> CallFacts:
+        """Return what the calls are about, what the step mentions, and which lines its calls write."""
+        if self._call_facts is None:
+            content = self.utterance.fact.content
+            texts = [string_values(call.arguments) for _, call in calls_of(content)]
+            about = (" ".join(text[:MAX_CALL_ADDRESS_CHARS] for text in of_call) for of_call in texts)
+            written = [text for of_call in texts for text in of_call]
+            lines = (strip_line_number(line) for text in written for line in text.split("\n"))
+            self._call_facts = CallFacts(
+                tuple(frozenset(addressed_things(text)) for text in about),
+                frozenset(thing for text in (text_of(content), *written) for thing in addressed_things(text)),
+                frozenset(line for line in lines if len(line) >= MIN_QUOTED_LINE_CHARS),
+            )
+        return self._call_facts

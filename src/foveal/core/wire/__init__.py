@@ -1,113 +1,117 @@
-"""Messages of the providers to facts, and facts to messages that their provider accepts.
+"""Provider formats: reading messages into facts and writing facts as messages.
 
-A wire knows one dialect and nothing of views or budgets: `read` turns messages into facts, `write` one fact (as it
-is to be shown) into messages, `join` puts the messages of many steps together so that the whole is legal.
+A `Wire` handles one dialect and has no access to views or budgets: `read` turns messages into facts, `write`
+turns one fact (as it is to be shown) into messages, and `join` combines the messages of many steps into a
+legal list.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from msgspec import Raw
 
-from foveal.core.log.events import (
-    AnyFact,
-    AnyPart,
-    Call,
-    Content,
-    Dialect,
-    Media,
-    Opaque,
-    Text,
-    Thinking,
-    unraw,
-)
-from foveal.core.wire.anthropic import read as anthropic
-from foveal.core.wire.common import BadField, Json, MessageChunk, encoded, json_text
-from foveal.core.wire.dialect_detection import detect
-from foveal.core.wire.event_text import quoted, transcript
+from foveal.core.log.events import AnyFact, Dialect, unraw
+from foveal.core.wire import anthropic, openai_chat, openai_responses
+from foveal.core.wire.cache_marks import strip_cache_marks
+from foveal.core.wire.common import BadField, Json, MessageChunk, encode_json, json_text
+from foveal.core.wire.dialect_detection import detect_dialect
+from foveal.core.wire.event_text import original_text, quote_lines, transcript_text
 from foveal.core.wire.media import (
-    MOST_IMAGE_UNITS,
-    UNKNOWN_UNITS,
+    DEFAULT_MEDIA_UNITS,
+    MAX_IMAGE_UNITS,
     MediaSize,
-    dimensions,
-    measure,
-    mime,
-    source,
+    image_dimensions,
+    measure_media,
+    media_source,
+    mime_type,
 )
-from foveal.core.wire.openai_chat import read as openai_chat
-from foveal.core.wire.openai_responses import read as openai_responses
-from foveal.core.wire.overflow_errors import ProviderOverflow, recognise, silent, stop_reason
+from foveal.core.wire.overflow_errors import (
+    ProviderOverflow,
+    recognise_overflow,
+    silent_overflow_reason,
+    stop_reason,
+)
 from foveal.core.wire.safe_print import one_line, visible
-from foveal.core.wire.usage import used
+from foveal.core.wire.usage import read_usage
 from foveal.errors import BadSetting
 
 __all__ = [
-    "MOST_IMAGE_UNITS",
-    "UNKNOWN_UNITS",
+    "DEFAULT_MEDIA_UNITS",
+    "MAX_IMAGE_UNITS",
     "MediaSize",
     "MessageChunk",
     "ProviderOverflow",
     "Wire",
-    "detect",
-    "dimensions",
-    "measure",
-    "mime",
+    "detect_dialect",
+    "image_dimensions",
+    "measure_media",
+    "media_source",
+    "mime_type",
     "one_line",
-    "opaque",
-    "original",
-    "plain",
-    "quoted",
-    "recognise",
-    "silent",
-    "source",
+    "original_text",
+    "plain_json",
+    "quote_lines",
+    "raw_setting",
+    "read_usage",
+    "recognise_overflow",
+    "silent_overflow_reason",
     "stop_reason",
+    "strip_cache_marks",
     "tools_text",
-    "transcript",
-    "used",
+    "transcript_text",
     "visible",
-    "wire",
+    "wire_for",
 ]
 
 
-class Wire(Protocol):
-    """One dialect."""
+class ReadMessages(Protocol):
+    """Type of `Wire.read`."""
 
-    @property
-    def dialect(self) -> Dialect: ...
+    def __call__(self, messages: Sequence[object], start: int = 0) -> Iterator[MessageChunk]: ...
 
-    def read(self, messages: Sequence[object], start: int = 0) -> Iterator[MessageChunk]:
-        """The facts in the messages from `start` on; raises `MalformedMessage`."""
-        ...
 
-    def write(self, fact: AnyFact) -> list[Json]:
-        """The messages of one fact, new ones each time."""
-        ...
+@dataclass(frozen=True, slots=True, eq=False)  # compared by identity: steps cache their messages per wire
+class Wire:
+    """Reads and writes the messages of one dialect."""
 
-    def join(self, groups: Iterable[Sequence[Json]]) -> list[Json]:
-        """The messages of many steps as one legal list; shares messages with the groups, changes none."""
-        ...
+    dialect: Dialect
+    read: ReadMessages
+    """Return the facts in the messages from `start` on; raises `MalformedMessage`."""
+    write: Callable[[AnyFact], list[Json]]
+    """Return the messages of one fact, new objects on each call."""
+    join: Callable[[Iterable[Sequence[Json]]], list[Json]]
+    """Return the messages of many steps as one legal list, which shares messages with the groups and changes
+    none."""
 
 
 _WIRES: Final[dict[str, Wire]] = {
-    "": openai_chat,
-    "openai_chat": openai_chat,
-    "openai_responses": openai_responses,
-    "anthropic": anthropic,
+    wire.dialect: wire
+    for wire in (
+        Wire(openai_chat.OPENAI_CHAT, openai_chat.read, openai_chat.write, openai_chat.join),
+        Wire(
+            openai_responses.OPENAI_RESPONSES,
+            openai_responses.read,
+            openai_responses.write,
+            openai_responses.join,
+        ),
+        Wire(anthropic.ANTHROPIC, anthropic.read, anthropic.write, anthropic.join),
+    )
 }
 
 
-def wire(dialect: Dialect) -> Wire:
-    """The wire of a dialect; messages that every dialect reads alike are chat's."""
+def wire_for(dialect: Dialect) -> Wire:
+    """Return the wire of a dialect; "" (messages that all dialects read alike) gives that of chat."""
     try:
-        return _WIRES[dialect]
+        return _WIRES[dialect or openai_chat.OPENAI_CHAT]
     except KeyError:
-        raise BadSetting("dialect", dialect, f"one of {', '.join(filter(None, _WIRES))}") from None
+        raise BadSetting("dialect", dialect, f"one of {', '.join(_WIRES)}") from None
 
 
 def tools_text(tools: Sequence[Any]) -> str:
-    """The list of tools as the JSON text that is sent, for counting; "" when there are none."""
+    """Return the list of tools as the JSON text that is sent, for counting; "" if there are none."""
     if not tools:
         return ""
     try:
@@ -116,37 +120,18 @@ def tools_text(tools: Sequence[Any]) -> str:
         raise BadSetting("tools", tools, f"dicts or objects of a client library: {bad.problem}") from None
 
 
-def opaque(value: object, field: str) -> Raw:
-    """A JSON value as bytes; raises `BadSetting` for the field when it is none."""
+def raw_setting(value: object, field: str) -> Raw:
+    """Return a value as JSON bytes; raises `BadSetting` for `field` if it cannot be encoded."""
     try:
-        return Raw(encoded(value))
+        return Raw(encode_json(value))
     except BadField as bad:
         raise BadSetting(field, value, f"a value that JSON has; it {bad.problem}") from None
 
 
-def plain(message: object) -> Any:
-    """A message as dicts and lists, whatever objects of client libraries are in it; itself if that cannot be."""
+def plain_json(message: object) -> Any:
+    """Return a message as dicts and lists, without client objects; the message itself if it cannot be
+    encoded."""
     try:
-        return unraw(Raw(encoded(message)))
+        return unraw(Raw(encode_json(message)))
     except BadField:
         return message
-
-
-def original(fact: AnyFact) -> str:
-    """All the words of one fact, each text exactly as it is; parts stand on lines of their own."""
-    content: Content | None = getattr(fact, "content", None)
-    if content is None:
-        return str(getattr(fact, "text", "") or getattr(fact, "summary", ""))
-    return content if isinstance(content, str) else "\n".join(map(_words, content))
-
-
-def _words(part: AnyPart) -> str:
-    match part:
-        case Text() | Thinking():
-            return part.text
-        case Call():
-            return f"{part.name} {part.arguments}"
-        case Media():
-            return f"[{part.mime or 'media'}, {part.size:,} bytes]"
-        case Opaque():
-            return bytes(part.native).decode("utf-8", "replace")

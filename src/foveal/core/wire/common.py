@@ -1,4 +1,9 @@
-"""What the dialects share: objects of client libraries as dicts, opaque bytes, and errors that know their place."""
+"""Helpers that the dialects share for reading and writing messages.
+
+1. Objects of client libraries are read as the dicts that the library would send.
+2. A value that Foveal does not interpret is kept as JSON bytes (`Raw`).
+3. A malformed field raises `BadField` with its path; `read_at` adds the index of the message.
+"""
 
 from __future__ import annotations
 
@@ -10,28 +15,42 @@ from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from foveal.core.log.events import AnyFact, AnyPart, Call, Dialect, Media, Opaque, Thinking, unraw
-from foveal.core.wire.media import measure
+from foveal.core.log.events import (
+    AnyFact,
+    AnyPart,
+    Call,
+    Dialect,
+    Instructed,
+    Media,
+    ModelSaid,
+    Opaque,
+    Thinking,
+    ToolReturned,
+    UserSaid,
+    unraw,
+)
+from foveal.core.wire.media import measure_media
 from foveal.errors import MalformedMessage
 
 Json: TypeAlias = dict[str, Any]
 T = TypeVar("T")
 
-FREE_TEXT: Final = frozenset({"custom", "custom_tool_call"})
-"""Varieties whose arguments are any text; where only functions exist it becomes the field `input`."""
-_NATIVE: Final = (Media, Opaque, Thinking)
+FREE_TEXT_VARIETIES: Final = frozenset({"custom", "custom_tool_call"})
+"""Varieties of calls with free text as arguments; a function call carries the text in its field `input`."""
+_NATIVE_PARTS: Final = (Media, Opaque, Thinking)
+"""Parts that hold JSON of one dialect."""
 _STRINGS: Final = (str, bytes)
 
 
 class MessageChunk(NamedTuple):
-    """The smallest run of messages that is a whole number of facts."""
+    """The smallest run of messages that gives a whole number of facts."""
 
     messages: int
     facts: tuple[AnyFact, ...]
 
 
 class BadField(Exception):
-    """Something no dialect allows, at `field` of what is being read; `read` adds the message's index."""
+    """A malformed field; `read_at` turns it into `MalformedMessage` with the index of the message."""
 
     def __init__(self, field: str, problem: str) -> None:
         super().__init__(field, problem)
@@ -39,153 +58,160 @@ class BadField(Exception):
         self.problem = problem
 
     def inside(self, outer: str) -> BadField:
-        """The same fault, seen from one level further out."""
+        """Return the same error with its path extended by the enclosing field."""
         return BadField(f"{outer}.{self.field}" if self.field else outer, self.problem)
 
 
-# ── reading ──────────────────────────────────────────────────────────────────────────────────────────────
+# ── Reading ────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def tail(messages: Sequence[object], start: int) -> Iterator[tuple[int, object]]:
-    """The messages from `start` on, each with its index."""
+def indexed_from(messages: Sequence[object], start: int) -> Iterator[tuple[int, object]]:
+    """Return the messages from `start` on, each with its index."""
     return enumerate(messages[start:] if start else messages, start)
 
 
-def at(index: int, reader: Callable[[Any], T], value: object) -> T:
-    """Read one message; what is wrong with it is told with its index."""
+def read_at(index: int, reader: Callable[[Any], T], value: object) -> T:
+    """Read one message; raises `MalformedMessage` with its index."""
     try:
-        return reader(value if type(value) is dict else mapping(value))
+        return reader(value if type(value) is dict else as_mapping(value))
     except BadField as bad:
         raise MalformedMessage(index, bad.field, bad.problem) from None
 
 
-def mapping(value: object) -> Mapping[str, Any]:
-    """A dict as it is, an object of a client library as the dict that it would send."""
+def as_mapping(value: object) -> Mapping[str, Any]:
+    """Return a dict unchanged, and an object of a client library as the dict that the library would send."""
     if type(value) is dict:
         return value
     if isinstance(value, Mapping):
         return dict(value)
     if hasattr(value, "model_dump"):
-        dumped = dump(value)
+        dumped = dump_object(value)
         if isinstance(dumped, dict):
             return dumped
     raise BadField("", f"must be an object, not {type(value).__name__}")
 
 
-def dump(value: Any) -> Any:
-    """What a client library would send for one of its objects."""
+def dump_object(value: Any) -> Any:
+    """Return what a client library would send for one of its objects."""
     if isinstance(value, Mapping):
         return dict(value)
     if not hasattr(value, "model_dump"):
         raise TypeError(f"an object of type {type(value).__name__}")
     try:
         return value.model_dump(mode="json", exclude_unset=True, by_alias=True, warnings=False)
-    except TypeError:  # not pydantic, but alike
+    except TypeError:  # a class with pydantic's method but other parameters
         return value.model_dump()
 
 
-_encoder: Final = msgspec.json.Encoder(enc_hook=dump)
+_encoder: Final = msgspec.json.Encoder(enc_hook=dump_object)
 
 
-def encoded(value: object) -> bytes:
-    """A value as JSON, whatever objects of client libraries are inside it."""
+def encode_json(value: object) -> bytes:
+    """Return a value as JSON bytes; it may contain objects of client libraries."""
     try:
         text = _encoder.encode(value)
-        if b"null" in text and not _finite(value):  # which is how the encoder writes a number that is none
+        if b"null" in text and not _is_finite(value):  # the encoder writes NaN and infinity as null
             raise BadField("", "holds a number that JSON does not have (NaN or infinity)")
         return text
-    except UnicodeEncodeError:  # a lone surrogate is not UTF-8, but JSON's own escapes can carry it
-        return json.dumps(value, default=dump).encode()
+    except UnicodeEncodeError:  # a lone surrogate is not valid UTF-8, but a JSON escape can represent it
+        return json.dumps(value, default=dump_object).encode()
     except RecursionError:
         raise BadField("", "is nested too deeply") from None
     except (TypeError, ValueError) as problem:
         raise BadField("", f"cannot be written as JSON: {problem}") from None
 
 
-def _finite(value: object) -> bool:
+def _is_finite(value: object) -> bool:
     if isinstance(value, float):
         return isfinite(value)
     if isinstance(value, Mapping):
-        return all(map(_finite, value.values()))
-    return all(map(_finite, value)) if isinstance(value, list | tuple) else True
+        return all(map(_is_finite, value.values()))
+    return all(map(_is_finite, value)) if isinstance(value, list | tuple) else True
 
 
-def opaque(value: object) -> Raw:
-    """A JSON value as bytes that nobody can change."""
-    return Raw(encoded(value))
+def raw_json(value: object) -> Raw:
+    """Return a value as immutable JSON bytes."""
+    return Raw(encode_json(value))
 
 
 def json_text(value: object) -> str:
-    return encoded(value).decode()
+    """Return a value as JSON text."""
+    return encode_json(value).decode()
 
 
-def rest(item: Mapping[str, Any], known: frozenset[str]) -> Raw | UnsetType:
-    """The fields beyond the known ones."""
+def other_fields(item: Mapping[str, Any], known: frozenset[str]) -> Raw | UnsetType:
+    """Return the fields beyond the known ones, `UNSET` if there are none."""
     if item.keys() <= known:
         return UNSET
-    return opaque({name: value for name, value in item.items() if name not in known})
+    return raw_json({name: value for name, value in item.items() if name not in known})
 
 
-def string(item: Mapping[str, Any], field: str) -> str:
-    """A field that must be there and be text."""
+def required_string(item: Mapping[str, Any], field: str) -> str:
+    """Return a field that must be present and be a string."""
     value = item.get(field)
     if isinstance(value, str):
         return value
     raise BadField(field, "is missing" if value is None else f"must be a string, not {type(value).__name__}")
 
 
-def arguments_of(item: Mapping[str, Any], field: str) -> str:
-    """Arguments as the text the model wrote; a client that has parsed them already gets JSON again."""
+def arguments_text(item: Mapping[str, Any], field: str) -> str:
+    """Return arguments as the text that the model wrote; parsed arguments are encoded as JSON again."""
     value = item.get(field)
     if isinstance(value, str):
         return value
     return "" if value is None else json_text(value)
 
 
-def each(values: object, field: str, reader: Callable[[Any], T]) -> list[T]:
-    """Read every item of a list."""
+def read_list(values: object, field: str, reader: Callable[[Any], T]) -> list[T]:
+    """Read every item of a list; an error names the field and the position of the item."""
     if type(values) is not list and (isinstance(values, _STRINGS) or not isinstance(values, Sequence)):
         raise BadField(field, f"must be a list, not {type(values).__name__}")
-    done: list[T] = []
+    items: list[T] = []
     for place, value in enumerate(values):
         try:
-            done.append(reader(value if type(value) is dict else mapping(value)))
+            items.append(reader(value if type(value) is dict else as_mapping(value)))
         except BadField as bad:
             raise bad.inside(f"{field}[{place}]") from None
-    return done
+    return items
 
 
-def media(item: Mapping[str, Any]) -> Media:
-    native = opaque(item)
-    measured = measure(item if type(item) is dict and _plain(item) else unraw(native))
+def read_media(item: Mapping[str, Any]) -> Media:
+    """Return a part with an image, sound or file, with its size and the tokens that it costs."""
+    native = raw_json(item)
+    measured = measure_media(item if type(item) is dict and _is_plain_json(item) else unraw(native))
     return Media(native=native, mime=measured.mime, size=measured.size, units=measured.units)
 
 
-def _plain(item: Json) -> bool:
-    """No objects of a client library are inside."""
+def _is_plain_json(item: Json) -> bool:
+    """Say whether no object of a client library is inside."""
     return all(isinstance(value, str | dict) for value in item.values())
 
 
-def owner(dialect: Dialect, extra: Raw | UnsetType, parts: Iterable[AnyPart] = ()) -> Dialect:
-    """The dialect, if anything here can only be read in it."""
+def native_dialect(dialect: Dialect, extra: Raw | UnsetType, parts: Iterable[AnyPart] = ()) -> Dialect:
+    """Return the dialect if any field or part belongs to it alone, otherwise ""."""
     if extra is not UNSET:
         return dialect
     for part in parts:
-        if isinstance(part, _NATIVE) or part.extra is not UNSET:
+        if isinstance(part, _NATIVE_PARTS) or part.extra is not UNSET:
             return dialect
         if isinstance(part, Call) and part.variety != "function":
             return dialect
     return ""
 
 
-# ── writing ──────────────────────────────────────────────────────────────────────────────────────────────
+# ── Writing ────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def as_function(call: Call) -> str:
-    """The arguments of a call of whatever variety, where only functions exist."""
-    return json_text({"input": call.arguments}) if call.variety in FREE_TEXT else call.arguments
+def is_native(fact: UserSaid | Instructed | ModelSaid | ToolReturned, dialect: Dialect) -> bool:
+    """Say whether a fact was read in this dialect, or has nothing that only one dialect can read."""
+    return fact.dialect in ("", dialect)
 
 
-def instead_of(part: Media) -> str:
-    """The words in place of something that cannot be sent here."""
+def function_arguments(call: Call) -> str:
+    """Return the arguments of a call of any variety as those of a function call."""
+    return json_text({"input": call.arguments}) if call.variety in FREE_TEXT_VARIETIES else call.arguments
+
+
+def media_notice(part: Media) -> str:
+    """Return the text that replaces media which cannot be sent in a dialect or role."""
     return f"[{part.mime or 'media'}, {part.size:,} bytes: cannot be shown here]"

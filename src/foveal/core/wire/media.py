@@ -1,8 +1,9 @@
-"""Images, sounds and files inside messages: what they are and what they will cost.
+"""Images, sounds and files inside messages: their type, size and cost in tokens.
 
-A part of any dialect goes in, a `Source` (what it is and where its bytes are) or a `Measure` (its mime type, its
-bytes inside the request, the tokens a provider will count) comes out. Nothing here raises: whatever cannot be
-read costs a fixed default, and only the few bytes of a header that name the size are ever decoded.
+1. `media_source` returns what a part of any dialect contains and where its bytes are.
+2. `measure_media` returns its mime type, its bytes inside the request, and the tokens that a provider counts.
+3. Neither raises: a part that cannot be read costs a fixed default. Only the header bytes that give the size
+   of an image are decoded.
 """
 
 from __future__ import annotations
@@ -12,23 +13,24 @@ from base64 import b64decode
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Literal, NamedTuple
 
-UNKNOWN_UNITS: Final = 1_000
-"""Tokens for a picture whose size is unknown: behind a URL, of a strange format, or broken."""
+DEFAULT_MEDIA_UNITS: Final = 1_000
+"""Tokens for media of unknown size: behind a URL, in an unknown format, or broken."""
 PIXELS_PER_UNIT: Final = 750
-MOST_IMAGE_UNITS: Final = 1_600
-"""Providers shrink what is larger before they look at it: Anthropic to 1,568 pixels at the long edge, which is
-about 1,600 tokens; tiles of OpenAI end at about 1,100. So no picture costs more, whatever its header says."""
+MAX_IMAGE_UNITS: Final = 1_600
+"""Providers scale larger images down: Anthropic to 1,568 pixels on the long edge, about 1,600 tokens; OpenAI's
+tiles end at about 1,100. So no image costs more, whatever its header says."""
 AUDIO_BYTES_PER_UNIT: Final = 1_600
-"""Ten tokens a second, and a second of ordinary MP3 has 16 kB; uncompressed sound is over-counted, never under."""
+"""Ten tokens per second at 16 kB per second of ordinary MP3; uncompressed sound is overcounted, never
+undercounted."""
 TEXT_BYTES_PER_UNIT: Final = 4
 PDF_BYTES_PER_UNIT: Final = 20
-"""A page costs some 2,000 tokens and takes some 40 kB."""
-MOST_FILE_UNITS: Final = 300_000
-"""A hundred pages, the most that providers take, at the dearest 3,000 tokens each."""
+"""A page has about 40 kB and costs about 2,000 tokens."""
+MAX_FILE_UNITS: Final = 300_000
+"""100 pages, the most that providers accept, at no more than 3,000 tokens each."""
 
 _MIME: Final = re.compile(r"[a-z0-9][a-z0-9.+-]{0,63}/[a-z0-9][a-z0-9.+-]{0,63}")
 _DATA_URL: Final = re.compile(r"data:([^;,]{0,200})((?:;[^;,]{0,200})*?)(;base64)?,", re.IGNORECASE)
-_FROM_NAME: Final = {
+_MIME_OF_SUFFIX: Final = {
     "png": "image/png", "jpg": "image/jpeg", "jpeg": "image/jpeg", "gif": "image/gif", "webp": "image/webp",
     "pdf": "application/pdf", "txt": "text/plain", "md": "text/markdown", "wav": "audio/wav", "mp3": "audio/mp3",
 }  # fmt: skip
@@ -37,18 +39,18 @@ MediaKind = Literal["image", "audio", "file"]
 
 
 class MediaSource(NamedTuple):
-    """A picture, sound or file, said in no dialect."""
+    """An image, sound or file, independent of the dialect."""
 
     kind: MediaKind
     mime: str = ""
     data: str = ""
-    """Base64, or the plain text of a text document."""
+    """Base64, a data URL, or the text of a plain document."""
     url: str = ""
     name: str = ""
     plain: bool = False
-    """`data` is text, not base64."""
+    """Whether `data` is text, not Base64."""
     body: int = 0
-    """Where the Base64 begins inside `data`; a data URL is not copied only to be measured."""
+    """Where the Base64 begins inside `data`: a data URL is stored uncopied."""
 
     @property
     def base64(self) -> str:
@@ -60,41 +62,45 @@ class MediaSource(NamedTuple):
 
 
 class MediaSize(NamedTuple):
+    """Type, size and cost of a part."""
+
     mime: str
     size: int
     """Bytes inside the request, as encoded there."""
     units: int
-    """Tokens a provider will count."""
+    """Tokens that a provider counts."""
 
 
-# ── what a part is ───────────────────────────────────────────────────────────────────────────────────────
+# ── Content of a part ──────────────────────────────────────────────────────────────────────────────────
 
 
-def source(part: Mapping[str, Any]) -> MediaSource | None:
-    """What this part of any dialect is, None when it only names a file that the provider holds."""
+def media_source(part: Mapping[str, Any]) -> MediaSource | None:
+    """Return what a part of any dialect contains, None if it only names a file stored at the provider."""
     kind = part.get("type")
     reader = _READERS.get(kind) if isinstance(kind, str) else None
     return reader(part) if reader is not None else None
 
 
-def measure(part: Mapping[str, Any]) -> MediaSize:
-    """The mime type, size and price of a part of any dialect."""
-    found = source(part)
+def measure_media(part: Mapping[str, Any]) -> MediaSize:
+    """Return the mime type, size and cost of a part of any dialect."""
+    found = media_source(part)
     if found is None:
-        return MediaSize("", 0, UNKNOWN_UNITS)
+        return MediaSize("", 0, DEFAULT_MEDIA_UNITS)
     size = len(found.data) - found.body or len(found.url)
     return MediaSize(found.mime, size, _units(found))
 
 
-def mime(text: object) -> str:
-    """A mime type in lower case, "" unless it has the form of one: it is shown in placeholders, and must not
-    be able to break out of them."""
+def mime_type(text: object) -> str:
+    """Return a mime type in lower case, "" if it is malformed.
+
+    The type is shown in placeholders, so it must not contain characters that could close them.
+    """
     lowered = text.strip().lower() if isinstance(text, str) else ""
     return lowered if _MIME.fullmatch(lowered) else ""
 
 
 def _field(part: Mapping[str, Any], *path: str) -> str:
-    """The text at a path of nested fields, "" when there is none."""
+    """Return the string at a path of nested fields, "" if there is none."""
     value: Any = part
     for name in path:
         if not isinstance(value, Mapping):
@@ -104,48 +110,50 @@ def _field(part: Mapping[str, Any], *path: str) -> str:
 
 
 def _from_url(media_kind: MediaKind, url: str, *, name: str = "") -> MediaSource | None:
-    """A URL, or the data inside a data URL."""
+    """Return a link, or the data inside a data URL."""
     if not url:
         return None
     match = _DATA_URL.match(url)
     if match is None or match[3] is None:
-        return MediaSource(media_kind, _named(name), url=url, name=name)
-    return MediaSource(media_kind, mime(match[1]) or _named(name), data=url, name=name, body=match.end())
+        return MediaSource(media_kind, _mime_of_name(name), url=url, name=name)
+    return MediaSource(
+        media_kind, mime_type(match[1]) or _mime_of_name(name), data=url, name=name, body=match.end()
+    )
 
 
-def _named(name: str) -> str:
-    return _FROM_NAME.get(name.rpartition(".")[2].lower(), "")
+def _mime_of_name(name: str) -> str:
+    return _MIME_OF_SUFFIX.get(name.rpartition(".")[2].lower(), "")
 
 
-def _chat_image(part: Mapping[str, Any]) -> MediaSource | None:
+def _openai_image(part: Mapping[str, Any]) -> MediaSource | None:
     return _from_url("image", _field(part, "image_url", "url") or _field(part, "image_url"))
 
 
-def _chat_audio(part: Mapping[str, Any]) -> MediaSource | None:
+def _openai_audio(part: Mapping[str, Any]) -> MediaSource | None:
     data = _field(part, "input_audio", "data")
     return (
-        MediaSource("audio", mime(f"audio/{_field(part, 'input_audio', 'format')}"), data=data)
+        MediaSource("audio", mime_type(f"audio/{_field(part, 'input_audio', 'format')}"), data=data)
         if data
         else None
     )
 
 
-def _file(part: Mapping[str, Any]) -> MediaSource | None:
-    """A file of chat (fields inside `file`) or of Responses (fields beside the type)."""
+def _openai_file(part: Mapping[str, Any]) -> MediaSource | None:
+    """Read a file of Chat (fields inside `file`) or of Responses (fields beside the type)."""
     inner = part.get("file") if isinstance(part.get("file"), Mapping) else part
     assert isinstance(inner, Mapping)
     name, data = _field(inner, "filename"), _field(inner, "file_data")
     if data and _DATA_URL.match(data) is None:
-        return MediaSource("file", _named(name), data=data, name=name)
+        return MediaSource("file", _mime_of_name(name), data=data, name=name)
     return _from_url("file", data or _field(inner, "file_url"), name=name)
 
 
-def _anthropic(part: Mapping[str, Any]) -> MediaSource | None:
+def _anthropic_media(part: Mapping[str, Any]) -> MediaSource | None:
     media_kind: MediaKind = "image" if part.get("type") == "image" else "file"
     name = _field(part, "title")
     match _field(part, "source", "type"):
         case "base64":
-            kind = mime(_field(part, "source", "media_type"))
+            kind = mime_type(_field(part, "source", "media_type"))
             return MediaSource(media_kind, kind, data=_field(part, "source", "data"), name=name)
         case "text":
             return MediaSource(
@@ -158,60 +166,60 @@ def _anthropic(part: Mapping[str, Any]) -> MediaSource | None:
 
 
 _READERS: Final[dict[str, Callable[[Mapping[str, Any]], MediaSource | None]]] = {
-    "image_url": _chat_image,
-    "input_image": _chat_image,
-    "computer_screenshot": _chat_image,
-    "input_audio": _chat_audio,
-    "file": _file,
-    "input_file": _file,
-    "image": _anthropic,
-    "document": _anthropic,
+    "image_url": _openai_image,
+    "input_image": _openai_image,
+    "computer_screenshot": _openai_image,
+    "input_audio": _openai_audio,
+    "file": _openai_file,
+    "input_file": _openai_file,
+    "image": _anthropic_media,
+    "document": _anthropic_media,
 }
 
 
-# ── what it costs ────────────────────────────────────────────────────────────────────────────────────────
+# ── Cost in tokens ─────────────────────────────────────────────────────────────────────────────────────
 
 
 def _units(found: MediaSource) -> int:
     encoded = len(found.data) - found.body
     if found.kind == "image":
-        return _image_units(found) if encoded else UNKNOWN_UNITS
+        return _image_units(found) if encoded else DEFAULT_MEDIA_UNITS
     if not encoded:
-        return UNKNOWN_UNITS
+        return DEFAULT_MEDIA_UNITS
     count = encoded if found.plain else encoded * 3 // 4
     if found.kind == "audio":
         return max(1, count // AUDIO_BYTES_PER_UNIT)
     if found.plain or found.mime.startswith("text/"):
         return max(1, count // TEXT_BYTES_PER_UNIT)
-    return min(MOST_FILE_UNITS, max(UNKNOWN_UNITS, count // PDF_BYTES_PER_UNIT))
+    return min(MAX_FILE_UNITS, max(DEFAULT_MEDIA_UNITS, count // PDF_BYTES_PER_UNIT))
 
 
 def _image_units(found: MediaSource) -> int:
-    pixels = dimensions(found.data, found.body)
+    pixels = image_dimensions(found.data, found.body)
     if pixels is None:
-        return UNKNOWN_UNITS
+        return DEFAULT_MEDIA_UNITS
     width, height = pixels
-    return min(MOST_IMAGE_UNITS, -(-width * height // PIXELS_PER_UNIT))
+    return min(MAX_IMAGE_UNITS, -(-width * height // PIXELS_PER_UNIT))
 
 
-def dimensions(data: str, start: int = 0) -> tuple[int, int] | None:
-    """Width and height of the Base64 image that begins at `start`, None when its header does not tell."""
+def image_dimensions(data: str, start: int = 0) -> tuple[int, int] | None:
+    """Return width and height of the Base64 image that begins at `start`, None if its header cannot be read."""
 
     def read(offset: int, count: int) -> bytes:
-        """Some decoded bytes, without decoding what lies before them."""
+        """Decode bytes at an offset without decoding the bytes before them."""
         first = start + offset // 3 * 4
         last = start + (offset + count + 2) // 3 * 4
         decoded = b64decode(data[first:last], validate=True)
         return decoded[offset % 3 : offset % 3 + count]
 
     try:
-        size = _sniff(read)
+        size = _read_dimensions(read)
     except (ValueError, IndexError):
         return None
     return size if size is not None and min(size) > 0 else None
 
 
-def _sniff(read: Callable[[int, int], bytes]) -> tuple[int, int] | None:
+def _read_dimensions(read: Callable[[int, int], bytes]) -> tuple[int, int] | None:
     head = read(0, 30)
     if head.startswith(b"\x89PNG\r\n\x1a\n") and len(head) >= 24:
         return int.from_bytes(head[16:20]), int.from_bytes(head[20:24])
@@ -239,7 +247,7 @@ def _webp(head: bytes) -> tuple[int, int] | None:
 
 
 def _jpeg(read: Callable[[int, int], bytes]) -> tuple[int, int] | None:
-    """Walk from segment to segment to the one that starts the frame; previews before it are jumped over."""
+    """Return the size from the start-of-frame segment; segments before it, such as previews, are skipped."""
     offset = 2
     for _ in range(64):
         segment = read(offset, 9)

@@ -1,13 +1,18 @@
-"""A provider's refusal of a request that was too large, recognised whatever the shape of the error.
+"""Recognises provider errors that say a request was too large.
+
+The error may have any shape: an exception, the body of a reply, a dict or a string. The rules, in order:
 
 1. A typed code, such as `context_length_exceeded`, decides by itself.
 2. A status that is known must be 400, 413 or 422; the outermost one counts.
-3. Talk of rates, quotas and throttling is a veto, and so is `string_above_max_length`: one string, not the request.
-4. A known wording decides and gives its numbers. A bare 413 is a request of too many bytes.
+3. A mention of rates, quotas or throttling excludes an overflow, and so does `string_above_max_length`, which is
+   about one string and not about the request.
+4. A known wording decides and gives its numbers. A 413 without such a wording means that the request has too many
+   bytes.
 
-An exception that says nothing is judged by what it was raised from. An implicit `__context__` counts only where the
-exception has neither a status nor a cause: otherwise it is history, often an overflow that was already dealt with.
-Timeouts, lost connections and cancellations are never an overflow. What an error echoes of the request is not read.
+If an exception says nothing, the exception that it was raised from is examined. An implicit `__context__` counts
+only if the exception has neither a status nor a cause; otherwise it is unrelated, often an overflow already
+handled. Timeouts, lost connections and cancellations are never an overflow. Parts of the request that an error
+quotes are not read. `foveal.core.engine.overflow` decides what follows from an overflow.
 """
 
 from __future__ import annotations
@@ -24,18 +29,23 @@ import msgspec
 
 from foveal.core.wire.safe_print import one_line
 
-Kind = Literal["tokens", "bytes", "output"]
+OverflowKind = Literal["tokens", "bytes", "output"]
 
-LEVELS: Final = 8
-NODES: Final = 2_000  # objects that are looked at; fifty characters of text count as one
-SCANNED: Final = 20_000  # characters of one string, half of them from its end
+MAX_LEVELS: Final = 8
+"""Levels of nesting, and exceptions in a chain, that are examined."""
+MAX_NODES: Final = 2_000
+"""Objects of an error that are visited; 50 characters of text count as one."""
+MAX_SCANNED_CHARS: Final = 20_000
+"""Characters of one string that are read, half of them from its end."""
+
+_MAX_MESSAGE_CHARS: Final = 300
 
 _CODE: Final = (
     "(context_length_exceeded|exceed_context_size_error|model_(?:context_window|max_prompt_tokens)_exceeded"
     "|request_too_large)"
 )
-_TYPED: Final = re.compile(rf"""^{_CODE}$|["']\s*:\s*\\*["']{_CODE}\\*["']""")
-_VETO: Final = re.compile(
+_TYPED_CODE: Final = re.compile(rf"""^{_CODE}$|["']\s*:\s*\\*["']{_CODE}\\*["']""")
+_EXCLUDED: Final = re.compile(
     r"rate[ _-]?limit|too many requests|throttl|quota|\b[tr]p[md]\b|per (?:min|minute|hour|day|month)\b"
     r"|(?:daily|weekly|monthly) |wait before trying again|resource_?exhausted|string_above_max_length"
 )
@@ -43,15 +53,15 @@ _STATUS: Final = re.compile(
     r"""(?:^|(?:error|status|code|failed|http(?:/[\d.]+)?)\\*["']?\s*[:=]?\s*\\*["'(]?)"""
     r"""([45]\d\d)\b(?!\s*tokens|[.,]\d|-\w)"""
 )
-_COUNTS: Final = {"n_ctx": "limit", "n_prompt_tokens": "needed"}
-_ECHO: Final = re.compile(r"""["'](?:inputs?|messages|prompt|contents?)\\*["']\s*:""", re.IGNORECASE)
+_COUNT_FIELDS: Final = {"n_ctx": "limit", "n_prompt_tokens": "needed"}
+_REQUEST_ECHO: Final = re.compile(r"""["'](?:inputs?|messages|prompt|contents?)\\*["']\s*:""", re.IGNORECASE)
 _ATTRIBUTES: Final = (
     "status_code", "status", "http_status", "code", "type", "message", "error", "errors", "detail", "details",
     "body", "response", "text", "args", "exceptions", "__cause__", "n_ctx", "n_prompt_tokens",
 )  # fmt: skip
 
-# Lower case, single blanks; <limit>, <needed>, <output>, <total> (of both) and <over> are numbers.
-_WORDINGS: Final[dict[Kind, tuple[str, ...]]] = {
+# In lower case with single blanks; <limit>, <needed>, <output>, <total> (needed and output) and <over> are numbers.
+_WORDINGS: Final[dict[OverflowKind, tuple[str, ...]]] = {
     "tokens": (
         r"prompt is too long(?:: <needed>(?: tokens >|, model maximum context length:) <limit>)?",
         r"prompt is <needed> tokens; the model context is <limit>",
@@ -86,7 +96,7 @@ _WORDINGS: Final[dict[Kind, tuple[str, ...]]] = {
     "output": (
         r"input length and `?max_tokens`? exceed context limit(?:: <needed> \+ <output> > <limit>)?",
         r"is too large: <output>\. .{0,20}maximum context length is <limit> tokens and your request has <needed>",
-        # vLLM counts no further than to the first token too many: "at least" so many says nothing.
+        # vLLM stops counting at the first token over the limit, so its "at least" number is not used.
         r"maximum context length is <limit> tokens\. however, you requested <output> output tokens and your prompt",
     ),
     "bytes": (
@@ -101,74 +111,78 @@ _PATTERNS: Final = [
     for kind, wordings in _WORDINGS.items()
     for wording in wordings
 ]
-_ROUND: Final = {unit << power for unit in (512, 1_000, 1_536, 2_560, 3_000, 5_000) for power in range(12)}
+_ROUND_SIZES: Final = {
+    unit << power for unit in (512, 1_000, 1_536, 2_560, 3_000, 5_000) for power in range(12)
+}
 
 
 class ProviderOverflow(msgspec.Struct, frozen=True, kw_only=True):
     """What a provider's error says about a request that was too large."""
 
-    kind: Kind
-    """Too many tokens; too many bytes; or an input that fits, but not together with the output asked for."""
+    kind: OverflowKind
+    """Too many tokens; too many bytes; or an input that fits alone but not with the requested output."""
     limit: int = 0
-    """Tokens that the provider allows, or bytes for the kind bytes; 0 if it does not say."""
+    """Tokens that the provider allows, or bytes for the kind `bytes`; 0 if unknown."""
     needed: int = 0
-    """The input as the provider counted it, with the output where the error gives only the sum; 0 unknown."""
+    """The input as the provider counted it, including the output if the error gives only the sum; 0 if unknown."""
     output: int = 0
-    """The `max_tokens` that were asked for, if the error says."""
+    """The requested `max_tokens`; 0 if unknown."""
     over: int = 0
-    """How much too much, if that is what the error says."""
+    """The excess, if the error states it; otherwise 0."""
     code: str = ""
     """The typed code, or the wording that decided, with N for its numbers."""
     message: str = ""
-    """What the provider said, on one line."""
+    """The provider's message on one line."""
 
     @property
     def excess(self) -> int:
-        """How much the request must lose, input and output together; 0 if the error does not say."""
+        """By how much input and output together must shrink; 0 if unknown."""
         known = self.limit and self.needed
         return max(0, self.needed + self.output - self.limit) if known else self.over
 
 
-def recognise(error: object) -> ProviderOverflow | None:
-    """The refusal that an exception, a reply's body, a dict or a string tells of; never raises."""
-    nodes = NODES
-    for _ in range(LEVELS):
+def recognise_overflow(error: object) -> ProviderOverflow | None:
+    """Return the overflow that an exception, a reply's body, a dict or a string reports, or None; never raises."""
+    nodes = MAX_NODES
+    for _ in range(MAX_LEVELS):
         if issubclass(type(error), BaseException) and not issubclass(type(error), Exception):
             return None
-        heard = _Heard(error, nodes=nodes)
-        if refusal := _typed(heard) or (None if heard.vetoed else _worded(heard)):
-            return msgspec.structs.replace(refusal, **heard.counted)
-        if heard.status or heard.vetoed:
+        texts = _ErrorTexts(error, nodes=nodes)
+        if overflow := _from_code(texts) or (None if texts.is_excluded else _from_wording(texts)):
+            return msgspec.structs.replace(overflow, **texts.counted)
+        if texts.status or texts.is_excluded:
             return None
-        error, nodes = _context(error), heard.nodes
+        error, nodes = _implicit_cause(error), texts.nodes
     return None
 
 
-def silent(*, prompt: int, predicted: int, window: int, stop: str = "") -> str:
-    """Why a successful reply shows that the request did not fit; "" when it does not.
+def silent_overflow_reason(*, prompt: int, predicted: int, window: int, stop: str = "") -> str:
+    """Return why a successful reply shows that the request did not fit; "" if it does not show that.
 
-    A prompt that was cut without a word is told by its size: under 60 % of a prediction of at least 1,000 tokens,
-    *and* just what a server keeps: up to 2 % less than the window, or a round number (Ollama's `num_ctx`, or half
-    of it and a few). A wrong prediction alone, or a report without the cached tokens, is no alarm.
+    A silently cut prompt is recognised by its size: under 60 % of a prediction of at least 1,000 tokens, *and* a
+    size to which servers cut: up to 2 % less than the window, or a round number (Ollama's `num_ctx`, or half of it
+    and a few tokens). A wrong prediction alone, or a report without the cached tokens, does not count.
     """
     if stop in ("model_context_window_exceeded", "model_length"):
         return f"the reply stopped because the window was full ({stop})"
     if 0 < window < prompt:
         return f"the provider counted {prompt:,} tokens, more than the window of {window:,}"
-    kept = 0 <= window - prompt <= window // 50 or any(prompt - few in _ROUND for few in range(-2, 7))
-    if predicted >= 1_000 and 0 < prompt < 0.6 * predicted and kept:
+    is_cut_size = 0 <= window - prompt <= window // 50 or any(
+        prompt - few in _ROUND_SIZES for few in range(-2, 7)
+    )
+    if predicted >= 1_000 and 0 < prompt < 0.6 * predicted and is_cut_size:
         return f"the provider counted {prompt:,} tokens of about {predicted:,}: it has cut the request"
     return ""
 
 
 def stop_reason(reply: object) -> str:
-    """Why a reply of any dialect ended, or the reply in an event of its stream; "" if it does not say."""
+    """Return why a reply of any dialect, or the reply in a stream event, ended; "" if unknown."""
     for place in (reply, *(_get(reply, name) for name in ("response", "message", "delta"))):
         choice, details = _get(_get(place, "choices"), 0), _get(place, "incomplete_details")
         named = ((place, "stop_reason"), (choice, "finish_reason"), (details, "reason"), (place, "status"))
         for thing, name in named:
             if isinstance(reason := _get(thing, name), str) and reason:
-                return str.__str__(reason)
+                return str.__str__(reason)  # an enum member becomes its value
     return ""
 
 
@@ -180,33 +194,38 @@ def _get(thing: object, name: str | int) -> object:
     return None
 
 
-def _context(error: object) -> object:
-    """What was being handled when this was raised, if that says anything about it."""
+def _implicit_cause(error: object) -> object:
+    """Return the exception that was being handled when this one was raised, if it can be the reason."""
     with suppress(Exception):
         if isinstance(error, Exception) and not isinstance(error, OSError) and not error.__suppress_context__:
             return error.__context__
     return None
 
 
-class _Heard:
-    """What one error says, from all its corners, nearest first. Each text is kept beside its lower case."""
+class _ErrorTexts:
+    """The texts, the status and the counts in an error and its nested objects, outermost first.
+
+    `lower_case` maps each text to its lower-case form.
+    """
 
     def __init__(self, error: object, *, nodes: int) -> None:
         self.nodes, self.status = nodes, 0
         self.counted: dict[str, int] = {}
-        self.texts: dict[str, str] = {}
-        self._seen: dict[int, object] = {}
+        self.lower_case: dict[str, str] = {}
+        self._seen: dict[int, object] = {}  # holds the objects too, so that no id is used again
         queue: deque[tuple[int, str, object]] = deque([(0, "", error)])
         while queue and self.nodes > 0:
             self.nodes -= 1
             level, name, node = queue.popleft()
             with suppress(Exception):
                 inner = self._visit(level, name, node)
-                room = max(0, self.nodes - len(queue)) if level < LEVELS else 0
+                room = max(0, self.nodes - len(queue)) if level < MAX_LEVELS else 0
                 queue.extend((level + 1, key, value) for key, value in islice(inner, room))
-        written = filter(None, map(_STATUS.search, self.texts.values()))
+        written = filter(None, map(_STATUS.search, self.lower_case.values()))
         self.status = self.status or next((int(found[1]) for found in written), 0)
-        self.vetoed = self.status not in (0, 400, 413, 422) or any(map(_VETO.search, self.texts.values()))
+        self.is_excluded = self.status not in (0, 400, 413, 422) or any(
+            map(_EXCLUDED.search, self.lower_case.values())
+        )
 
     def _visit(self, level: int, name: str, node: object) -> Iterable[tuple[str, object]]:
         if isinstance(node, int):
@@ -214,33 +233,33 @@ class _Heard:
         if node is not None and id(node) not in self._seen and not callable(node):
             self._seen[id(node)] = node
             if isinstance(node, bytes):
-                node = node[:SCANNED].decode("utf-8", "replace")
-            return self._read(level, name, node) if isinstance(node, str) else _inside(node)
+                node = node[:MAX_SCANNED_CHARS].decode("utf-8", "replace")
+            return self._read(level, name, node) if isinstance(node, str) else _children(node)
         return ()
 
     def _number(self, name: str, value: int) -> tuple[()]:
-        if name in _COUNTS and 0 < value < 10**12:
-            self.counted.setdefault(_COUNTS[name], value)
+        if name in _COUNT_FIELDS and 0 < value < 10**12:
+            self.counted.setdefault(_COUNT_FIELDS[name], value)
         elif name.lower().endswith(("status", "code")) and 400 <= value <= 599:
             self.status = self.status or value
         return ()
 
     def _read(self, level: int, name: str, text: str) -> Iterable[tuple[str, object]]:
-        if len(text) > SCANNED:
-            text = f"{text[: SCANNED // 2]} {text[-SCANNED // 2 :]}"
+        if len(text) > MAX_SCANNED_CHARS:
+            text = f"{text[: MAX_SCANNED_CHARS // 2]} {text[-MAX_SCANNED_CHARS // 2 :]}"
         self.nodes -= len(text) // 50
         if text.isdecimal():
             return self._number(name, int(text[:13]))
-        value, around = _json_in(text) if level < LEVELS else (None, text)
-        line = _ECHO.split(" ".join(around.split()), maxsplit=1)[0].strip()
-        self.texts.update({line: line.lower()} if line else {})
+        value, around = _json_in(text) if level < MAX_LEVELS else (None, text)
+        line = _REQUEST_ECHO.split(" ".join(around.split()), maxsplit=1)[0].strip()
+        self.lower_case.update({line: line.lower()} if line else {})
         return () if value is None else [("", value)]
 
 
-def _inside(node: object) -> Iterator[tuple[str, object]]:
+def _children(node: object) -> Iterator[tuple[str, object]]:
     if isinstance(node, Mapping):
         named = ((key, value) for key, value in node.items() if isinstance(key, str))
-        yield from ((key[:40], value) for key, value in named if not _ECHO.match(f"'{key[:40]}':"))
+        yield from ((key[:40], value) for key, value in named if not _REQUEST_ECHO.match(f"'{key[:40]}':"))
     elif isinstance(node, list | tuple | set | frozenset):
         yield from (("", value) for value in node)
     else:
@@ -250,7 +269,7 @@ def _inside(node: object) -> Iterator[tuple[str, object]]:
 
 
 def _json_in(text: str) -> tuple[object, str]:
-    """The JSON in a text, and what stands around it; a list of numbers is still text."""
+    """Return the JSON inside a text and the text around it; a list without objects is not JSON here."""
     for found in islice(re.finditer(r"[{\[]", text), 4):
         with suppress(ValueError, RecursionError):
             value, end = json.JSONDecoder().raw_decode(text, found.start())
@@ -259,45 +278,47 @@ def _json_in(text: str) -> tuple[object, str]:
     return None, text
 
 
-def _typed(heard: _Heard) -> ProviderOverflow | None:
-    for found in filter(None, map(_TYPED.search, heard.texts.values())):
+def _from_code(texts: _ErrorTexts) -> ProviderOverflow | None:
+    for found in filter(None, map(_TYPED_CODE.search, texts.lower_case.values())):
         code = found[1] or found[2]
-        kind: Kind = "bytes" if code == "request_too_large" else "tokens"
-        said = _worded(heard)
-        if said is None or said.message == code or (said.kind == "bytes") != (kind == "bytes"):
-            prose = next((line for line in heard.texts if " " in line), code)
-            said = ProviderOverflow(kind=kind, message=one_line(prose, width=300))
-        return msgspec.structs.replace(said, code=code)
+        kind: OverflowKind = "bytes" if code == "request_too_large" else "tokens"
+        overflow = _from_wording(texts)
+        if overflow is None or overflow.message == code or (overflow.kind == "bytes") != (kind == "bytes"):
+            prose = next((line for line in texts.lower_case if " " in line), code)
+            overflow = ProviderOverflow(kind=kind, message=one_line(prose, width=_MAX_MESSAGE_CHARS))
+        return msgspec.structs.replace(overflow, code=code)
     return None
 
 
-def _worded(heard: _Heard) -> ProviderOverflow | None:
-    """The wording with the most numbers, in the shortest text that has it."""
+def _from_wording(texts: _ErrorTexts) -> ProviderOverflow | None:
+    """Return the wording with the most numbers; of equals, that of the shortest text."""
     found = [
-        _said(kind, match, text)
-        for text, lower in heard.texts.items()
+        _from_match(kind, match, text)
+        for text, lower in texts.lower_case.items()
         for kind, wording in _PATTERNS
         if (match := wording.search(lower))
     ]
-    message = one_line(next(iter(heard.texts), ""), width=300)
-    bare = ProviderOverflow(kind="bytes", code="413", message=message) if heard.status == 413 else None
-    return max(found, key=_weight, default=bare)
+    message = one_line(next(iter(texts.lower_case), ""), width=_MAX_MESSAGE_CHARS)
+    bare = ProviderOverflow(kind="bytes", code="413", message=message) if texts.status == 413 else None
+    return max(found, key=_specificity, default=bare)
 
 
-def _said(kind: Kind, match: re.Match[str], text: str) -> ProviderOverflow:
+def _from_match(kind: OverflowKind, match: re.Match[str], text: str) -> ProviderOverflow:
     number = {name: int(digits.replace(",", "")) for name, digits in match.groupdict("0").items()}
     limit, output, over = (number.get(name, 0) for name in ("limit", "output", "over"))
     total = max(0, number.get("total", 0) - output)
     needed = number.get("needed", 0) or total or (limit + over if limit and over else 0)
     if limit and needed and kind != "bytes":
         kind = "output" if needed < limit else "tokens"
-    start = max(0, match.start() - 100) if match.end() > 300 else 0
-    line = one_line("…" * bool(start) + text[start:], width=300)
+    start = max(0, match.start() - 100) if match.end() > _MAX_MESSAGE_CHARS else 0
+    line = one_line("…" * bool(start) + text[start:], width=_MAX_MESSAGE_CHARS)
     code = re.sub(r"(?!^)\b\d[\d,]*\b", "N", match.group())[:80]
     return ProviderOverflow(
         kind=kind, limit=limit, needed=needed, output=output, over=over, code=code, message=line
     )
 
 
-def _weight(one: ProviderOverflow) -> tuple[int, int]:
-    return sum(map(bool, (one.limit, one.needed, one.output, one.over))), -len(one.message)
+def _specificity(overflow: ProviderOverflow) -> tuple[int, int]:
+    return sum(map(bool, (overflow.limit, overflow.needed, overflow.output, overflow.over))), -len(
+        overflow.message
+    )

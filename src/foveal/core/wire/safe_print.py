@@ -1,7 +1,7 @@
-"""Text of unknown origin made safe to print: nothing in it can control a terminal or hide from the reader.
+"""Makes untrusted text safe to print in a terminal.
 
-Control characters, escape sequences, zero-width, bidirectional and tag characters are shown as what they are. What
-is stored never changes: this is for eyes only.
+Control characters, escape sequences, zero-width, bidirectional and tag characters are replaced by visible
+symbols or their code. Only the printed text changes, never what is stored.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ _UNSAFE: Final = re.compile(
 
 
 def visible(text: str) -> str:
-    """The text with every character that could deceive or command shown by its number; newlines and tabs stay."""
-    return _UNSAFE.sub(_named, text)
+    """Return the text with each unsafe character as a symbol or its code; newlines and tabs stay."""
+    return _UNSAFE.sub(_escape, text)
 
 
 def one_line(text: str, *, width: int = 80) -> str:
-    """The beginning of a text on one line."""
+    """Return the first `width` characters of a text on one line, safe to print."""
     words = visible(" ".join(text.split(maxsplit=width)))
     return words if len(words) <= width else words[: width - 1] + "…"
 
 
-def _named(match: re.Match[str]) -> str:
+def _escape(match: re.Match[str]) -> str:
     code = ord(match.group())
     return chr(0x2400 + code) if code < 0x20 else f"\\u{{{code:x}}}"

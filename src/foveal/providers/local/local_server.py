@@ -1,7 +1,7 @@
-"""The server of the local model: started on loopback, on a free port, and ended with us.
+"""Server process of the local model, on a free port of the loopback interface.
 
-It is a program of its own (`dasllama`), so it runs beside us with its log in a file. Its home is a folder of ours,
-so that it neither reads nor writes the user's.
+The server is a program of its own (`dasllama`). It runs under a watchdog that stops it when this process ends,
+writes its log to a file, and has a home folder of its own, so that it neither reads nor writes the user's.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from urllib.request import ProxyHandler, build_opener
 from foveal.core.wire.safe_print import one_line
 from foveal.errors import ProviderError
 
-PATIENCE: Final = 120.0
-"""Seconds until a server must have loaded its model."""
-STREAMS: Final = 2
-"""Answers at a time: one to the user, one for a summary."""
-WATCHER: Final = Path(__file__).with_name("watchdog.py")
+START_TIMEOUT_S: Final = 120.0
+"""Seconds until the server must have loaded its model."""
+PARALLEL_REPLIES: Final = 2
+"""Replies at a time: the answer to the user, and a summary."""
+WATCHDOG: Final = Path(__file__).with_name("watchdog.py")
 
 
 class LocalServer:
-    """A server that runs."""
+    """A running server."""
 
     def __init__(
-        self, process: asyncio.subprocess.Process, *, port: int, served: str, pid: int, log: Path
+        self, process: asyncio.subprocess.Process, *, port: int, model_id: str, pid: int, log: Path
     ) -> None:
         self._process = process
         self.log = log
         self.url = f"http://127.0.0.1:{port}/v1"
-        self.served = served
-        """What the server calls its model."""
+        self.model_id = model_id
+        """The server's name of the model."""
         self.pid = pid
-        """The server's own process."""
+        """The process of the server itself, not of its watchdog."""
 
     @classmethod
     async def start(cls, gguf: Path, *, window: int, home: Path) -> LocalServer:
@@ -50,27 +50,27 @@ class LocalServer:
         port = _free_port()
         process = await _spawn(_command(gguf, port, window), home, log)
         try:
-            pid = int(await _line(process))
-            served = await asyncio.wait_for(_ready(process, port), PATIENCE)
+            pid = int(await _read_line(process))
+            model_id = await asyncio.wait_for(_wait_until_ready(process, port), START_TIMEOUT_S)
         except (TimeoutError, ValueError, ConnectionError):
             await _stop(process)
             raise ProviderError(
-                f"the local model did not start: {_last_words(log)}; its log is {log}", code="server"
+                f"the local model did not start: {_log_tail(log)}; its log is {log}", code="server"
             ) from None
         except BaseException:
             await asyncio.shield(_stop(process))
             raise
-        return cls(process, port=port, served=served, pid=pid, log=log)
+        return cls(process, port=port, model_id=model_id, pid=pid, log=log)
 
     @property
-    def alive(self) -> bool:
+    def is_running(self) -> bool:
         return self._process.returncode is None
 
     async def stop(self) -> None:
-        """End it; its log is kept only where it ended by itself, which nobody wanted."""
-        wanted = self.alive
+        """Stop the server; its log is kept only if the server had ended unexpectedly."""
+        was_running = self.is_running
         await _stop(self._process)
-        if wanted:
+        if was_running:
             self.log.unlink(missing_ok=True)
 
 
@@ -79,13 +79,13 @@ def _command(gguf: Path, port: int, window: int) -> list[str]:
         program: str = import_module("dasllama").tool_path("dasllama-server")
     except (ImportError, FileNotFoundError):
         raise ProviderError(
-            "the local model needs its server: pip install 'foveal[local]'; where there is none for this machine, "
+            "the local model needs its server: pip install 'foveal[local]'; if it does not exist for this machine, "
             "use a provider's model, or Ollama",
             code="refused",
         ) from None
-    place = ("--host", "127.0.0.1", "-p", str(port))
-    size = ("--ctx", str(window), "-s", str(STREAMS), "-t", str(_threads()), "--gpu", "off")
-    return [program, "-m", str(gguf), *place, *size]
+    address = ("--host", "127.0.0.1", "-p", str(port))
+    size = ("--ctx", str(window), "-s", str(PARALLEL_REPLIES), "-t", str(_threads()), "--gpu", "off")
+    return [program, "-m", str(gguf), *address, *size]
 
 
 def _threads() -> int:
@@ -101,10 +101,10 @@ def _free_port() -> int:
 
 
 async def _spawn(command: list[str], home: Path, log: Path) -> asyncio.subprocess.Process:
-    """The server under its watcher, apart from the terminal: Ctrl-C is for us, not for it."""
+    """Start the server under its watchdog, in a session of its own so that Ctrl-C does not reach it."""
     with log.open("wb") as file:
         return await asyncio.create_subprocess_exec(
-            *(sys.executable, "-I", "-S", str(WATCHER), *command),
+            *(sys.executable, "-I", "-S", str(WATCHDOG), *command),
             cwd=home,
             env=_environment(home),
             stdin=asyncio.subprocess.PIPE,
@@ -115,28 +115,30 @@ async def _spawn(command: list[str], home: Path, log: Path) -> asyncio.subproces
 
 
 def _environment(home: Path) -> Mapping[str, str]:
-    """What a server needs of our environment, and no key among it."""
-    kept = ("PATH", "LANG", "LC_ALL", "TMPDIR", "TEMP", "SYSTEMROOT", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
-    ours = {"HOME": str(home), "DASLLAMA_IMAGE_SAVE": "0"}  # or it would leave a second copy of the weights
-    return {name: os.environ[name] for name in kept if name in os.environ} | ours
+    """Return the variables that the server needs; API keys are not among them."""
+    passed = (
+        "PATH", "LANG", "LC_ALL", "TMPDIR", "TEMP", "SYSTEMROOT", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH",
+    )  # fmt: skip
+    added = {"HOME": str(home), "DASLLAMA_IMAGE_SAVE": "0"}  # 0: no second copy of the weights on disk
+    return {name: os.environ[name] for name in passed if name in os.environ} | added
 
 
-async def _line(process: asyncio.subprocess.Process) -> bytes:
+async def _read_line(process: asyncio.subprocess.Process) -> bytes:
     assert process.stdout is not None
     return await process.stdout.readline()
 
 
-async def _ready(process: asyncio.subprocess.Process, port: int) -> str:
-    """The name under which the model is served, as soon as it is."""
+async def _wait_until_ready(process: asyncio.subprocess.Process, port: int) -> str:
+    """Wait until the server lists its model, and return the model's name."""
     while process.returncode is None:
-        found = await asyncio.to_thread(_served, port)
+        found = await asyncio.to_thread(_served_model, port)
         if found:
             return found
         await asyncio.sleep(0.1)
-    raise ConnectionError("it ended by itself")
+    raise ConnectionError("the server ended")
 
 
-def _served(port: int) -> str:
+def _served_model(port: int) -> str:
     with suppress(OSError, ValueError, LookupError, TypeError):
         with build_opener(ProxyHandler({})).open(f"http://127.0.0.1:{port}/v1/models", timeout=2) as reply:
             listed: Any = json.load(reply)
@@ -145,7 +147,7 @@ def _served(port: int) -> str:
 
 
 async def _stop(process: asyncio.subprocess.Process) -> None:
-    """Close its pipe, which ends it, and see that it has."""
+    """Close the watchdog's pipe, which stops the server, and kill the watchdog if that takes over 5 seconds."""
     if process.stdin is not None:
         process.stdin.close()
     try:
@@ -156,9 +158,9 @@ async def _stop(process: asyncio.subprocess.Process) -> None:
         await process.wait()
 
 
-def _last_words(log: Path) -> str:
+def _log_tail(log: Path) -> str:
     with suppress(OSError):
         lines = log.read_text("utf-8", "replace").strip().splitlines()
         if lines:
             return one_line(" ".join(lines[-3:]), width=300)
-    return "it said nothing"
+    return "its log is empty"

@@ -1,11 +1,11 @@
-"""Background work that survives `kill -9`: prompts at given times, summaries, and attempts that failed.
+"""Background jobs that survive `kill -9`: scheduled prompts, summaries, and retries.
 
-async with Service.open(config) as service, Work.open(service) as work:
-    await work.run("default", "demo", "Hello", key="hello-1")     # stored: from here on it will be done, once
+async with Service.open(config) as service, JobWorker.open(service) as worker:
+    await worker.run("default", "demo", "Hello", key="hello-1")     # stored: from here on it runs, once
 """
 
 from foveal.server.jobs.queue import Job, JobQueue
-from foveal.server.jobs.schedule import Schedule, configured, stamp
+from foveal.server.jobs.schedule import Schedule, format_time, schedule_from_config
 from foveal.server.jobs.schedule_store import (
     ScheduleExists,
     ScheduleIsConfigured,
@@ -13,10 +13,10 @@ from foveal.server.jobs.schedule_store import (
     ScheduleStore,
     UnknownSchedule,
 )
-from foveal.server.jobs.worker import PACE, JobWorker, WorkerPace
+from foveal.server.jobs.worker import DEFAULT_TIMING, JobWorker, WorkerTiming
 
 __all__ = [
-    "PACE",
+    "DEFAULT_TIMING",
     "Job",
     "JobQueue",
     "JobWorker",
@@ -26,7 +26,7 @@ __all__ = [
     "ScheduleState",
     "ScheduleStore",
     "UnknownSchedule",
-    "WorkerPace",
-    "configured",
-    "stamp",
+    "WorkerTiming",
+    "format_time",
+    "schedule_from_config",
 ]

@@ -1,12 +1,12 @@
-"""DBOS, as little of it as is needed: a durable queue with delays, whose jobs are taken up again after a crash.
+"""The job engine: DBOS as a durable queue with delays and crash recovery.
 
-1. Its database (`work.db`) has ids and numbers of errands and names of tenants, never a word of anybody.
-2. It is read and written as JSON. A row that says it is a pickle is refused.
-3. A job that is stopped stays open, and whoever starts the engine next takes it up.
-4. Jobs of different lanes do not wait for each other, however many there are in one of them.
+1. Its database (`work.db`) holds ids of jobs, attempt numbers and names of tenants, never text of a conversation.
+2. Data is read and written as JSON. A row that is marked as a pickle is refused.
+3. A job that is interrupted stays open; the next engine that starts continues it.
+4. Jobs of different partitions do not wait for each other, however many a partition has.
 
-DBOS is one for a process, so there is one engine at a time. It has threads of its own; what a job does is done in
-the event loop that started the engine.
+DBOS is global to a process, so a process has one engine at a time. DBOS uses its own threads; the work of a job
+runs in the event loop that started the engine.
 """
 
 from __future__ import annotations
@@ -29,63 +29,64 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from foveal.errors import StoreUnusable
 
-Verdict = Literal["done", "later"]
-Attempt = Callable[[str, int], Awaitable[Verdict]]
-"""Tries an errand: its id, and how often it was tried before."""
+AttemptResult = Literal["done", "later"]
+RunAttempt = Callable[[str, int], Awaitable[AttemptResult]]
+"""Runs one attempt of a job: its id, and the number of attempts before."""
 
-VERSION: Final = "foveal-1"
-"""Of the jobs' arguments: jobs of another version are left alone."""
-ALL: Final = 64
-LANE: Final = 4
-"""Jobs that are done at once: of all, and of one lane."""
+JOB_FORMAT_VERSION: Final = "foveal-1"
+"""Version of the job arguments: DBOS leaves jobs of another version alone."""
+MAX_RUNNING_WORKFLOWS: Final = 64
+MAX_RUNNING_WORKFLOWS_PER_PARTITION: Final = 4
+"""Jobs that run at once: in total, and in one partition."""
+# Names in existing databases: the queue and the workflow keep them.
 _QUEUE: Final = "errands"
-_JOB: Final = "errand"
-_DEAD: Final = ("ERROR", "CANCELLED", "MAX_RECOVERY_ATTEMPTS_EXCEEDED")
+_WORKFLOW: Final = "errand"
+_FAILED_STATES: Final = ("ERROR", "CANCELLED", "MAX_RECOVERY_ATTEMPTS_EXCEEDED")
 
 
-class QueuedJob(NamedTuple):
-    lane: str
-    """Jobs of one lane wait for each other, at most `LANE` of them at once."""
-    errand: str
-    delay: float = 0.0
+class EngineJob(NamedTuple):
+    partition: str
+    """At most `MAX_RUNNING_JOBS_PER_PARTITION` jobs of a partition run at once."""
+    job_id: str
+    delay_s: float = 0.0
 
 
-class Stopped(BaseException):
-    """The engine stops in the middle of a job. Not an `Exception`: for DBOS the job would have failed."""
+class EngineStopped(BaseException):
+    """The engine stops while a job runs. Not an `Exception`, which DBOS would record as a failure of the job."""
 
 
 class DbosEngine:
-    """Started with `start`, and to be stopped."""
+    """Call `start` once, then `stop`."""
 
-    _only: DbosEngine | None = None
+    _instance: DbosEngine | None = None
 
-    def __init__(self, attempt: Attempt, *, pauses: Sequence[float], poll: float) -> None:
-        """`pauses`: seconds before each further attempt; `poll`: seconds between two looks for jobs."""
+    def __init__(self, attempt: RunAttempt, *, retry_delays_s: Sequence[float], poll_s: float) -> None:
+        """`retry_delays_s`: seconds before each retry; `poll_s`: seconds between two polls of the queue."""
         self._attempt = attempt
-        self._pauses = tuple(pauses)
-        self._poll = poll
+        self._retry_delays_s = tuple(retry_delays_s)
+        self._poll_s = poll_s
         self._loop = asyncio.get_running_loop()
         self._lock = threading.Lock()
-        self._running: set[Future[Verdict]] = set()
+        self._running: set[Future[AttemptResult]] = set()
         self._stopping = False
 
     @classmethod
-    def taken(cls) -> bool:
-        """This process has one."""
-        return cls._only is not None
+    def is_running(cls) -> bool:
+        """Return whether this process has an engine."""
+        return cls._instance is not None
 
     async def start(self, path: Path) -> None:
-        """Take up what was left open, and begin."""
-        assert DbosEngine._only is None, "one at a time"
-        DbosEngine._only = self
+        """Start DBOS and continue the open jobs."""
+        assert DbosEngine._instance is None, "a process has one engine at a time"
+        DbosEngine._instance = self
         try:
             await asyncio.to_thread(self._launch, path)
         except BaseException:
             await self.stop()
             raise
 
-    async def add(self, jobs: Sequence[QueuedJob]) -> None:
-        """Durable when it returns. A job that is there already stays as it is."""
+    async def add(self, jobs: Sequence[EngineJob]) -> None:
+        """Add jobs, durable when this returns. A job that already exists is left unchanged."""
 
         def enqueue() -> None:
             for job in jobs:
@@ -93,124 +94,128 @@ class DbosEngine:
 
         await asyncio.to_thread(enqueue)
 
-    async def sweep(self, *, before: float) -> list[str]:
-        """Forget jobs that ended before a time; the errands of those that died, which will never be done."""
-        return await asyncio.to_thread(_sweep, datetime.fromtimestamp(before, UTC).isoformat())
+    async def clean_up(self, *, before: float) -> list[str]:
+        """Delete jobs that ended before a time, and all that failed; return the ids of those that failed."""
+        return await asyncio.to_thread(_clean_up, datetime.fromtimestamp(before, UTC).isoformat())
 
     async def stop(self) -> None:
-        """Jobs that run are broken off, and taken up at the next start."""
+        """Interrupt running jobs; the next start continues them."""
         with self._lock:
             self._stopping = True
             running = list(self._running)
         for job in running:
             job.cancel()
-        # DBOS looks only once a second whether they have ended.
+        # DBOS checks only once a second whether jobs have ended, so do not wait if none runs.
         await asyncio.to_thread(DBOS.destroy, workflow_completion_timeout_sec=5 if running else 0)
-        DbosEngine._only = None
+        DbosEngine._instance = None
 
-    # ── in threads of DBOS ───────────────────────────────────────────────────────────────────────────────
+    # ── Runs in threads of DBOS ──────────────────────────────────────────────────────────────────────────
 
     def _launch(self, path: Path) -> None:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
-        _be_quiet()
+        _silence_console()
         _refuse_pickles()
         config: DBOSConfig = {
             "name": "foveal",
             "system_database_url": URL.create("sqlite", database=str(path)).render_as_string(),
             "serializer": DBOSPortableJSONSerializer(),
-            "application_version": VERSION,
+            "application_version": JOB_FORMAT_VERSION,
             "executor_id": "foveal",
             "enable_otlp": False,
             "use_listen_notify": False,
             "log_level": "WARNING",
             "sys_db_pool_size": 4,
-            "notification_listener_polling_interval_sec": 2 * self._poll,
+            "notification_listener_polling_interval_sec": 2 * self._poll_s,
         }
         try:
             DBOS(config=config)
             DBOS.launch()
             DBOS.register_queue(
                 _QUEUE,
-                worker_concurrency=ALL,
-                partition_worker_concurrency=LANE,
-                polling_interval_sec=self._poll,
+                worker_concurrency=MAX_RUNNING_WORKFLOWS,
+                partition_worker_concurrency=MAX_RUNNING_WORKFLOWS_PER_PARTITION,
+                polling_interval_sec=self._poll_s,
                 on_conflict="always_update",
             )
         except SQLAlchemyError as problem:
             raise StoreUnusable(
-                f"{path} cannot be used ({type(problem).__name__}): see that the disk has room and the file is "
-                "writable; it may be moved away, open work is kept in service.db"
+                f"{path} cannot be used ({type(problem).__name__}): check that the disk has space and the file is "
+                "writable; you may move it away, open jobs are kept in service.db"
             ) from problem
 
-    def tried(self, errand: str, number: int) -> Verdict:
-        """Try an errand, and wait for what comes of it."""
+    def run_attempt(self, job_id: str, number: int) -> AttemptResult:
+        """Run one attempt in the event loop and wait for its result."""
         with self._lock:
             if self._stopping:
-                raise Stopped
-            running = asyncio.run_coroutine_threadsafe(self._try(errand, number), self._loop)
+                raise EngineStopped
+            running = asyncio.run_coroutine_threadsafe(self._try(job_id, number), self._loop)
             self._running.add(running)
         try:
             return running.result()
         except CancelledError:
-            raise Stopped from None
+            raise EngineStopped from None
         finally:
             with self._lock:
                 self._running.discard(running)
 
-    async def _try(self, errand: str, number: int) -> Verdict:
-        return await self._attempt(errand, number)
+    async def _try(self, job_id: str, number: int) -> AttemptResult:
+        return await self._attempt(job_id, number)
 
-    def pause(self, number: int) -> float:
-        """Seconds before an attempt."""
-        return self._pauses[min(number, len(self._pauses)) - 1] if self._pauses else 0.0
+    def retry_delay(self, number: int) -> float:
+        """Return the seconds before attempt `number`."""
+        return (
+            self._retry_delays_s[min(number, len(self._retry_delays_s)) - 1] if self._retry_delays_s else 0.0
+        )
 
 
-@DBOS.workflow(name=_JOB)
-def _carry_out(lane: str, errand: str, number: int) -> Verdict:
-    engine = DbosEngine._only
+@DBOS.workflow(name=_WORKFLOW)
+def _run_job(partition: str, job_id: str, number: int) -> AttemptResult:
+    engine = DbosEngine._instance
     if engine is None:
-        raise Stopped
-    verdict = DBOS.run_step({"name": "try"}, engine.tried, errand, number)
-    if verdict == "later":
-        _enqueue(QueuedJob(lane, errand, delay=engine.pause(number + 1)), number + 1)
-    return verdict
+        raise EngineStopped
+    result = DBOS.run_step({"name": "try"}, engine.run_attempt, job_id, number)
+    if result == "later":
+        _enqueue(EngineJob(partition, job_id, delay_s=engine.retry_delay(number + 1)), number + 1)
+    return result
 
 
-def _enqueue(job: QueuedJob, number: int) -> None:
+def _enqueue(job: EngineJob, number: int) -> None:
     options: EnqueueOptions = {
-        "workflow_name": _JOB,
+        "workflow_name": _WORKFLOW,
         "queue_name": _QUEUE,
-        "workflow_id": f"{job.errand}-{number}",
-        "queue_partition_key": job.lane,
+        "workflow_id": f"{job.job_id}-{number}",
+        "queue_partition_key": job.partition,
     }
-    if job.delay:
-        options["delay_seconds"] = job.delay
-    DBOS.enqueue_workflow_with_options(options, job.lane, job.errand, number)
+    if job.delay_s:
+        options["delay_seconds"] = job.delay_s
+    DBOS.enqueue_workflow_with_options(options, job.partition, job.job_id, number)
 
 
-def _sweep(before: str) -> list[str]:
+def _clean_up(before: str) -> list[str]:
     ended = DBOS.list_workflows(
         status=["SUCCESS"], completed_before=before, load_input=False, load_output=False, limit=10_000
     )
-    dead = DBOS.list_workflows(status=list(_DEAD), load_input=False, load_output=False, limit=10_000)
-    if gone := [job.workflow_id for job in (*ended, *dead)]:
-        DBOS.delete_workflows(gone)
-    return [job.workflow_id.rpartition("-")[0] for job in dead]
+    failed = DBOS.list_workflows(
+        status=list(_FAILED_STATES), load_input=False, load_output=False, limit=10_000
+    )
+    if ids := [job.workflow_id for job in (*ended, *failed)]:
+        DBOS.delete_workflows(ids)
+    return [job.workflow_id.rpartition("-")[0] for job in failed]
 
 
-def _be_quiet() -> None:
-    """DBOS prints to the console unless its logger has a handler; what matters goes on to the program's own."""
+def _silence_console() -> None:
+    """Give DBOS's logger a handler: without one it prints to the console. Records still reach the root logger."""
     logger = logging.getLogger("dbos")
     if not logger.handlers:
         logger.addHandler(logging.NullHandler())
 
 
 def _refuse_pickles() -> None:
-    """No code is ever built from stored data, whatever a row says it is; what DBOS writes of that is text."""
+    """Make DBOS's pickle serialiser refuse to load and write text instead: stored data never becomes code."""
 
     def refuse(_: str) -> Any:
-        raise TypeError("work.db has a row that is a pickle; Foveal writes none and reads none")
+        raise TypeError("work.db has a pickled row; Foveal neither writes nor reads pickles")
 
     pickles = dbos_serialization.DBOSDefaultSerializer
-    setattr(pickles, "deserialize", refuse)  # noqa: B010 (mypy lets nobody assign to a method)
+    setattr(pickles, "deserialize", refuse)  # noqa: B010 (mypy forbids assigning to a method)
     setattr(pickles, "serialize", lambda value: json.dumps(str(value)))  # noqa: B010

@@ -1,7 +1,7 @@
-"""What an errand does in its session, and when it is tried again.
+"""Runs one job in its session and decides about retries.
 
-A run says its prompt once: the message's key is the errand's. If the model could not be reached it is asked again
-later; after the last attempt, or when there is no use in another, a note in the session says so.
+A run submits its prompt once: the message has the job's key. If the model could not be reached, a later attempt
+asks it again. After the last attempt, or an error that a retry cannot fix, a note in the session says so.
 """
 
 from __future__ import annotations
@@ -12,145 +12,146 @@ from contextlib import suppress
 from typing import Final
 
 from foveal.core.log.events import Noted
-from foveal.errors import PASSING, FovealError, NothingToAsk, StoreError, UnknownSession
-from foveal.server.jobs.dbos_engine import Verdict
+from foveal.errors import TRANSIENT_CODES, FovealError, NothingToAsk, StoreError, UnknownSession
+from foveal.server.jobs.dbos_engine import AttemptResult
 from foveal.server.jobs.queue import Job, JobQueue
-from foveal.server.jobs.schedule_store import Result, ScheduleStore
+from foveal.server.jobs.schedule_store import RunResult, ScheduleStore
 from foveal.server.live_session import LiveSession
 from foveal.server.service import Service
 from foveal.server.turns import Turn, TurnOutcome
 
-TOPIC: Final = "schedule"
-TRY_AGAIN: Final = frozenset((*PASSING, "StoreError", "StoreUnusable", "Conflict"))
-"""Sorts of failures that may be over when it is tried again."""
+SCHEDULE_NOTE_TOPIC: Final = "schedule"
+RETRYABLE_CODES: Final = frozenset((*TRANSIENT_CODES, "StoreError", "StoreUnusable", "Conflict"))
+"""Codes of failures that a retry may fix."""
 _log = logging.getLogger("foveal.work")
 
 
 class JobRunner:
-    def __init__(self, service: Service, errands: JobQueue, timetable: ScheduleStore, *, tries: int) -> None:
+    def __init__(
+        self, service: Service, queue: JobQueue, schedules: ScheduleStore, *, max_attempts: int
+    ) -> None:
         self._service = service
-        self._errands = errands
-        self._timetable = timetable
-        self._tries = tries
-        self._spoken: set[str] = set()
-        """Errands whose prompts are in their sessions; known to be so by this process."""
+        self._queue = queue
+        self._schedules = schedules
+        self._max_attempts = max_attempts
+        self._submitted: set[str] = set()
+        """Ids of jobs whose prompts this process has submitted."""
 
-    async def attempt(self, id: str, number: int) -> Verdict:
-        """Try an errand; the number counts from 0. Whatever happens there is a verdict, unless the server ends."""
+    async def attempt(self, id: str, number: int) -> AttemptResult:
+        """Run an attempt; `number` counts from 0. Returns a result for every error, unless the server stops."""
         try:
             return await self._attempt(id, number)
-        except (
-            StoreError
-        ) as problem:  # of our own file: nothing can be noted, so it is never given up for that
-            _log.error("an errand has to wait: %s", problem)
+        except StoreError as problem:
+            # The server's own database failed: giving up could not be recorded, so the job is retried.
+            _log.error("a job has to wait: %s", problem)
             return "later"
 
-    async def abandon(self, id: str) -> None:
-        """The worker has given up on an errand: processes died over it again and again."""
-        errand = await self._errands.get(id)
-        if errand is not None:
-            await self._give_up(errand, "the server broke off each time", tries=0)
+    async def give_up(self, id: str) -> None:
+        """Give up a job that the engine has given up because processes died while running it."""
+        job = await self._queue.get(id)
+        if job is not None:
+            await self._give_up(job, "the server broke off each time", attempts=0)
 
-    # ── one attempt ──────────────────────────────────────────────────────────────────────────────────────
+    # ── An attempt ───────────────────────────────────────────────────────────────────────────────────────
 
-    async def _attempt(self, id: str, number: int) -> Verdict:
-        errand = await self._errands.get(id)
-        if errand is None:
+    async def _attempt(self, id: str, number: int) -> AttemptResult:
+        job = await self._queue.get(id)
+        if job is None:
             return "done"
-        if errand.kind == "prepare":
-            await self._prepare(errand)
-            return await self._end(errand)
-        outcome = await self._run(errand, number)
-        if outcome.why == "stopped" and self._service.ground.closing:
-            raise asyncio.CancelledError  # the server ends: the errand stays open
+        if job.kind == "prepare":
+            await self._prepare(job)
+            return await self._end(job)
+        outcome = await self._run(job, number)
+        if outcome.why == "stopped" and self._service.runtime.is_closing:
+            raise asyncio.CancelledError  # the server stops: the job stays open
         if outcome.why != "failed":
-            return await self._end(errand, result="stopped" if outcome.why == "stopped" else "answered")
-        if outcome.code in TRY_AGAIN and number + 1 < self._tries:
-            await self._tell(errand, "retrying")
+            return await self._end(job, result="stopped" if outcome.why == "stopped" else "answered")
+        if outcome.code in RETRYABLE_CODES and number + 1 < self._max_attempts:
+            await self._set_result(job, "retrying")
             return "later"
-        await self._give_up(errand, outcome.problem or outcome.code, tries=number + 1)
+        await self._give_up(job, outcome.problem or outcome.code, attempts=number + 1)
         return "done"
 
-    async def _prepare(self, errand: Job) -> None:
+    async def _prepare(self, job: Job) -> None:
         try:
-            room = await self._service.tenant(errand.tenant).room(errand.session)
-            await room.prepare()
+            live = await self._service.tenant(job.tenant).session(job.session)
+            await live.prepare()
         except UnknownSession:
-            pass  # it was deleted meanwhile
-        except Exception as problem:  # noqa: BLE001 (the next turn asks for it again, or does it itself)
+            pass  # the session was deleted meanwhile
+        except Exception as problem:  # noqa: BLE001 (the next turn asks again or writes it itself)
             _log.warning("a summary was not written: %s", type(problem).__name__)
 
-    async def _run(self, errand: Job, number: int) -> TurnOutcome:
+    async def _run(self, job: Job, number: int) -> TurnOutcome:
         try:
-            tenant = self._service.tenant(errand.tenant)
-            room = await tenant.ensure(errand.session, title=errand.schedule)
-            turn = await self._asked(room, errand, number)
+            tenant = self._service.tenant(job.tenant)
+            live = await tenant.ensure(job.session, title=job.schedule)
+            turn = await self._turn(live, job, number)
             return TurnOutcome(why="answered") if turn is None else await turn.outcome()
         except StoreError as problem:
-            gone = isinstance(problem, UnknownSession)
+            is_unknown = isinstance(problem, UnknownSession)
             return TurnOutcome(
-                why="failed", problem=str(problem), code="UnknownSession" if gone else "StoreError"
+                why="failed", problem=str(problem), code="UnknownSession" if is_unknown else "StoreError"
             )
-        except Exception as problem:  # noqa: BLE001 (an errand must never end the worker)
-            told = str(problem) if isinstance(problem, FovealError) else ""
-            return TurnOutcome(why="failed", problem=told, code=type(problem).__name__)
+        except Exception as problem:  # noqa: BLE001 (a job must never end the worker)
+            text = str(problem) if isinstance(problem, FovealError) else ""
+            return TurnOutcome(why="failed", problem=text, code=type(problem).__name__)
 
-    async def _asked(self, room: LiveSession, errand: Job, number: int) -> Turn | None:
-        """Say the prompt if that was not done yet. If it has failed, ask the model once more, or wait for who does;
-        None when the session has gone on without it."""
-        turn = await self._said(room, errand)
+    async def _turn(self, live: LiveSession, job: Job, number: int) -> Turn | None:
+        """Submit the prompt unless that was done. If its turn failed, ask the model again, or return the turn that
+        already does; None if the session has continued without an answer to the prompt."""
+        turn = await self._submit(live, job)
         while True:
-            newest = await self._service.ground.desk.newest(room.tenant, room.id)
+            newest = await self._service.runtime.inbox.newest(live.tenant, live.id)
             if newest is None:
                 return None
-            # A server that ended has stopped it; what a person stops while it runs never comes here.
-            mine = newest.key == errand.key or newest.kind == "again"
-            broken_off = mine and newest.why == "stopped"
-            if not number and not broken_off:
+            # A stopped server left the turn "stopped"; a turn that a user stops ends the job and never gets here.
+            is_own = newest.key == job.key or newest.kind == "again"
+            was_interrupted = is_own and newest.why == "stopped"
+            if not number and not was_interrupted:
                 return turn
             if newest.state != "done":
-                return await room.say("", key=newest.key)
-            if not broken_off and newest.why != "failed":
+                return await live.submit("", key=newest.key)
+            if not was_interrupted and newest.why != "failed":
                 return None
-            with suppress(NothingToAsk):  # somebody else was faster
-                return await room.again()
+            with suppress(NothingToAsk):  # another request was faster: look again
+                return await live.retry()
 
-    async def _said(self, room: LiveSession, errand: Job) -> Turn:
-        """Say the prompt, after those of the session that were asked for before it: jobs overtake each other."""
-        for earlier in await self._errands.queue(errand):
-            if earlier.id not in self._spoken and earlier.id != errand.id:
-                await room.say(earlier.prompt, key=earlier.key)
-                self._spoken.add(earlier.id)
-        turn = await room.say(errand.prompt, key=errand.key)
-        self._spoken.add(errand.id)
+    async def _submit(self, live: LiveSession, job: Job) -> Turn:
+        """Submit the prompt after those of earlier jobs of the session: the engine may start jobs in any order."""
+        for earlier in await self._queue.open_runs_up_to(job):
+            if earlier.id not in self._submitted and earlier.id != job.id:
+                await live.submit(earlier.prompt, key=earlier.key)
+                self._submitted.add(earlier.id)
+        turn = await live.submit(job.prompt, key=job.key)
+        self._submitted.add(job.id)
         return turn
 
-    # ── ends ─────────────────────────────────────────────────────────────────────────────────────────────
+    # ── The end of a job ─────────────────────────────────────────────────────────────────────────────────
 
-    async def _end(self, errand: Job, *, result: Result = "answered") -> Verdict:
-        await self._tell(errand, result)
-        await self._errands.done(errand.id)
-        self._spoken.discard(errand.id)
+    async def _end(self, job: Job, *, result: RunResult = "answered") -> AttemptResult:
+        await self._set_result(job, result)
+        await self._queue.remove(job.id)
+        self._submitted.discard(job.id)
         return "done"
 
-    async def _tell(self, errand: Job, result: Result) -> None:
-        if errand.schedule:
-            await self._timetable.tell(errand.tenant, errand.schedule, result)
+    async def _set_result(self, job: Job, result: RunResult) -> None:
+        if job.schedule:
+            await self._schedules.set_result(job.tenant, job.schedule, result)
 
-    async def _give_up(self, errand: Job, problem: str, *, tries: int) -> None:
-        count = "" if tries < 2 else f" after {tries} attempts"
-        what = f"schedule {errand.schedule!r}" if errand.schedule else "background run"
-        text = f"{what} ({errand.key}): no answer{count}: {problem}"
-        _log.warning("%s of tenant %s was given up%s", what, errand.tenant, count)
-        with suppress(FovealError):  # the session is gone, or cannot be written to
-            await _note(await self._service.tenant(errand.tenant).room(errand.session), text)
-        await self._end(errand, result="failed")
+    async def _give_up(self, job: Job, problem: str, *, attempts: int) -> None:
+        count = "" if attempts < 2 else f" after {attempts} attempts"
+        what = f"schedule {job.schedule!r}" if job.schedule else "background run"
+        text = f"{what} ({job.key}): no answer{count}: {problem}"
+        _log.warning("%s of tenant %s was given up%s", what, job.tenant, count)
+        with suppress(FovealError):  # the session was deleted or cannot be written
+            await _note(await self._service.tenant(job.tenant).session(job.session), text)
+        await self._end(job, result="failed")
 
 
-async def _note(room: LiveSession, text: str) -> None:
-    """Leave a note when the session is at rest, unless it is there."""
-    note = Noted(text=text, topic=TOPIC)
-    count = (await room.info()).events
-    if any(event.fact == note for event in await room.events(first=max(0, count - 50))):
+async def _note(live: LiveSession, text: str) -> None:
+    """Append a note to the session, unless one of its newest 50 events is the same note."""
+    note = Noted(text=text, topic=SCHEDULE_NOTE_TOPIC)
+    count = (await live.info()).events
+    if any(event.fact == note for event in await live.events(first=max(0, count - 50))):
         return
-    await room.note(text, topic=TOPIC)
+    await live.add_note(text, topic=SCHEDULE_NOTE_TOPIC)

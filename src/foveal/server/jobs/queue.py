@@ -1,8 +1,11 @@
-"""What is to be done in the background: written down here first, then done by whoever has the worker.
+"""Durable queue of background jobs, in `service.db`.
 
-1. An errand is kept until it is done or given up, so a crash at any moment loses none.
-2. There is one errand of a kind and key at a time; asking again while it is open changes nothing.
-3. The words of an errand are only here, never in the worker's own database, and go with the errand or its session.
+1. A job stays in the queue until it is done or given up, so no crash loses one.
+2. A session has at most one open job of a kind and key; adding it again changes nothing.
+3. The prompt of a job is stored only here, never in the engine's database, and is deleted with the job or its
+   session.
+
+The table is named `errands` for compatibility with existing databases.
 """
 
 from __future__ import annotations
@@ -24,29 +27,28 @@ SCHEMA: Final = (
     "CREATE INDEX IF NOT EXISTS errands_open ON errands (taken, place)",
 )
 
-Kind = Literal["run", "prepare"]
+JobKind = Literal["run", "prepare"]
 _FIELDS: Final = "id, tenant, session, key, kind, prompt, schedule, at"
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
     id: str
-    """Names the errand in the worker's database; says nothing."""
+    """Identifies the job in the engine's database; random."""
     tenant: str
     session: str
     key: str
-    """The key of the message, so that it is said once."""
-    kind: Kind
+    """The key of the message, so that it is submitted once."""
+    kind: JobKind
     prompt: str = ""
     schedule: str = ""
-    """The schedule that it comes from, if any."""
+    """The name of the schedule that created the job, or ""."""
     at: float = 0.0
-    """When it was asked for."""
+    """When the job was requested."""
 
 
 def new_job(
-    tenant: str, session: str, *, key: str, kind: Kind, now: float, prompt: str = "", schedule: str = ""
+    tenant: str, session: str, *, key: str, kind: JobKind, now: float, prompt: str = "", schedule: str = ""
 ) -> Job:
-    """A new one."""
     return Job(
         id=uuid4().hex,
         tenant=tenant,
@@ -59,17 +61,17 @@ def new_job(
     )
 
 
-def write_down(connection: apsw.Connection, errand: Job) -> bool:
-    """Keep an errand, in a transaction of the caller's; False when there is one of its key."""
+def insert_job(connection: apsw.Connection, job: Job) -> bool:
+    """Insert a job in the caller's transaction; return False if its key is taken."""
     connection.execute(
         f"INSERT OR IGNORE INTO errands ({_FIELDS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-        msgspec.structs.astuple(errand),
+        msgspec.structs.astuple(job),
     )
     return connection.changes() == 1
 
 
-def is_open(connection: apsw.Connection, tenant: str, schedule: str) -> bool:
-    """A run of a schedule is still to be done, in a transaction of the caller's."""
+def has_open_job(connection: apsw.Connection, tenant: str, schedule: str) -> bool:
+    """Return whether a schedule has an open job, in the caller's transaction."""
     sql = "SELECT 1 FROM errands WHERE tenant = ? AND schedule = ? LIMIT 1"
     return connection.execute(sql, (tenant, schedule)).get is not None
 
@@ -79,53 +81,53 @@ class JobQueue:
         database.create_tables(SCHEMA)
         self._database = database
 
-    async def add(self, errand: Job) -> bool:
-        """Durable when it returns; False when there is one of its key."""
-        return await self._database.do(lambda connection: write_down(connection, errand))
+    async def add(self, job: Job) -> bool:
+        """Add a job, durable when this returns; return False if its key is taken."""
+        return await self._database.write(lambda connection: insert_job(connection, job))
 
-    async def waiting(self, limit: int = 256) -> list[Job]:
-        """Those that no worker has taken, oldest first."""
+    async def untaken(self, limit: int = 256) -> list[Job]:
+        """Return the jobs that no worker has taken, oldest first."""
         sql = f"SELECT {_FIELDS} FROM errands WHERE taken = 0 ORDER BY place LIMIT ?"
-        return await self._database.look(lambda connection: _read(connection.execute(sql, (limit,))))
+        return await self._database.read(lambda connection: _read(connection.execute(sql, (limit,))))
 
     async def get(self, id: str) -> Job | None:
-        """None when it is done, or its session has been deleted."""
+        """Return a job; None if it is done or its session was deleted."""
         sql = f"SELECT {_FIELDS} FROM errands WHERE id = ?"
-        found = await self._database.look(lambda connection: _read(connection.execute(sql, (id,))))
+        found = await self._database.read(lambda connection: _read(connection.execute(sql, (id,))))
         return found[0] if found else None
 
-    async def queue(self, errand: Job) -> list[Job]:
-        """The open runs of a session up to this one, in the order in which they were asked for."""
+    async def open_runs_up_to(self, job: Job) -> list[Job]:
+        """Return the open runs of a session up to this job, in the order in which they were requested."""
         sql = f"""SELECT {_FIELDS} FROM errands WHERE tenant = ? AND session = ? AND kind = 'run'
             AND place <= (SELECT place FROM errands WHERE id = ?) ORDER BY place"""
-        values = errand.tenant, errand.session, errand.id
-        return await self._database.look(lambda connection: _read(connection.execute(sql, values)))
+        values = job.tenant, job.session, job.id
+        return await self._database.read(lambda connection: _read(connection.execute(sql, values)))
 
-    async def take(self, ids: Iterable[str]) -> None:
-        """The worker has them in its own database."""
+    async def mark_taken(self, ids: Iterable[str]) -> None:
+        """Mark jobs as taken: the engine has them in its own database."""
         rows = [(id,) for id in ids]
-        await self._database.do(
+        await self._database.write(
             lambda connection: connection.executemany("UPDATE errands SET taken = 1 WHERE id = ?", rows)
         )
 
-    async def take_back(self) -> None:
-        """A new worker begins: it takes whatever is open."""
-        await self._database.do(lambda connection: connection.execute("UPDATE errands SET taken = 0"))
+    async def clear_taken(self) -> None:
+        """Mark all jobs as not taken: a new worker starts and takes them again."""
+        await self._database.write(lambda connection: connection.execute("UPDATE errands SET taken = 0"))
 
-    async def done(self, id: str) -> None:
-        await self._database.do(
+    async def remove(self, id: str) -> None:
+        await self._database.write(
             lambda connection: connection.execute("DELETE FROM errands WHERE id = ?", (id,))
         )
 
-    async def forget(self, tenant: str, session: str) -> None:
-        """A session was deleted."""
+    async def delete_session(self, tenant: str, session: str) -> None:
+        """Delete the jobs of a session."""
         sql = "DELETE FROM errands WHERE tenant = ? AND session = ?"
-        await self._database.do(lambda connection: connection.execute(sql, (tenant, session)))
+        await self._database.write(lambda connection: connection.execute(sql, (tenant, session)))
 
     async def count(self) -> int:
-        """How many are open."""
+        """Return the number of open jobs."""
         sql = "SELECT count(*) FROM errands"
-        return await self._database.look(lambda connection: int(connection.execute(sql).get))
+        return await self._database.read(lambda connection: int(connection.execute(sql).get))
 
 
 def _read(rows: Iterable[tuple[Any, ...]]) -> list[Job]:

@@ -1,11 +1,12 @@
-"""The schedules of all tenants, and when each is due next: durable, in a database that several processes share.
+"""Schedule store: the schedules of all tenants and when each is due next.
 
-1. A time that is due and the errand that it makes are written in one transaction, so each runs at most once, and
-   none that was noticed is lost.
-2. What is due next only moves on. A clock that goes back runs nothing again: it waits until it has caught up.
-3. A schedule that is made, changed or enabled counts from that moment; what was before is not made up for.
-4. While a run of a schedule is open, further times of it make none: nothing piles up.
-5. Schedules of the configuration are in the same table, and replace what has their name.
+1. A due time and its job are written in one transaction, so each time runs at most once and none is lost.
+2. The next due time only increases. If the clock goes back, nothing runs again until the clock has caught up.
+3. A schedule that is created, changed or enabled counts from that moment; earlier times do not run.
+4. While a job of a schedule is open, its further times make no job, so jobs do not accumulate.
+5. Schedules of the configuration are in the same table and replace those with the same name.
+
+Several processes may share the database. In the table, `following` is the next due time and `due` the last one.
 """
 
 from __future__ import annotations
@@ -19,9 +20,8 @@ import msgspec
 from foveal.errors import BadSetting, FovealError
 from foveal.server.database import Database
 from foveal.server.jobs import queue
-from foveal.server.jobs import schedule as schedules
-from foveal.server.jobs.queue import Job, is_open, new_job, write_down
-from foveal.server.jobs.schedule import Schedule
+from foveal.server.jobs.queue import Job, has_open_job, insert_job, new_job
+from foveal.server.jobs.schedule import Schedule, check_schedule, due_run, format_time, next_run
 
 SCHEMA: Final = (
     """CREATE TABLE IF NOT EXISTS schedules (
@@ -31,46 +31,45 @@ SCHEMA: Final = (
         PRIMARY KEY (tenant, name)) WITHOUT ROWID""",
     "CREATE INDEX IF NOT EXISTS schedules_following ON schedules (enabled, following)",
 )
-MOST: Final = 1_000
-"""Schedules of one tenant."""
+MAX_SCHEDULES_PER_TENANT: Final = 1_000
 
 _FIELDS: Final = "tenant, name, session, cron, zone, prompt, missed, enabled, source, following, due, result"
-_TIMES: Final = ("cron", "zone", "enabled")
-"""What decides about the times of a schedule."""
+_TIME_FIELDS: Final = ("cron", "zone", "enabled")
+"""Fields that decide when a schedule is due."""
 
-Result = Literal["", "waiting", "retrying", "answered", "stopped", "failed"]
+RunResult = Literal["", "waiting", "retrying", "answered", "stopped", "failed"]
 
 
 class ScheduleState(msgspec.Struct, frozen=True, kw_only=True):
-    """A schedule as it stands."""
+    """A schedule, when it is due next, and what came of its last run."""
 
     schedule: Schedule
-    following: float
-    """When it is due next, if it is enabled."""
-    due: float | None = None
-    """The time that it ran for last: one of its own, or when somebody asked for it."""
-    result: Result = ""
-    """What became of its last run."""
+    next_due: float
+    """When the schedule is due next, if it is enabled."""
+    last_due: float | None = None
+    """The time of its last run: a scheduled time, or when the run was requested."""
+    result: RunResult = ""
+    """The state of its last run; "" before the first."""
 
 
 class UnknownSchedule(FovealError, LookupError):
     """No schedule of the tenant has that name."""
 
     def __init__(self, name: str) -> None:
-        super().__init__(f"no schedule {name!r}; GET /api/schedules lists those that there are")
+        super().__init__(f"no schedule {name!r}; GET /api/schedules lists all schedules")
         self.name = name
 
 
 class ScheduleExists(FovealError):
-    """The name is taken."""
+    """A schedule of that name exists."""
 
     def __init__(self, name: str) -> None:
-        super().__init__(f"there is a schedule {name!r}; change that one, or choose another name")
+        super().__init__(f"schedule {name!r} exists; change it or choose another name")
         self.name = name
 
 
 class ScheduleIsConfigured(FovealError):
-    """The schedule is one of the configuration, and changed there."""
+    """The schedule belongs to the configuration and can only be changed there."""
 
     def __init__(self, name: str) -> None:
         super().__init__(f"schedule {name!r} is in the configuration; change it in foveal.toml")
@@ -83,128 +82,128 @@ class ScheduleStore:
         database.create_tables(SCHEMA)
         self._database = database
 
-    async def lines(self, tenant: str) -> list[ScheduleState]:
-        """A tenant's schedules by name."""
-        return await self._database.look(
-            lambda connection: _lines(connection, "WHERE tenant = ? ORDER BY name", tenant)
+    async def list(self, tenant: str) -> list[ScheduleState]:
+        """Return a tenant's schedules, sorted by name."""
+        return await self._database.read(
+            lambda connection: _select(connection, "WHERE tenant = ? ORDER BY name", tenant)
         )
 
-    async def line(self, tenant: str, name: str) -> ScheduleState:
-        return await self._database.look(lambda connection: _line(connection, tenant, name))
+    async def get(self, tenant: str, name: str) -> ScheduleState:
+        return await self._database.read(lambda connection: _select_one(connection, tenant, name))
 
     async def create(self, schedule: Schedule, *, now: float) -> ScheduleState:
-        line = ScheduleState(
-            schedule=schedules.checked(schedule), following=schedules.next_run(schedule, after=now)
-        )
+        state = ScheduleState(schedule=check_schedule(schedule), next_due=next_run(schedule, after=now))
 
         def act(connection: apsw.Connection) -> ScheduleState:
-            if _lines(connection, "WHERE tenant = ? AND name = ?", *_name(schedule)):
-                _own(connection, *_name(schedule))
+            if _select(connection, "WHERE tenant = ? AND name = ?", *_key(schedule)):
+                _select_changeable(connection, *_key(schedule))
                 raise ScheduleExists(schedule.name)
             sql = "SELECT count(*) FROM schedules WHERE tenant = ?"
-            if (count := connection.execute(sql, (schedule.tenant,)).get) >= MOST:
-                raise BadSetting("schedules", count + 1, f"at most {MOST:,}; delete some first")
-            _write(connection, line)
-            return line
+            if (count := connection.execute(sql, (schedule.tenant,)).get) >= MAX_SCHEDULES_PER_TENANT:
+                raise BadSetting(
+                    "schedules", count + 1, f"at most {MAX_SCHEDULES_PER_TENANT:,}; delete some first"
+                )
+            _write(connection, state)
+            return state
 
-        return await self._database.do(act)
+        return await self._database.write(act)
 
-    async def change(self, tenant: str, name: str, changes: dict[str, Any], *, now: float) -> ScheduleState:
-        """A schedule with other values; those of the configuration are changed there."""
+    async def update(self, tenant: str, name: str, changes: dict[str, Any], *, now: float) -> ScheduleState:
+        """Change fields of a schedule; raises `ScheduleIsConfigured` for one of the configuration."""
 
         def act(connection: apsw.Connection) -> ScheduleState:
-            line = _own(connection, tenant, name)
-            changed = schedules.checked(msgspec.structs.replace(line.schedule, **changes))
-            moved = any(getattr(changed, field) != getattr(line.schedule, field) for field in _TIMES)
-            following = schedules.next_run(changed, after=now) if moved else line.following
-            line = msgspec.structs.replace(line, schedule=changed, following=following)
-            _write(connection, line)
-            return line
+            state = _select_changeable(connection, tenant, name)
+            changed = check_schedule(msgspec.structs.replace(state.schedule, **changes))
+            moved = any(getattr(changed, field) != getattr(state.schedule, field) for field in _TIME_FIELDS)
+            next_due = next_run(changed, after=now) if moved else state.next_due
+            state = msgspec.structs.replace(state, schedule=changed, next_due=next_due)
+            _write(connection, state)
+            return state
 
-        return await self._database.do(act)
+        return await self._database.write(act)
 
     async def delete(self, tenant: str, name: str) -> None:
         def act(connection: apsw.Connection) -> None:
-            _own(connection, tenant, name)
+            _select_changeable(connection, tenant, name)
             connection.execute("DELETE FROM schedules WHERE tenant = ? AND name = ?", (tenant, name))
 
-        await self._database.do(act)
+        await self._database.write(act)
 
-    async def forget(self, tenant: str, session: str) -> None:
-        """A session was deleted: so are the schedules for it, except those of the configuration."""
+    async def delete_session(self, tenant: str, session: str) -> None:
+        """Delete the schedules of a session, except those of the configuration."""
         sql = "DELETE FROM schedules WHERE tenant = ? AND session = ? AND source = 'api'"
-        await self._database.do(lambda connection: connection.execute(sql, (tenant, session)))
+        await self._database.write(lambda connection: connection.execute(sql, (tenant, session)))
 
-    async def configure(self, configured: Sequence[Schedule], *, now: float) -> None:
-        """Let the configuration's schedules be these."""
+    async def set_configured(self, configured: Sequence[Schedule], *, now: float) -> None:
+        """Replace the schedules of the configuration by these."""
 
         def act(connection: apsw.Connection) -> None:
-            before = {_name(line.schedule): line for line in _lines(connection, "")}
-            names = {_name(schedule) for schedule in configured}
-            for name, line in before.items():
-                if line.schedule.source == "config" and name not in names:
+            before = {_key(state.schedule): state for state in _select(connection, "")}
+            names = {_key(schedule) for schedule in configured}
+            for name, state in before.items():
+                if state.schedule.source == "config" and name not in names:
                     connection.execute("DELETE FROM schedules WHERE tenant = ? AND name = ?", name)
             for schedule in configured:
-                _write(connection, _settled(schedule, before.get(_name(schedule)), now=now))
+                _write(connection, _configured_state(schedule, before.get(_key(schedule)), now=now))
 
-        await self._database.do(act)
+        await self._database.write(act)
 
-    # ── runs ─────────────────────────────────────────────────────────────────────────────────────────────
+    # ── Runs ─────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def run_due(self, *, now: float) -> int:
-        """Write down the errands of all times that have come; how many."""
+    async def queue_due_runs(self, *, now: float) -> int:
+        """Queue a job for each schedule that is due; return the number of jobs."""
 
         def act(connection: apsw.Connection) -> int:
-            return sum(_run_due(connection, line, now=now) for line in _lines(connection, _DUE, now))
+            return sum(_run_due(connection, state, now=now) for state in _select(connection, _DUE, now))
 
-        if not await self._database.look(lambda connection: len(_lines(connection, f"{_DUE} LIMIT 1", now))):
+        if not await self._database.read(lambda connection: len(_select(connection, f"{_DUE} LIMIT 1", now))):
             return 0
-        return await self._database.do(act)
+        return await self._database.write(act)
 
-    async def run_now(self, tenant: str, name: str, *, now: float) -> str:
-        """Write down an errand outside of the times; its key."""
+    async def queue_run_now(self, tenant: str, name: str, *, now: float) -> str:
+        """Queue a job outside of the schedule's times; return its key."""
 
         def act(connection: apsw.Connection) -> str:
-            line = _line(connection, tenant, name)
-            wanted = _errand(line.schedule, f"now/{now:.6f}", now=now)
-            write_down(connection, wanted)
+            state = _select_one(connection, tenant, name)
+            job = _new_run(state.schedule, f"now/{now:.6f}", now=now)
+            insert_job(connection, job)
             sql = "UPDATE schedules SET due = ?, result = 'waiting' WHERE tenant = ? AND name = ?"
             connection.execute(sql, (now, tenant, name))
-            return wanted.key
+            return job.key
 
-        return await self._database.do(act)
+        return await self._database.write(act)
 
-    async def following(self) -> float | None:
-        """The next time that anything is due."""
+    async def next_due(self) -> float | None:
+        """Return the earliest time at which a schedule is due."""
         sql = "SELECT min(following) FROM schedules WHERE enabled = 1"
-        return await self._database.look(lambda connection: connection.execute(sql).get)
+        return await self._database.read(lambda connection: connection.execute(sql).get)
 
-    async def tell(self, tenant: str, name: str, result: Result) -> None:
-        """What became of the last run."""
-        await self._database.do(lambda connection: _tell(connection, tenant, name, result))
+    async def set_result(self, tenant: str, name: str, result: RunResult) -> None:
+        """Set the state of a schedule's last run."""
+        await self._database.write(lambda connection: _set_result(connection, tenant, name, result))
 
 
 _DUE: Final = "WHERE enabled = 1 AND following <= ?"
 
 
-def _run_due(connection: apsw.Connection, line: ScheduleState, *, now: float) -> bool:
-    schedule = line.schedule
+def _run_due(connection: apsw.Connection, state: ScheduleState, *, now: float) -> bool:
+    schedule = state.schedule
     try:
-        run = schedules.at(schedule, now=now)
-    except BadSetting:  # a zone that the system no longer has must not hold up all the others
+        run = due_run(schedule, now=now)
+    except BadSetting:  # a zone that the system no longer has must not block all other schedules
         sql = "UPDATE schedules SET enabled = 0, result = 'failed' WHERE tenant = ? AND name = ?"
-        connection.execute(sql, _name(schedule))
+        connection.execute(sql, _key(schedule))
         return False
-    if run.due is None or is_open(connection, *_name(schedule)):
+    if run.due is None or has_open_job(connection, *_key(schedule)):
         sql = "UPDATE schedules SET following = ? WHERE tenant = ? AND name = ?"
-        connection.execute(sql, (run.following, *_name(schedule)))
+        connection.execute(sql, (run.next_due, *_key(schedule)))
         return False
     sql = "UPDATE schedules SET following = ?, due = ?, result = 'waiting' WHERE tenant = ? AND name = ?"
-    connection.execute(sql, (run.following, run.due, *_name(schedule)))
-    return write_down(connection, _errand(schedule, schedules.stamp(run.due), now=now))
+    connection.execute(sql, (run.next_due, run.due, *_key(schedule)))
+    return insert_job(connection, _new_run(schedule, format_time(run.due), now=now))
 
 
-def _errand(schedule: Schedule, when: str, *, now: float) -> Job:
+def _new_run(schedule: Schedule, when: str, *, now: float) -> Job:
     return new_job(
         schedule.tenant,
         schedule.session,
@@ -216,51 +215,51 @@ def _errand(schedule: Schedule, when: str, *, now: float) -> Job:
     )
 
 
-def _settled(schedule: Schedule, before: ScheduleState | None, *, now: float) -> ScheduleState:
-    """A schedule of the configuration; its times go on if they are the same as before."""
+def _configured_state(schedule: Schedule, before: ScheduleState | None, *, now: float) -> ScheduleState:
+    """Return the state of a configured schedule; its due time stays if its times are unchanged."""
     if before is not None and before.schedule.source == "config":
-        same = all(getattr(schedule, field) == getattr(before.schedule, field) for field in _TIMES)
+        same = all(getattr(schedule, field) == getattr(before.schedule, field) for field in _TIME_FIELDS)
         if same:
             return msgspec.structs.replace(before, schedule=schedule)
-    return ScheduleState(schedule=schedule, following=schedules.next_run(schedule, after=now))
+    return ScheduleState(schedule=schedule, next_due=next_run(schedule, after=now))
 
 
-def _name(schedule: Schedule) -> tuple[str, str]:
+def _key(schedule: Schedule) -> tuple[str, str]:
     return schedule.tenant, schedule.name
 
 
-# ── rows ─────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Rows ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _lines(connection: apsw.Connection, where: str, *values: Any) -> list[ScheduleState]:
+def _select(connection: apsw.Connection, where: str, *values: Any) -> list[ScheduleState]:
     return list(_read(connection.execute(f"SELECT {_FIELDS} FROM schedules {where}", values)))
 
 
-def _line(connection: apsw.Connection, tenant: str, name: str) -> ScheduleState:
-    found = _lines(connection, "WHERE tenant = ? AND name = ?", tenant, name)
+def _select_one(connection: apsw.Connection, tenant: str, name: str) -> ScheduleState:
+    found = _select(connection, "WHERE tenant = ? AND name = ?", tenant, name)
     if not found:
         raise UnknownSchedule(name)
     return found[0]
 
 
-def _own(connection: apsw.Connection, tenant: str, name: str) -> ScheduleState:
-    line = _line(connection, tenant, name)
-    if line.schedule.source == "config":
+def _select_changeable(connection: apsw.Connection, tenant: str, name: str) -> ScheduleState:
+    state = _select_one(connection, tenant, name)
+    if state.schedule.source == "config":
         raise ScheduleIsConfigured(name)
-    return line
+    return state
 
 
 def _read(rows: Iterable[tuple[Any, ...]]) -> Iterable[ScheduleState]:
     for row in rows:
         values = dict(zip(_FIELDS.split(", "), row, strict=True))
-        following, due, result = (values.pop(field) for field in ("following", "due", "result"))
+        next_due, last_due, result = (values.pop(field) for field in ("following", "due", "result"))
         values["enabled"] = bool(values["enabled"])
-        yield ScheduleState(schedule=Schedule(**values), following=following, due=due, result=result)
+        yield ScheduleState(schedule=Schedule(**values), next_due=next_due, last_due=last_due, result=result)
 
 
-def _write(connection: apsw.Connection, line: ScheduleState) -> None:
-    values = msgspec.structs.asdict(line.schedule)
-    values |= {"following": line.following, "due": line.due, "result": line.result}
+def _write(connection: apsw.Connection, state: ScheduleState) -> None:
+    values = msgspec.structs.asdict(state.schedule)
+    values |= {"following": state.next_due, "due": state.last_due, "result": state.result}
     fields = _FIELDS.split(", ")
     marks = ", ".join("?" * len(fields))
     connection.execute(
@@ -268,6 +267,6 @@ def _write(connection: apsw.Connection, line: ScheduleState) -> None:
     )
 
 
-def _tell(connection: apsw.Connection, tenant: str, name: str, result: Result) -> None:
+def _set_result(connection: apsw.Connection, tenant: str, name: str, result: RunResult) -> None:
     sql = "UPDATE schedules SET result = ? WHERE tenant = ? AND name = ?"
     connection.execute(sql, (result, tenant, name))

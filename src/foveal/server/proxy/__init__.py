@@ -1,11 +1,11 @@
-"""Conversations of clients that resend their whole history: recognised by content, kept as sessions, and fitted.
+"""Proxied conversations: clients that resend their whole history on every request.
 
-Nothing here knows HTTP. A request is read (`requests`), its messages are told from others by a chain of digests
-(`chain`, `heads`), what is new is appended to the session that it continues (`conversation`, `desk`), and the body
-that goes upstream is the client's own with as little changed as the window allows (`exchange`).
+This package knows no HTTP. `client_request` reads a request, `digests` and `digest_index` recognise its history,
+`proxied_conversation` appends what is new to the session, and `exchange` produces the body that goes upstream: the
+client's own, with as little changed as the window allows.
 """
 
+from foveal.server.proxy.client_history import ClientHistory, RequestCache
 from foveal.server.proxy.client_request import ClientRequest
-from foveal.server.proxy.new_messages import ClientHistory, RequestCache
 
 __all__ = ["ClientHistory", "ClientRequest", "RequestCache"]

@@ -1,10 +1,11 @@
-"""Where histories are known to lead: for each digest the session that has it, and the event that ends it there.
+"""Digest index: which session contains the history with a digest, and up to which event.
 
-A row says: the history with this digest is session S up to event `seq`. Forking S there restores just that history,
-whatever has happened to S since; a row is `stale` when S was rewound to before it. What instructions, tools and
-system text said last is kept as digests, too, so that a change is noticed after a restart.
+A row of `heads` says: the history with this digest is session S up to event `seq`. A fork of S at `seq` restores
+exactly that history, whatever happened to S since; a row is `stale` if S was rewound to before it. Rows of `beside`
+hold the side state of a session: the last digests of its system text and tools, so that a change is noticed after a
+restart, and the events with newer versions of its instructions.
 
-The rows are a cache of what the stores hold: without them a conversation is not recognised, and begins anew.
+The rows are a cache of what the stores hold: without them a conversation is not recognised and a new one begins.
 """
 
 from __future__ import annotations
@@ -25,36 +26,37 @@ SCHEMA: Final = (
     "CREATE TABLE IF NOT EXISTS beside (tenant TEXT NOT NULL, session TEXT NOT NULL, name TEXT NOT NULL,"
     " words BLOB NOT NULL, PRIMARY KEY (tenant, session, name)) WITHOUT ROWID",
 )
-_STALE: Final = (
+_MARK_STALE: Final = (
     "UPDATE heads INDEXED BY heads_by_session SET stale = 1 WHERE tenant = ? AND session = ? AND seq > ?"
 )
-_ANY: Final = "SELECT 1 FROM heads WHERE tenant = ? AND digest = ? AND turn LIMIT 1"
-_SESSIONS: Final = (
+_EXISTS: Final = "SELECT 1 FROM heads WHERE tenant = ? AND digest = ? AND turn LIMIT 1"
+_FIND_SESSIONS: Final = (
     "SELECT session, seq, turn, words FROM heads AS one WHERE tenant = ?1 AND digest = ?2 AND turn"
     " ORDER BY stale, seq = (SELECT max(seq) FROM heads WHERE tenant = ?1 AND session = one.session"
     " AND stale = 0) DESC LIMIT ?3"
 )
-CANDIDATES: Final = 32
-"""Sessions that are looked at, of all that begin alike."""
+MAX_CANDIDATE_SESSIONS: Final = 32
+"""Sessions returned of those that contain the same history."""
 
 
-class IndexedDigest(NamedTuple):
-    """The end of a history."""
+class IndexedMessage(NamedTuple):
+    """A message of a conversation, as the index knows it."""
 
     digest: bytes
+    """Of the history up to the message."""
     seq: int
-    """The last event of the message that ends it."""
+    """The last event of the message."""
     turn: int
-    """How often the user has spoken by then."""
-    words: bytes | None = None
-    """For an instruction: the digest of its text."""
+    """Number of user messages up to it."""
+    text_digest: bytes | None = None
+    """For an instruction: the digest of its text; b"" if unknown."""
 
 
 class KnownSession(NamedTuple):
-    """A session that has a history."""
+    """A session that contains a history, and the last message of that history."""
 
     session: str
-    head: IndexedDigest
+    end: IndexedMessage
 
 
 class DigestIndex:
@@ -63,25 +65,28 @@ class DigestIndex:
         self._database = database
 
     async def find(self, tenant: str, digests: Sequence[bytes]) -> list[KnownSession]:
-        """The sessions that have the longest of these histories, which are given in the order of their length;
-        those first that end there. One in which nobody has spoken yet is none."""
+        """Return the sessions that contain the longest of these histories, which are ordered by length. Sessions
+        that end with it come first. A history without a user message is never found."""
 
         def act(connection: apsw.Connection) -> list[KnownSession]:
             cursor = connection.cursor()
             longest = next(
-                (one for one in reversed(digests) if cursor.execute(_ANY, (tenant, one)).get), None
+                (digest for digest in reversed(digests) if cursor.execute(_EXISTS, (tenant, digest)).get),
+                None,
             )
             if longest is None:
                 return []
-            rows: list[Any] = cursor.execute(_SESSIONS, (tenant, longest, CANDIDATES)).fetchall()
-            return [KnownSession(session, IndexedDigest(longest, *head)) for session, *head in rows]
+            rows: list[Any] = cursor.execute(
+                _FIND_SESSIONS, (tenant, longest, MAX_CANDIDATE_SESSIONS)
+            ).fetchall()
+            return [KnownSession(session, IndexedMessage(longest, *row)) for session, *row in rows]
 
-        return await self._database.look(act)
+        return await self._database.read(act)
 
-    async def of(self, tenant: str, session: str) -> tuple[list[IndexedDigest], dict[str, bytes]]:
-        """What a session consists of now, in its order, and what stands beside it."""
+    async def load(self, tenant: str, session: str) -> tuple[list[IndexedMessage], dict[str, bytes]]:
+        """Return the current messages of a session in order, and its side state."""
 
-        def act(connection: apsw.Connection) -> tuple[list[IndexedDigest], dict[str, bytes]]:
+        def act(connection: apsw.Connection) -> tuple[list[IndexedMessage], dict[str, bytes]]:
             rows = connection.execute(
                 "SELECT digest, seq, turn, words FROM heads WHERE tenant = ? AND session = ? AND stale = 0"
                 " ORDER BY seq",
@@ -90,58 +95,62 @@ class DigestIndex:
             named = connection.execute(
                 "SELECT name, words FROM beside WHERE tenant = ? AND session = ?", (tenant, session)
             )
-            return [IndexedDigest(*row) for row in rows], {str(name): bytes(words) for name, words in named}
+            return [IndexedMessage(*row) for row in rows], {str(name): bytes(value) for name, value in named}
 
-        return await self._database.look(act)
+        return await self._database.read(act)
 
-    async def at(self, tenant: str, session: str, digests: Sequence[bytes]) -> list[IndexedDigest]:
-        """The heads of a session with these digests, stale or not, in its order."""
+    async def find_in_session(
+        self, tenant: str, session: str, digests: Sequence[bytes]
+    ) -> list[IndexedMessage]:
+        """Return the messages of a session with these digests, stale or not, in order."""
 
-        def act(connection: apsw.Connection) -> list[IndexedDigest]:
-            one = "SELECT seq, turn, words FROM heads WHERE tenant = ? AND digest = ? AND session = ?"
+        def act(connection: apsw.Connection) -> list[IndexedMessage]:
+            sql = "SELECT seq, turn, words FROM heads WHERE tenant = ? AND digest = ? AND session = ?"
             cursor = connection.cursor()
-            rows = ((digest, cursor.execute(one, (tenant, digest, session)).get) for digest in digests)
-            return sorted((IndexedDigest(digest, *row) for digest, row in rows if row), key=attrgetter("seq"))
+            rows = ((digest, cursor.execute(sql, (tenant, digest, session)).get) for digest in digests)
+            return sorted(
+                (IndexedMessage(digest, *row) for digest, row in rows if row), key=attrgetter("seq")
+            )
 
-        return await self._database.look(act)
+        return await self._database.read(act)
 
-    async def keep(
+    async def add(
         self,
         tenant: str,
         session: str,
-        heads: Sequence[IndexedDigest],
+        messages: Sequence[IndexedMessage],
         *,
-        beside: Mapping[str, bytes] | None = None,
+        side_state: Mapping[str, bytes] | None = None,
         rewound: int | None = None,
     ) -> None:
-        """Add heads to a session; when it was rewound, what came after `rewound` is stale from now on."""
-        rows = [(tenant, session, *head) for head in heads]
-        named = [(tenant, session, name, words) for name, words in (beside or {}).items()]
+        """Add messages to a session. If it was rewound, rows after the event `rewound` become stale."""
+        rows = [(tenant, session, *message) for message in messages]
+        named = [(tenant, session, name, value) for name, value in (side_state or {}).items()]
 
         def act(connection: apsw.Connection) -> None:
             if rewound is not None:
-                connection.execute(_STALE, (tenant, session, rewound))
+                connection.execute(_MARK_STALE, (tenant, session, rewound))
             connection.executemany("REPLACE INTO heads VALUES (?, ?, ?, ?, ?, ?, 0)", rows)
             connection.executemany("REPLACE INTO beside VALUES (?, ?, ?, ?)", named)
 
-        await self._database.do(act, lasting=False)
+        await self._database.write(act, durable=False)
 
-    async def rest(self, tenant: str, found: KnownSession) -> None:
-        """Others that have the same history are to be found before this one."""
+    async def deprioritise(self, tenant: str, found: KnownSession) -> None:
+        """Let `find` return other sessions with the same history before this one."""
 
         def act(connection: apsw.Connection) -> None:
             connection.execute(
                 "UPDATE heads SET stale = 1 WHERE tenant = ? AND digest = ? AND session = ?",
-                (tenant, found.head.digest, found.session),
+                (tenant, found.end.digest, found.session),
             )
 
-        await self._database.do(act, lasting=False)
+        await self._database.write(act, durable=False)
 
-    async def forget(self, tenant: str, session: str) -> None:
-        """A session is erased: nothing leads to it any more."""
+    async def delete_session(self, tenant: str, session: str) -> None:
+        """Delete the rows of a session."""
 
         def act(connection: apsw.Connection) -> None:
             for table in ("heads INDEXED BY heads_by_session", "beside"):
                 connection.execute(f"DELETE FROM {table} WHERE tenant = ? AND session = ?", (tenant, session))
 
-        await self._database.do(act)
+        await self._database.write(act)

@@ -1,12 +1,19 @@
-"""A history as a chain of digests: two histories that begin alike have the same digests up to where they part.
+"""Digest chain of a message history, by which the proxy recognises conversations.
 
-What makes no difference to a conversation is left out, so that a client may send the same message in another form:
+Two histories that begin with the same messages have the same digests up to where they differ. The digest ignores
+what makes no difference to a conversation, so that a client may send the same message in another form:
 
-1. marks for the cache and fields that are null;
-2. the words of instructions: that there is one counts, what it says does not (it often holds the time of day);
-3. of what the model said, everything but its words and its calls: thoughts, annotations and numbers come and go;
-4. how arguments are written: as JSON they are the same with and without blanks;
-5. whether a text stands alone or as the only part of a list.
+1. cache marks and null fields;
+2. the text of instructions: that there is one counts, its text does not (it often contains the time of day);
+3. of model messages, everything except text and tool calls: thinking, annotations and numbers come and go;
+4. the formatting of arguments: JSON with and without spaces is the same;
+5. whether a text is a string or the only part of a list.
+
+`core/engine/history_diff.py` recognises a resent history too, but the two cannot share one implementation.
+`Context` has one history in memory and compares each message with its own copy, because it must notice and record
+changes that a digest ignores (cache marks, other fields). The proxy looks up a history among thousands of stored
+conversations, also after a restart and in another process, without keeping their messages: it needs one persistent
+16-byte key per message. It can ignore such changes, because it forwards the client's own messages.
 """
 
 from __future__ import annotations
@@ -18,81 +25,76 @@ from typing import Any, Final
 import msgspec
 
 from foveal.core.log.events import Dialect
+from foveal.core.wire.cache_marks import strip_cache_marks
+from foveal.core.wire.common import Json
 
-Json = dict[str, Any]
-
-_SIZE: Final = 16
-_INSTRUCTED: Final = b"instructed"
-_ROLES: Final = frozenset({"system", "developer"})
-_TEXTS: Final = frozenset({"text", "input_text", "output_text", "refusal"})
-_THOUGHTS: Final = frozenset({"thinking", "redacted_thinking"})
-_CALLS: Final = {
+_DIGEST_BYTES: Final = 16
+_INSTRUCTION: Final = b"instructed"
+_INSTRUCTION_ROLES: Final = frozenset({"system", "developer"})
+_TEXT_TYPES: Final = frozenset({"text", "input_text", "output_text", "refusal"})
+_THINKING_TYPES: Final = frozenset({"thinking", "redacted_thinking"})
+_CALL_ARGUMENTS: Final = {
     "function_call": "arguments",
     "custom_tool_call": "input",
 }
-"""Calls that are items of their own, and where each has its arguments."""
-_PASSING: Final = frozenset({"id", "status"})
-"""Fields of an item that a client may leave out."""
+"""Types of Responses items that are calls, and the field with their arguments."""
+_OPTIONAL_FIELDS: Final = frozenset({"id", "status"})
+"""Fields of a Responses item that a client may leave out."""
 
 _encode: Final = msgspec.json.Encoder(order="sorted").encode
 
 
-def digests(messages: Sequence[Json], dialect: Dialect) -> list[bytes]:
-    """The digest after each message; one that does not count has that of the message before it."""
-    return extended(_digest(dialect.encode()), messages, dialect)
+def history_digests(messages: Sequence[Json], dialect: Dialect) -> list[bytes]:
+    """Return, for each message, the digest of the history up to it; some messages do not change the digest."""
+    return extend_digests(empty_history_digest(dialect), messages, dialect)
 
 
-def extended(last: bytes, messages: Iterable[Json], dialect: Dialect) -> list[bytes]:
-    """The digests of messages that follow a history which has the digest `last`."""
-    form = _FORMS[dialect]
+def extend_digests(last: bytes, messages: Iterable[Json], dialect: Dialect) -> list[bytes]:
+    """Return the digests of messages that follow a history with the digest `last`."""
+    canonical = _CANONICAL[dialect]
     found: list[bytes] = []
     for message in messages:
-        words = form(message)
-        if words is not None:
-            last = _digest(last + words)
+        text = canonical(message)
+        if text is not None:
+            last = digest_of(last + text)
         found.append(last)
     return found
 
 
-def start(dialect: Dialect) -> bytes:
-    """The digest of a history without messages."""
-    return _digest(dialect.encode())
+def empty_history_digest(dialect: Dialect) -> bytes:
+    """Return the digest of a history without messages."""
+    return digest_of(dialect.encode())
 
 
-def fingerprint(value: bytes) -> bytes:
-    """A digest of anything."""
-    return _digest(value)
+def digest_of(value: bytes) -> bytes:
+    return blake2b(value, digest_size=_DIGEST_BYTES).digest()
 
 
-def instructs(message: Json) -> bool:
-    """It is an instruction."""
-    return message.get("role") in _ROLES
+def is_instruction(message: Json) -> bool:
+    """Return whether a message is a system or developer message."""
+    return message.get("role") in _INSTRUCTION_ROLES
 
 
-def by_model(message: Json) -> bool:
-    """The model said it, or did it."""
+def is_from_model(message: Json) -> bool:
+    """Return whether a message or item was produced by the model."""
     role = message.get("role")
     return role == "assistant" or (role is None and not str(message.get("type")).endswith("_output"))
 
 
-def _digest(value: bytes) -> bytes:
-    return blake2b(value, digest_size=_SIZE).digest()
-
-
-# ── the forms ────────────────────────────────────────────────────────────────────────────────────────────
+# ── Canonical form of a message, by dialect ──────────────────────────────────────────────────────────────
 
 
 def _chat(message: Json) -> bytes | None:
     role = message.get("role")
-    if role in _ROLES:
-        return _INSTRUCTED
+    if role in _INSTRUCTION_ROLES:
+        return _INSTRUCTION
     if role != "assistant":
-        return _whole(message)
+        return _all_fields(message)
     content = message.get("content")
-    calls = [_function(call) for call in _listed(message.get("tool_calls"))]
+    calls = [_function(call) for call in _as_list(message.get("tool_calls"))]
     if message.get("function_call") is not None:
         calls.append(_function({"function": message["function_call"]}))
-    return _encode(("assistant", _speech(content), calls))
+    return _encode(("assistant", _spoken_text(content), calls))
 
 
 def _function(call: Any) -> Any:
@@ -107,93 +109,86 @@ def _function(call: Any) -> Any:
 
 def _anthropic(message: Json) -> bytes | None:
     role = message.get("role")
-    if role in _ROLES:
-        return _INSTRUCTED
+    if role in _INSTRUCTION_ROLES:
+        return _INSTRUCTION
     if role != "assistant":
-        return _whole(message)
-    blocks = _listed(message.get("content"))
-    done = [_done(block) for block in blocks if isinstance(block, Mapping) and _is_deed(block)]
-    return _encode(("assistant", _speech(message.get("content")), done))
+        return _all_fields(message)
+    blocks = _as_list(message.get("content"))
+    actions = [_action(block) for block in blocks if isinstance(block, Mapping) and _is_action(block)]
+    return _encode(("assistant", _spoken_text(message.get("content")), actions))
 
 
-def _is_deed(block: Mapping[str, Any]) -> bool:
-    return block.get("type") not in _TEXTS and block.get("type") not in _THOUGHTS
+def _is_action(block: Mapping[str, Any]) -> bool:
+    return block.get("type") not in _TEXT_TYPES and block.get("type") not in _THINKING_TYPES
 
 
-def _done(block: Mapping[str, Any]) -> Any:
+def _action(block: Mapping[str, Any]) -> Any:
     if block.get("type") == "tool_use":
         return block.get("id"), block.get("name"), _arguments(block.get("input"))
-    return _bare(block)
+    return strip_cache_marks(block, drop_nulls=True)
 
 
 def _responses(item: Json) -> bytes | None:
     kind, role = item.get("type"), item.get("role")
-    if role in _ROLES:
-        return _INSTRUCTED
+    if role in _INSTRUCTION_ROLES:
+        return _INSTRUCTION
     if kind == "reasoning":
         return None
     if role == "assistant" and kind in (None, "message"):
-        return _encode(("assistant", _speech(item.get("content"))))
-    if isinstance(kind, str) and kind in _CALLS:
-        return _encode((kind, item.get("call_id"), item.get("name"), _arguments(item.get(_CALLS[kind]))))
+        return _encode(("assistant", _spoken_text(item.get("content"))))
+    if isinstance(kind, str) and kind in _CALL_ARGUMENTS:
+        return _encode(
+            (kind, item.get("call_id"), item.get("name"), _arguments(item.get(_CALL_ARGUMENTS[kind])))
+        )
     if kind == "message":
         item = {name: value for name, value in item.items() if name != "type"}
-    return _whole({name: value for name, value in item.items() if name not in _PASSING})
+    return _all_fields({name: value for name, value in item.items() if name not in _OPTIONAL_FIELDS})
 
 
-_FORMS: Final[dict[Dialect, Callable[[Json], bytes | None]]] = {
+_CANONICAL: Final[dict[Dialect, Callable[[Json], bytes | None]]] = {
     "openai_chat": _chat,
     "anthropic": _anthropic,
     "openai_responses": _responses,
 }
 
 
-def _whole(message: Json) -> bytes:
-    """A message with all of its fields that count."""
+def _all_fields(message: Json) -> bytes:
+    """Encode a message with all fields that count."""
     content = message.get("content")
-    if len(message) == 2 and type(content) is str:  # what most messages are
+    if len(message) == 2 and type(content) is str:  # most messages: skips the general case
         return _encode((message.get("role"), content))
-    bare = _bare(message)
-    bare["content"] = _alone(bare.get("content"))
-    return _encode((bare.pop("role", None), bare.pop("content"), *bare.items()))
+    fields = strip_cache_marks(message, drop_nulls=True)
+    fields["content"] = _single_text(fields.get("content"))
+    return _encode((fields.pop("role", None), fields.pop("content"), *fields.items()))
 
 
-def _alone(content: Any) -> Any:
-    """The text, if a content is nothing else."""
+def _single_text(content: Any) -> Any:
+    """Return the text of a content that is nothing else, otherwise the content."""
     if not isinstance(content, list) or len(content) != 1 or not isinstance(content[0], dict):
         return content
     part = content[0]
-    return part["text"] if part.keys() == {"type", "text"} and part["type"] in _TEXTS else content
+    return part["text"] if part.keys() == {"type", "text"} and part["type"] in _TEXT_TYPES else content
 
 
-def _speech(content: Any) -> str:
-    """What was said in words."""
+def _spoken_text(content: Any) -> str:
+    """Return the text of a content without its other parts."""
     if isinstance(content, str):
         return content.strip()
-    parts = (part for part in _listed(content) if isinstance(part, Mapping) and part.get("type") in _TEXTS)
+    parts = (
+        part for part in _as_list(content) if isinstance(part, Mapping) and part.get("type") in _TEXT_TYPES
+    )
     words = (part.get("refusal" if part["type"] == "refusal" else "text") for part in parts)
     return "\n".join(text for text in words if isinstance(text, str) and text.strip()).strip()
 
 
-def _arguments(given: Any) -> Any:
-    if not isinstance(given, str):
-        return given
+def _arguments(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
     try:
-        return msgspec.json.decode(given or "{}")
+        return msgspec.json.decode(value or "{}")
     except (msgspec.DecodeError, RecursionError, UnicodeError):
-        return given
+        return value
 
 
-def _listed(value: Any) -> list[Any]:
+def _as_list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
-
-
-def _bare(value: Any) -> Any:
-    """A value without marks and nulls."""
-    if isinstance(value, Mapping):
-        return {
-            name: _bare(inner)
-            for name, inner in value.items()
-            if name != "cache_control" and inner is not None
-        }
-    return [_bare(inner) for inner in value] if isinstance(value, list) else value

@@ -1,10 +1,10 @@
-"""The conversations of one tenant: which of them a request goes on with, or a new one.
+"""The proxied conversations of a tenant: which one a request continues.
 
-1. The longest history that is known wins; of several sessions that have it, one that ends there.
+1. The conversation with the longest known history wins; of several sessions with it, one that ends there.
 2. A client that names its session gets that one: what differs is rewound, and nothing is forked.
-3. A request whose beginning is being answered for somebody else gets a fork; one that goes on after an answer that
-   is just being recorded waits for that.
-4. Nothing is held while upstream answers, and nothing is lost when a conversation is closed: it is read again.
+3. A request whose beginning is being answered for another request gets a fork; one that continues after a reply
+   that is just being recorded waits for the recording.
+4. No lock is held while upstream answers, and nothing is lost when a conversation is closed: it is loaded again.
 """
 
 from __future__ import annotations
@@ -16,43 +16,52 @@ from contextlib import AbstractAsyncContextManager, suppress
 from typing import Any, Final, NamedTuple
 from uuid import uuid4
 
-from foveal.core.compaction.summariser import Summariser
 from foveal.core.log.events import Opened
 from foveal.core.models.model import Model
 from foveal.core.wire import MessageChunk
 from foveal.errors import SessionExists, StoreError, UnknownSession
-from foveal.server.proxy import digests as chain
 from foveal.server.proxy.client_request import ClientRequest
-from foveal.server.proxy.digest_index import DigestIndex, IndexedDigest, KnownSession
-from foveal.server.proxy.exchange import Ask, Exchange, UpstreamSummariser
-from foveal.server.proxy.proxied_session import ProxiedConversation, reserve_for, until
+from foveal.server.proxy.digest_index import DigestIndex, IndexedMessage, KnownSession
+from foveal.server.proxy.digests import is_from_model
+from foveal.server.proxy.exchange import Exchange
+from foveal.server.proxy.proxied_conversation import (
+    ProxiedConversation,
+    instruction_versions_until,
+    reserve_tokens,
+)
+from foveal.server.proxy.upstream_summariser import SendUpstream, UpstreamSummariser
 from foveal.server.runtime import Runtime
 from foveal.server.service import Service
-from foveal.server.tenants import DROP_IN, Tenant, checked_id
+from foveal.server.tenants import PROXY_ORIGIN, Tenant, check_session_id
 from foveal.sessions.session import Session
 
-# ── known ─────────────────────────────────────────────────────────────────────────────────────────
-# What is known of conversations and not yet written down.
-#
-# A new conversation is written down at once, because another process may be asked next. Nobody waits for the rest: it
-# is written when an answer has come, or when somebody must look for what is written. What is lost costs a rewind.
+MAX_IDLE_CONVERSATIONS: Final = 256
+"""Conversations that stay open while they are not used."""
+MAX_RECORDING_WAIT_S: Final = 30.0
+"""Seconds to wait for a reply that is being recorded."""
 
 
-class PendingTips:
-    """Where the open conversations end: one digest for each."""
+# ── What the index does not contain yet ───────────────────────────────────────────────────────────
+# A new conversation is written to the index at once, because the next request may reach another process. Further
+# messages are written later: after the reply, or before the index is searched. If such a write is lost, the next
+# request causes a rewind.
+
+
+class LastDigests:
+    """The digest of each open conversation's whole history."""
 
     def __init__(self) -> None:
         self._sessions: dict[bytes, str] = {}
         self._digests: dict[str, bytes] = {}
 
     def find(self, digest: bytes) -> str:
-        """The session that ends with this digest; "" when none is known to."""
+        """Return the session that ends with this digest, or ""."""
         return self._sessions.get(digest, "")
 
-    def keep(self, digest: bytes, session: str) -> None:
+    def add(self, digest: bytes, session: str) -> None:
         self._sessions[digest], self._digests[session] = session, digest
 
-    def forget(self, session: str) -> None:
+    def remove(self, session: str) -> None:
         digest = self._digests.pop(session, None)
         if digest is not None and self._sessions.get(digest) == session:
             del self._sessions[digest]
@@ -60,365 +69,387 @@ class PendingTips:
 
 class _Unwritten(NamedTuple):
     conversation: ProxiedConversation
-    heads: list[IndexedDigest]
+    messages: list[IndexedMessage]
     rewound: int | None
 
 
 class PendingIndex:
-    """That of one tenant."""
+    """Writes to the digest index that one tenant has not made yet."""
 
-    def __init__(self, tenant: str, heads: DigestIndex) -> None:
-        self._tenant, self._heads = tenant, heads
+    def __init__(self, tenant: str, index: DigestIndex) -> None:
+        self._tenant, self._index = tenant, index
         self._unwritten: dict[str, _Unwritten] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def keep(
-        self, conversation: ProxiedConversation, heads: Sequence[IndexedDigest], *, rewound: int | None
+    def add(
+        self, conversation: ProxiedConversation, messages: Sequence[IndexedMessage], *, rewound: int | None
     ) -> None:
-        """New heads of a conversation, after a rewind to the event `rewound` if there was one."""
+        """Add new messages of a conversation; `rewound` is the event it was rewound to before, if any."""
         before = self._unwritten.get(conversation.id)
         if before is not None:
-            heads, rewound = [*before.heads, *heads], before.rewound if rewound is None else rewound
-        self._unwritten[conversation.id] = _Unwritten(conversation, list(heads), rewound)
+            messages, rewound = [*before.messages, *messages], before.rewound if rewound is None else rewound
+        self._unwritten[conversation.id] = _Unwritten(conversation, list(messages), rewound)
 
-    def write_down(self, session: str) -> None:
-        """What is known of a session, soon."""
+    def schedule_write(self, session: str) -> None:
+        """Write the messages of a session in the background."""
         if session in self._unwritten:
-            self.start(self.written_down(session))
+            self.start(self.write(session))
 
-    async def all_written_down(self) -> None:
+    async def write(self, session: str) -> None:
+        """Write the messages of a session. A failed write is dropped: the index is only a cache."""
+        unwritten = self._unwritten.pop(session, None)
+        if unwritten is not None:
+            with suppress(StoreError):
+                await self._index.add(
+                    self._tenant,
+                    session,
+                    unwritten.messages,
+                    side_state=unwritten.conversation.side_state,
+                    rewound=unwritten.rewound,
+                )
+
+    async def write_all(self) -> None:
         for session in list(self._unwritten):
-            await self.written_down(session)
-
-    async def close(self) -> None:
-        await self.all_written_down()
-        if self._tasks:
-            await asyncio.wait(set(self._tasks))
+            await self.write(session)
 
     def start(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do something that nobody waits for before the end."""
+        """Run `work` in the background; `close` waits for it."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def written_down(self, session: str) -> None:
-        """The same, now."""
-        known = self._unwritten.pop(session, None)
-        if known is not None:
-            beside = known.conversation.beside
-            with suppress(StoreError):
-                await self._heads.keep(
-                    self._tenant, session, known.heads, beside=beside, rewound=known.rewound
-                )
+    async def close(self) -> None:
+        await self.write_all()
+        if self._tasks:
+            await asyncio.wait(set(self._tasks))
 
 
-# ── conversations ─────────────────────────────────────────────────────────────────────────────────
-
-OPEN: Final = 256
-"""Conversations that stay open while nobody uses them."""
-PATIENCE: Final = 30.0
-"""Seconds to wait for an answer that is being recorded."""
+# ── Conversations of one tenant ───────────────────────────────────────────────────────────────────
 
 
 class SessionGone(Exception):
-    """The session was erased, or its file is another one."""
+    """The session was erased, or its file was replaced by another one."""
 
 
-class Conversations:
-    def __init__(self, ground: Runtime, tenant: Tenant, heads: DigestIndex) -> None:
-        self._ground, self._tenant, self._heads = ground, tenant, heads
+class _Incoming(NamedTuple):
+    """A request, the model it asks for, and how to send requests upstream with its key."""
+
+    request: ClientRequest
+    model: Model
+    send: SendUpstream
+
+
+class TenantConversations:
+    def __init__(self, runtime: Runtime, tenant: Tenant, index: DigestIndex) -> None:
+        self._runtime, self._tenant, self._index = runtime, tenant, index
         self._open: OrderedDict[str, tuple[ProxiedConversation, UpstreamSummariser]] = OrderedDict()
-        self._flights: dict[bytes, Exchange] = {}
-        self._tips = PendingTips()
-        self._known = PendingIndex(tenant.name, heads)
+        self._exchanges: dict[bytes, Exchange] = {}
+        """Exchanges that wait for a reply, by the digest of their request."""
+        self._last_digests = LastDigests()
+        self._pending = PendingIndex(tenant.name, index)
 
-    async def begin(self, asked: ClientRequest, model: Model, ask: Ask, *, named: str = "") -> Exchange:
-        """Take in a request. Raises `MalformedMessage`, `ContextOverflow` (what is new is stored by then),
-        `BadSetting` for a name that no session can have, `SessionExists` for one that is not a client's, and
-        `StoreError`."""
-        await self._wait(asked.digests)
-        if named:
-            return await self._in(checked_id(named), asked, model, ask)
-        for found in await self._found(asked):
-            exchange = await self._from(found, asked, model, ask)
+    async def start_exchange(
+        self, request: ClientRequest, model: Model, send: SendUpstream, *, session_id: str = ""
+    ) -> Exchange:
+        """Record a request and return its exchange. Raises `MalformedMessage`, `ContextOverflow` (what is new is
+        stored by then), `BadSetting` for an invalid session id, `SessionExists` for a session that the proxy did
+        not open, and `StoreError`."""
+        await self._wait_for_recording(request.digests)
+        incoming = _Incoming(request, model, send)
+        if session_id:
+            return await self._continue_named(check_session_id(session_id), incoming)
+        for found in await self._find(request):
+            exchange = await self._continue(found, incoming)
             if exchange is not None:
                 return exchange
-        chunks = asked.chunks(0)
-        return await self._new(asked, model, ask, chunks)
+        chunks = request.chunks(0)
+        return await self._begin_new(incoming, chunks)
 
     async def close(self) -> None:
-        await self._known.close()
+        await self._pending.close()
         while self._open:
             _, (conversation, _) = self._open.popitem()
             await conversation.session.close()
 
     @property
-    def count(self) -> int:
+    def open_count(self) -> int:
         return len(self._open)
 
-    # ── which one ────────────────────────────────────────────────────────────────────────────────────
+    # ── Finding the conversation ─────────────────────────────────────────────────────────────────────
 
-    async def _wait(self, digests: Sequence[bytes]) -> None:
-        """A client that has its answer may be faster than we are with recording it."""
-        if self._flights:
-            before = [self._flights[digest] for digest in digests[:-1] if digest in self._flights]
+    async def _wait_for_recording(self, digests: Sequence[bytes]) -> None:
+        """Wait until replies to earlier requests of this history are recorded: a client that has its reply may send
+        the next request before that."""
+        if self._exchanges:
+            before = [self._exchanges[digest] for digest in digests[:-1] if digest in self._exchanges]
             for exchange in before:
-                if exchange.ending:
+                if exchange.is_ending:
                     with suppress(TimeoutError):
-                        await asyncio.wait_for(exchange.settled.wait(), PATIENCE)
+                        await asyncio.wait_for(exchange.recorded.wait(), MAX_RECORDING_WAIT_S)
 
-    async def _found(self, asked: ClientRequest) -> list[KnownSession]:
-        """The sessions that have the longest beginning of a history."""
-        for at in range(len(asked.digests) - 1, -1, -1):
-            held = self._open.get(self._tips.find(asked.digests[at]))
-            if held is not None and held[0].tip is not None and held[0].tip.digest == asked.digests[at]:
-                return [KnownSession(held[0].id, held[0].tip)]
-            if chain.by_model(asked.messages[at]):
-                break  # what the model said may have been said in another session
-        await self._known.all_written_down()
-        return await self._heads.find(self._tenant.name, list(dict.fromkeys(asked.digests)))
+    async def _find(self, request: ClientRequest) -> list[KnownSession]:
+        """Return the sessions that contain the longest beginning of a history."""
+        for at in range(len(request.digests) - 1, -1, -1):
+            conversation, _ = self._open.get(self._last_digests.find(request.digests[at]), (None, None))
+            last = None if conversation is None else conversation.last_message
+            if conversation is not None and last is not None and last.digest == request.digests[at]:
+                return [KnownSession(conversation.id, last)]
+            if is_from_model(request.messages[at]):
+                break  # another session may contain this model message: search the index
+        await self._pending.write_all()
+        return await self._index.find(self._tenant.name, list(dict.fromkeys(request.digests)))
 
-    async def _from(
-        self, found: KnownSession, asked: ClientRequest, model: Model, ask: Ask
-    ) -> Exchange | None:
-        """Go on with a session, or with a fork of it; None when it is gone."""
-        known = asked.digests.index(found.head.digest) + 1
-        chunks = asked.chunks(known)
+    async def _continue(self, found: KnownSession, incoming: _Incoming) -> Exchange | None:
+        """Continue a session or a fork of it; None if the session is gone."""
+        request = incoming.request
+        known = request.digests.index(found.end.digest) + 1
+        chunks = request.chunks(known)
         try:
-            async with self._hold(found.session):
-                conversation = await self._current(found.session, asked, model, ask)
-                if (
-                    place := conversation.place(asked.digests)
-                ) >= known:  # it may have grown since it was found
-                    found = KnownSession(found.session, conversation.head(asked.digests[place - 1]))
-                    known, chunks = place, asked.chunks(place)
-                way = conversation.way(asked, found)
-                worn = way == "rewind" and conversation.worn
-                if way != "fork" and not worn:
-                    back = None if way == "go on" else conversation.places(found.head.digest)
-                    return await self._taken(conversation, asked, known, chunks, back=back)
-            exchange = await self._forked(found, known, asked, model, ask, chunks)
-            if worn:  # from now on the fork is found, and not what it was forked from
-                await self._heads.rest(self._tenant.name, found)
+            async with self._lock(found.session):
+                conversation = await self._current(found.session, incoming)
+                count = conversation.count_known(request.digests)
+                if count >= known:  # the conversation may have grown since it was found
+                    found = KnownSession(found.session, conversation.find(request.digests[count - 1]))
+                    known, chunks = count, request.chunks(count)
+                continuation = conversation.continuation(request, found)
+                is_worn = continuation == "rewind" and conversation.is_worn
+                if continuation != "fork" and not is_worn:
+                    rewind_to = (
+                        None if continuation == "append" else conversation.count_up_to(found.end.digest)
+                    )
+                    return await self._record(conversation, request, known, chunks, rewind_to=rewind_to)
+            exchange = await self._fork(found, known, incoming, chunks)
+            if is_worn:  # from now on the fork is found instead of the session it was forked from
+                await self._index.deprioritise(self._tenant.name, found)
             return exchange
         except (SessionGone, UnknownSession):
-            await self.forget(found.session)
+            await self.delete_session(found.session)
             return None
 
-    async def _in(self, id: str, asked: ClientRequest, model: Model, ask: Ask) -> Exchange:
-        """Go on in the session that the client names."""
+    async def _continue_named(self, id: str, incoming: _Incoming) -> Exchange:
+        """Continue the session that the client names."""
+        request = incoming.request
         try:
-            async with self._hold(id):
+            async with self._lock(id):
                 if id not in self._open:
-                    await self._claim(id, asked, model, ask)
-                conversation = await self._current(id, asked, model, ask)
-                known = conversation.place(asked.digests)
-                chunks = asked.chunks(known)
-                place = conversation.places(asked.digests[known - 1]) if known else 0
-                back = place if place < len(conversation.lineage) or conversation.loose else None
-                return await self._taken(conversation, asked, known, chunks, back=back)
+                    await self._claim(id, incoming)
+                conversation = await self._current(id, incoming)
+                known = conversation.count_known(request.digests)
+                chunks = request.chunks(known)
+                count = conversation.count_up_to(request.digests[known - 1]) if known else 0
+                differs = count < len(conversation.messages) or conversation.has_unindexed_messages
+                return await self._record(
+                    conversation, request, known, chunks, rewind_to=count if differs else None
+                )
         except SessionGone:
             raise UnknownSession(id) from None
 
-    async def _claim(self, id: str, asked: ClientRequest, model: Model, ask: Ask) -> None:
-        """Begin a session of this name, unless there is one; raises `SessionExists` for one of the server's own."""
+    async def _claim(self, id: str, incoming: _Incoming) -> None:
+        """Create the session unless it exists; raises `SessionExists` if the proxy did not open it."""
         try:
-            first = (await self._tenant.quick.read(id, first=0, last=0))[0].fact
+            first = (await self._tenant.fast_store.read(id, first=0, last=0))[0].fact
         except UnknownSession:
-            await self._opened(id, asked, model, ask, origin=DROP_IN)
+            await self._open_conversation(id, incoming, origin=PROXY_ORIGIN)
             return
-        if isinstance(first, Opened) and first.origin != DROP_IN:
+        if isinstance(first, Opened) and first.origin != PROXY_ORIGIN:
             raise SessionExists(id)
 
-    async def _new(
-        self, asked: ClientRequest, model: Model, ask: Ask, chunks: Sequence[MessageChunk]
+    async def _begin_new(self, incoming: _Incoming, chunks: Sequence[MessageChunk]) -> Exchange:
+        id = _new_session_id()
+        async with self._lock(id):
+            conversation = await self._open_conversation(id, incoming, origin=PROXY_ORIGIN)
+            return await self._record(conversation, incoming.request, 0, chunks)
+
+    async def _fork(
+        self, found: KnownSession, known: int, incoming: _Incoming, chunks: Sequence[MessageChunk]
     ) -> Exchange:
-        id = f"d-{uuid4().hex}"
-        async with self._hold(id):
-            conversation = await self._opened(id, asked, model, ask, origin=DROP_IN)
-            return await self._taken(conversation, asked, 0, chunks)
+        id, tenant, seq = _new_session_id(), self._tenant.name, found.end.seq
+        digests = list(dict.fromkeys(incoming.request.digests[:known]))
+        await self._pending.write_all()
+        messages = await self._index.find_in_session(tenant, found.session, digests)
+        _, side_state = await self._index.load(tenant, found.session)
+        async with self._lock(id):
+            await self._tenant.fast_store.fork(found.session, id, at=seq)
+            conversation = await self._open_conversation(id, incoming, origin=f"{found.session}@{seq}")
+            # The texts of instructions at that event are not known: an empty digest makes them count as edited.
+            inherited = [message._replace(text_digest=message.text_digest and b"") for message in messages]
+            conversation.load(inherited, instruction_versions_until(side_state, seq), ())
+            return await self._record(conversation, incoming.request, known, chunks, inherited=inherited)
 
-    async def _forked(
-        self,
-        found: KnownSession,
-        known: int,
-        asked: ClientRequest,
-        model: Model,
-        ask: Ask,
-        chunks: Sequence[MessageChunk],
-    ) -> Exchange:
-        id, tenant = f"d-{uuid4().hex}", self._tenant.name
-        await self._known.all_written_down()
-        lineage = await self._heads.at(tenant, found.session, list(dict.fromkeys(asked.digests[:known])))
-        _, beside = await self._heads.of(tenant, found.session)
-        async with self._hold(id):
-            await self._tenant.quick.fork(found.session, id, at=found.head.seq)
-            conversation = await self._opened(
-                id, asked, model, ask, origin=f"{found.session}@{found.head.seq}"
-            )
-            inherited = [head._replace(words=head.words and b"") for head in lineage]
-            conversation.load(inherited, until(beside, found.head.seq), ())
-            return await self._taken(conversation, asked, known, chunks, inherited=inherited)
+    # ── Recording ────────────────────────────────────────────────────────────────────────────────────
 
-    # ── taking in ────────────────────────────────────────────────────────────────────────────────────
-
-    async def _taken(
+    async def _record(
         self,
         conversation: ProxiedConversation,
-        asked: ClientRequest,
+        request: ClientRequest,
         known: int,
         chunks: Sequence[MessageChunk],
         *,
-        back: int | None = None,
-        inherited: Sequence[IndexedDigest] = (),
+        rewind_to: int | None = None,
+        inherited: Sequence[IndexedMessage] = (),
     ) -> Exchange:
-        """Append what is new, after a rewind to the first `back` messages if need be, and fit. Whoever calls this
-        holds the session."""
-        tip = conversation.tip
+        """Append what is new, after a rewind to the first `rewind_to` messages if given, and fit. The caller holds
+        the session lock."""
+        is_new = conversation.last_message is None
         try:
-            rewound = None if back is None else await conversation.rewind(back)
-            heads = await conversation.take(asked, known, chunks)
+            rewound = None if rewind_to is None else await conversation.rewind(rewind_to)
+            messages = await conversation.append_new(request, known, chunks)
         except BaseException:
-            self._drop(conversation.id)  # what is stored of it is read again
+            self._drop(conversation.id)  # the next request loads what was stored
             raise
-        self._keep(conversation, [*inherited, *heads], rewound=rewound)
-        if tip is None or inherited:  # from here on, other processes must find it
-            await self._known.written_down(conversation.id)
+        self._add_to_index(conversation, [*inherited, *messages], rewound=rewound)
+        if is_new or inherited:  # from here on, other processes must find it
+            await self._pending.write(conversation.id)
         try:
             fitted = await conversation.session.fit()
         except BaseException:
-            self._known.write_down(conversation.id)
+            self._pending.schedule_write(conversation.id)
             raise
         exchange = Exchange(
-            conversation, asked, fitted, hold=self._hold, keep=self._keep, landed=self._landed
+            conversation,
+            request,
+            fitted,
+            lock=self._lock,
+            add_to_index=self._add_to_index,
+            on_end=self._exchange_ended,
         )
-        self._flights[exchange.tip] = exchange
+        self._exchanges[exchange.request_digest] = exchange
         return exchange
 
-    def _landed(self, exchange: Exchange) -> None:
-        if self._flights.get(exchange.tip) is exchange:
-            del self._flights[exchange.tip]
-        self._known.write_down(exchange.session)
+    def _exchange_ended(self, exchange: Exchange) -> None:
+        if self._exchanges.get(exchange.request_digest) is exchange:
+            del self._exchanges[exchange.request_digest]
+        self._pending.schedule_write(exchange.session_id)
 
-    def _keep(
-        self, conversation: ProxiedConversation, heads: Sequence[IndexedDigest], rewound: int | None = None
+    def _add_to_index(
+        self,
+        conversation: ProxiedConversation,
+        messages: Sequence[IndexedMessage],
+        rewound: int | None = None,
     ) -> None:
-        """Remember what leads where."""
-        self._point_to(conversation)
-        self._known.keep(conversation, heads, rewound=rewound)
+        self._update_last_digest(conversation)
+        self._pending.add(conversation, messages, rewound=rewound)
 
-    def _point_to(self, conversation: ProxiedConversation) -> None:
-        """Whoever goes on from the end of this conversation finds it at once."""
-        self._tips.forget(conversation.id)
-        if conversation.tip is not None and conversation.id in self._open:
-            self._tips.keep(conversation.tip.digest, conversation.id)
+    def _update_last_digest(self, conversation: ProxiedConversation) -> None:
+        """Let `_find` find an open conversation by its last digest, without a search of the index."""
+        self._last_digests.remove(conversation.id)
+        if conversation.last_message is not None and conversation.id in self._open:
+            self._last_digests.add(conversation.last_message.digest, conversation.id)
 
-    # ── opening ──────────────────────────────────────────────────────────────────────────────────────
+    # ── Opening and closing ──────────────────────────────────────────────────────────────────────────
 
-    def _hold(self, id: str) -> AbstractAsyncContextManager[None]:
-        return self._ground.turnstile.hold(self._tenant.name, id)
+    def _lock(self, id: str) -> AbstractAsyncContextManager[None]:
+        return self._runtime.locks.lock(self._tenant.name, id)
 
-    async def _current(self, id: str, asked: ClientRequest, model: Model, ask: Ask) -> ProxiedConversation:
-        """The conversation in a session, with what other processes have added; raises `Gone`."""
-        held = self._open.get(id)
-        if held is None or (held[0].flight is None and not held[0].suits(asked, model)):
-            return await self._loaded(await self._opened(id, asked, model, ask))
-        conversation, writer = held
-        writer.ask = ask
+    async def _current(self, id: str, incoming: _Incoming) -> ProxiedConversation:
+        """Return the conversation of a session, with what other processes have added; raises `SessionGone`."""
+        conversation, summariser = self._open.get(id, (None, None))
+        if (
+            conversation is None
+            or summariser is None
+            or (conversation.exchange is None and not conversation.matches(incoming.request, incoming.model))
+        ):
+            return await self._load(await self._open_conversation(id, incoming))
+        summariser.use(incoming.send)
         self._open.move_to_end(id)
-        newer, erased = await self._tenant.quick.news(id, first=conversation.session.last + 1)
+        newer, erased = await self._tenant.fast_store.news(id, first=conversation.session.last + 1)
         if erased:
             raise SessionGone
-        return await self._loaded(conversation) if newer or conversation.outdated else conversation
+        return await self._load(conversation) if newer or conversation.is_outdated else conversation
 
-    async def _loaded(self, conversation: ProxiedConversation) -> ProxiedConversation:
-        await self._known.all_written_down()
-        lineage, beside = await self._heads.of(self._tenant.name, conversation.id)
-        first = lineage[-1].seq + 1 if lineage else 0
-        info = await self._tenant.quick.info(conversation.id)
+    async def _load(self, conversation: ProxiedConversation) -> ProxiedConversation:
+        await self._pending.write_all()
+        messages, side_state = await self._index.load(self._tenant.name, conversation.id)
+        first = messages[-1].seq + 1 if messages else 0
+        info = await self._tenant.fast_store.info(conversation.id)
         if info.erased or first > info.events:
             self._drop(conversation.id)
             raise SessionGone
-        conversation.load(lineage, beside, await self._tenant.quick.read(conversation.id, first=first))
-        self._point_to(conversation)
+        newer = await self._tenant.fast_store.read(conversation.id, first=first)
+        conversation.load(messages, side_state, newer)
+        self._update_last_digest(conversation)
         return conversation
 
-    async def _opened(
-        self, id: str, asked: ClientRequest, model: Model, ask: Ask, *, origin: str = ""
+    async def _open_conversation(
+        self, id: str, incoming: _Incoming, *, origin: str = ""
     ) -> ProxiedConversation:
-        reserve = reserve_for(asked, model)
-        settings = self._ground.config.session(model)
+        model, reserve = incoming.model, reserve_tokens(incoming.request, incoming.model)
+        settings = self._runtime.config.session(model)
         if reserve:
             settings["reserve"] = max(reserve, settings.get("reserve") or 0)
-        writer = UpstreamSummariser(model.name)
+        summariser = UpstreamSummariser(model.name, incoming.send)
         session = await Session.open(
-            self._tenant.quick,
+            self._tenant.fast_store,
             id,
             model=model,
             origin=origin,
-            summarise=[*self._named(), writer.summariser],
-            clock=self._ground.clock,
-            terms=self._tenant.terms(id),
+            summarise=[*self._tenant.summarisers(), summariser.summariser],
+            clock=self._runtime.clock,
+            options=self._tenant.session_options(id),
             **settings,
         )
-        writer.ask = ask
-        writer.conversation = conversation = ProxiedConversation(session, model, reserve=reserve)
-        await self._replace(conversation, writer)
+        conversation = ProxiedConversation(session, model, reserve=reserve)
+        summariser.connect(conversation)
+        await self._keep_open(conversation, summariser)
         return conversation
 
-    def _named(self) -> list[Summariser]:
-        return self._tenant.summarisers()
-
-    async def _replace(self, conversation: ProxiedConversation, writer: UpstreamSummariser) -> None:
-        """Keep a conversation open, and close those that nobody has used for the longest time."""
+    async def _keep_open(self, conversation: ProxiedConversation, summariser: UpstreamSummariser) -> None:
+        """Keep a conversation open, and close the least recently used ones above the limit."""
         old = self._open.pop(conversation.id, None)
-        self._open[conversation.id] = (conversation, writer)
+        self._open[conversation.id] = (conversation, summariser)
         idle = [
-            id for id, (held, _) in self._open.items() if held.flight is None and held is not conversation
+            id
+            for id, (other, _) in self._open.items()
+            if other.exchange is None and other is not conversation
         ]
-        for id in idle[: max(0, len(self._open) - OPEN)]:
+        for id in idle[: max(0, len(self._open) - MAX_IDLE_CONVERSATIONS)]:
             self._drop(id)
         if old is not None:
             await old[0].session.close()
 
     def _drop(self, id: str) -> None:
-        held = self._open.pop(id, None)
-        self._tips.forget(id)
-        if held is not None:
-            self._known.start(held[0].session.close())
+        """Close a conversation in the background."""
+        conversation, _ = self._open.pop(id, (None, None))
+        self._last_digests.remove(id)
+        if conversation is not None:
+            self._pending.start(conversation.session.close())
 
-    async def forget(self, id: str) -> None:
-        """A session is gone, or will be: nothing leads to it any more."""
+    async def delete_session(self, id: str) -> None:
+        """Forget a session that is or will be deleted."""
         self._drop(id)
-        await self._heads.forget(self._tenant.name, id)
+        await self._index.delete_session(self._tenant.name, id)
 
 
-# ── registry ──────────────────────────────────────────────────────────────────────────────────────
-# All conversations of drop-in clients, tenant by tenant.
+def _new_session_id() -> str:
+    return f"d-{uuid4().hex}"
+
+
+# ── All tenants ───────────────────────────────────────────────────────────────────────────────────
 
 
 class ProxyConversations:
+    """The proxied conversations of all tenants."""
+
     def __init__(self, service: Service) -> None:
         self._service = service
-        self._heads = DigestIndex(service.ground.database)
-        self._tenants: dict[str, Conversations] = {}
-        service.ground.forgetting.append(self._forget)
+        self._index = DigestIndex(service.runtime.database)
+        self._tenants: dict[str, TenantConversations] = {}
+        service.runtime.add_delete_hook(self._delete_session)
 
-    def of(self, tenant: str) -> Conversations:
-        """The conversations of one tenant."""
-        if tenant not in self._tenants:
-            ground = self._service.ground
-            self._tenants[tenant] = Conversations(ground, self._service.tenant(tenant), self._heads)
-        return self._tenants[tenant]
+    def tenant(self, name: str) -> TenantConversations:
+        """Return the conversations of a tenant."""
+        if name not in self._tenants:
+            tenant = self._service.tenant(name)
+            self._tenants[name] = TenantConversations(self._service.runtime, tenant, self._index)
+        return self._tenants[name]
 
     @property
-    def count(self) -> int:
-        """Those that are open."""
-        return sum(held.count for held in self._tenants.values())
+    def open_count(self) -> int:
+        return sum(conversations.open_count for conversations in self._tenants.values())
 
     async def close(self) -> None:
-        for held in self._tenants.values():
-            await held.close()
+        for conversations in self._tenants.values():
+            await conversations.close()
 
-    async def _forget(self, tenant: str, session: str) -> None:
-        await self.of(tenant).forget(session)
+    async def _delete_session(self, tenant: str, session: str) -> None:
+        await self.tenant(tenant).delete_session(session)

@@ -1,7 +1,15 @@
-"""The SQLite store."""
+"""Store of sessions in a SQLite file."""
 
-from foveal.stores.sqlite.full_text import TextIndex, pieces, prepared, searchable
-from foveal.stores.sqlite.schema import APPLICATION, VERSION
+from foveal.stores.sqlite.full_text import FullTextIndex, searchable_text, split_into_pieces, text_to_index
+from foveal.stores.sqlite.schema import STORE_APPLICATION_ID, STORE_SCHEMA_VERSION
 from foveal.stores.sqlite.store import LastSeqCache
 
-__all__ = ["APPLICATION", "VERSION", "LastSeqCache", "TextIndex", "pieces", "prepared", "searchable"]
+__all__ = [
+    "STORE_APPLICATION_ID",
+    "STORE_SCHEMA_VERSION",
+    "FullTextIndex",
+    "LastSeqCache",
+    "searchable_text",
+    "split_into_pieces",
+    "text_to_index",
+]

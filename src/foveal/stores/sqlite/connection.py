@@ -1,4 +1,12 @@
-"""The file of a store, for threads: one of them writes at a time, others read beside it."""
+"""Connections to a store's SQLite file: opening, transactions, write-ahead log, errors.
+
+1. `SqliteFile` holds one connection that writes, used by one thread at a time, and a pool of connections that read
+   beside it.
+2. A new file belongs to its owner only (mode 0600). A file of another program, or of a later version of Foveal, is
+   refused before anything is written to it.
+3. When anything fails, the current transaction is undone as a whole: what was appended before is intact. Errors of
+   SQLite and zstd become `StoreError`s that say what to do.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +23,10 @@ import zstandard
 
 from foveal.errors import StoreError, StoreUnusable, UnreadableEvent
 from foveal.stores.compression import LinePacker
-from foveal.stores.sqlite.full_text import TextIndex
-from foveal.stores.sqlite.schema import migrate, refuse_at_sight, refuse_foreign
+from foveal.stores.sqlite.full_text import FullTextIndex
+from foveal.stores.sqlite.schema import check_database, check_header, migrate
 
-# ── faults ────────────────────────────────────────────────────────────────────────────────────────
-# What SQLite reports, in words that say what to do.
-#
-# Whatever goes wrong, the transaction in progress is undone as a whole: what had been appended before is intact.
+# ── Errors ───────────────────────────────────────────────────────────────────────────────────────────────
 
 _ADVICE: Final[tuple[tuple[type[apsw.Error], str], ...]] = (
     (apsw.NotADBError, "is not a store, nor any other SQLite file: choose another path"),
@@ -31,18 +36,18 @@ _ADVICE: Final[tuple[tuple[type[apsw.Error], str], ...]] = (
     ),
     (
         apsw.BusyError,
-        "is locked by another process, which did not let go in time: end that process or try again",
+        "is locked by another process, which did not release it in time: end that process or try again",
     ),
-    (apsw.LockedError, "is locked by another connection, which did not let go in time: try again"),
+    (apsw.LockedError, "is locked by another connection, which did not release it in time: try again"),
     (apsw.FullError, "could not grow, the disk is full: make room and try again; nothing was half written"),
     (
         apsw.ReadOnlyError,
         "cannot be written: the file, its folder or the disk is read-only; change that or the path",
     ),
-    (apsw.PermissionsError, "may not be used by this user: change its owner or its permissions"),
+    (apsw.PermissionsError, "is not accessible to this user: change its owner or its permissions"),
     (
         apsw.CantOpenError,
-        "cannot be opened: see that it and its folder exist and that this user may read and write both",
+        "cannot be opened: check that it and its folder exist and that this user may read and write both",
     ),
     (
         apsw.IOError,
@@ -53,8 +58,8 @@ _ADVICE: Final[tuple[tuple[type[apsw.Error], str], ...]] = (
 
 
 @contextmanager
-def told(path: str) -> Iterator[None]:
-    """Turn errors of SQLite and of the compression into ours."""
+def translate_errors(path: str) -> Iterator[None]:
+    """Raise errors of SQLite and zstd as `StoreError`s."""
     try:
         yield
     except apsw.TooBigError:
@@ -78,26 +83,26 @@ def _advice(problem: apsw.Error) -> str:
     return "could not be used"
 
 
-# ── opening ───────────────────────────────────────────────────────────────────────────────────────
-# Opening a store's file: made for its owner only, recognised before anything is written to it.
+# ── Opening ──────────────────────────────────────────────────────────────────────────────────────────────
 
 Durability: TypeAlias = Literal["full", "normal"]
-"""`full`: what was appended survives a power cut. `normal`: it survives the end of the process, and after a power
-cut the newest appends may be missing, as if they had not been made."""
+"""`full`: appended events survive a power cut. `normal`: they survive the end of the process; after a power cut the
+newest appends may be missing, as if they had not been made."""
 
-_LARGEST_WAL: Final = 8 << 20
-"""Bytes that the file of the write-ahead log keeps after it was copied into the database."""
+_MAX_WAL_FILE_BYTES: Final = 8 << 20
+"""Size to which SQLite shortens the file of the write-ahead log after a checkpoint."""
 
 
-def opened(path: str, *, durability: Durability, timeout: float) -> apsw.Connection:
-    """A connection that may write, to a file of this version's schema."""
-    make(path)
-    if not _has_log(path):
-        _at_sight(path)
-    connection = connected(path, timeout)
+def open_writer(path: str, *, durability: Durability, timeout: float) -> apsw.Connection:
+    """Return a connection that writes; the file is created or migrated to this version's schema."""
+    create_file(path)
+    if not _has_wal(path):  # otherwise the header may be older than the log: `check_database` reads both
+        _check_readable_header(path)
+    connection = connect(path, timeout)
     try:
-        connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)  # a file that is refused stays as it is
-        refuse_foreign(connection, path)
+        # No checkpoint on close before the file is accepted: a file that is refused stays as it is.
+        connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+        check_database(connection, path)
         if connection.readonly("main"):
             raise StoreUnusable(
                 f"{path} cannot be written: change its permissions, or copy it to another place"
@@ -106,7 +111,7 @@ def opened(path: str, *, durability: Durability, timeout: float) -> apsw.Connect
         migrate(connection)
         use_wal(connection, timeout)
         connection.pragma("synchronous", durability)
-        connection.pragma("journal_size_limit", _LARGEST_WAL)
+        connection.pragma("journal_size_limit", _MAX_WAL_FILE_BYTES)
         connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0)
     except BaseException:
         connection.close()
@@ -114,25 +119,26 @@ def opened(path: str, *, durability: Durability, timeout: float) -> apsw.Connect
     return connection
 
 
-def reader(path: str, *, timeout: float) -> apsw.Connection:
-    """Another connection to a file that is open already; it never writes."""
-    connection = connected(path, timeout)
+def open_reader(path: str, *, timeout: float) -> apsw.Connection:
+    """Return a connection that never writes, to a file that is already open."""
+    connection = connect(path, timeout)
     connection.pragma("query_only", 1)
     return connection
 
 
-def connected(path: str, timeout: float) -> apsw.Connection:
+def connect(path: str, timeout: float) -> apsw.Connection:
+    """Return a connection to an existing file that waits `timeout` seconds for locks."""
     connection = apsw.Connection(path, flags=apsw.SQLITE_OPEN_READWRITE)
     connection.set_busy_timeout(int(timeout * 1000))
-    connection.wal_autocheckpoint(0)
+    connection.wal_autocheckpoint(0)  # `SqliteFile.checkpoint_wal` does it, outside of appends
     return connection
 
 
-def make(path: str) -> None:
-    """Make the file with the permissions that SQLite then gives to those beside it; leave an existing one."""
+def create_file(path: str) -> None:
+    """Create the file with mode 0600, which SQLite copies to the files beside it; leave an existing file alone."""
     folder = os.path.dirname(path)
     if not os.path.isdir(folder):
-        raise StoreUnusable(f"{path} cannot be made: there is no folder {folder}; make it first")
+        raise StoreUnusable(f"{path} cannot be created: there is no folder {folder}; create it first")
     if os.path.isdir(path):
         raise StoreUnusable(f"{path} is a folder: name a file in it")
     try:
@@ -140,31 +146,33 @@ def make(path: str) -> None:
     except FileExistsError:
         return
     except OSError as problem:
-        raise StoreUnusable(f"{path} cannot be made ({problem.strerror}): choose another folder") from problem
-    _settle(folder)
+        raise StoreUnusable(
+            f"{path} cannot be created ({problem.strerror}): choose another folder"
+        ) from problem
+    _sync_folder(folder)
 
 
-def _has_log(path: str) -> bool:
+def _has_wal(path: str) -> bool:
     try:
         return os.path.getsize(f"{path}-wal") > 0
     except OSError:
         return False
 
 
-def _at_sight(path: str) -> None:
+def _check_readable_header(path: str) -> None:
     try:
-        refuse_at_sight(path)
+        check_header(path)
     except OSError as problem:
         raise StoreUnusable(
             f"{path} cannot be read ({problem.strerror}): change its permissions, or the path"
         ) from problem
 
 
-def _settle(folder: str) -> None:
-    """Make sure that the new file's name survives a power cut."""
+def _sync_folder(folder: str) -> None:
+    """Write the folder to disk, so that the new file's name survives a power cut."""
     try:
         handle = os.open(folder, os.O_RDONLY)
-    except OSError:  # a folder that may be written but not read, or a system without handles of folders
+    except OSError:  # the folder may be writable but not readable, or the system cannot open folders
         return
     try:
         os.fsync(handle)
@@ -173,7 +181,7 @@ def _settle(folder: str) -> None:
 
 
 def use_wal(connection: apsw.Connection, timeout: float) -> None:
-    """Switch the file to the write-ahead log, which waits for no lock by itself."""
+    """Switch the file to a write-ahead log; retries, because SQLite does not apply the busy timeout to this."""
     until = time.monotonic() + timeout
     while True:
         try:
@@ -189,75 +197,79 @@ def use_wal(connection: apsw.Connection, timeout: float) -> None:
         )
 
 
-# ── file ──────────────────────────────────────────────────────────────────────────────────────────
+# ── The file ─────────────────────────────────────────────────────────────────────────────────────────────
 
 T = TypeVar("T")
 
-PAGES: Final = 1_000
-"""Pages in the write-ahead log from which on it is copied into the database."""
+CHECKPOINT_PAGES: Final = 1_000
+"""Pages of the write-ahead log after which it is copied into the database."""
+
+_MAX_CACHED_KEYS: Final = 10_000
 
 
-_KEYS: Final = 10_000
-
-
-class OpenConnection(NamedTuple):
-    """A connection and what goes with it; for one thread at a time."""
+class StoreConnection(NamedTuple):
+    """A connection with its packer, index and caches; for one thread at a time."""
 
     connection: apsw.Connection
     cursor: apsw.Cursor
-    """For what is done most often: to make one takes time."""
+    """Reused by the most frequent statements, because creating a cursor takes time."""
     packer: LinePacker
-    words: TextIndex
-    keys: dict[str, int]
-    """Sessions whose key is known: it never changes."""
+    text_index: FullTextIndex
+    session_keys: dict[str, int]
+    """Keys of sessions by id. A session's key never changes."""
 
     @classmethod
-    def to(cls, connection: apsw.Connection) -> OpenConnection:
-        return cls(connection, connection.cursor(), LinePacker(), TextIndex(connection), {})
+    def wrap(cls, connection: apsw.Connection) -> StoreConnection:
+        """Return the connection with empty caches."""
+        return cls(connection, connection.cursor(), LinePacker(), FullTextIndex(connection), {})
 
-    def remember(self, session: str, key: int) -> None:
-        if len(self.keys) >= _KEYS:
-            self.keys.clear()
-        self.keys[session] = key
+    def remember_key(self, session: str, key: int) -> None:
+        """Cache the key of a session."""
+        if len(self.session_keys) >= _MAX_CACHED_KEYS:
+            self.session_keys.clear()
+        self.session_keys[session] = key
 
 
-Work = Callable[[OpenConnection], T]
+Work = Callable[[StoreConnection], T]
 
 
 class SqliteFile:
+    """The file of one store, shared by the threads of this process. All methods block."""
+
     def __init__(self, path: str, *, durability: Durability, timeout: float) -> None:
         self.path = path
         self.durability: Final = durability
         self._timeout = timeout
         self._lock = threading.Lock()
-        self._writer: OpenConnection | None = None
-        self._readers: deque[OpenConnection] = deque()
+        self._writer: StoreConnection | None = None
+        self._readers: deque[StoreConnection] = deque()
         self._closed = False
-        self._pages = 0
-        self._settle_at = PAGES
-        self._fresh = True
-        """Whether the next write begins the log anew, which waits for the disk at any durability."""
+        self._wal_pages = 0
+        self._checkpoint_at = CHECKPOINT_PAGES
+        self._wal_restarts = True
+        """Whether the next write starts the write-ahead log again, which waits for the disk at any durability."""
 
     def write(self, work: Work[T]) -> T:
-        """Do the work in one transaction of its own; waits for its turn."""
-        return self.alone(lambda door: in_transaction(door, "BEGIN IMMEDIATE", work))
+        """Run `work` in a transaction of its own, after the writers before it."""
+        return self.exclusive(lambda db: in_transaction(db, "BEGIN IMMEDIATE", work))
 
-    def alone(self, work: Work[T]) -> T:
-        """Do the work while nobody else in this process writes; waits for its turn."""
-        with self._lock, told(self.path):
-            door = self._open()
-            door.connection.set_busy_timeout(int(self._timeout * 1000))
+    def exclusive(self, work: Work[T]) -> T:
+        """Run `work` while no other thread of this process writes, after the writers before it."""
+        with self._lock, translate_errors(self.path):
+            db = self._open()
+            db.connection.set_busy_timeout(int(self._timeout * 1000))
             try:
-                done = work(door)
+                result = work(db)
             finally:
-                door.connection.set_busy_timeout(0)
-            self._fresh = False
-            return done
+                db.connection.set_busy_timeout(0)  # `try_now` and `data_version` must not wait
+            self._wal_restarts = False
+            return result
 
-    def at_once(self, work: Work[bool]) -> bool:
-        """Do the work if nothing at all has to be waited for, and tell whether it was done. What goes wrong is
-        left to `alone`, which will meet it again."""
-        if self.durability == "full" or self._fresh or not self._lock.acquire(blocking=False):
+    def try_now(self, work: Work[bool]) -> bool:
+        """Run `work` if that waits for no lock and no disk; return whether it was done.
+
+        Errors are ignored here: the caller then uses `exclusive`, which raises them."""
+        if self.durability == "full" or self._wal_restarts or not self._lock.acquire(blocking=False):
             return False
         try:
             return self._writer is not None and work(self._writer)
@@ -266,9 +278,8 @@ class SqliteFile:
         finally:
             self._lock.release()
 
-    def version(self) -> int | None:
-        """A number that changes when anybody else has written into the file; None when that cannot be told without
-        waiting."""
+    def data_version(self) -> int | None:
+        """Return a number that changes when another connection writes the file; None if reading it would wait."""
         if not self._lock.acquire(blocking=False):
             return None
         try:
@@ -282,80 +293,81 @@ class SqliteFile:
             self._lock.release()
 
     def read(self, work: Work[T]) -> T:
-        """Do the work on one state of the database, whatever is written meanwhile."""
-        with told(self.path):
+        """Run `work` on one state of the database, whatever is written meanwhile."""
+        with translate_errors(self.path):
             try:
-                door = self._readers.pop()
+                db = self._readers.pop()
             except IndexError:
-                door = self._new_reader()
+                db = self._new_reader()
             try:
-                return in_transaction(door, "BEGIN", work)
+                return in_transaction(db, "BEGIN", work)
             finally:
-                self._readers.append(door)
+                self._readers.append(db)
 
-    def _new_reader(self) -> OpenConnection:
+    def _new_reader(self) -> StoreConnection:
         with self._lock:
             self._open()
-        return OpenConnection.to(reader(self.path, timeout=self._timeout))
+        return StoreConnection.wrap(open_reader(self.path, timeout=self._timeout))
 
     def open(self) -> None:
-        with self._lock, told(self.path):
+        """Open the file for writing, unless it is open."""
+        with self._lock, translate_errors(self.path):
             self._open()
 
-    def _open(self) -> OpenConnection:
+    def _open(self) -> StoreConnection:
         if self._closed:
             raise StoreError(f"the store {self.path} is closed: open it again to use it")
         if self._writer is None:
-            connection = opened(self.path, durability=self.durability, timeout=self._timeout)
-            connection.set_wal_hook(self._grown)
-            self._writer = OpenConnection.to(connection)
+            connection = open_writer(self.path, durability=self.durability, timeout=self._timeout)
+            connection.set_wal_hook(self._record_wal_size)
+            self._writer = StoreConnection.wrap(connection)
         return self._writer
 
-    # ── the write-ahead log ──────────────────────────────────────────────────────────────────────────────
+    # ── Write-ahead log ──────────────────────────────────────────────────────────────────────────────────
 
-    def _grown(self, _connection: apsw.Connection, _name: str, pages: int) -> int:
-        if pages < self._pages:
-            self._settle_at = PAGES
-        self._pages = pages
+    def _record_wal_size(self, _connection: apsw.Connection, _name: str, pages: int) -> int:
+        if pages < self._wal_pages:  # the log was copied, and started again
+            self._checkpoint_at = CHECKPOINT_PAGES
+        self._wal_pages = pages
         return apsw.SQLITE_OK
 
     @property
-    def unsettled(self) -> bool:
-        """Whether the log has become long; told once for every so many pages."""
-        if self._pages < self._settle_at:
+    def needs_wal_checkpoint(self) -> bool:
+        """Whether the log has grown by `CHECKPOINT_PAGES` since this was last true."""
+        if self._wal_pages < self._checkpoint_at:
             return False
-        self._settle_at = self._pages + PAGES
+        self._checkpoint_at = self._wal_pages + CHECKPOINT_PAGES
         return True
 
-    def settle(self) -> None:
-        """Copy the log into the database. If that fails nothing is lost, and it is tried again later."""
+    def checkpoint_wal(self) -> None:
+        """Copy the log into the database. If that fails, nothing is lost and a later call tries again."""
 
-        def work(door: OpenConnection) -> None:
-            door.connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+        def work(db: StoreConnection) -> None:
+            db.connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
 
         with suppress(StoreError):
-            self.alone(work)
-        self._fresh = True
+            self.exclusive(work)
+        self._wal_restarts = True
 
-    def scrub(self) -> None:
-        """Leave nothing in the files but what the tables hold: deleted bytes survive in pages that were split,
-        and in the write-ahead log."""
+    def vacuum(self) -> None:
+        """Remove deleted bytes from the files: they survive in pages that were split and in the write-ahead log."""
 
-        def work(door: OpenConnection) -> None:
-            door.connection.execute("VACUUM")
-            door.connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+        def work(db: StoreConnection) -> None:
+            db.connection.execute("VACUUM")
+            db.connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
 
         try:
-            self.alone(work)
+            self.exclusive(work)
         except StoreUnusable as problem:
             raise StoreUnusable(
-                "the log no longer has the erased text, but the files may still have it: "
-                f"erase again when this is solved: {problem}"
+                "the text was erased from the log, but deleted bytes may remain in the files: "
+                f"erase again after fixing this: {problem}"
             ) from problem
-        self._fresh = True
+        self._wal_restarts = True
 
     def close(self) -> None:
-        with self._lock, told(self.path):
+        """Close all connections; later calls raise `StoreError`."""
+        with self._lock, translate_errors(self.path):
             self._closed = True
             while self._readers:
                 self._readers.pop().connection.close()
@@ -364,14 +376,14 @@ class SqliteFile:
                 self._writer = None
 
 
-def in_transaction(door: OpenConnection, begin: str, work: Work[T]) -> T:
-    """All of it or nothing; `work` may raise."""
-    connection = door.connection
+def in_transaction(db: StoreConnection, begin: str, work: Work[T]) -> T:
+    """Run `work` in a transaction that is undone when it raises."""
+    connection = db.connection
     connection.execute(begin)
     try:
-        done = work(door)
+        result = work(db)
         connection.execute("COMMIT")
-        return done
+        return result
     finally:
         if connection.in_transaction:
             connection.execute("ROLLBACK")

@@ -1,15 +1,15 @@
-"""The tables of a store's file, and how files of earlier versions become files of this one.
+"""Tables of a store's SQLite file, and the migrations that create them.
 
-A new file goes through the same steps as an old one: the schema is the list of steps. A step is never changed once
-a release has shipped it; what should be different later is another step.
+A new file runs the same migrations as an old one: the schema is the list of migrations. A migration never changes
+after a release has shipped it; a later change is another migration.
 
-    sessions     one row a session; its last event tells how long it is
-    events       one row an event; its id is the session's key × 2³² + seq, so that a session lies together;
-                 `total` is the room that the session takes up to here
+    sessions     one row per session; the id of its last event gives its length
+    events       one row per event; its id is the session's key × 2³² + seq, so that a session's rows are adjacent;
+                 `total` is the number of bytes that the session takes up to and including this event
     blobs        large texts, once per content
-    cuts         which blob belongs where in which event
-    checkpoints  from where a session can be opened quickly: a cache
-    …            the tables of `text_index`: a cache as well
+    cuts         which blob belongs at which offset (`place`) of which event
+    checkpoints  from where a session can be opened without reading all of it: a cache
+    …            the tables of `full_text`: a cache as well
 """
 
 from __future__ import annotations
@@ -21,18 +21,16 @@ from typing import Final
 import apsw
 
 from foveal.errors import StoreUnusable
-from foveal.stores.sqlite.full_text import TextIndex
+from foveal.stores.sqlite.full_text import FullTextIndex
 
-APPLICATION: Final = 0x466F7665
-"""`Fove`: what tells our files from other programs' SQLite files."""
+STORE_APPLICATION_ID: Final = 0x466F7665
+"""`Fove`: identifies a store among SQLite files."""
 
-SPAN: Final = 1 << 32
-"""How many events a session may have, and the distance of two sessions' ids."""
+ID_STRIDE: Final = 1 << 32
+"""Distance between the event ids of two sessions, and so the maximum number of events of a session."""
 
-
-ROW: Final = 14
-"""Bytes that an event's row takes beside its body: its id, its time, and its place in the page."""
-
+EVENT_ROW_BYTES: Final = 14
+"""Bytes of an event's row beside its body: its id, its time, and its pointer in the page."""
 
 _TABLES: Final = """
 CREATE TABLE sessions (
@@ -68,7 +66,7 @@ CREATE INDEX cuts_of_blob ON cuts(blob);
 _RULES: Final = f"""
 CREATE TRIGGER seqs_are_gapless BEFORE INSERT ON events
 WHEN NOT EXISTS (SELECT 1 FROM events WHERE id = NEW.id - 1) AND NOT
-    (NEW.id % {SPAN} = 0 AND EXISTS (SELECT 1 FROM sessions WHERE key = NEW.id / {SPAN}))
+    (NEW.id % {ID_STRIDE} = 0 AND EXISTS (SELECT 1 FROM sessions WHERE key = NEW.id / {ID_STRIDE}))
 BEGIN SELECT RAISE(ABORT, 'seqs are gapless'); END;
 CREATE TRIGGER events_remain BEFORE DELETE ON events
 BEGIN SELECT RAISE(ABORT, 'the log is append-only'); END;
@@ -84,24 +82,26 @@ CREATE TABLE checkpoints (
 """
 
 
-def _log(connection: apsw.Connection) -> None:
+def _create_log(connection: apsw.Connection) -> None:
     connection.execute(_TABLES)
     connection.execute(_RULES)
 
 
-def _caches(connection: apsw.Connection) -> None:
+def _create_caches(connection: apsw.Connection) -> None:
     connection.execute(_CHECKPOINTS)
-    TextIndex(connection).create()
+    FullTextIndex(connection).create()
 
 
-STEPS: Final[tuple[Callable[[apsw.Connection], None], ...]] = (_log, _caches)
-"""`STEPS[n]` makes a file of version n + 1 out of one of version n."""
+MIGRATIONS: Final[tuple[Callable[[apsw.Connection], None], ...]] = (_create_log, _create_caches)
+"""`MIGRATIONS[n]` turns a file of version n into one of version n + 1."""
 
-VERSION: Final = len(STEPS)
+STORE_SCHEMA_VERSION: Final = len(MIGRATIONS)
 
 
-def refuse_at_sight(path: str) -> None:
-    """Raise when the first bytes of the file already say that it is not for us: SQLite then never touches it."""
+def check_header(path: str) -> None:
+    """Raise `StoreUnusable` if the first 100 bytes show that the file is not a store of this version.
+
+    A file that is refused here is never opened by SQLite."""
     with open(path, "rb") as file:
         header = file.read(100)
     if not header:
@@ -109,38 +109,39 @@ def refuse_at_sight(path: str) -> None:
     if len(header) < 100 or not header.startswith(b"SQLite format 3\0"):
         raise StoreUnusable(f"{path} is not a store, nor any other SQLite file: choose another path")
     version, application = struct.unpack_from(">4xI4xI", header, 56)
-    refuse(path, application=application, version=version, has_tables=False)
+    _check_identity(path, application=application, version=version, has_tables=False)
 
 
-def refuse_foreign(connection: apsw.Connection, path: str) -> None:
-    """The same for what SQLite reads from the file and its log; only reads."""
+def check_database(connection: apsw.Connection, path: str) -> None:
+    """Raise `StoreUnusable` if the file and its write-ahead log are not a store of this version; only reads."""
     application, version = connection.pragma("application_id"), connection.pragma("user_version")
-    refuse(path, application=application, version=version, has_tables=_has_tables(connection))
+    _check_identity(path, application=application, version=version, has_tables=_has_tables(connection))
 
 
-def refuse(path: str, *, application: int, version: int, has_tables: bool) -> None:
-    """Raise when the file is another program's, or that of a later version of ours."""
-    if application not in (0, APPLICATION) or (application == 0 and has_tables):
+def _check_identity(path: str, *, application: int, version: int, has_tables: bool) -> None:
+    """Raise `StoreUnusable` if the file is another program's or was written by a later version of Foveal."""
+    if application not in (0, STORE_APPLICATION_ID) or (application == 0 and has_tables):
         raise StoreUnusable(
             f"{path} is the SQLite file of another program; choose another path for the store"
         )
-    if application == APPLICATION and version > VERSION:
+    if application == STORE_APPLICATION_ID and version > STORE_SCHEMA_VERSION:
         raise StoreUnusable(
             f"{path} was written by a later version of Foveal (its schema is {version}, this version knows "
-            f"{VERSION}); it was left as it is: upgrade Foveal to use it"
+            f"{STORE_SCHEMA_VERSION}); it was left as it is: upgrade Foveal to use it"
         )
 
 
 def migrate(connection: apsw.Connection) -> None:
-    """Bring an empty or older file to this version, in one transaction or not at all."""
-    if connection.pragma("user_version") == VERSION:
+    """Migrate an empty or older file to this version, in one transaction."""
+    if connection.pragma("user_version") == STORE_SCHEMA_VERSION:
         return
     connection.execute("BEGIN IMMEDIATE")
     try:
-        for step in STEPS[connection.pragma("user_version") :]:  # somebody else may just have done it
-            step(connection)
-        connection.pragma("application_id", APPLICATION)
-        connection.pragma("user_version", VERSION)
+        # Read the version again: another process may have migrated the file before this transaction began.
+        for migration in MIGRATIONS[connection.pragma("user_version") :]:
+            migration(connection)
+        connection.pragma("application_id", STORE_APPLICATION_ID)
+        connection.pragma("user_version", STORE_SCHEMA_VERSION)
         connection.execute("COMMIT")
     finally:
         if connection.in_transaction:

@@ -1,7 +1,8 @@
-"""Sessions in one SQLite file.
+"""Store of sessions in one SQLite file.
 
-Waiting for the disk happens in threads of the store: one that writes, two that read. Several processes may use the
-same file. A cancelled call may have been carried out: whoever cancels an append reads again.
+1. The store's own threads wait for the disk: one writes, two read.
+2. Several processes may use the same file.
+3. A cancelled call may have been carried out: after cancelling an append, read the session again.
 """
 
 from __future__ import annotations
@@ -10,89 +11,28 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from types import TracebackType
 from typing import Final, Self, TypeVar
 
 from foveal.core.log.events import Event
 from foveal.errors import BadSetting
 from foveal.ports import Checkpoint, Hit, SessionInfo
 from foveal.stores.sqlite import queries
-from foveal.stores.sqlite.connection import Durability, OpenConnection, SqliteFile, Work, in_transaction
-from foveal.stores.sqlite.full_text import searchable
-from foveal.stores.sqlite.schema import SPAN
+from foveal.stores.sqlite.connection import Durability, SqliteFile, StoreConnection, Work, in_transaction
+from foveal.stores.sqlite.full_text import searchable_text
+from foveal.stores.sqlite.schema import ID_STRIDE
 from foveal.stores.sqlite.threads import WorkerThreads
-
-# ── ends ──────────────────────────────────────────────────────────────────────────────────────────
-# Where sessions end, as far as one store can know that without looking.
-#
-# SQLite has a number for each connection that changes when anybody else has written into the file. While it is the
-# same, a session ends where this store has left it, and nothing needs to be read to tell.
-
-_MOST: Final = 10_000
-"""Sessions that are remembered."""
-
-
-class LastSeqCache:
-    """For one event loop."""
-
-    def __init__(self) -> None:
-        self.begun = 0
-        """Appends that were begun: what was read beside one of them says nothing about the end."""
-        self._known: dict[str, tuple[int, int]] = {}
-        self._doubtful: set[str] = set()
-
-    def known(self, session: str, version: int | None, end: int) -> bool:
-        """While the file has this version, the session ends there."""
-        return version is not None and self._known.get(session) == (version, end)
-
-    def keep(self, session: str, version: int | None, end: int) -> None:
-        """The session ended there after the file had this version."""
-        if version is None or session in self._doubtful:
-            return
-        if len(self._known) >= _MOST:
-            self._known.clear()
-        self._known[session] = version, end
-
-    @contextmanager
-    def appending(self, session: str, version: int | None, end: int) -> Iterator[None]:
-        """Something is appended to a session, which then ends there. When that is cancelled, nobody can say when it
-        will be carried out, so nothing is known of this session any more."""
-        self.begun += 1
-        self._known.pop(session, None)
-        try:
-            yield
-        except Exception:
-            raise
-        except BaseException:
-            self._doubtful.add(session)
-            raise
-        finally:
-            self.begun += 1
-        self.keep(session, version, end)
-
-    @contextmanager
-    def unknown(self) -> Iterator[None]:
-        """Something else is done to sessions: what was known before, or is read meanwhile, does not hold."""
-        try:
-            yield
-        finally:
-            self.begun += 1
-            self._known.clear()
-
-
-# ── sqlite ────────────────────────────────────────────────────────────────────────────────────────
 
 T = TypeVar("T")
 
-_READERS: Final = 2
-_INDEXED_AT_ONCE: Final = 500
+_READER_THREADS: Final = 2
+_INDEX_BATCH_EVENTS: Final = 500
 """Events that a search adds to the index in one transaction."""
 
 
 class SqliteStore:
-    """A `Store` in the file `path`, which is made if it does not exist; its folder must.
+    """A `Store` in the file `path`, which is created if it does not exist; its folder must exist.
 
-    The file is opened by `async with`, or by the first call."""
+    `async with` opens the file; without it the first call does."""
 
     def __init__(
         self,
@@ -102,157 +42,217 @@ class SqliteStore:
         timeout: float = 5.0,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`timeout`: seconds to wait while another process writes."""
+        """`timeout`: seconds to wait for another process that writes."""
         if durability not in ("full", "normal"):
             raise BadSetting("durability", durability, "`full` or `normal`")
         self._file = SqliteFile(os.path.abspath(os.fspath(path)), durability=durability, timeout=timeout)
         self._clock = clock
         self._writer = WorkerThreads("foveal-write")
-        self._readers = WorkerThreads("foveal-read", threads=_READERS)
-        self._ends = LastSeqCache()
+        self._readers = WorkerThreads("foveal-read", threads=_READER_THREADS)
+        self._last_seqs = LastSeqCache()
 
     @property
     def path(self) -> str:
+        """The absolute path of the file."""
         return self._file.path
 
     @property
     def durability(self) -> Durability:
+        """What survives a power cut."""
         return self._file.durability
 
     async def __aenter__(self) -> Self:
         try:
-            await self._writer.do(self._file.open)
+            await self._writer.run(self._file.open)
         except BaseException:
             await self.close()
             raise
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self.close()
+
+    async def close(self) -> None:
+        """Wait for the calls before this one, then close the file; closing twice is allowed."""
+        await self._writer.run(self._readers.stop)
+        await self._writer.run(self._file.close)
+        self._writer.stop()
 
     async def append(self, session: str, events: Sequence[Event]) -> None:
         if not events:
             return
         now = self._clock()
-        with self._ends.appending(session, self._file.version(), events[-1].seq + 1):
-            if not self._file.at_once(lambda door: _append_one(door, session, events)):
-                await self._writer.do(
-                    lambda: self._file.alone(lambda door: _append(door, session, events, now))
+        with self._last_seqs.appending(session, self._file.data_version(), events[-1].seq + 1):
+            # A small append that waits for nothing is done here; a thread would take longer to wake the loop.
+            if not self._file.try_now(lambda db: _append_one(db, session, events)):
+                await self._writer.run(
+                    lambda: self._file.exclusive(lambda db: _append_batch(db, session, events, now))
                 )
-        if self._file.unsettled:
-            self._writer.start(self._file.settle)
+        if self._file.needs_wal_checkpoint:
+            self._writer.submit(self._file.checkpoint_wal)
 
     async def read(self, session: str, *, first: int = 0, last: int | None = None) -> list[Event]:
-        seqs = range(max(first, 0), SPAN if last is None else min(last + 1, SPAN))
+        seqs = range(max(first, 0), ID_STRIDE if last is None else min(last + 1, ID_STRIDE))
 
-        def work(door: OpenConnection) -> list[Event]:
+        def work(db: StoreConnection) -> list[Event]:
             return queries.read(
-                door.connection, door.packer, queries.known(door.connection, session).key, seqs
+                db.connection, db.packer, queries.get_session(db.connection, session).key, seqs
             )
 
         return await self._read(work)
 
     async def news(self, session: str, *, first: int) -> tuple[list[Event], bool]:
-        version, begun = self._file.version(), self._ends.begun
-        if self._ends.known(session, version, first):
+        version, changes = self._file.data_version(), self._last_seqs.changes
+        if self._last_seqs.is_end(session, version, first):
             return [], False
 
-        def work(door: OpenConnection) -> tuple[list[Event], bool]:
-            key = queries.known(door.connection, session).key
-            erased = queries.erased(door.connection, key)
-            return queries.read(door.connection, door.packer, key, range(max(first, 0), SPAN)), erased
+        def work(db: StoreConnection) -> tuple[list[Event], bool]:
+            key = queries.get_session(db.connection, session).key
+            erased = queries.is_erased(db.connection, key)
+            return queries.read(db.connection, db.packer, key, range(max(first, 0), ID_STRIDE)), erased
 
         events, erased = await self._read(work)
-        if begun == self._ends.begun and not erased:
-            self._ends.keep(session, version, events[-1].seq + 1 if events else first)
+        if changes == self._last_seqs.changes and not erased:
+            self._last_seqs.set_end(session, version, events[-1].seq + 1 if events else first)
         return events, erased
 
     async def pick(self, session: str, seqs: Sequence[int]) -> list[Event]:
-        def work(door: OpenConnection) -> list[Event]:
+        def work(db: StoreConnection) -> list[Event]:
             return queries.pick(
-                door.connection, door.packer, queries.known(door.connection, session).key, seqs
+                db.connection, db.packer, queries.get_session(db.connection, session).key, seqs
             )
 
         return await self._read(work)
 
     async def checkpoint(self, session: str) -> Checkpoint | None:
-        return await self._read(lambda door: queries.checkpoint(door.connection, session))
+        return await self._read(lambda db: queries.checkpoint(db.connection, session))
 
     async def keep_checkpoint(self, session: str, checkpoint: Checkpoint) -> None:
-        await self._write(lambda door: queries.keep_checkpoint(door.connection, session, checkpoint))
+        await self._write(lambda db: queries.keep_checkpoint(db.connection, session, checkpoint))
 
     async def search(self, session: str, query: str, *, limit: int = 50) -> list[Hit]:
-        while await self._read(lambda door: _behind(door, session)):
-            await self._write(lambda door: _index_some(door, session))
-        return await self._read(lambda door: _found(door, session, query, limit))
+        while await self._read(lambda db: _index_is_behind(db, session)):
+            await self._write(lambda db: _index_batch(db, session))
+        return await self._read(lambda db: _search(db, session, query, limit))
 
     async def sessions(self) -> list[SessionInfo]:
-        return await self._read(lambda door: queries.all_of_them(door.connection))
+        return await self._read(lambda db: queries.list_sessions(db.connection))
 
     async def info(self, session: str) -> SessionInfo:
-        return await self._read(lambda door: queries.one(door.connection, session))
+        return await self._read(lambda db: queries.session_info(db.connection, session))
 
     async def rename(self, session: str, title: str) -> None:
-        await self._write(lambda door: queries.rename(door.connection, session, title))
+        await self._write(lambda db: queries.rename(db.connection, session, title))
 
     async def fork(self, session: str, new: str, *, at: int) -> None:
         now = self._clock()
-        await self._write(lambda door: queries.fork(door.connection, session, new, at, now))
+        await self._write(lambda db: queries.fork(db.connection, session, new, at, now))
 
     async def erase(self, session: str) -> None:
-        def work(door: OpenConnection) -> None:
-            door.words.remove(queries.erase(door.connection, door.packer, session))
+        def work(db: StoreConnection) -> None:
+            db.text_index.remove(queries.erase(db.connection, db.packer, session))
 
-        with self._ends.unknown():
+        with self._last_seqs.invalidating():
             await self._write(work)
-        await self._writer.do(self._file.scrub)
-
-    async def close(self) -> None:
-        """Wait for what has been asked for, then close the file; closing twice is fine."""
-        await self._writer.do(self._readers.stop)
-        await self._writer.do(self._file.close)
-        self._writer.stop()
+        await self._writer.run(self._file.vacuum)
 
     async def _read(self, work: Work[T]) -> T:
-        return await self._readers.do(lambda: self._file.read(work))
+        return await self._readers.run(lambda: self._file.read(work))
 
     async def _write(self, work: Work[T]) -> T:
-        return await self._writer.do(lambda: self._file.write(work))
+        return await self._writer.run(lambda: self._file.write(work))
 
 
-def _append(door: OpenConnection, session: str, events: Sequence[Event], now: float) -> None:
-    if _append_one(door, session, events):
+def _append_batch(db: StoreConnection, session: str, events: Sequence[Event], now: float) -> None:
+    if _append_one(db, session, events):
         return
-    new = queries.lines(door.packer, events)
+    rows = queries.to_rows(db.packer, events)
 
-    def work(door: OpenConnection) -> int:
-        return queries.append(door.connection, door.packer, session, events[0].seq, new, now)
+    def work(db: StoreConnection) -> int:
+        return queries.append(db.connection, db.packer, session, events[0].seq, rows, now)
 
-    door.remember(session, in_transaction(door, "BEGIN IMMEDIATE", work))
+    db.remember_key(session, in_transaction(db, "BEGIN IMMEDIATE", work))
 
 
-def _append_one(door: OpenConnection, session: str, events: Sequence[Event]) -> bool:
-    """The quick way, for what most appends are."""
-    key = door.keys.get(session)
+def _append_one(db: StoreConnection, session: str, events: Sequence[Event]) -> bool:
+    """Append the only event if it is small and the session's key is cached; return whether that was done."""
+    key = db.session_keys.get(session)
+    return key is not None and len(events) == 1 and queries.append_one(db.cursor, db.packer, key, events[0])
+
+
+def _index_is_behind(db: StoreConnection, session: str) -> bool:
+    """Return whether the index lacks events of the session."""
+    key, end, _ = queries.get_session(db.connection, session)
+    return db.text_index.last_indexed(key) + 1 < end
+
+
+def _index_batch(db: StoreConnection, session: str) -> None:
+    key = queries.get_session(db.connection, session).key
+    start = db.text_index.last_indexed(key) + 1
+    events = queries.read(db.connection, db.packer, key, range(start, start + _INDEX_BATCH_EVENTS))
+    db.text_index.add(key, [(event.seq, searchable_text(event)) for event in events])
+
+
+def _search(db: StoreConnection, session: str, query: str, limit: int) -> list[Hit]:
     return (
-        key is not None and len(events) == 1 and queries.append_one(door.cursor, door.packer, key, events[0])
+        db.text_index.search(queries.get_session(db.connection, session).key, query, limit)
+        if limit > 0
+        else []
     )
 
 
-def _behind(door: OpenConnection, session: str) -> bool:
-    """Whether the index lacks events."""
-    key, end, _ = queries.known(door.connection, session)
-    return door.words.indexed(key) + 1 < end
+# ── Cache of session ends ────────────────────────────────────────────────────────────────────────────────
+
+_MAX_CACHED_SESSIONS: Final = 10_000
 
 
-def _index_some(door: OpenConnection, session: str) -> None:
-    key = queries.known(door.connection, session).key
-    start = door.words.indexed(key) + 1
-    events = queries.read(door.connection, door.packer, key, range(start, start + _INDEXED_AT_ONCE))
-    door.words.add(key, [(event.seq, searchable(event)) for event in events])
+class LastSeqCache:
+    """Where sessions end, known without reading the file; for one event loop.
 
+    SQLite's `data_version` changes when another connection has written to the file. While it is the same, a session
+    ends where this store's last append left it."""
 
-def _found(door: OpenConnection, session: str, query: str, limit: int) -> list[Hit]:
-    return door.words.search(queries.known(door.connection, session).key, query, limit) if limit > 0 else []
+    def __init__(self) -> None:
+        self.changes = 0
+        """Grows before and after each change: an end that was read while this changed must not be cached."""
+        self._ends: dict[str, tuple[int, int]] = {}
+        self._uncertain: set[str] = set()
+
+    def is_end(self, session: str, version: int | None, end: int) -> bool:
+        """Return whether `end` is the session's next seq, as long as the file has this version."""
+        return version is not None and self._ends.get(session) == (version, end)
+
+    def set_end(self, session: str, version: int | None, end: int) -> None:
+        """Record that the session's next seq was `end` after the file had this version."""
+        if version is None or session in self._uncertain:
+            return
+        if len(self._ends) >= _MAX_CACHED_SESSIONS:
+            self._ends.clear()
+        self._ends[session] = version, end
+
+    @contextmanager
+    def appending(self, session: str, version: int | None, end: int) -> Iterator[None]:
+        """Cover an append after which the session's next seq is `end`.
+
+        A cancelled append may still be carried out at any later time, so its session is not cached again."""
+        self.changes += 1
+        self._ends.pop(session, None)
+        try:
+            yield
+        except Exception:
+            raise
+        except BaseException:
+            self._uncertain.add(session)
+            raise
+        finally:
+            self.changes += 1
+        self.set_end(session, version, end)
+
+    @contextmanager
+    def invalidating(self) -> Iterator[None]:
+        """Cover another change of sessions: ends that are cached, or read meanwhile, become invalid."""
+        try:
+            yield
+        finally:
+            self.changes += 1
+            self._ends.clear()

@@ -1,7 +1,8 @@
-"""Threads that wait for the disk so that an event loop need not.
+"""Worker threads that wait for the disk in place of the event loop.
 
-To wake a loop takes longer than a fast disk takes to write a page. So whoever asks waits a moment for the answer
-before it gives way to the loop, unless the answers have been slow of late.
+Waking an event loop takes longer than a fast disk takes to write a page. So `run` first blocks for up to
+`MAX_BLOCKING_WAIT_S` before it yields to the loop. After a slow result it does not block for the next
+`SKIPPED_WAITS_AFTER_SLOW` calls.
 """
 
 from __future__ import annotations
@@ -16,17 +17,19 @@ from typing import Any, Final, Generic, TypeVar
 
 T = TypeVar("T")
 
-PATIENCE: Final = 0.0005
-"""Seconds that a loop may be held up for an answer."""
-SULK: Final = 100
-"""Answers that are not waited for after one that was slow."""
+MAX_BLOCKING_WAIT_S: Final = 0.0005
+"""Seconds for which `run` may block the event loop."""
+SKIPPED_WAITS_AFTER_SLOW: Final = 100
+"""Calls that do not block after one whose result was slow."""
 
 
-class _Job(Generic[T]):
-    __slots__ = ("act", "done", "problem", "result", "wake")
+class _ThreadTask(Generic[T]):
+    """A function call in a worker thread; `done` is a lock that is released when it has ended."""
 
-    def __init__(self, act: Callable[[], T]) -> None:
-        self.act = act
+    __slots__ = ("done", "function", "problem", "result", "wake")
+
+    def __init__(self, function: Callable[[], T]) -> None:
+        self.function = function
         self.done = Lock()
         self.done.acquire()
         self.result: T
@@ -35,81 +38,83 @@ class _Job(Generic[T]):
 
     def run(self) -> None:
         try:
-            self.result = self.act()
-        except BaseException as problem:  # noqa: BLE001 - it is raised where the answer is waited for
+            self.result = self.function()
+        except BaseException as problem:  # noqa: BLE001 - `outcome` raises it
             self.problem = problem
         self.done.release()
         if self.wake is not None:
             self.wake()
 
-    async def finished(self) -> None:
+    async def wait(self) -> None:
+        """Wait for the end without blocking the event loop."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
 
         def wake() -> None:
-            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
-                loop.call_soon_threadsafe(_set, future)
+            with suppress(RuntimeError):  # the loop is closed: no coroutine waits any more
+                loop.call_soon_threadsafe(_complete, future)
 
         self.wake = wake
-        if not self.done.acquire(blocking=False):  # from here on `run` will see `wake`
+        if not self.done.acquire(blocking=False):  # not ended yet, so `run` will see `wake`
             await future
 
-    def answer(self) -> T:
+    def outcome(self) -> T:
+        """Return what the function returned, or raise what it raised."""
         if self.problem is not None:
             raise self.problem
         return self.result
 
 
 class WorkerThreads:
-    """Some threads that share a queue; they end with `stop`, or when nobody has the crew any more."""
+    """Threads that share a queue. They end with `stop`, or when this object is garbage-collected."""
 
     def __init__(self, name: str, *, threads: int = 1) -> None:
         self._name = name
         self._size = threads
         self._threads: list[Thread] = []
-        self._jobs: SimpleQueue[_Job[Any] | None] = SimpleQueue()
-        self._sulking = 0
-        weakref.finalize(self, _dismiss, self._jobs, threads)
+        self._tasks: SimpleQueue[_ThreadTask[Any] | None] = SimpleQueue()
+        self._waits_to_skip = 0
+        weakref.finalize(self, _stop_threads, self._tasks, threads)
 
-    async def do(self, act: Callable[[], T]) -> T:
-        """What `act` returns, called in one of the threads. It is carried out even if the caller is cancelled."""
-        job = self.start(act)
-        if self._sulking:
-            self._sulking -= 1
-            await job.finished()
-        elif not job.done.acquire(timeout=PATIENCE):
-            self._sulking = SULK
-            await job.finished()
-        return job.answer()
+    async def run(self, function: Callable[[], T]) -> T:
+        """Call `function` in one of the threads and return its result. Cancelling the caller does not stop it."""
+        task = self.submit(function)
+        if self._waits_to_skip:
+            self._waits_to_skip -= 1
+            await task.wait()
+        elif not task.done.acquire(timeout=MAX_BLOCKING_WAIT_S):
+            self._waits_to_skip = SKIPPED_WAITS_AFTER_SLOW
+            await task.wait()
+        return task.outcome()
 
-    def start(self, act: Callable[[], T]) -> _Job[T]:
-        """The same without waiting for it."""
+    def submit(self, function: Callable[[], T]) -> _ThreadTask[T]:
+        """Queue a call of `function` without waiting for it."""
         if len(self._threads) < self._size:
-            thread = Thread(target=_work, args=(self._jobs,), name=self._name, daemon=True)
+            thread = Thread(target=_run_tasks, args=(self._tasks,), name=self._name, daemon=True)
             self._threads.append(thread)
             thread.start()
-        job = _Job(act)
-        self._jobs.put(job)
-        return job
+        task = _ThreadTask(function)
+        self._tasks.put(task)
+        return task
 
     def stop(self) -> None:
-        """Wait until all that was asked for is done."""
-        _dismiss(self._jobs, len(self._threads))
+        """Wait until all queued calls have ended, then end the threads."""
+        _stop_threads(self._tasks, len(self._threads))
         while self._threads:
             self._threads.pop().join()
 
 
-def _work(jobs: SimpleQueue[_Job[Any] | None]) -> None:
-    while (job := jobs.get()) is not None:
-        job.run()
-        del job
+def _run_tasks(tasks: SimpleQueue[_ThreadTask[Any] | None]) -> None:
+    while (task := tasks.get()) is not None:
+        task.run()
+        del task  # while it waits for the next task, the thread keeps nothing of this one alive
 
 
-def _dismiss(jobs: SimpleQueue[_Job[Any] | None], threads: int) -> None:
+def _stop_threads(tasks: SimpleQueue[_ThreadTask[Any] | None], threads: int) -> None:
     for _ in range(threads):
-        jobs.put(None)
+        tasks.put(None)
 
 
-def _set(future: asyncio.Future[None]) -> None:
+def _complete(future: asyncio.Future[None]) -> None:
     if not future.done():
         future.set_result(None)

@@ -1,4 +1,4 @@
-"""The bot on Discord, with the real discord.py against a Discord on this machine."""
+"""The Discord bot: the real discord.py against a local stand-in of Discord."""
 
 from __future__ import annotations
 
@@ -14,11 +14,16 @@ from typing import Any
 import pytest
 
 from foveal.apps.gateways import texts
-from foveal.apps.gateways.chat_session import ChannelMessage
+from foveal.apps.gateways.access import MAX_UNKNOWN_USER_REPLIES_PER_MINUTE
+from foveal.apps.gateways.channel import ChannelMessage
+from foveal.apps.gateways.delivery import REDELIVERY_PAUSES_S
 from foveal.apps.gateways.discord import discord
-from foveal.apps.gateways.discord.discord_bot import STRANGERS
-from foveal.apps.gateways.discord.discord_gateway import LATER, DiscordGateway
-from foveal.apps.gateways.discord.discord_messages import LIMIT, PATIENCE, pieces
+from foveal.apps.gateways.discord.discord_gateway import DiscordGateway
+from foveal.apps.gateways.discord.discord_messages import (
+    DISCORD_MESSAGE_LIMIT,
+    DISCORD_SEND_PAUSES_S,
+    split_for_discord,
+)
 from foveal.apps.gateways.gateway import connection_states
 from foveal.config import load
 from foveal.core.log import UserSaid, text_of
@@ -28,11 +33,11 @@ from foveal.server import Chats, Pairing, Service
 from foveal.testing import Scripted
 from support.discord_stand_in import (
     BOT,
+    CHANNEL,
     DM,
     GUILD,
     OWNER,
     ROLE,
-    ROOM,
     TOKEN,
     DiscordApi,
     bot,
@@ -41,8 +46,8 @@ from support.discord_stand_in import (
 )
 from support.serve_process import Server, serving
 
-STRANGER = 8
-ATTEMPTS = len(PATIENCE) + 1
+OTHER_USER = 8
+ATTEMPTS = len(DISCORD_SEND_PAUSES_S) + 1
 SUMMARY = "## Task\n\nCount words.\n\n## State\n\nAll of them are counted."
 
 
@@ -55,7 +60,7 @@ def run(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
 
 
 class Gated(Scripted):
-    """Answers when it is let go on."""
+    """Answers when its gate is open."""
 
     def __init__(self, *answers: Any, **more: Any) -> None:
         super().__init__(*answers, **more)
@@ -77,36 +82,39 @@ class Scene:
     settings: Any
     token: str = TOKEN
     later: asyncio.Event = field(default_factory=asyncio.Event)
-    """Ends the pauses before undelivered answers are taken up again."""
+    """Ends the pauses before undelivered answers are sent again."""
 
     @asynccontextmanager
-    async def bot(self, *, settle: float = 60.0) -> AsyncIterator[None]:
-        async with self.beginning(settle=settle):
+    async def bot(self, *, grace_s: float = 60.0) -> AsyncIterator[None]:
+        async with self.starting(grace_s=grace_s):
             before = len(self.api.identified)
             await until(lambda: len(self.api.identified) > before)
             yield
 
     @asynccontextmanager
-    async def beginning(self, *, settle: float = 60.0) -> AsyncIterator[DiscordGateway]:
-        """The bot, whether or not it is connected yet."""
+    async def starting(self, *, grace_s: float = 60.0) -> AsyncIterator[DiscordGateway]:
+        """Start the bot without waiting for its connection."""
         environment = {"DISCORD_BOT_TOKEN": self.token}
-        more: dict[str, Any] = {"sleep": self.sleep, "settle": settle}
+        more: dict[str, Any] = {"sleep": self.sleep, "grace_s": grace_s}
         async with discord(self.service, self.pairing, self.settings, environment, **more) as gateway:
             yield gateway
 
     async def sleep(self, seconds: float) -> None:
-        """Short pauses are shorter here, and long ones last until somebody ends them."""
-        await (self.later.wait() if seconds in LATER else asyncio.sleep(min(seconds, 0.01)))
+        """Shorten short pauses; pauses before a redelivery end with `self.later`."""
+        await (self.later.wait() if seconds in REDELIVERY_PAUSES_S else asyncio.sleep(min(seconds, 0.01)))
 
-    async def owed(self) -> list[str]:
-        """The messages whose answers are yet to be delivered."""
-        now = self.service.ground.clock()
-        return [message.key for message in await Chats(self.service.ground.database).open("discord", now=now)]
+    async def undelivered(self) -> list[str]:
+        """Return the keys of the messages whose answers are undelivered."""
+        now = self.service.runtime.clock()
+        return [
+            message.key
+            for message in await Chats(self.service.runtime.database).undelivered("discord", now=now)
+        ]
 
-    async def spoken(self, session: str = f"discord-{DM}") -> list[str]:
-        """What people have said in a session, as it is stored."""
-        room = await self.service.tenant("discord").room(session)
-        return [text_of(e.fact.content) for e in await room.events() if isinstance(e.fact, UserSaid)]
+    async def user_messages(self, session: str = f"discord-{DM}") -> list[str]:
+        """Return the stored messages of the users."""
+        live = await self.service.tenant("discord").session(session)
+        return [text_of(e.fact.content) for e in await live.events() if isinstance(e.fact, UserSaid)]
 
     async def sessions(self) -> list[str]:
         return sorted(info.id for info in await self.service.tenant("discord").sessions())
@@ -116,23 +124,23 @@ class Scene:
 async def server(
     folder: Path, *answers: Any, provider: Scripted | None = None, **flags: Any
 ) -> AsyncIterator[Scene]:
-    """A service and a Discord, without the bot."""
+    """Run a service and a stand-in of Discord, without the bot."""
     async with DiscordApi() as api:
         given = {"discord.allowed": [OWNER], "discord.base_url": api.url} | flags
-        settings = load(folder, flags=given, environ={}, user_folder=folder / "nobody")
+        settings = load(folder, flags=given, environ={}, user_folder=folder / "no-config")
         async with Service.open(settings, folder=folder / "served", environment={}) as service:
-            service.ground._providers[""] = provider or Scripted(*answers)
-            yield Scene(api, service, Pairing(service.ground.database), settings)
+            service.runtime._providers[""] = provider or Scripted(*answers)
+            yield Scene(api, service, Pairing(service.runtime.database), settings)
 
 
 @asynccontextmanager
 async def scene(folder: Path, *answers: Any, **more: Any) -> AsyncIterator[Scene]:
-    async with server(folder, *answers, **more) as made, made.bot():
-        yield made
+    async with server(folder, *answers, **more) as scene, scene.bot():
+        yield scene
 
 
-def footless(said: list[str]) -> list[str]:
-    """What was said, without the footers."""
+def without_footers(said: list[str]) -> list[str]:
+    """Return messages without their footers."""
     return [text.partition("\n-# ")[0] for text in said]
 
 
@@ -140,7 +148,7 @@ def footless(said: list[str]) -> list[str]:
 
 
 @run
-async def test_a_direct_message_is_answered_with_a_footer_while_the_bot_is_seen_typing(
+async def test_a_direct_message_is_answered_with_footer_and_typing_status(
     tmp_path: Path,
 ) -> None:
     provider = Gated("Hello to you.")
@@ -150,38 +158,38 @@ async def test_a_direct_message_is_answered_with_a_footer_while_the_bot_is_seen_
         provider.gate.set()
         await until(lambda: here.api.sent)
         (said,) = here.api.said()
-        report = await (await here.service.tenant("discord").room(f"discord-{DM}")).report()
+        report = await (await here.service.tenant("discord").session(f"discord-{DM}")).report()
         assert said == f"Hello to you.\n-# {texts.footer(report)}"
-        assert await here.spoken() == ["Hello."]
+        assert await here.user_messages() == ["Hello."]
 
 
 @run
-async def test_in_a_channel_the_bot_hears_mentions_replies_and_commands_only(tmp_path: Path) -> None:
+async def test_in_a_channel_only_mentions_replies_and_commands_are_answered(tmp_path: Path) -> None:
     async with scene(tmp_path, "One.", "Two.", "Three.") as here:
         me = {"mentions": [mention_of_bot()]}
         await here.api.say("nothing for you", guild=True)
         await here.api.say("/shrug", guild=True)
         await here.api.say(f"<@{BOT}>, tell <@{BOT}> a joke", guild=True, **me)
-        await until(lambda: len(here.api.said(ROOM)) == 1)
-        answered = {"message_id": "1", "channel_id": str(ROOM), "guild_id": str(GUILD)}
-        theirs = here.api._made("One.", ROOM, bot())
+        await until(lambda: len(here.api.said(CHANNEL)) == 1)
+        answered = {"message_id": "1", "channel_id": str(CHANNEL), "guild_id": str(GUILD)}
+        theirs = here.api.new_message("One.", CHANNEL, bot())
         await here.api.say(
             "go on", guild=True, type=19, message_reference=answered, referenced_message=theirs
         )
-        await until(lambda: len(here.api.said(ROOM)) == 2)
+        await until(lambda: len(here.api.said(CHANNEL)) == 2)
         await here.api.say("/context", guild=True)
-        await until(lambda: len(here.api.said(ROOM)) == 3)
+        await until(lambda: len(here.api.said(CHANNEL)) == 3)
         await here.api.say(f"again <@!{BOT}>", guild=True, **me)
-        await until(lambda: len(here.api.said(ROOM)) == 4)
+        await until(lambda: len(here.api.said(CHANNEL)) == 4)
         await here.api.say(f"<@&{ROLE}> and again", guild=True, mention_roles=[str(ROLE)])
-        await until(lambda: len(here.api.said(ROOM)) == 5)
+        await until(lambda: len(here.api.said(CHANNEL)) == 5)
         heard = [f"tell @user{BOT} a joke", "go on", "again", "and again"]
-        assert await here.spoken(f"discord-{ROOM}") == heard
+        assert await here.user_messages(f"discord-{CHANNEL}") == heard
         assert all(sent.body["message_reference"]["message_id"] for sent in here.api.sent)
 
 
 @run
-async def test_bots_webhooks_discord_itself_and_the_bot_itself_are_not_heard(tmp_path: Path) -> None:
+async def test_messages_of_bots_webhooks_and_discord_are_ignored(tmp_path: Path) -> None:
     async with scene(tmp_path, "Hello.") as here:
         await here.api.say("I am a bot", author=bot() | {"id": "55"})
         await here.api.say("I am you", author=bot() | {"bot": False})
@@ -189,23 +197,23 @@ async def test_bots_webhooks_discord_itself_and_the_bot_itself_are_not_heard(tmp
         await here.api.say("", type=7)
         await here.api.say("I am a person")
         await until(lambda: here.api.sent)
-        assert await here.spoken() == ["I am a person"]
-        assert footless(here.api.said()) == ["Hello."]
+        assert await here.user_messages() == ["I am a person"]
+        assert without_footers(here.api.said()) == ["Hello."]
 
 
 @run
-async def test_each_channel_has_a_session_of_its_own(tmp_path: Path) -> None:
+async def test_each_channel_has_its_own_session(tmp_path: Path) -> None:
     async with scene(tmp_path, "One.", "Two.") as here:
         await here.api.say("here")
         await until(lambda: len(here.api.sent) == 1)
         await here.api.say(f"<@{BOT}> there", guild=True, mentions=[mention_of_bot()])
         await until(lambda: len(here.api.sent) == 2)
-        assert await here.sessions() == [f"discord-{ROOM}", f"discord-{DM}"]
-        assert await here.spoken(f"discord-{ROOM}") == ["there"]
+        assert await here.sessions() == [f"discord-{CHANNEL}", f"discord-{DM}"]
+        assert await here.user_messages(f"discord-{CHANNEL}") == ["there"]
 
 
 @run
-async def test_messages_of_a_channel_are_stored_and_answered_in_the_order_in_which_they_came(
+async def test_messages_of_a_channel_are_stored_and_answered_in_order(
     tmp_path: Path,
 ) -> None:
     long = "\n\n".join(f"paragraph {number} " + "x" * 1_500 for number in range(3))
@@ -213,7 +221,7 @@ async def test_messages_of_a_channel_are_stored_and_answered_in_the_order_in_whi
         for text in ("a", "b", "c"):
             await here.api.say(text)
         await until(lambda: len(here.api.sent) == 5)
-        assert await here.spoken() == ["a", "b", "c"]
+        assert await here.user_messages() == ["a", "b", "c"]
         assert [text.split()[0] for text in here.api.said()] == [*["paragraph"] * 3, "second", "third"]
 
 
@@ -225,11 +233,11 @@ async def test_stop_does_not_wait_for_the_answer_that_it_stops(tmp_path: Path) -
         await until(lambda: provider.asked)
         await here.api.say("/stop")
         await until(lambda: len(here.api.sent) == 2)
-        assert sorted(footless(here.api.said())) == ["Stopping.", texts.STOPPED]
+        assert sorted(without_footers(here.api.said())) == ["Stopping.", texts.STOPPED]
 
 
 @run
-async def test_a_message_that_comes_again_is_answered_once(tmp_path: Path) -> None:
+async def test_a_message_that_arrives_twice_is_answered_once(tmp_path: Path) -> None:
     async with scene(tmp_path, "One.", "Two.") as here:
         message = await here.api.say("Hello.")
         await here.api.again(message)
@@ -237,12 +245,12 @@ async def test_a_message_that_comes_again_is_answered_once(tmp_path: Path) -> No
         await here.api.again(message)
         await here.api.say("And now?")
         await until(lambda: len(here.api.sent) == 2)
-        assert footless(here.api.said()) == ["One.", "Two."]
-        assert await here.spoken() == ["Hello.", "And now?"]
+        assert without_footers(here.api.said()) == ["One.", "Two."]
+        assert await here.user_messages() == ["Hello.", "And now?"]
 
 
 @run
-async def test_what_is_said_while_the_connection_is_lost_is_answered_when_it_is_resumed(
+async def test_messages_during_a_lost_connection_are_answered_after_it(
     tmp_path: Path,
 ) -> None:
     async with scene(tmp_path, "One.", "Two.") as here:
@@ -250,11 +258,11 @@ async def test_what_is_said_while_the_connection_is_lost_is_answered_when_it_is_
         await here.api.say("Are you there?")
         await until(lambda: here.api.sent)
         assert (here.api.resumed, len(here.api.identified)) == (1, 1)
-        assert footless(here.api.said()) == ["One."]
+        assert without_footers(here.api.said()) == ["One."]
 
 
 @run
-async def test_pictures_and_stickers_are_not_read_and_the_bot_says_so(tmp_path: Path) -> None:
+async def test_the_bot_says_that_it_reads_no_pictures_and_stickers(tmp_path: Path) -> None:
     picture = {
         "id": "1",
         "filename": "a.png",
@@ -273,79 +281,81 @@ async def test_pictures_and_stickers_are_not_read_and_the_bot_says_so(tmp_path: 
         first, second, third = here.api.said()
         assert first == second == texts.TEXT_ONLY
         assert third.startswith(f"A cat, I guess.\n-# {texts.TEXT_ONLY}\n-# 📊")
-        assert await here.spoken() == ["What is this?"]
+        assert await here.user_messages() == ["What is this?"]
 
 
 @run
-async def test_strange_characters_are_answered_like_others(tmp_path: Path) -> None:
+async def test_unpaired_surrogates_in_an_answer_are_replaced(tmp_path: Path) -> None:
     async with scene(tmp_path, "One \ud800\0.", "Two.", "Three.") as here:
         for number, text in enumerate(("\0", "\u202e\u200b", "👨‍👩‍👧" * 300), 1):
             await here.api.say(text)
             await until(lambda number=number: len(here.api.sent) == number)
-        assert footless(here.api.said()) == ["One \ufffd\0.", "Two.", "Three."]
+        assert without_footers(here.api.said()) == ["One \ufffd\0.", "Two.", "Three."]
 
 
 @run
-async def test_a_stranger_is_answered_a_few_times_only_and_nobody_else_waits_for_it(tmp_path: Path) -> None:
+async def test_replies_to_a_user_without_access_are_limited(tmp_path: Path) -> None:
     async with scene(tmp_path, "Hello.") as here:
-        for _ in range(10 * STRANGERS):
-            await here.api.say("Let me in!", user=STRANGER)
+        for _ in range(10 * MAX_UNKNOWN_USER_REPLIES_PER_MINUTE):
+            await here.api.say("Let me in!", user=OTHER_USER)
         await here.api.say("Hello.")
         await until(lambda: here.api.said())
-        await until(lambda: len(here.api.said(DM + STRANGER)) >= STRANGERS)
-    assert len(here.api.said(DM + STRANGER)) < 5 * STRANGERS  # a few more, if this machine is very slow
+        await until(lambda: len(here.api.said(DM + OTHER_USER)) >= MAX_UNKNOWN_USER_REPLIES_PER_MINUTE)
+    assert (
+        len(here.api.said(DM + OTHER_USER)) < 5 * MAX_UNKNOWN_USER_REPLIES_PER_MINUTE
+    )  # a few more, if this machine is very slow
 
 
 @run
-async def test_a_mention_without_words_is_answered_with_the_commands(tmp_path: Path) -> None:
+async def test_a_mention_without_text_is_answered_with_the_help(tmp_path: Path) -> None:
     async with scene(tmp_path) as here:
         await here.api.say(f"<@{BOT}>", guild=True, mentions=[mention_of_bot()])
         await until(lambda: here.api.sent)
-        assert here.api.said(ROOM) == [texts.welcome()]
+        assert here.api.said(CHANNEL) == [texts.help_text()]
 
 
 # ── who may ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @run
-async def test_strangers_hear_one_sentence_and_nothing_of_theirs_is_stored(tmp_path: Path) -> None:
+async def test_users_without_access_get_one_sentence_and_are_not_stored(tmp_path: Path) -> None:
     async with scene(tmp_path) as here:
-        place = DM + STRANGER
+        place = DM + OTHER_USER
         picture = {"id": "1", "filename": "a", "size": 1, "url": "http://x/a", "proxy_url": "http://x/a"}
         for number, said in enumerate(("Hello.", "/context", "/new", "")):
-            await here.api.say(said, user=STRANGER, attachments=[] if said else [picture])
+            await here.api.say(said, user=OTHER_USER, attachments=[] if said else [picture])
             await until(lambda number=number: len(here.api.sent) == number + 1)
-        assert set(here.api.said(place)) == {texts.stranger("discord", STRANGER)}
+        assert set(here.api.said(place)) == {texts.no_access("discord", OTHER_USER)}
         assert await here.sessions() == []
 
 
 @run
-async def test_a_code_from_the_terminal_lets_a_stranger_in(tmp_path: Path) -> None:
+async def test_a_pairing_code_gives_access(tmp_path: Path) -> None:
     async with scene(tmp_path, "Welcome.") as here:
-        place = DM + STRANGER
-        code = await here.pairing.offer("discord", now=here.service.ground.clock())
-        await here.api.say("/pair 23456789", user=STRANGER)
+        place = DM + OTHER_USER
+        code = await here.pairing.create_code("discord", now=here.service.runtime.clock())
+        await here.api.say("/pair 23456789", user=OTHER_USER)
         await until(lambda: len(here.api.sent) == 1)
-        await here.api.say(f"/pair {code}", user=STRANGER)
+        await here.api.say(f"/pair {code}", user=OTHER_USER)
         await until(lambda: len(here.api.sent) == 2)
-        await here.api.say("Hello.", user=STRANGER)
+        await here.api.say("Hello.", user=OTHER_USER)
         await until(lambda: len(here.api.sent) == 3)
-        assert footless(here.api.said(place)) == [texts.NOT_PAIRED, texts.PAIRED, "Welcome."]
+        assert without_footers(here.api.said(place)) == [texts.NOT_PAIRED, texts.PAIRED, "Welcome."]
 
 
 @run
-async def test_with_an_empty_list_nobody_may(tmp_path: Path) -> None:
+async def test_with_an_empty_allow_list_no_user_has_access(tmp_path: Path) -> None:
     async with scene(tmp_path, **{"discord.allowed": []}) as here:
         await here.api.say("Hello.")
         await until(lambda: here.api.sent)
-        assert here.api.said() == [texts.stranger("discord", OWNER)]
+        assert here.api.said() == [texts.no_access("discord", OWNER)]
 
 
 # ── answers ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @run
-async def test_an_answer_mentions_nobody_and_shows_no_previews(tmp_path: Path) -> None:
+async def test_an_answer_mentions_no_user_and_shows_no_previews(tmp_path: Path) -> None:
     async with scene(tmp_path, "@everyone <@8> look at https://example.org") as here:
         await here.api.say("Hello.")
         await until(lambda: here.api.sent)
@@ -355,18 +365,21 @@ async def test_an_answer_mentions_nobody_and_shows_no_previews(tmp_path: Path) -
         assert [sent.body["flags"] & 4 for sent in here.api.sent] == [4, 4]
 
 
-def test_a_long_answer_is_split_and_keeps_its_code_and_its_footer() -> None:
+def test_a_long_answer_is_split_and_keeps_its_code_and_footer() -> None:
     code = "```python\n" + "\n".join(f"line_{number} = {number}" for number in range(200)) + "\n```"
-    said = pieces(
+    said = split_for_discord(
         ChannelMessage(text=f"Before.\n\n{code}\n\n{'😀' * 1_500}", footer="📊 Context: 1/2 (50.0%)")
     )
-    assert all(len(piece.encode("utf-16-le")) // 2 <= LIMIT for piece in said)
+    assert all(len(piece.encode("utf-16-le")) // 2 <= DISCORD_MESSAGE_LIMIT for piece in said)
     assert all(piece.count("```") % 2 == 0 for piece in said)
     assert said[-1].endswith("\n-# 📊 Context: 1/2 (50.0%)")
 
 
-def test_a_footer_that_does_not_fit_below_the_last_piece_is_a_message_of_its_own() -> None:
-    assert pieces(ChannelMessage(text="x" * LIMIT, footer="one\ntwo")) == ["x" * LIMIT, "-# one\n-# two"]
+def test_a_footer_that_does_not_fit_becomes_its_own_message() -> None:
+    assert split_for_discord(ChannelMessage(text="x" * DISCORD_MESSAGE_LIMIT, footer="one\ntwo")) == [
+        "x" * DISCORD_MESSAGE_LIMIT,
+        "-# one\n-# two",
+    ]
 
 
 @run
@@ -377,12 +390,12 @@ async def test_a_failure_becomes_a_reply_without_secrets_and_a_button_asks_again
         for number in (1, 2):
             await until(lambda number=number: len(here.api.sent) == number)
             failed = here.api.sent[-1]
-            assert footless([failed.content]) == [texts.failed("", code="server")]
+            assert without_footers([failed.content]) == [texts.no_answer("", code="server")]
             assert [button["label"] for button in failed.buttons] == ["Try again"]
             await here.api.press(failed.buttons[0])
         await until(lambda: len(here.api.sent) == 3)
-        assert footless(here.api.said())[2] == "Now it works."
-        assert await here.spoken() == ["Hello."]
+        assert without_footers(here.api.said())[2] == "Now it works."
+        assert await here.user_messages() == ["Hello."]
 
 
 # ── commands and buttons ─────────────────────────────────────────────────────────────────────────────────
@@ -396,7 +409,7 @@ async def test_the_commands_are_registered_and_work_as_application_commands(tmp_
         assert list(listed) == list(texts.COMMANDS)
         needed = {name: entry["required"] for name in listed for entry in listed[name].get("options", [])}
         assert needed == {"compact": False, "undo": False, "pair": True}
-        assert listed["pair"]["description"] == "let this account talk to the bot"
+        assert listed["pair"]["description"] == "pair this account with the bot"
         await here.api.slash("undo", name="e5")
         await until(lambda: len(here.api.sent) == 1)
         await here.api.say("Hello.")
@@ -404,37 +417,37 @@ async def test_the_commands_are_registered_and_work_as_application_commands(tmp_
         await here.api.slash("tokens")
         await until(lambda: len(here.api.sent) == 3)
         nothing, _, tokens = here.api.sent
-        assert (nothing.way, nothing.content) == ("followup", texts.EMPTY)
+        assert (nothing.way, nothing.content) == ("followup", texts.NO_MESSAGES)
         assert (tokens.way, tokens.content.partition(":")[0]) == ("followup", "📊 Context")
         assert [callback["type"] for callback in here.api.callbacks] == [5, 5]
-        assert await here.spoken() == ["Hello."]
+        assert await here.user_messages() == ["Hello."]
 
 
 @run
-async def test_strangers_are_told_in_private_when_they_use_commands_and_buttons(tmp_path: Path) -> None:
+async def test_users_without_access_are_answered_in_private(tmp_path: Path) -> None:
     async with scene(tmp_path) as here:
-        await here.api.slash("context", user=STRANGER, guild=True)
+        await here.api.slash("context", user=OTHER_USER, guild=True)
         await until(lambda: len(here.api.sent) == 1)
-        await here.api.press({"custom_id": "foveal:compact"}, user=STRANGER, guild=True)
+        await here.api.press({"custom_id": "foveal:compact"}, user=OTHER_USER, guild=True)
         await until(lambda: len(here.api.sent) == 2)
-        assert set(here.api.said(ROOM)) == {texts.stranger("discord", STRANGER)}
+        assert set(here.api.said(CHANNEL)) == {texts.no_access("discord", OTHER_USER)}
         assert [callback["data"]["flags"] for callback in here.api.callbacks] == [64, 64]
         assert await here.sessions() == []
 
 
 @run
-async def test_a_code_given_to_the_application_command_is_answered_in_private(tmp_path: Path) -> None:
+async def test_the_pair_command_is_answered_in_private(tmp_path: Path) -> None:
     async with scene(tmp_path) as here:
-        code = await here.pairing.offer("discord", now=here.service.ground.clock())
-        await here.api.slash("pair", user=STRANGER, guild=True, code=code)
+        code = await here.pairing.create_code("discord", now=here.service.runtime.clock())
+        await here.api.slash("pair", user=OTHER_USER, guild=True, code=code)
         await until(lambda: here.api.sent)
-        assert here.api.said(ROOM) == [texts.PAIRED]
+        assert here.api.said(CHANNEL) == [texts.PAIRED]
         assert here.api.callbacks[0]["data"]["flags"] == 64
-        assert await here.pairing.paired("discord", STRANGER)
+        assert await here.pairing.is_paired("discord", OTHER_USER)
 
 
 @run
-async def test_when_the_window_gets_full_a_button_compacts_it_even_after_a_restart(tmp_path: Path) -> None:
+async def test_the_compact_button_works_even_after_a_restart(tmp_path: Path) -> None:
     words = " ".join(f"word{number}" for number in range(300))
     window = {"window": 6_000, "reserve": 500, "tokenizer": "estimate"}
     async with server(tmp_path, *["Noted."] * 7, SUMMARY, **window) as here:
@@ -456,99 +469,99 @@ async def test_when_the_window_gets_full_a_button_compacts_it_even_after_a_resta
 
 
 @run
-async def test_a_message_that_discord_could_not_take_is_sent_again_and_shown_once(tmp_path: Path) -> None:
+async def test_a_failed_message_is_sent_again_and_shown_once(tmp_path: Path) -> None:
     busy = {"message": "You are being rate limited.", "retry_after": 0.01, "global": False}
     async with scene(tmp_path, "One.") as here:
-        here.api.trouble = [(503, {}, {}), (429, busy, {"Via": "1.1 here"}), (503, {}, {})]
+        here.api.failures = [(503, {}, {}), (429, busy, {"Via": "1.1 here"}), (503, {}, {})]
         await here.api.say("Hello.")
         await until(lambda: here.api.sent)
-        assert footless(here.api.said()) == ["One."]
+        assert without_footers(here.api.said()) == ["One."]
 
 
 @run
-async def test_an_answer_that_could_not_be_delivered_is_delivered_after_the_next_start(
+async def test_an_undelivered_answer_is_delivered_after_the_next_start(
     tmp_path: Path,
 ) -> None:
     async with server(tmp_path, "One.", "Two.") as here:
         async with here.bot():
-            here.api.trouble = [(503, {}, {})] * ATTEMPTS
+            here.api.failures = [(503, {}, {})] * ATTEMPTS
             await here.api.say("Hello.")
-            await until(lambda: not here.api.trouble)
+            await until(lambda: not here.api.failures)
         assert here.api.sent == []
         async with here.bot():
             await until(lambda: here.api.sent)
             await here.api.say("And now?")
             await until(lambda: len(here.api.sent) == 2)
-        assert footless(here.api.said()) == ["One.", "Two."]
-        assert await here.spoken() == ["Hello.", "And now?"]
-        assert await here.owed() == []
+        assert without_footers(here.api.said()) == ["One.", "Two."]
+        assert await here.user_messages() == ["Hello.", "And now?"]
+        assert await here.undelivered() == []
 
 
 @run
-async def test_a_turn_outlives_the_bot_and_its_answer_is_delivered_by_the_next_one(tmp_path: Path) -> None:
+async def test_the_next_bot_delivers_the_answer_of_an_unfinished_turn(tmp_path: Path) -> None:
     provider = Gated("At last.")
     async with server(tmp_path, provider=provider) as here:
-        async with here.bot(settle=0.0):
+        async with here.bot(grace_s=0.0):
             message = await here.api.say("Take your time.")
             await until(lambda: provider.asked)
-        assert await here.owed() == [f"discord-{message['id']}"]
+        assert await here.undelivered() == [f"discord-{message['id']}"]
         provider.gate.set()
         async with here.bot():
             await until(lambda: here.api.sent)
-        assert footless(here.api.said()) == ["At last."]
-        assert await here.owed() == []
+        assert without_footers(here.api.said()) == ["At last."]
+        assert await here.undelivered() == []
 
 
 @run
-async def test_what_discord_refuses_for_good_is_given_up(tmp_path: Path) -> None:
+async def test_a_message_that_discord_refuses_is_given_up(tmp_path: Path) -> None:
     async with server(tmp_path, "One.", "Two.") as here:
         async with here.bot():
-            here.api.trouble = [(403, {"code": 50013, "message": "Missing Permissions"}, {})]
+            here.api.failures = [(403, {"code": 50013, "message": "Missing Permissions"}, {})]
             await here.api.say("Hello.")
-            await until(lambda: not here.api.trouble)
+            await until(lambda: not here.api.failures)
             await here.api.say("And now?")
             await until(lambda: here.api.sent)
-        assert footless(here.api.said()) == ["Two."]
-        assert await here.owed() == []
+        assert without_footers(here.api.said()) == ["Two."]
+        assert await here.undelivered() == []
 
 
 @run
-async def test_the_answer_of_a_scheduled_run_is_said_in_its_channel(tmp_path: Path) -> None:
+async def test_the_answer_of_a_scheduled_turn_goes_to_its_channel(tmp_path: Path) -> None:
     async with scene(tmp_path, "Good morning.", "No channel.") as here:
         tenant = here.service.tenant("discord")
-        turn = await (await tenant.ensure(f"discord-{ROOM}")).say("Greet them.", key="schedule-greet-1")
+        turn = await (await tenant.ensure(f"discord-{CHANNEL}")).submit("Greet them.", key="schedule-greet-1")
         await turn.outcome()
         await until(lambda: here.api.sent)
-        turn = await (await tenant.ensure("no-channel")).say("Greet nobody.", key="schedule-greet-2")
+        turn = await (await tenant.ensure("no-channel")).submit("Greet nobody.", key="schedule-greet-2")
         await turn.outcome()
-        assert [footless([sent.content]) for sent in here.api.sent] == [["Good morning."]]
-        assert here.api.sent[0].channel == ROOM
+        assert [without_footers([sent.content]) for sent in here.api.sent] == [["Good morning."]]
+        assert here.api.sent[0].channel == CHANNEL
 
 
 @run
-async def test_an_answer_that_could_not_be_delivered_is_delivered_later_without_a_restart(
+async def test_an_undelivered_answer_is_delivered_later_without_a_restart(
     tmp_path: Path,
 ) -> None:
     async with scene(tmp_path, "One.", "Two.") as here:
-        here.api.trouble = [(503, {}, {})] * ATTEMPTS
+        here.api.failures = [(503, {}, {})] * ATTEMPTS
         await here.api.say("Hello.")
-        await until(lambda: not here.api.trouble)
+        await until(lambda: not here.api.failures)
         await here.api.say("And now?")
         await until(lambda: here.api.sent)
         here.later.set()
         await until(lambda: len(here.api.sent) == 2)
-        assert footless(here.api.said()) == ["Two.", "One."]
+        assert without_footers(here.api.said()) == ["Two.", "One."]
 
 
 @run
 async def test_of_two_servers_one_listens_and_the_other_takes_over(tmp_path: Path) -> None:
     async with server(tmp_path, "One.", "Two.") as here:
         async with here.bot():
-            second = here.beginning()
+            second = here.starting()
             gateway = await second.__aenter__()
-            (_, told) = await connection_states([gateway], pair=str, seconds=60.0)
+            (_, text) = await connection_states([gateway], pair=str, seconds=60.0)
             assert (
-                told == "Discord on, at another server of this folder (1 may talk to it, others by discord)"
+                text == "Discord on, at another server of this folder (1 user with access, others by discord)"
             )
             await here.api.say("Hello.")
             await until(lambda: here.api.sent)
@@ -559,58 +572,58 @@ async def test_of_two_servers_one_listens_and_the_other_takes_over(tmp_path: Pat
             await until(lambda: len(here.api.sent) == 2)
         finally:
             await second.__aexit__(None, None, None)
-        assert footless(here.api.said()) == ["One.", "Two."]
+        assert without_footers(here.api.said()) == ["One.", "Two."]
 
 
 @pytest.mark.parametrize(
-    ("code", "token", "told"),
+    ("code", "token", "text"),
     [
         (0, "MTAx.wrong.token", "does not accept DISCORD_BOT_TOKEN"),
-        (4014, TOKEN, "wants the Message Content Intent"),
+        (4014, TOKEN, "requires the Message Content Intent"),
     ],
 )
-def test_what_discord_does_not_accept_is_told_by_the_log_and_the_server_without_the_token(
-    code: int, token: str, told: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+def test_a_refused_bot_is_reported_without_the_token(
+    code: int, token: str, text: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def proof() -> None:
         async with server(tmp_path) as here:
-            here.api.closing, here.token = code, token
-            async with here.beginning() as gateway:
-                (_, standing) = await connection_states([gateway], pair=str, seconds=60.0)
-                assert standing.startswith(f"Discord {told}")
-                assert standing in caplog.text
+            here.api.refusal_code, here.token = code, token
+            async with here.starting() as gateway:
+                (_, state) = await connection_states([gateway], pair=str, seconds=60.0)
+                assert state.startswith(f"Discord {text}")
+                assert state in caplog.text
 
     asyncio.run(proof())
     assert token not in caplog.text
 
 
 @run
-async def test_the_bot_comes_when_discord_can_be_reached_again(tmp_path: Path) -> None:
+async def test_the_bot_reconnects_when_discord_can_be_reached_again(tmp_path: Path) -> None:
     async with server(tmp_path, "Here I am.") as here:
-        here.api.away = 2
+        here.api.failing_logins = 2
         async with here.bot():
             await here.api.say("Hello?")
             await until(lambda: here.api.sent)
-        assert footless(here.api.said()) == ["Here I am."]
+        assert without_footers(here.api.said()) == ["Here I am."]
 
 
 @run
-async def test_the_token_is_only_sent_where_nobody_can_read_it(tmp_path: Path) -> None:
+async def test_the_token_is_sent_only_over_https_or_locally(tmp_path: Path) -> None:
     async with server(tmp_path, **{"discord.base_url": "http://example.org"}) as here:
         with pytest.raises(BadSetting, match="https"):
-            async with here.beginning():
+            async with here.starting():
                 pass
 
 
 @run
-async def test_logs_have_neither_the_token_nor_what_was_said(
+async def test_logs_contain_neither_the_token_nor_messages(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
     async with scene(tmp_path, "canary answer", RuntimeError("canary failure")) as here:
-        here.api.trouble = [(503, {}, {}), (400, {"code": 50035, "message": "canary body"}, {})]
+        here.api.failures = [(503, {}, {}), (400, {"code": 50035, "message": "canary body"}, {})]
         await here.api.say("canary question")
-        await until(lambda: not here.api.trouble)
+        await until(lambda: not here.api.failures)
         await here.api.say("canary question again")
         await until(lambda: here.api.sent)
         await here.api.slash("pair", code="canary code")
@@ -625,7 +638,7 @@ async def test_logs_have_neither_the_token_nor_what_was_said(
 
 @asynccontextmanager
 async def process(api: DiscordApi, folder: Path) -> AsyncIterator[Server]:
-    """`foveal serve` with the bot, in a process of its own; its model never answers."""
+    """Run `foveal serve` with the bot in a process; its model never answers."""
     settings = {"discord.allowed": [OWNER], "discord.base_url": api.url}
     environment = {"DISCORD_BOT_TOKEN": TOKEN, "GATE": str(folder / "never")}
     context = serving(folder=folder, settings=settings, environment=environment)
@@ -638,14 +651,14 @@ async def process(api: DiscordApi, folder: Path) -> AsyncIterator[Server]:
 
 
 @run
-async def test_a_code_works_while_the_server_runs_and_a_message_survives_its_sudden_death(
+async def test_a_code_works_while_the_server_runs_and_messages_survive_a_kill(
     tmp_path: Path,
 ) -> None:
     async with server(tmp_path, "One.", "Two.") as here:
         async with process(here.api, tmp_path / "served") as running:
-            code = await here.pairing.offer("discord", now=here.service.ground.clock())
-            await here.api.say(f"/pair {code}", user=STRANGER)
-            await until(lambda: here.api.said(DM + STRANGER) == [texts.PAIRED])
+            code = await here.pairing.create_code("discord", now=here.service.runtime.clock())
+            await here.api.say(f"/pair {code}", user=OTHER_USER)
+            await until(lambda: here.api.said(DM + OTHER_USER) == [texts.PAIRED])
             message = await here.api.say("hold on to this")
             await until(lambda: here.api.typing)  # its words are stored, and the model is asked
             await asyncio.to_thread(running.kill)
@@ -656,5 +669,5 @@ async def test_a_code_works_while_the_server_runs_and_a_message_survives_its_sud
             await here.api.again(message)
             await here.api.say("and this")
             await until(lambda: len(here.api.said()) == 2)
-        assert footless(here.api.said()) == ["One.", "Two."]
-        assert await here.spoken() == ["hold on to this", "and this"]
+        assert without_footers(here.api.said()) == ["One.", "Two."]
+        assert await here.user_messages() == ["hold on to this", "and this"]

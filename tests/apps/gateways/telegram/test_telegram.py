@@ -14,19 +14,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 from telegram import Update, User
 
-from foveal.apps.gateways import texts as cards
-from foveal.apps.gateways.access import base_url
-from foveal.apps.gateways.gateway import connection_states
+from foveal.apps.gateways import texts
+from foveal.apps.gateways.gateway import base_url, connection_states
 from foveal.apps.gateways.telegram import telegram
-from foveal.apps.gateways.telegram.entities import FormattedText, marked
-from foveal.apps.gateways.telegram.telegram_send import TRIES, UNSHOWN
-from foveal.apps.gateways.telegram.updates import ChatLocation, Meaning, NonTextMessage, TextMessage, read
+from foveal.apps.gateways.telegram.entities import FormattedText, format_markdown
+from foveal.apps.gateways.telegram.telegram_send import MAX_SEND_ATTEMPTS, REFUSED_PART
+from foveal.apps.gateways.telegram.updates import (
+    ChatLocation,
+    NonTextMessage,
+    ParsedUpdate,
+    TextMessage,
+    parse_update,
+)
 from foveal.config import load
 from foveal.core.log import ModelSaid, UserSaid, text_of
 from foveal.errors import BadSetting, ProviderError
 from foveal.server import Pairing, Service
 from foveal.testing import Scripted
-from support.gated_provider import Gated, run
+from support.gated_provider import GatedProvider, run
 from support.serve_process import Server, serving
 from support.telegram_stand_in import NAME, TOKEN, BotApi, Fault, HangUp, Json
 
@@ -42,17 +47,17 @@ def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Bot:
-    """A server with a bot, and Telegram. It takes no time to wait, but it is written down how long it would be."""
+    """A server with a bot. Its pauses are short, and `pauses` records how long they would be."""
 
     def __init__(
-        self, folder: Path, api: BotApi, provider: Scripted, *, settle: float = 0.0, **settings: Any
+        self, folder: Path, api: BotApi, provider: Scripted, *, grace_s: float = 0.0, **settings: Any
     ) -> None:
         self.api = api
-        self.settle = settle
+        self.grace_s = grace_s
         self.provider = provider
-        self.naps: list[float] = []
+        self.pauses: list[float] = []
         flags = {"telegram.allowed": [USER], "telegram.base_url": api.url, **settings}
-        self._config = load(folder, flags=flags, environ={}, user_folder=folder / "nobody")
+        self._config = load(folder, flags=flags, environ={}, user_folder=folder / "no-config")
         self._folder = folder / "served"
 
     async def __aenter__(self) -> Bot:
@@ -60,45 +65,45 @@ class Bot:
         config = self._config
         opening = Service.open(config, folder=self._folder, environment={})
         self.service = await self._stack.enter_async_context(opening)
-        self.service.ground._providers[""] = self.provider
+        self.service.runtime._providers[""] = self.provider
         await self.service.recover()
-        pairing, token = Pairing(self.service.ground.database), {"TELEGRAM_BOT_TOKEN": TOKEN}
-        bot = telegram(self.service, pairing, config, token, sleep=self._nap, settle=self.settle)
+        pairing, token = Pairing(self.service.runtime.database), {"TELEGRAM_BOT_TOKEN": TOKEN}
+        bot = telegram(self.service, pairing, config, token, sleep=self._sleep, grace_s=self.grace_s)
         self.gateway = await self._stack.enter_async_context(bot)
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self._stack.aclose()
 
-    async def _nap(self, seconds: float) -> None:
-        self.naps.append(seconds)
+    async def _sleep(self, seconds: float) -> None:
+        self.pauses.append(seconds)
         await asyncio.sleep(0.01)
 
     async def waited(self, seconds: float) -> None:
-        """Until somebody waits for so long."""
-        while seconds not in self.naps:
+        """Wait until the bot pauses for this time."""
+        while seconds not in self.pauses:
             await asyncio.sleep(0.01)
 
-    async def spoken(self, session: str = "telegram-42") -> list[str]:
-        room = await self.service.tenant("telegram").room(session)
-        said = (e.fact for e in await room.events() if isinstance(e.fact, UserSaid | ModelSaid))
+    async def messages(self, session: str = "telegram-42") -> list[str]:
+        live = await self.service.tenant("telegram").session(session)
+        said = (e.fact for e in await live.events() if isinstance(e.fact, UserSaid | ModelSaid))
         return [text_of(fact.content) for fact in said]
 
 
 @asynccontextmanager
-async def chatting(folder: Path, *answers: Any, **settings: Any) -> AsyncIterator[Bot]:
+async def running_bot(folder: Path, *answers: Any, **settings: Any) -> AsyncIterator[Bot]:
     provider = answers[0] if answers and isinstance(answers[0], Scripted) else Scripted(*answers)
     async with BotApi() as api, Bot(folder, api, provider, **settings) as bot:
         yield bot
 
 
-def texts(messages: list[Json]) -> list[str]:
-    """What was said, without footers."""
+def texts_of(messages: list[Json]) -> list[str]:
+    """Return the texts of messages without footers."""
     return [message["text"].partition("\n\n📊 Context: ")[0] for message in messages]
 
 
-def stranger(user: int) -> str:
-    return cards.stranger("telegram", user).replace("`", "")
+def no_access(user: int) -> str:
+    return texts.no_access("telegram", user).replace("`", "")
 
 
 # ── answers ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -106,90 +111,90 @@ def stranger(user: int) -> str:
 
 @run
 async def test_a_message_is_answered_in_its_chat_with_a_footer(tmp_path: Path) -> None:
-    async with chatting(tmp_path, "Hello **to** you.") as bot:
+    async with running_bot(tmp_path, "Hello **to** you.") as bot:
         bot.api.hear("Hello.", user=USER)
         (said,) = await bot.api.said(1)
-        report = await (await bot.service.tenant("telegram").room("telegram-42")).report()
-        assert said["text"] == f"Hello to you.\n\n{cards.footer(report)}"
+        report = await (await bot.service.tenant("telegram").session("telegram-42")).report()
+        assert said["text"] == f"Hello to you.\n\n{texts.footer(report)}"
         assert said["chat"]["id"] == USER
         assert said["entities"] == [{"type": "bold", "offset": 6, "length": 2}]
         assert "reply_markup" not in said
-        assert await bot.spoken() == ["Hello.", "Hello **to** you."]
+        assert await bot.messages() == ["Hello.", "Hello **to** you."]
 
 
 @run
 async def test_the_commands_are_registered_and_no_webhook_stands_in_the_way(tmp_path: Path) -> None:
-    async with chatting(tmp_path) as bot:
+    async with running_bot(tmp_path) as bot:
         await bot.api.taken()
         calls = dict(bot.api.calls)
         assert "deleteWebhook" in calls
         listed = {entry["command"]: entry["description"] for entry in calls["setMyCommands"]["commands"]}
-        assert listed == cards.COMMANDS
+        assert listed == texts.COMMANDS
 
 
 @run
 async def test_somebody_types_while_the_model_thinks(tmp_path: Path) -> None:
-    provider = Gated("One.")
-    async with chatting(tmp_path, provider) as bot:
+    provider = GatedProvider("One.")
+    async with running_bot(tmp_path, provider) as bot:
         bot.api.hear("Hello.", user=USER)
         await bot.api.until(lambda: bot.api.typed > 0)
         assert bot.api.messages == []
         provider.gate.set()
-        assert texts(await bot.api.said(1)) == ["One."]
+        assert texts_of(await bot.api.said(1)) == ["One."]
 
 
 @run
 async def test_an_update_is_acknowledged_when_its_words_are_stored_not_when_they_are_answered(
     tmp_path: Path,
 ) -> None:
-    provider = Gated("One.", "Two.")
-    async with chatting(tmp_path, provider) as bot:
+    provider = GatedProvider("One.", "Two.")
+    async with running_bot(tmp_path, provider) as bot:
         bot.api.hear("First.", user=USER)
         bot.api.hear("Second.", user=USER)
         await bot.api.taken()
-        assert await bot.service.ground.desk.waiting() == [("telegram", "telegram-42", 2)]
+        assert await bot.service.runtime.inbox.unfinished() == [("telegram", "telegram-42", 2)]
         assert bot.api.messages == []
         provider.gate.set()
-        assert texts(await bot.api.said(2)) == ["One.", "Two."]
-        assert await bot.spoken() == ["First.", "One.", "Second.", "Two."]
+        assert texts_of(await bot.api.said(2)) == ["One.", "Two."]
+        assert await bot.messages() == ["First.", "One.", "Second.", "Two."]
 
 
 @run
 async def test_a_long_answer_comes_in_pieces_with_code_kept_whole(tmp_path: Path) -> None:
     code = "```python\n" + "\n".join(f"print({n})  # 😀" for n in range(150)) + "\n```"
     answer = "\n\n".join(["Word " * 500, code, "Word " * 900])
-    async with chatting(tmp_path, answer) as bot:
+    async with running_bot(tmp_path, answer) as bot:
         bot.api.hear("Hello.", user=USER)
         await bot.api.until(lambda: any("📊" in message["text"] for message in bot.api.messages))
         said = bot.api.messages
         assert len(said) == 4
         whole = [e for message in said for e in message.get("entities", []) if e["type"] == "pre"]
         assert [entity["language"] for entity in whole] == ["python"]
-        assert "".join(texts(said)).count("Word") == 1_400
-        assert "".join(texts(said)).count("print(") == 150
+        assert "".join(texts_of(said)).count("Word") == 1_400
+        assert "".join(texts_of(said)).count("print(") == 150
 
 
 @run
 async def test_the_turn_of_a_schedule_is_told_in_its_chat(tmp_path: Path) -> None:
-    async with chatting(tmp_path, "Good morning.", "Not for a chat.", "Hello.") as bot:
+    async with running_bot(tmp_path, "Good morning.", "Not for a chat.", "Hello.") as bot:
         tenant = bot.service.tenant("telegram")
-        await (await (await tenant.ensure("telegram--7")).say("Greet.", key="schedule-1")).outcome()
+        await (await (await tenant.ensure("telegram--7")).submit("Greet.", key="schedule-1")).outcome()
         (said,) = await bot.api.said(1)
-        assert (said["chat"]["id"], texts([said])) == (-7, ["Good morning."])
-        await (await (await tenant.ensure("notes")).say("Note.", key="schedule-2")).outcome()
+        assert (said["chat"]["id"], texts_of([said])) == (-7, ["Good morning."])
+        await (await (await tenant.ensure("notes")).submit("Note.", key="schedule-2")).outcome()
         bot.api.hear("Hello.", user=USER)
-        assert texts(await bot.api.said(2)) == ["Good morning.", "Hello."]
+        assert texts_of(await bot.api.said(2)) == ["Good morning.", "Hello."]
 
 
 @run
 async def test_a_failure_becomes_a_reply_with_a_button_to_try_again(tmp_path: Path) -> None:
-    async with chatting(tmp_path, ProviderError("no route", code="connection"), "Here I am.") as bot:
+    async with running_bot(tmp_path, ProviderError("no route", code="connection"), "Here I am.") as bot:
         bot.api.hear("Hello.", user=USER)
         (failed,) = await bot.api.said(1)
-        assert failed["text"] == f"❌ No answer: {cards.SORTS['connection']}."
+        assert failed["text"] == f"❌ No answer: {texts.PROVIDER_FAILURES['connection']}."
         ((button,),) = failed["reply_markup"]["inline_keyboard"]
         bot.api.press(button["callback_data"], user=USER, message=failed)
-        assert texts(await bot.api.said(2))[1] == "Here I am."
+        assert texts_of(await bot.api.said(2))[1] == "Here I am."
 
 
 # ── who and where ────────────────────────────────────────────────────────────────────────────────────────
@@ -197,21 +202,23 @@ async def test_a_failure_becomes_a_reply_with_a_button_to_try_again(tmp_path: Pa
 
 @run
 async def test_a_stranger_hears_how_to_pair_and_with_a_code_he_is_one_no_more(tmp_path: Path) -> None:
-    async with chatting(tmp_path, "Welcome.") as bot:
+    async with running_bot(tmp_path, "Welcome.") as bot:
         bot.api.hear("Hello.", user=7)
         bot.api.hear(None, user=7, **STICKER)
         bot.api.hear("/context", user=7)
-        assert texts(await bot.api.said(3)) == [stranger(7)] * 3
-        code = await Pairing(bot.service.ground.database).offer("telegram", now=bot.service.ground.clock())
+        assert texts_of(await bot.api.said(3)) == [no_access(7)] * 3
+        code = await Pairing(bot.service.runtime.database).create_code(
+            "telegram", now=bot.service.runtime.clock()
+        )
         bot.api.hear(f"/pair {code}", user=7)
         bot.api.hear("Hello again.", user=7)
-        assert sorted(texts(await bot.api.said(5))[3:]) == sorted([cards.PAIRED, "Welcome."])
-        assert await bot.spoken("telegram-7") == ["Hello again.", "Welcome."]
+        assert sorted(texts_of(await bot.api.said(5))[3:]) == sorted([texts.PAIRED, "Welcome."])
+        assert await bot.messages("telegram-7") == ["Hello again.", "Welcome."]
 
 
 @run
 async def test_a_stranger_who_shouts_is_not_heard_any_more_and_others_are(tmp_path: Path) -> None:
-    async with chatting(tmp_path, "Hello.") as bot:
+    async with running_bot(tmp_path, "Hello.") as bot:
         for _ in range(50):
             bot.api.hear("Hey!", user=7)
         bot.api.hear("Hello.", user=USER)
@@ -226,7 +233,7 @@ async def test_a_stranger_who_shouts_is_not_heard_any_more_and_others_are(tmp_pa
 async def test_commands_answer_in_the_chat_and_a_group_is_answered_as_a_reply_in_its_topic(
     tmp_path: Path,
 ) -> None:
-    async with chatting(tmp_path, "Hello, group.") as bot:
+    async with running_bot(tmp_path, "Hello, group.") as bot:
         update = bot.api.hear(
             f"@{NAME} hello",
             user=USER,
@@ -238,7 +245,7 @@ async def test_commands_answer_in_the_chat_and_a_group_is_answered_as_a_reply_in
         (said,) = await bot.api.said(1)
         assert said["reply_parameters"]["message_id"] == update["message"]["message_id"]
         assert said["message_thread_id"] == 5
-        assert await bot.spoken("telegram--100") == ["hello", "Hello, group."]
+        assert await bot.messages("telegram--100") == ["hello", "Hello, group."]
         bot.api.hear(f"/context@{NAME}", user=USER, chat=-100)
         card = (await bot.api.said(2))[1]
         assert card["entities"][0]["type"] == "pre"
@@ -246,8 +253,8 @@ async def test_commands_answer_in_the_chat_and_a_group_is_answered_as_a_reply_in
 
 
 @run
-async def test_pictures_and_edits_get_a_kind_sentence_and_notices_get_none(tmp_path: Path) -> None:
-    async with chatting(tmp_path, "Hello.") as bot:
+async def test_pictures_and_edits_get_an_explanation_and_notices_no_reply(tmp_path: Path) -> None:
+    async with running_bot(tmp_path, "Hello.") as bot:
         photo = {"file_id": "x", "file_unique_id": "y", "width": 1, "height": 1}
         bot.api.hear(None, user=USER, photo=[photo], caption="What is this?")
         first = await bot.api.said(1)
@@ -256,19 +263,19 @@ async def test_pictures_and_edits_get_a_kind_sentence_and_notices_get_none(tmp_p
         bot.api.give({"edited_message": message | {"text": "Hullo.", "edit_date": 1_760_000_001}})
         bot.api.hear(None, user=USER, new_chat_title="x")
         said = await bot.api.said(3)
-        assert texts([*first, *said[2:]]) == [cards.TEXT_ONLY] * 2
+        assert texts_of([*first, *said[2:]]) == [texts.TEXT_ONLY] * 2
         await bot.api.taken()
-        assert await bot.spoken() == ["Hello.", "Hello."]
+        assert await bot.messages() == ["Hello.", "Hello."]
 
 
-def meaning(
+def parse(
     api_fields: Json, text: str | None = "x", *, chat: int = -100, kind: str = "supergroup"
-) -> Meaning:
+) -> ParsedUpdate:
     frame = {"message_id": 9, "date": 1, "chat": {"id": chat, "type": kind, "title": "t"}}
     sender = {"from": {"id": USER, "is_bot": False, "first_name": "A"}}
     said = {} if text is None else {"text": text}
     update = Update.de_json({"update_id": 1, "message": {**frame, **sender, **said, **api_fields}})
-    return read(update, ME)
+    return parse_update(update, ME)
 
 
 REPLY = {
@@ -315,27 +322,27 @@ def mention(start: int, name: str = NAME) -> Json:
         ("x", {"chat": {"id": -5, "type": "channel", "title": "c"}, **REPLY}, None),
     ],
 )
-def test_in_a_group_only_what_is_said_to_the_bot_is_heard(text: str, fields: Json, meant: str | None) -> None:
-    assert meaning(fields, text) == (
-        None if meant is None else TextMessage(place=GROUP, user=USER, text=meant)
+def test_in_a_group_only_messages_to_the_bot_are_parsed(text: str, fields: Json, meant: str | None) -> None:
+    assert parse(fields, text) == (
+        None if meant is None else TextMessage(location=GROUP, user=USER, text=meant)
     )
 
 
-def test_in_a_group_a_picture_is_mentioned_only_if_it_is_meant_for_the_bot() -> None:
-    assert meaning(STICKER, None) is None
-    assert meaning({**STICKER, **REPLY}, None) == NonTextMessage(place=GROUP, user=USER)
-    assert meaning({"new_chat_title": "x", **REPLY}, None) is None
-    private = meaning(STICKER, None, chat=USER, kind="private")
-    assert private == NonTextMessage(place=ChatLocation(chat=USER), user=USER)
+def test_in_a_group_a_picture_counts_only_if_it_is_for_the_bot() -> None:
+    assert parse(STICKER, None) is None
+    assert parse({**STICKER, **REPLY}, None) == NonTextMessage(location=GROUP, user=USER)
+    assert parse({"new_chat_title": "x", **REPLY}, None) is None
+    private = parse(STICKER, None, chat=USER, kind="private")
+    assert private == NonTextMessage(location=ChatLocation(chat=USER), user=USER)
 
 
 # ── a window that fills up ───────────────────────────────────────────────────────────────────────────────
 
 
 @run
-async def test_the_warning_has_a_button_that_compacts_once_for_those_who_may(tmp_path: Path) -> None:
+async def test_the_compact_button_works_once_for_users_with_access(tmp_path: Path) -> None:
     answers = [" ".join(f"word{n}x{i}" for i in range(150)) for n in range(40)]
-    async with chatting(tmp_path, *answers, window=8_000) as bot:
+    async with running_bot(tmp_path, *answers, window=8_000) as bot:
         said: list[Json] = []
         while not said or "reply_markup" not in said[-1]:
             bot.api.hear("Go on.", user=USER)
@@ -344,52 +351,52 @@ async def test_the_warning_has_a_button_that_compacts_once_for_those_who_may(tmp
         assert "⚠️ The context is getting full" in warning["text"]
         ((button,),) = warning["reply_markup"]["inline_keyboard"]
         assert button["text"] == "Compact now"
-        room = await bot.service.tenant("telegram").room("telegram-42")
-        before = (await room.report()).used
+        session = await bot.service.tenant("telegram").session("telegram-42")
+        before = (await session.report()).used
         bot.api.press(button["callback_data"], user=666, message=warning)
         await bot.api.taken()
         await bot.api.until(lambda: any(name == "answerCallbackQuery" for name, _ in bot.api.calls))
         alert = next(given for name, given in bot.api.calls if name == "answerCallbackQuery")
-        assert alert["text"] == stranger(666)
-        assert (await room.report()).used == before
+        assert alert["text"] == no_access(666)
+        assert (await session.report()).used == before
         bot.api.press(button["callback_data"], user=USER, message=warning)
-        told = (await bot.api.said(len(said) + 1))[-1]
-        after = await room.report()
-        assert f"{before:,} → {after.used:,} tokens" in told["text"]
+        card = (await bot.api.said(len(said) + 1))[-1]
+        after = await session.report()
+        assert f"{before:,} → {after.used:,} tokens" in card["text"]
         edited = [given for name, given in bot.api.calls if name == "editMessageReplyMarkup"]
         assert [given["message_id"] for given in edited] == [warning["message_id"]]
         bot.api.press(button["callback_data"], user=USER, message=warning)
-        assert (await bot.api.said(len(said) + 2))[-1]["text"] == cards.unneeded(after)
+        assert (await bot.api.said(len(said) + 2))[-1]["text"] == texts.compaction_not_needed(after)
 
 
 @run
-async def test_a_button_whose_message_telegram_has_forgotten_is_answered_kindly(tmp_path: Path) -> None:
-    async with chatting(tmp_path) as bot:
+async def test_a_button_of_an_inaccessible_message_gets_an_explanation(tmp_path: Path) -> None:
+    async with running_bot(tmp_path) as bot:
         bot.api.press("compact", user=USER, message=None)
         await bot.api.until(lambda: any(name == "answerCallbackQuery" for name, _ in bot.api.calls))
-        assert dict(bot.api.calls)["answerCallbackQuery"]["text"] == cards.OLD
+        assert dict(bot.api.calls)["answerCallbackQuery"]["text"] == texts.OLD_BUTTON
 
 
 # ── what comes twice, and what does not arrive ───────────────────────────────────────────────────────────
 
 
 @run
-async def test_an_update_that_comes_again_runs_once(tmp_path: Path) -> None:
-    async with chatting(tmp_path, "One.", "Two.") as bot:
+async def test_an_update_that_arrives_twice_runs_once(tmp_path: Path) -> None:
+    async with running_bot(tmp_path, "One.", "Two.") as bot:
         update = bot.api.hear("Hello.", user=USER)
         await bot.api.said(1)
         await bot.api.taken()
         bot.api.give(update)
         await bot.api.taken()
         bot.api.hear("More.", user=USER)
-        assert texts(await bot.api.said(2)) == ["One.", "Two."]
-        assert await bot.spoken() == ["Hello.", "One.", "More.", "Two."]
+        assert texts_of(await bot.api.said(2)) == ["One.", "Two."]
+        assert await bot.messages() == ["Hello.", "One.", "More.", "Two."]
 
 
 @run
-async def test_a_restart_answers_what_was_not_answered_and_nothing_twice(tmp_path: Path) -> None:
+async def test_a_restart_answers_open_messages_once(tmp_path: Path) -> None:
     async with BotApi() as api:
-        gated = Gated()
+        gated = GatedProvider()
         async with Bot(tmp_path, api, gated) as bot:
             update = api.hear("Hello.", user=USER)
             await gated.asked_once.wait()
@@ -399,95 +406,95 @@ async def test_a_restart_answers_what_was_not_answered_and_nothing_twice(tmp_pat
             await api.taken()
             await api.said(1)
             api.hear("More.", user=USER)
-            assert texts(await api.said(2)) == [cards.STOPPED, "One."]
-            assert await bot.spoken() == ["Hello.", "More.", "One."]
+            assert texts_of(await api.said(2)) == [texts.STOPPED, "One."]
+            assert await bot.messages() == ["Hello.", "More.", "One."]
 
 
 @run
-async def test_an_answer_that_could_not_be_sent_is_tried_again_and_then_kept_for_later(
+async def test_sending_is_retried_and_then_the_answer_is_kept(
     tmp_path: Path,
 ) -> None:
-    async with chatting(tmp_path, "One.", "Two.") as bot:
+    async with running_bot(tmp_path, "One.", "Two.") as bot:
         bot.api.fail("sendMessage", HangUp(), Fault(502, "Bad Gateway"))
         bot.api.hear("Hello.", user=USER)
-        assert texts(await bot.api.said(1)) == ["One."]
-        assert bot.naps == [1.0, 2.0]
-        bot.api.fail("sendMessage", *(Fault(500, "Internal Server Error") for _ in range(TRIES)))
+        assert texts_of(await bot.api.said(1)) == ["One."]
+        assert bot.pauses == [1.0, 2.0]
+        bot.api.fail("sendMessage", *(Fault(500, "Internal Server Error") for _ in range(MAX_SEND_ATTEMPTS)))
         bot.api.hear("Hello?", user=USER)
-        assert texts(await bot.api.said(2)) == ["One.", "Two."]
-        assert bot.naps == [1.0, 2.0, 1.0, 2.0, 4.0, 8.0, 60.0]
-        assert await bot.spoken() == ["Hello.", "One.", "Hello?", "Two."]
+        assert texts_of(await bot.api.said(2)) == ["One.", "Two."]
+        assert bot.pauses == [1.0, 2.0, 1.0, 2.0, 4.0, 8.0, 60.0]
+        assert await bot.messages() == ["Hello.", "One.", "Hello?", "Two."]
 
 
 @run
-async def test_an_answer_that_was_not_delivered_before_the_end_is_delivered_after_the_next_start(
+async def test_an_undelivered_answer_is_delivered_after_the_next_start(
     tmp_path: Path,
 ) -> None:
     async with BotApi() as api:
-        api.fail("sendMessage", *(HangUp() for _ in range(TRIES)))
+        api.fail("sendMessage", *(HangUp() for _ in range(MAX_SEND_ATTEMPTS)))
         async with Bot(tmp_path, api, Scripted("The answer.")):
             api.hear("Hello.", user=USER)
             await api.until(lambda: not api._faults["sendMessage"])
         provider = Scripted()
         async with Bot(tmp_path, api, provider):
-            assert texts(await api.said(1)) == ["The answer."]
+            assert texts_of(await api.said(1)) == ["The answer."]
             assert provider.asked == []
         async with Bot(tmp_path, api, Scripted("Two.")):
             api.hear("More.", user=USER)
-            assert texts(await api.said(2)) == ["The answer.", "Two."]
+            assert texts_of(await api.said(2)) == ["The answer.", "Two."]
 
 
 @run
-async def test_an_answer_that_is_there_when_the_server_stops_is_still_delivered(tmp_path: Path) -> None:
-    provider = Gated("One.")
+async def test_an_answer_that_is_ready_at_shutdown_is_delivered(tmp_path: Path) -> None:
+    provider = GatedProvider("One.")
     async with BotApi() as api:
-        async with Bot(tmp_path, api, provider, settle=60.0):
+        async with Bot(tmp_path, api, provider, grace_s=60.0):
             api.hear("Hello.", user=USER)
             await provider.asked_once.wait()
             provider.gate.set()
-        assert texts(api.messages) == ["One."]
+        assert texts_of(api.messages) == ["One."]
 
 
 @run
-async def test_telegram_is_waited_for_as_long_as_it_says(tmp_path: Path) -> None:
-    async with chatting(tmp_path, "One.") as bot:
+async def test_the_bot_waits_as_long_as_a_429_says(tmp_path: Path) -> None:
+    async with running_bot(tmp_path, "One.") as bot:
         bot.api.fail("sendMessage", Fault(429, "Too Many Requests: retry after 7", retry_after=7))
         bot.api.fail("getUpdates", Fault(429, "Too Many Requests: retry after 3", retry_after=3))
         bot.api.hear("Hello.", user=USER)
-        assert texts(await bot.api.said(1)) == ["One."]
-        assert sorted(bot.naps) == [3.0, 7.0]
+        assert texts_of(await bot.api.said(1)) == ["One."]
+        assert sorted(bot.pauses) == [3.0, 7.0]
 
 
 @run
-async def test_a_text_whose_markup_is_refused_is_sent_plain_and_a_text_that_is_refused_is_told(
+async def test_a_refused_text_is_sent_plain_and_then_replaced(
     tmp_path: Path,
 ) -> None:
-    async with chatting(tmp_path, "Hello **you**.", "Hello **again**.") as bot:
+    async with running_bot(tmp_path, "Hello **you**.", "Hello **again**.") as bot:
         bot.api.fail("sendMessage", Fault(400, "Bad Request: can't parse entities"))
         bot.api.hear("Hello.", user=USER)
         (said,) = await bot.api.said(1)
-        assert texts([said]) == ["Hello you."]
+        assert texts_of([said]) == ["Hello you."]
         assert "entities" not in said
         refusal = Fault(400, "Bad Request: message text is empty")
         bot.api.fail("sendMessage", refusal, refusal)
         bot.api.hear("Hello.", user=USER)
-        assert texts(await bot.api.said(2))[1] == UNSHOWN
+        assert texts_of(await bot.api.said(2))[1] == REFUSED_PART
 
 
 @run
-async def test_a_chat_that_is_gone_is_told_nothing_and_owed_nothing(tmp_path: Path) -> None:
-    async with chatting(tmp_path, "One.", "Two.") as bot:
+async def test_answers_to_a_chat_that_is_gone_count_as_delivered(tmp_path: Path) -> None:
+    async with running_bot(tmp_path, "One.", "Two.") as bot:
         bot.api.fail("sendMessage", Fault(403, "Forbidden: bot was blocked by the user"))
         bot.api.hear("Hello.", user=USER)
         await bot.api.until(lambda: not bot.api._faults["sendMessage"])
         bot.api.hear("Hello.", user=USER)
-        assert texts(await bot.api.said(1)) == ["Two."]
-        assert bot.naps == []
+        assert texts_of(await bot.api.said(1)) == ["Two."]
+        assert bot.pauses == []
 
 
 @run
 async def test_a_group_that_became_a_supergroup_is_answered_there(tmp_path: Path) -> None:
-    async with chatting(tmp_path, "One.") as bot:
+    async with running_bot(tmp_path, "One.") as bot:
         bot.api.fail(
             "sendMessage", Fault(400, "Bad Request: group chat was upgraded", migrate_to_chat_id=-1009)
         )
@@ -496,17 +503,17 @@ async def test_a_group_that_became_a_supergroup_is_answered_there(tmp_path: Path
 
 
 @run
-async def test_an_update_that_cannot_be_read_stands_in_nobodys_way(tmp_path: Path) -> None:
-    async with chatting(tmp_path, "One.") as bot:
+async def test_an_unreadable_update_does_not_block_others(tmp_path: Path) -> None:
+    async with running_bot(tmp_path, "One.") as bot:
         bot.api.give({"message": {"nonsense": True}})
         bot.api.give({"something_new": {}})
         bot.api.give({"callback_query": {"id": "1"}})
         bot.api.hear("Hello.", user=USER)
-        assert texts(await bot.api.said(1)) == ["One."]
+        assert texts_of(await bot.api.said(1)) == ["One."]
 
 
 @run
-async def test_the_bot_waits_until_telegram_can_be_reached_and_that_is_logged_once(
+async def test_the_bot_retries_until_telegram_can_be_reached_and_logs_it_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, logger="foveal.gateways")
@@ -515,50 +522,52 @@ async def test_the_bot_waits_until_telegram_can_be_reached_and_that_is_logged_on
         api.fail("getUpdates", HangUp(), Fault(409, "Conflict: terminated by other getUpdates request"))
         api.hear("Hello.", user=USER)
         async with Bot(tmp_path, api, Scripted("One.")) as bot:
-            assert texts(await api.said(1)) == ["One."]
-            assert bot.naps == [1.0, 2.0, 1.0, 2.0]
-    away = "it is tried again until it works"
+            assert texts_of(await api.said(1)) == ["One."]
+            assert bot.pauses == [1.0, 2.0, 1.0, 2.0]
+    retries = "the bot retries until it works"
     assert [record.getMessage() for record in caplog.records if record.name == "foveal.gateways"] == [
-        f"Telegram cannot be reached: {away}",
+        f"Telegram cannot be reached: {retries}",
         "listening to Telegram again",
-        f"Telegram cannot be reached: {away}",
+        f"Telegram cannot be reached: {retries}",
         "listening to Telegram again",
     ]
 
 
 @run
-async def test_who_stops_listening_takes_nothing_new_and_still_answers_what_was_taken(tmp_path: Path) -> None:
-    provider = Gated("One.", "Two.")
+async def test_after_stop_listening_only_accepted_messages_are_answered(tmp_path: Path) -> None:
+    provider = GatedProvider("One.", "Two.")
     async with BotApi() as api:
-        async with Bot(tmp_path, api, provider, settle=60.0) as bot:
+        async with Bot(tmp_path, api, provider, grace_s=60.0) as bot:
             api.hear("Hello.", user=USER)
             await provider.asked_once.wait()
             await bot.gateway.stop_listening()
             api.hear("More.", user=USER)
             provider.gate.set()
-            assert texts(await api.said(1)) == ["One."]
+            assert texts_of(await api.said(1)) == ["One."]
         async with Bot(tmp_path, api, provider) as bot:
-            assert texts(await api.said(2)) == ["One.", "Two."]
-            assert await bot.spoken() == ["Hello.", "One.", "More.", "Two."]
+            assert texts_of(await api.said(2)) == ["One.", "Two."]
+            assert await bot.messages() == ["Hello.", "One.", "More.", "Two."]
 
 
 @run
-async def test_the_server_says_how_its_bot_stands(tmp_path: Path) -> None:
-    async def told(bot: Bot) -> str:
+async def test_the_connection_state_is_reported_in_words(tmp_path: Path) -> None:
+    async def state(bot: Bot) -> str:
         return (
-            await connection_states([bot.gateway], pair=lambda face: f"`foveal pair {face}`", seconds=60.0)
+            await connection_states(
+                [bot.gateway], pair=lambda platform: f"`foveal pair {platform}`", seconds=60.0
+            )
         )[0]
 
     async with BotApi() as api:
         async with Bot(tmp_path, api, Scripted(), **{"telegram.allowed": []}) as bot:
-            assert await told(bot) == "Telegram on, but nobody may talk to it yet: `foveal pair telegram`"
-            pairing = Pairing(bot.service.ground.database)
-            code = await pairing.offer("telegram", now=0.0)
+            assert await state(bot) == "Telegram on, but no user has access yet: `foveal pair telegram`"
+            pairing = Pairing(bot.service.runtime.database)
+            code = await pairing.create_code("telegram", now=0.0)
             assert await pairing.claim("telegram", code, 7, now=0.0)
-            assert await told(bot) == "Telegram on (1 may talk to it, others by `foveal pair telegram`)"
+            assert await state(bot) == "Telegram on (1 user with access, others by `foveal pair telegram`)"
         api.fail("getMe", Fault(401, "Unauthorized"))
         async with Bot(tmp_path, api, Scripted()) as bot:
-            assert await told(bot) == "Telegram does not accept TELEGRAM_BOT_TOKEN"
+            assert await state(bot) == "Telegram does not accept TELEGRAM_BOT_TOKEN"
     assert await connection_states([], pair=str) == [
         "Telegram off (TELEGRAM_BOT_TOKEN is not set)",
         "Discord off (DISCORD_BOT_TOKEN is not set)",
@@ -569,9 +578,7 @@ async def test_the_server_says_how_its_bot_stands(tmp_path: Path) -> None:
 
 
 @run
-async def test_the_token_is_in_no_log_whatever_goes_wrong(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_no_log_contains_the_token(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     async with BotApi() as api:
         api.fail("getMe", HangUp())
@@ -594,24 +601,24 @@ async def _logged(caplog: pytest.LogCaptureFixture, text: str) -> None:
 
 @run
 async def test_a_bot_needs_a_token(tmp_path: Path) -> None:
-    config = load(tmp_path, flags={}, environ={}, user_folder=tmp_path / "nobody")
+    config = load(tmp_path, flags={}, environ={}, user_folder=tmp_path / "no-config")
     async with Service.open(config, folder=tmp_path / "served", environment={}) as service:
-        pairing = Pairing(service.ground.database)
+        pairing = Pairing(service.runtime.database)
         with pytest.raises(BadSetting, match="TELEGRAM_BOT_TOKEN"):
             async with telegram(service, pairing, config, {}):
                 pass
 
 
 @pytest.mark.parametrize("base", ["http://example.com", "http://127.0.0.1.example.com", "http://[::1"])
-def test_the_token_is_only_sent_where_nobody_can_read_it(tmp_path: Path, base: str) -> None:
-    config = load(tmp_path, flags={"telegram.base_url": base}, environ={}, user_folder=tmp_path / "nobody")
+def test_the_token_is_sent_only_over_https_or_locally(tmp_path: Path, base: str) -> None:
+    config = load(tmp_path, flags={"telegram.base_url": base}, environ={}, user_folder=tmp_path / "no-config")
     with pytest.raises(BadSetting, match=r"telegram.base_url = .* https"):
         base_url(config, "telegram")
 
 
 @pytest.mark.parametrize("base", ["https://example.com/bots", "http://127.0.0.1:81", "http://[::1]:81"])
-def test_the_bot_may_be_elsewhere(tmp_path: Path, base: str) -> None:
-    config = load(tmp_path, flags={"telegram.base_url": base}, environ={}, user_folder=tmp_path / "nobody")
+def test_base_url_may_be_https_or_local(tmp_path: Path, base: str) -> None:
+    config = load(tmp_path, flags={"telegram.base_url": base}, environ={}, user_folder=tmp_path / "no-config")
     assert base_url(config, "telegram") == base
 
 
@@ -626,8 +633,8 @@ def shown(drawn: FormattedText) -> list[tuple[str, str]]:
     ]
 
 
-def test_markdown_is_shown_as_telegram_can_show_it() -> None:
-    drawn = marked(
+def test_markdown_becomes_text_and_entities() -> None:
+    drawn = format_markdown(
         "# A 😀 title\nText **bold *both*** ~~gone~~ `x_y` [site](https://a.example/?a=1&b=2).\n\n"
         "- one\n- two\n  1. deep\n\n> said\n\n```py\nprint('<b>')\n```\n| a | b |\n|---|---|\n| 1 | 2 |\n\n---\nEnd"
     )
@@ -659,23 +666,23 @@ def test_markdown_is_shown_as_telegram_can_show_it() -> None:
         "@everyone /start",
     ],
 )
-def test_what_is_no_markdown_is_shown_letter_by_letter(text: str) -> None:
-    assert marked(text) == FormattedText(text.replace("&lt;", "<"))
+def test_text_without_markdown_is_unchanged(text: str) -> None:
+    assert format_markdown(text) == FormattedText(text.replace("&lt;", "<"))
 
 
-def test_a_link_that_is_none_of_the_web_is_written_out() -> None:
-    drawn = marked("[a](ftp://x) [b](tg://user?id=1) ![c](https://x.example/c.png)")
+def test_a_link_outside_the_web_is_written_out() -> None:
+    drawn = format_markdown("[a](ftp://x) [b](tg://user?id=1) ![c](https://x.example/c.png)")
     assert drawn.text == "a (ftp://x) b (tg://user?id=1) c"
     assert shown(drawn) == [("text_link", "c")]
 
 
-def test_what_cannot_be_sent_at_all_is_left_out() -> None:
-    assert marked("a\0b \ud83d c") == FormattedText("ab ? c")
+def test_characters_that_cannot_be_sent_are_left_out() -> None:
+    assert format_markdown("a\0b \ud83d c") == FormattedText("ab ? c")
 
 
 @given(st.text(alphabet="ab*_`~[](){}<>&#-+|>!\\/ \n😀1.\u0301", max_size=200))
-def test_entities_are_always_inside_the_text_and_letters_are_never_lost(text: str) -> None:
-    drawn = marked(text)
+def test_entities_lie_inside_the_text_and_no_letter_is_lost(text: str) -> None:
+    drawn = format_markdown(text)
     units = len(drawn.text.encode("utf-16-le")) // 2
     for entity in drawn.entities:
         assert entity.offset >= 0
@@ -687,13 +694,13 @@ def test_entities_are_always_inside_the_text_and_letters_are_never_lost(text: st
 
 
 @asynccontextmanager
-async def deadly_server(folder: Path, api: BotApi) -> AsyncIterator[Server]:
-    """`foveal serve` in a process of its own; the first question to its model kills it."""
+async def killed_server(folder: Path, api: BotApi) -> AsyncIterator[Server]:
+    """Run `foveal serve` in a process; the first request to its model kills it."""
     running = serving(
         folder=folder / "served",
         settings={"telegram.allowed": [USER], "telegram.base_url": api.url},
         environment={"TELEGRAM_BOT_TOKEN": TOKEN},
-        provider="support.telegram_stand_in:deadly",
+        provider="support.telegram_stand_in:killing_provider",
     )
     server = await asyncio.to_thread(running.__enter__)
     try:
@@ -703,18 +710,18 @@ async def deadly_server(folder: Path, api: BotApi) -> AsyncIterator[Server]:
 
 
 @run
-async def test_when_the_server_that_listens_dies_another_answers_its_message_once(tmp_path: Path) -> None:
-    async with BotApi() as api, deadly_server(tmp_path, api) as server:
+async def test_when_a_server_is_killed_another_answers_its_message_once(tmp_path: Path) -> None:
+    async with BotApi() as api, killed_server(tmp_path, api) as server:
         await api.until(lambda: bool(api.asked))
         async with Bot(tmp_path, api, Scripted("One.", "Two.")) as bot:
             await bot.waited(5.0)
             update = api.hear("Hello.", user=USER)
             assert await asyncio.to_thread(server.wait) == -9
-            assert texts(await api.said(1)) == ["One."]
+            assert texts_of(await api.said(1)) == ["One."]
             await api.taken()
             api.give(update)  # Telegram may send it again, whether it was acknowledged or not
             await api.taken()
             api.hear("More.", user=USER)
-            assert texts(await api.said(2)) == ["One.", "Two."]
-            assert await bot.spoken() == ["Hello.", "One.", "More.", "Two."]
+            assert texts_of(await api.said(2)) == ["One.", "Two."]
+            assert await bot.messages() == ["Hello.", "One.", "More.", "Two."]
             assert TOKEN not in server.output

@@ -1,4 +1,4 @@
-"""The API over real HTTP: every operation does what its sentence says, and refuses what it must."""
+"""The API over real HTTP: what each operation does, and what it refuses."""
 
 from __future__ import annotations
 
@@ -13,51 +13,51 @@ import httpx
 import pytest
 
 from foveal.apps.http.api.session_endpoints import check_model
-from foveal.apps.http.api.turn_endpoints import BEAT, beating
+from foveal.apps.http.api.turn_endpoints import KEEP_ALIVE_COMMENT, with_keep_alive
 from foveal.apps.http.http_errors import HttpError
 from foveal.config import Config, load
 from foveal.core.log import UserSaid
 from foveal.server import Service
 from foveal.transcripts import read
-from support.api_server import Served
+from support.api_server import ApiServer
 
 Json = dict[str, Any]
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with Served(tmp_path_factory.mktemp("api"), server__max_messages=50) as served:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
+    with ApiServer(tmp_path_factory.mktemp("api"), server__max_messages=50) as served:
         yield served
 
 
 @pytest.fixture(scope="module")
-def tokens(server: Served) -> dict[str, str]:
+def tokens(server: ApiServer) -> dict[str, str]:
     return {name: server.token(name) for name in ("default", "other")}
 
 
 @pytest.fixture(scope="module")
-def client(server: Served, tokens: dict[str, str]) -> Iterator[httpx.Client]:
+def client(server: ApiServer, tokens: dict[str, str]) -> Iterator[httpx.Client]:
     with server.client(tokens["default"]) as made:
         yield made
 
 
 @pytest.fixture
 def session(client: httpx.Client) -> str:
-    """Where a new session is."""
+    """The path of a new session."""
     made = client.post("/api/sessions", json={})
     assert made.status_code == 201
     return made.headers["location"]
 
 
-def said(client: httpx.Client, session: str, text: str, **more: Any) -> Json:
-    """One turn, waited for."""
+def run_turn(client: httpx.Client, session: str, text: str, **more: Any) -> Json:
+    """Run a turn and return its outcome."""
     done = client.post(f"{session}/turns", json={"text": text, "stream": False, **more})
     assert done.status_code == 200, done.text
     return done.json()
 
 
-def events(lines: Iterator[str]) -> Iterator[tuple[str, str, Json]]:
-    """The id, name and data of server-sent events."""
+def parse_events(lines: Iterator[str]) -> Iterator[tuple[str, str, Json]]:
+    """Yield id, name and data of server-sent events."""
     held: dict[str, str] = {}
     for line in lines:
         if line.startswith(":"):
@@ -71,16 +71,16 @@ def events(lines: Iterator[str]) -> Iterator[tuple[str, str, Json]]:
 
 
 def problem(answer: httpx.Response, status: int) -> str:
-    """The detail of a refusal, which has the shape that it must have."""
+    """Return the detail of a problem document, after checking its form."""
     assert answer.status_code == status, answer.text
     assert answer.headers["content-type"] == "application/problem+json"
-    told = answer.json()
-    assert told["status"] == status
-    assert {"type", "title", "detail"} <= told.keys()
-    return str(told["detail"])
+    document = answer.json()
+    assert document["status"] == status
+    assert {"type", "title", "detail"} <= document.keys()
+    return str(document["detail"])
 
 
-# ── sessions ─────────────────────────────────────────────────────────────────────────────────────────────
+# ── Sessions ───────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_a_session_is_created_described_and_renamed(client: httpx.Client) -> None:
@@ -110,24 +110,24 @@ def test_an_id_is_used_once(client: httpx.Client) -> None:
 
 
 @pytest.mark.parametrize("id", ["", "a/b", "a b", "../x", ".", "\x00", "x" * 201, "ü", "a%2fb", 5, ["a"], {}])
-def test_an_id_that_is_none_is_refused(client: httpx.Client, id: Any) -> None:
-    told = problem(client.post("/api/sessions", json={"id": id}), 400)
+def test_an_invalid_id_is_refused(client: httpx.Client, id: Any) -> None:
+    detail = problem(client.post("/api/sessions", json={"id": id}), 400)
     allowed = "text, 1 to 200 characters: letters, digits and . _ ~ : @ -, a letter or digit first; or null"
-    assert told.partition(", not ")[0] == f"id must be {allowed}"
+    assert detail.partition(", not ")[0] == f"id must be {allowed}"
 
 
 @pytest.mark.parametrize(
     "model", ["openai/x@http://127.0.0.1:9/v1", "local//etc/passwd", "local/../x.gguf", "x y", "a//b"]
 )
 def test_a_model_is_never_an_address_or_a_path(client: httpx.Client, model: str) -> None:
-    told = problem(client.post("/api/sessions", json={"model": model}), 400)
-    assert told.startswith(
+    detail = problem(client.post("/api/sessions", json={"model": model}), 400)
+    assert detail.startswith(
         "model must be text, at most 200 characters: a name such as openai/gpt-5.1, without"
     )
 
 
 @pytest.mark.parametrize("model", ["local/secret.gguf", "openai/gpt-5.1"])
-def test_a_model_that_is_not_here_is_refused_with_those_that_are(client: httpx.Client, model: str) -> None:
+def test_an_unavailable_model_is_refused_with_the_available_ones(client: httpx.Client, model: str) -> None:
     refused = client.post("/api/sessions", json={"model": model})
     assert problem(refused, 422) == (
         f"{model!r} is not among the models of this server; it has local/qwen2.5-coder-0.5b, "
@@ -136,40 +136,40 @@ def test_a_model_that_is_not_here_is_refused_with_those_that_are(client: httpx.C
     assert refused.json()["type"] == "urn:foveal:model_not_allowed"
 
 
-def test_a_service_that_nobody_knows_or_that_lacks_its_key_is_the_client_s_mistake(tmp_path: Path) -> None:
-    async def told(model: str) -> str:
+def test_an_unknown_service_or_missing_key_is_a_422(tmp_path: Path) -> None:
+    async def create_error(model: str) -> str:
         environment = {"OPENAI_API_KEY": "sk-test", "VLLM_BASE_URL": "http://127.0.0.1:9/v1"}
         async with Service.open(Config(values={}), folder=tmp_path, environment=environment) as service:
-            check_model("gpt-4.1", service.ground)
+            check_model("gpt-4.1", service.runtime)
             with pytest.raises(HttpError) as refused:
-                check_model(model, service.ground)
+                check_model(model, service.runtime)
         assert refused.value.status == 422
         return refused.value.detail
 
     for model in ("nosuch/x", "claude-sonnet-4-6", "ollama/x"):
-        assert asyncio.run(told(model)).startswith(
+        assert asyncio.run(create_error(model)).startswith(
             f"{model!r} is not among the models of this server; it has openai/MODEL, responses/MODEL, vllm/MODEL, "
         )
 
 
-def test_any_name_may_be_asked_for_at_the_address_that_is_configured(tmp_path: Path) -> None:
+def test_any_model_name_is_allowed_at_the_configured_address(tmp_path: Path) -> None:
     async def main() -> None:
         flags = {"model": "mine", "base_url": "http://127.0.0.1:9/v1"}
         config = load(tmp_path, flags=flags, environ={}, user_folder=tmp_path)
         async with Service.open(config, folder=tmp_path, environment={}) as service:
             for model in ("", "other", "openai/other"):
-                check_model(model, service.ground)
-                assert service.ground.provider(model).name
+                check_model(model, service.runtime)
+                assert service.runtime.provider(model).name
             with pytest.raises(HttpError, match=r"it has openai/MODEL, responses/MODEL, local/"):
-                check_model("ollama/x", service.ground)
+                check_model("ollama/x", service.runtime)
 
     asyncio.run(main())
 
 
-def test_the_list_is_given_page_by_page_newest_first(server: Served) -> None:
+def test_sessions_are_listed_page_by_page_newest_first(server: ApiServer) -> None:
     with server.client(server.token("paging")) as mine:
         made = [mine.post("/api/sessions", json={"id": f"s{number}"}).json()["id"] for number in range(5)]
-        said(mine, "/api/sessions/s1", "Hello")
+        run_turn(mine, "/api/sessions/s1", "Hello")
         pages, after = [], ""
         while True:
             page = mine.get("/api/sessions", params={"limit": 2, "after": after}).json()
@@ -184,7 +184,7 @@ def test_the_list_is_given_page_by_page_newest_first(server: Served) -> None:
 
 
 def test_a_deleted_session_is_gone(client: httpx.Client, session: str) -> None:
-    said(client, session, "My word is tulip.")
+    run_turn(client, session, "My word is tulip.")
     assert client.delete(session).status_code == 204
     for path in ("", "/context", "/events", "/export", "/usage", "/search?q=tulip", "/turns/t1"):
         problem(client.get(session + path), 404)
@@ -192,41 +192,41 @@ def test_a_deleted_session_is_gone(client: httpx.Client, session: str) -> None:
     problem(client.post(f"{session}/turns", json={"text": "Hello"}), 404)
 
 
-def test_a_fork_goes_its_own_way(client: httpx.Client, session: str) -> None:
-    said(client, session, "One")
+def test_a_fork_is_independent(client: httpx.Client, session: str) -> None:
+    run_turn(client, session, "One")
     whole = client.get(session).json()["events"]
     forked = client.post(f"{session}/fork", json={"id": "branch", "at": "e3"})
     assert forked.status_code == 201
     assert forked.headers["location"] == "/api/sessions/branch"
-    said(client, "/api/sessions/branch", "Two")
+    run_turn(client, "/api/sessions/branch", "Two")
     assert client.get(session).json()["events"] == whole
     assert client.get("/api/sessions/branch/search", params={"q": "Two"}).json()["hits"]
     problem(client.post(f"{session}/fork", json={"id": "branch"}), 409)
     problem(client.post(f"{session}/fork", json={"at": "e10000"}), 422)
 
 
-# ── turns ────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Turns ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_turn_is_streamed_from_the_stored_words_to_the_outcome(client: httpx.Client, session: str) -> None:
+def test_a_turn_is_streamed_to_its_outcome(client: httpx.Client, session: str) -> None:
     with client.stream("POST", f"{session}/turns", json={"text": "Hello"}) as stream:
         assert stream.headers["content-type"].startswith("text/event-stream")
         turn, place = stream.headers["x-foveal-turn"], stream.headers["location"]
-        told = list(events(stream.iter_lines()))
-    assert [name for _, name, _ in told] == ["heard", "streamed", "answered", "ended", "outcome"]
-    assert [id for id, _, _ in told] == ["1", "2", "3", "4", ""]
-    assert told[1][2] == {"happening": "streamed", "piece": {"text": "You said: Hello", "kind": "text"}}
-    outcome = told[-1][2]
+        streamed = list(parse_events(stream.iter_lines()))
+    assert [name for _, name, _ in streamed] == ["heard", "streamed", "answered", "ended", "outcome"]
+    assert [id for id, _, _ in streamed] == ["1", "2", "3", "4", ""]
+    assert streamed[1][2] == {"happening": "streamed", "piece": {"text": "You said: Hello", "kind": "text"}}
+    outcome = streamed[-1][2]
     assert (outcome["text"], outcome["why"]) == ("You said: Hello", "answered")
-    heard = client.get(f"{session}/events/{told[0][2]['handle']}").json()
-    assert (heard["original"], heard["shown"]["level"]) == ("Hello", "full")
+    stored = client.get(f"{session}/events/{streamed[0][2]['handle']}").json()
+    assert (stored["original"], stored["shown"]["level"]) == ("Hello", "full")
     assert place == f"{session}/turns/{turn}"
     again = client.get(place, params={"stream": False}).json()
     assert (again["state"], again["outcome"]) == ("ended", outcome)
 
 
-def test_a_turn_can_be_waited_for(client: httpx.Client, session: str) -> None:
-    done = said(client, session, "Hello")
+def test_a_turn_without_stream_returns_its_outcome(client: httpx.Client, session: str) -> None:
+    done = run_turn(client, session, "Hello")
     assert (done["state"], done["outcome"]["text"]) == ("ended", "You said: Hello")
     assert done["outcome"]["context"] == {
         name: client.get(f"{session}/context").json()[name] for name in ("used", "limit", "window", "state")
@@ -256,7 +256,7 @@ def test_content_may_have_parts_of_any_dialect(client: httpx.Client, session: st
         ({"text": "a", "background": True}, 503),
     ],
 )
-def test_a_turn_that_is_none_is_refused_and_nothing_is_stored(
+def test_an_invalid_turn_is_refused_and_not_stored(
     client: httpx.Client, session: str, body: Json, status: int
 ) -> None:
     before = client.get(session).json()["events"]
@@ -265,7 +265,7 @@ def test_a_turn_that_is_none_is_refused_and_nothing_is_stored(
 
 
 @pytest.mark.parametrize(
-    ("path", "body", "told"),
+    ("path", "body", "detail"),
     [
         (
             "turns",
@@ -283,33 +283,33 @@ def test_a_turn_that_is_none_is_refused_and_nothing_is_stored(
         ("events", {"dialect": "klingon"}, 'dialect must be "" or "anthropic" or "openai_chat" or'),
     ],
 )
-def test_what_does_not_fit_its_form_is_told_in_words(
-    client: httpx.Client, session: str, path: str, body: Any, told: str
+def test_an_invalid_body_is_explained_in_words(
+    client: httpx.Client, session: str, path: str, body: Any, detail: str
 ) -> None:
-    assert problem(client.post(f"{session}/{path}", json=body), 400).startswith(told)
+    assert problem(client.post(f"{session}/{path}", json=body), 400).startswith(detail)
 
 
 @pytest.mark.parametrize(
-    ("query", "told"),
+    ("query", "detail"),
     [
         ("frist=1", "in the query: there is no parameter 'frist' here; known are first, last, limit"),
         ("limit=0", "in the query: limit must be a whole number, 1 to 1,000"),
         ("first=x", "in the query: first must be a whole number, 0 to"),
     ],
 )
-def test_a_query_that_does_not_fit_is_told_in_words(
-    client: httpx.Client, session: str, query: str, told: str
+def test_an_invalid_query_is_explained_in_words(
+    client: httpx.Client, session: str, query: str, detail: str
 ) -> None:
-    assert problem(client.get(f"{session}/events?{query}"), 400).startswith(told)
+    assert problem(client.get(f"{session}/events?{query}"), 400).startswith(detail)
 
 
-def test_a_turn_that_fails_says_so_and_can_be_asked_again(client: httpx.Client, session: str) -> None:
+def test_a_failed_turn_can_be_retried(client: httpx.Client, session: str) -> None:
     answer = client.post(f"{session}/turns", json={"text": "fail rate", "stream": False})
     assert problem(answer, 502) == "the provider is out of order (rate)"
     assert (answer.json()["cause"], answer.json()["session"]) == ("rate", session.rpartition("/")[2])
     with client.stream("POST", f"{session}/again", json={}) as stream:
-        told = list(events(stream.iter_lines()))
-    assert told[-1][1:] == (
+        streamed = list(parse_events(stream.iter_lines()))
+    assert streamed[-1][1:] == (
         "outcome",
         {
             "text": "",
@@ -319,40 +319,40 @@ def test_a_turn_that_fails_says_so_and_can_be_asked_again(client: httpx.Client, 
             "context": None,
         },
     )
-    said(client, session, "Hello")
+    run_turn(client, session, "Hello")
     problem(client.post(f"{session}/again"), 409)
 
 
 def test_the_same_key_is_the_same_turn(client: httpx.Client, session: str) -> None:
-    first = said(client, session, "Hello", key="k1")
+    first = run_turn(client, session, "Hello", key="k1")
     size = client.get(session).json()["events"]
-    assert said(client, session, "Hello", key="k1") == first
+    assert run_turn(client, session, "Hello", key="k1") == first
     assert client.get(session).json()["events"] == size
 
 
-def test_a_client_that_hangs_up_finds_the_turn_again(
-    server: Served, client: httpx.Client, session: str
+def test_a_client_can_follow_a_turn_after_a_disconnect(
+    server: ApiServer, client: httpx.Client, session: str
 ) -> None:
     with client.stream("POST", f"{session}/turns", json={"text": "hold hang-up"}) as stream:
         place = stream.headers["location"]
-        seen = events(stream.iter_lines())
+        seen = parse_events(stream.iter_lines())
         assert [next(seen)[1], next(seen)[1]] == ["heard", "streamed"]
     assert client.get(place, params={"stream": False}).json()["state"] == "running"
     problem(client.post(f"{session}/events", json={"text": "not now"}), 409)
     problem(client.post(f"{session}/compact"), 409)
     with client.stream("GET", place, headers={"Last-Event-ID": "1"}) as stream:
-        told = events(stream.iter_lines())
-        assert next(told)[:2] == ("2", "streamed")
+        rest_of_stream = parse_events(stream.iter_lines())
+        assert next(rest_of_stream)[:2] == ("2", "streamed")
         server.release("hang-up")
-        rest = list(told)
+        rest = list(rest_of_stream)
     assert rest[-1][2]["text"] == "You said: hold hang-up"
     with client.stream("GET", place, headers={"Last-Event-ID": rest[-2][0]}) as stream:
-        assert [name for _, name, _ in events(stream.iter_lines())] == ["outcome"]
+        assert [name for _, name, _ in parse_events(stream.iter_lines())] == ["outcome"]
     problem(client.get(place, headers={"Last-Event-ID": "x"}), 400)
 
 
 def test_two_messages_at_once_are_answered_in_order(
-    server: Served, client: httpx.Client, session: str
+    server: ApiServer, client: httpx.Client, session: str
 ) -> None:
     with (
         client.stream("POST", f"{session}/turns", json={"text": "hold order"}) as one,
@@ -360,51 +360,51 @@ def test_two_messages_at_once_are_answered_in_order(
     ):
         assert client.get(two.headers["location"], params={"stream": False}).json()["state"] == "waiting"
         server.release("order")
-        assert [list(events(each.iter_lines()))[-1][2]["why"] for each in (one, two)] == ["answered"] * 2
+        assert [list(parse_events(each.iter_lines()))[-1][2]["why"] for each in (one, two)] == [
+            "answered"
+        ] * 2
     log = client.get(f"{session}/events").json()["events"]
-    told = [event["fact"]["content"] for event in log if event["kind"] in ("user_said", "model_said")]
-    assert told == ["hold order", "You said: hold order", "second", "You said: second"]
+    texts_in_log = [event["fact"]["content"] for event in log if event["kind"] in ("user_said", "model_said")]
+    assert texts_in_log == ["hold order", "You said: hold order", "second", "You said: second"]
 
 
-def test_many_messages_at_once_are_all_answered_one_after_the_other(
-    client: httpx.Client, session: str
-) -> None:
+def test_many_messages_at_once_are_answered_one_by_one(client: httpx.Client, session: str) -> None:
     texts = [f"message {number}" for number in range(12)]
     with ThreadPoolExecutor(12) as pool:
-        done = list(pool.map(lambda text: said(client, session, text), texts))
+        done = list(pool.map(lambda text: run_turn(client, session, text), texts))
     assert [each["outcome"]["text"] for each in done] == [f"You said: {text}" for text in texts]
     log = client.get(f"{session}/events", params={"limit": 200}).json()["events"]
-    told = [event["fact"]["content"] for event in log if event["kind"] in ("user_said", "model_said")]
-    assert sorted(told[::2]) == sorted(texts)
-    assert told[1::2] == [f"You said: {text}" for text in told[::2]]
+    texts_in_log = [event["fact"]["content"] for event in log if event["kind"] in ("user_said", "model_said")]
+    assert sorted(texts_in_log[::2]) == sorted(texts)
+    assert texts_in_log[1::2] == [f"You said: {text}" for text in texts_in_log[::2]]
 
 
-def test_a_turn_is_stopped_and_what_was_said_stays(client: httpx.Client, session: str) -> None:
+def test_a_stopped_turn_keeps_its_text(client: httpx.Client, session: str) -> None:
     with client.stream("POST", f"{session}/turns", json={"text": "hold for-ever"}) as stream:
-        told = events(stream.iter_lines())
-        assert [next(told)[1], next(told)[1]] == ["heard", "streamed"]
+        streamed = parse_events(stream.iter_lines())
+        assert [next(streamed)[1], next(streamed)[1]] == ["heard", "streamed"]
         stopped = client.post(stream.headers["location"] + "/stop").json()
         assert (stopped["state"], stopped["outcome"]["why"]) == ("ended", "stopped")
-        assert list(told)[-1][2]["why"] == "stopped"
+        assert list(streamed)[-1][2]["why"] == "stopped"
         assert client.post(stream.headers["location"] + "/stop").json() == stopped
     log = client.get(f"{session}/events").json()["events"]
     assert "Well … " in [event["fact"].get("content") for event in log]
     problem(client.post(f"{session}/turns/t0/stop"), 404)
 
 
-def test_a_message_that_waits_can_be_withdrawn(server: Served, client: httpx.Client, session: str) -> None:
+def test_a_waiting_turn_can_be_stopped(server: ApiServer, client: httpx.Client, session: str) -> None:
     with (
         client.stream("POST", f"{session}/turns", json={"text": "hold withdrawn"}) as one,
         client.stream("POST", f"{session}/turns", json={"text": "Forget this"}) as two,
     ):
         assert client.post(two.headers["location"] + "/stop").json()["state"] == "waiting"
         server.release("withdrawn")
-        assert list(events(one.iter_lines()))[-1][2]["why"] == "answered"
-        assert list(events(two.iter_lines()))[-1][2]["why"] == "stopped"
-    assert said(client, session, "Hello")["outcome"]["text"] == "You said: Hello"
+        assert list(parse_events(one.iter_lines()))[-1][2]["why"] == "answered"
+        assert list(parse_events(two.iter_lines()))[-1][2]["why"] == "stopped"
+    assert run_turn(client, session, "Hello")["outcome"]["text"] == "You said: Hello"
 
 
-def test_words_that_can_never_fit_are_stored_and_refused_with_advice(
+def test_a_message_that_cannot_fit_is_stored_and_refused_with_advice(
     client: httpx.Client, session: str
 ) -> None:
     answer = client.post(f"{session}/turns", json={"text": "word " * 150_000, "stream": False})
@@ -414,31 +414,31 @@ def test_words_that_can_never_fit_are_stored_and_refused_with_advice(
 
 def test_deleting_a_session_stops_its_turn(client: httpx.Client, session: str) -> None:
     with client.stream("POST", f"{session}/turns", json={"text": "hold deleted"}) as stream:
-        told = events(stream.iter_lines())
-        assert [next(told)[1], next(told)[1]] == ["heard", "streamed"]
+        streamed = parse_events(stream.iter_lines())
+        assert [next(streamed)[1], next(streamed)[1]] == ["heard", "streamed"]
         assert client.delete(session).status_code == 204
-        assert list(told)[-1][2]["why"] == "stopped"
+        assert list(streamed)[-1][2]["why"] == "stopped"
     problem(client.get(session), 404)
 
 
-def test_a_silent_stream_shows_that_it_lives() -> None:
+def test_a_silent_stream_sends_keep_alive_comments() -> None:
     async def scene() -> list[bytes]:
-        spoken = asyncio.Event()
+        released = asyncio.Event()
 
-        async def speak() -> AsyncGenerator[bytes, None]:
-            await spoken.wait()
+        async def events_after_release() -> AsyncGenerator[bytes, None]:
+            await released.wait()
             yield b"data: {}\n\n"
 
-        told = []
-        async for each in beating(speak(), silence=0.01):
-            told.append(each)
-            spoken.set()
-        return told
+        chunks = []
+        async for each in with_keep_alive(events_after_release(), interval=0.01):
+            chunks.append(each)
+            released.set()
+        return chunks
 
-    assert asyncio.run(scene()) == [BEAT, b"data: {}\n\n"]
+    assert asyncio.run(scene()) == [KEEP_ALIVE_COMMENT, b"data: {}\n\n"]
 
 
-# ── steering and looking ─────────────────────────────────────────────────────────────────────────────────
+# ── Messages, summaries, pins, events, search ──────────────────────────────────────────────────────────
 
 
 def test_messages_of_every_dialect_are_stored_and_not_answered(client: httpx.Client, session: str) -> None:
@@ -465,10 +465,10 @@ def test_messages_of_every_dialect_are_stored_and_not_answered(client: httpx.Cli
     ]  # fmt: skip
 
 
-def test_messages_that_are_none_are_refused_all_together(client: httpx.Client, session: str) -> None:
+def test_invalid_messages_are_refused_as_a_whole(client: httpx.Client, session: str) -> None:
     bad = [{"role": "user", "content": "Hello"}, {"role": "tool", "content": "x"}]
-    told = problem(client.post(f"{session}/events", json={"messages": bad}), 422)
-    assert told == "messages[1].tool_call_id: is missing"
+    detail = problem(client.post(f"{session}/events", json={"messages": bad}), 422)
+    assert detail == "messages[1].tool_call_id: is missing"
     many = [{"role": "user", "content": "x"}] * 51
     assert "51 messages" in problem(client.post(f"{session}/events", json={"messages": many}), 413)
     problem(client.post(f"{session}/events", json={"text": "a", "messages": bad}), 400)
@@ -476,7 +476,7 @@ def test_messages_that_are_none_are_refused_all_together(client: httpx.Client, s
     assert client.get(session).json()["events"] == 2
 
 
-def test_a_summary_is_made_told_and_taken_back(client: httpx.Client, session: str) -> None:
+def test_a_compaction_is_reported_and_undone(client: httpx.Client, session: str) -> None:
     problem(client.post(f"{session}/compact"), 409)
     problem(client.post(f"{session}/undo"), 409)
     for part in range(4):
@@ -510,7 +510,7 @@ def test_a_rule_is_pinned_and_unpinned(client: httpx.Client, session: str) -> No
     problem(client.post(f"{session}/pins", json={"text": ""}), 400)
 
 
-def test_events_come_in_pages_that_end(client: httpx.Client, session: str) -> None:
+def test_events_are_listed_page_by_page(client: httpx.Client, session: str) -> None:
     many = [{"role": "user", "content": f"message {number}"} for number in range(10)]
     client.post(f"{session}/events", json={"messages": many})
     found, first = [], 0
@@ -525,7 +525,7 @@ def test_events_come_in_pages_that_end(client: httpx.Client, session: str) -> No
     assert client.get(f"{session}/events", params={"first": 99}).json() == {"events": [], "next": None}
 
 
-def test_a_page_of_large_events_is_cut_by_its_size(client: httpx.Client, session: str) -> None:
+def test_a_page_of_large_events_is_limited_by_bytes(client: httpx.Client, session: str) -> None:
     for _ in range(3):
         client.post(f"{session}/events", json={"text": "x" * 2_500_000})
     page = client.get(f"{session}/events", params={"first": 2}).json()
@@ -533,7 +533,7 @@ def test_a_page_of_large_events_is_cut_by_its_size(client: httpx.Client, session
     assert len(client.get(f"{session}/events", params={"first": 4}).json()["events"]) == 1
 
 
-def test_what_was_said_is_found(client: httpx.Client, session: str) -> None:
+def test_search_finds_messages(client: httpx.Client, session: str) -> None:
     client.post(f"{session}/events", json={"text": "filler " * 500 + "the tulip is red" + " filler" * 500})
     (hit,) = client.get(f"{session}/search", params={"q": "tulip"}).json()["hits"]
     assert (hit["handle"], hit["kind"]) == ("e2", "user_said")
@@ -545,14 +545,14 @@ def test_what_was_said_is_found(client: httpx.Client, session: str) -> None:
 
 def test_usage_adds_up(client: httpx.Client, session: str) -> None:
     assert client.get(f"{session}/usage").json()["calls"] == 0
-    said(client, session, "One")
-    said(client, session, "Two")
+    run_turn(client, session, "One")
+    run_turn(client, session, "Two")
     used = client.get(f"{session}/usage").json()
     assert (used["calls"], used["input"], used["output"]) == (2, 100, 10)
 
 
-def test_an_export_comes_back_as_it_was(client: httpx.Client, session: str, tmp_path: Path) -> None:
-    said(client, session, "Hello")
+def test_an_export_can_be_imported_unchanged(client: httpx.Client, session: str, tmp_path: Path) -> None:
+    run_turn(client, session, "Hello")
     client.post(
         f"{session}/events", json={"messages": [{"role": "user", "content": f"m{n}"} for n in range(45)]}
     )
@@ -574,13 +574,13 @@ def test_an_export_comes_back_as_it_was(client: httpx.Client, session: str, tmp_
     problem(client.get(f"{session}/export", params={"to": "word"}), 400)
 
 
-# ── who, and in which shape ──────────────────────────────────────────────────────────────────────────────
+# ── Tenants and invalid requests ───────────────────────────────────────────────────────────────────────
 
 
 def test_one_tenant_never_sees_anothers_session(
-    server: Served, tokens: dict[str, str], client: httpx.Client, session: str
+    server: ApiServer, tokens: dict[str, str], client: httpx.Client, session: str
 ) -> None:
-    turn = said(client, session, "My word is tulip.")["turn"]
+    turn = run_turn(client, session, "My word is tulip.")["turn"]
     with server.client(tokens["other"]) as other:
         gets = (
             "",
@@ -599,8 +599,8 @@ def test_one_tenant_never_sees_anothers_session(
         strange += [other.post(f"{session}/turns/{turn}/stop")]
         missing = problem(other.get("/api/sessions/no-such-session"), 404)
         for answer in strange:
-            told = problem(answer, 404)
-            assert told == missing.replace("no-such-session", session.rpartition("/")[2])
+            detail = problem(answer, 404)
+            assert detail == missing.replace("no-such-session", session.rpartition("/")[2])
         assert other.get("/api/sessions").json()["sessions"] == []
         own = other.post("/api/sessions", json={"id": session.rpartition("/")[2]})
         assert own.status_code == 201
@@ -608,9 +608,7 @@ def test_one_tenant_never_sees_anothers_session(
     assert client.get(f"{session}/search", params={"q": "tulip"}).json()["hits"]
 
 
-def test_a_method_that_a_path_does_not_know_is_refused_with_those_that_it_knows(
-    client: httpx.Client, session: str
-) -> None:
+def test_a_wrong_method_gets_the_allowed_ones(client: httpx.Client, session: str) -> None:
     answer = client.put(session, json={})
     problem(answer, 405)
     assert sorted(answer.headers["allow"].split(", ")) == ["DELETE", "GET", "PATCH"]
@@ -630,7 +628,7 @@ def test_a_method_that_a_path_does_not_know_is_refused_with_those_that_it_knows(
         (b'{"text":1e999}', "application/json", 400),
     ],
 )
-def test_a_body_that_is_none_is_refused(
+def test_a_body_of_the_wrong_type_is_refused(
     client: httpx.Client, session: str, body: bytes, content_type: str, status: int
 ) -> None:
     headers = {"Content-Type": content_type} if content_type else {}
@@ -644,11 +642,11 @@ def test_a_body_that_is_none_is_refused(
         "last=1e400", "first=%00", "first=",
     ],
 )  # fmt: skip
-def test_a_query_that_is_none_is_refused(client: httpx.Client, session: str, query: str) -> None:
+def test_an_invalid_query_is_refused(client: httpx.Client, session: str, query: str) -> None:
     problem(client.get(f"{session}/events?{query}"), 400)
 
 
-def test_numbers_beyond_all_bounds_are_refused(client: httpx.Client, session: str) -> None:
+def test_numbers_out_of_bounds_are_refused(client: httpx.Client, session: str) -> None:
     for huge in (b'{"at":' + b"9" * 400 + b"}", b'{"at":"e' + b"9" * 400 + b'"}', b'{"at":1e400}'):
         answer = client.post(f"{session}/fork", content=huge, headers={"Content-Type": "application/json"})
         problem(answer, 400)
@@ -657,7 +655,7 @@ def test_numbers_beyond_all_bounds_are_refused(client: httpx.Client, session: st
 
 
 @pytest.mark.parametrize("id", ["%2e%2e", "a%2fb", "%00", "%ff", "%ed%a0%80", "x" * 5_000, "%0a", "☃"])
-def test_a_strange_id_in_a_path_is_just_unknown(client: httpx.Client, id: str) -> None:
+def test_an_unusual_id_in_a_path_is_unknown(client: httpx.Client, id: str) -> None:
     assert client.get(f"/api/sessions/{id}").status_code == 404
 
 
@@ -670,13 +668,13 @@ def test_every_character_survives(client: httpx.Client, session: str) -> None:
     )
 
 
-def test_half_a_character_in_the_log_breaks_no_answer(
-    server: Served, client: httpx.Client, session: str
+def test_a_lone_surrogate_in_the_log_breaks_no_response(
+    server: ApiServer, client: httpx.Client, session: str
 ) -> None:
     text, id = "half \ud83d of it", session.rpartition("/")[2]
 
     async def store() -> None:
-        await (await server.service.tenant("default").room(id)).append(UserSaid(content=text))
+        await (await server.service.tenant("default").session(id)).append(UserSaid(content=text))
 
     server.do(store())
     assert client.get(f"{session}/events/e2").json()["original"] == text
@@ -687,8 +685,8 @@ def test_half_a_character_in_the_log_breaks_no_answer(
     assert client.get(f"{session}/context").status_code == 200
 
 
-def test_a_small_server_reduces_tells_so_and_another_goes_on_with_what_it_stored(tmp_path: Path) -> None:
-    with Served(tmp_path, window=4_000, server__models=["scripted/*"]) as first, first.client() as client:
+def test_a_reduction_is_streamed_and_another_server_continues(tmp_path: Path) -> None:
+    with ApiServer(tmp_path, window=4_000, server__models=["scripted/*"]) as first, first.client() as client:
         problem(client.post("/api/sessions", json={"model": "openai/gpt-5.1"}), 422)
         session = client.post("/api/sessions", json={"model": "scripted/model"}).headers["location"]
         for number in range(12):
@@ -701,18 +699,18 @@ def test_a_small_server_reduces_tells_so_and_another_goes_on_with_what_it_stored
             ]
             assert client.post(f"{session}/events", json={"messages": turn}).status_code == 201
         with client.stream("POST", f"{session}/turns", json={"text": "Thanks", "key": "k"}) as stream:
-            told = {name: data for _, name, data in events(stream.iter_lines())}
-        assert told["reduced"]["after"] < told["reduced"]["before"]
-        assert {each["kind"] for each in told["reduced"]["events"]} & {
+            streamed = {name: data for _, name, data in parse_events(stream.iter_lines())}
+        assert streamed["reduced"]["after"] < streamed["reduced"]["before"]
+        assert {each["kind"] for each in streamed["reduced"]["events"]} & {
             "masked",
             "clipped",
             "dropped",
             "compacted",
         }
-        assert told["outcome"]["context"]["used"] <= told["outcome"]["context"]["limit"]
+        assert streamed["outcome"]["context"]["used"] <= streamed["outcome"]["context"]["limit"]
         size = client.get(session).json()["events"]
-    with Served(tmp_path, window=4_000) as second, second.client() as client:
-        again = said(client, session, "Thanks", key="k")
+    with ApiServer(tmp_path, window=4_000) as second, second.client() as client:
+        again = run_turn(client, session, "Thanks", key="k")
         assert (again["outcome"]["text"], again["outcome"]["why"]) == ("You said: Thanks", "answered")
         assert client.get(session).json()["events"] == size
         assert client.get(session).json()["model"] == "scripted/model"

@@ -1,4 +1,4 @@
-"""The OpenAPI document is true: schemathesis finds nothing, and the page about the API names what there is."""
+"""The OpenAPI document matches the server (schemathesis) and `docs/api.md`."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from foveal.apps.http import api
-from foveal.apps.http.api.routes import OPERATIONS
-from support.api_server import Served
+from foveal.apps.http.api.routes import SESSION_OPERATIONS
+from support.api_server import ApiServer
 from support.paths import ROOT
 
 SOAK = bool(os.environ.get("FOVEAL_SOAK"))
@@ -29,16 +29,16 @@ max-examples = {scenarios}
 [checks.positive_data_acceptance]
 expected-statuses = ["2xx", "404", "409", "422"]
 """
-"""All checks, all phases. 422 is for what fits its form and is still not possible."""
+"""All checks and phases. A 422 matches its schema and is still not possible."""
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with Served(tmp_path_factory.mktemp("schema"), background=True) as served:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
+    with ApiServer(tmp_path_factory.mktemp("schema"), background=True) as served:
         yield served
 
 
-def test_schemathesis_finds_nothing(server: Served, tmp_path: Path) -> None:
+def test_schemathesis_finds_no_failure(server: ApiServer, tmp_path: Path) -> None:
     settings = tmp_path / "schemathesis.toml"
     settings.write_text(CONFIG.format(examples=100 if SOAK else 1, scenarios=100 if SOAK else 6))
     program = "from schemathesis.cli import schemathesis; schemathesis()"
@@ -53,7 +53,7 @@ def test_schemathesis_finds_nothing(server: Served, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_a_turn_in_the_background_is_stored_and_done(server: Served) -> None:
+def test_a_background_turn_is_stored_and_run(server: ApiServer) -> None:
     with server.client() as client:
         session = client.post("/api/sessions", json={}).headers["location"]
         given = {"text": "Later, please.", "background": True, "key": "later"}
@@ -62,8 +62,8 @@ def test_a_turn_in_the_background_is_stored_and_done(server: Served) -> None:
         assert accepted.json() == {"session": session.rpartition("/")[2], "key": "later"}
         same = client.post(f"{session}/turns", json={**given, "background": False, "stream": False}).json()
         assert same["outcome"]["text"] == "You said: Later, please."
-        said = client.get(f"{session}/events").json()["events"]
-        assert [event["kind"] for event in said].count("user_said") == 1
+        events = client.get(f"{session}/events").json()["events"]
+        assert [event["kind"] for event in events].count("user_said") == 1
         picture = {"content": [{"type": "image_url", "image_url": {"url": "https://x"}}], "background": True}
         assert client.post(f"{session}/turns", json=picture).status_code == 422
         assert client.post(f"{session}/compact", json={"background": True}).status_code == 202
@@ -77,11 +77,11 @@ def test_the_document_has_every_operation_once() -> None:
         if path.startswith("/api/sessions")
         for operation in methods.values()
     ]
-    assert ids == [operation.id for operation in OPERATIONS]
+    assert ids == [operation.id for operation in SESSION_OPERATIONS]
     assert len(set(ids)) == len(ids)
 
 
-def test_the_page_about_the_api_has_every_operation() -> None:
+def test_docs_name_every_operation() -> None:
     page = (ROOT / "docs/api.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `([A-Z]+) (\S+?)` \|", page, re.MULTILINE)
     there = {(method.upper(), path) for path, methods in api.openapi()["paths"].items() for method in methods}

@@ -1,4 +1,4 @@
-"""`/api/schedules` over real HTTP, and in the document."""
+"""`/api/schedules` over real HTTP, and in the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import pytest
 
 from foveal.apps.http.api import schedule_endpoints
 from foveal.server.jobs import schedule_store
-from support.api_server import Served
+from support.api_server import ApiServer
+from support.serve_process import until
 
 Json = dict[str, Any]
 DEADLINE = 60.0
@@ -20,13 +21,13 @@ CONFIGURED = {"name": "fixed", "session": "news", "cron": "0 8 * * MON", "prompt
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with Served(tmp_path_factory.mktemp("schedules"), background=True, schedule=[CONFIGURED]) as served:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
+    with ApiServer(tmp_path_factory.mktemp("schedules"), background=True, schedule=[CONFIGURED]) as served:
         yield served
 
 
 @pytest.fixture(scope="module")
-def connected(server: Served) -> Iterator[httpx.Client]:
+def connected(server: ApiServer) -> Iterator[httpx.Client]:
     with server.client(server.token("default")) as made:
         yield made
 
@@ -38,12 +39,12 @@ def client(connected: httpx.Client) -> Iterator[httpx.Client]:
         connected.delete(f"/api/schedules/{schedule['name']}")
 
 
-def test_a_schedule_is_made_shown_changed_and_deleted(client: httpx.Client) -> None:
+def test_a_schedule_is_created_read_changed_and_deleted(client: httpx.Client) -> None:
     made = client.post("/api/schedules", json=DAILY)
     assert (made.status_code, made.headers["location"]) == (201, "/api/schedules/daily")
-    told = made.json()
-    following = told.pop("next")
-    assert told == {
+    created = made.json()
+    following = created.pop("next")
+    assert created == {
         **DAILY,
         "zone": "UTC",
         "missed": "once",
@@ -57,22 +58,19 @@ def test_a_schedule_is_made_shown_changed_and_deleted(client: httpx.Client) -> N
 
     changed = client.patch("/api/schedules/daily", json={"enabled": False, "prompt": "And today?"})
     assert changed.status_code == 200
-    assert changed.json() == {**told, "prompt": "And today?", "enabled": False, "next": None}
+    assert changed.json() == {**created, "prompt": "And today?", "enabled": False, "next": None}
     assert client.get("/api/schedules/daily").json() == changed.json()
 
     assert client.delete("/api/schedules/daily").status_code == 204
     assert client.get("/api/schedules/daily").status_code == 404
 
 
-def test_a_schedule_that_is_run_now_speaks_in_its_session(client: httpx.Client) -> None:
+def test_a_schedule_that_is_run_now_sends_its_prompt(client: httpx.Client) -> None:
     assert client.post("/api/schedules", json={**DAILY, "enabled": False}).json()["last"] is None
     ran = client.post("/api/schedules/daily/run")
     assert (ran.status_code, set(ran.json())) == (202, {"key"})
-    deadline = time.monotonic() + DEADLINE
-    while (told := client.get("/api/schedules/daily").json())["result"] != "answered":
-        assert time.monotonic() < deadline, told
-        time.sleep(0.02)
-    assert told["last"] > time.time() - DEADLINE
+    until(lambda: client.get("/api/schedules/daily").json()["result"] == "answered")
+    assert client.get("/api/schedules/daily").json()["last"] > time.time() - DEADLINE
     events = client.get("/api/sessions/news/events").text
     assert "What is new?" in events
     assert "You said: What is new?" in events
@@ -80,7 +78,7 @@ def test_a_schedule_that_is_run_now_speaks_in_its_session(client: httpx.Client) 
     assert client.get("/api/schedules/daily").status_code == 404
 
 
-def test_those_of_the_configuration_are_shown_and_cannot_be_changed_here(client: httpx.Client) -> None:
+def test_configured_schedules_are_listed_and_cannot_be_changed(client: httpx.Client) -> None:
     assert [each["name"] for each in client.get("/api/schedules").json()["schedules"]] == ["fixed"]
     assert client.get("/api/schedules/fixed").json()["source"] == "config"
     for refused in (
@@ -96,14 +94,14 @@ def test_those_of_the_configuration_are_shown_and_cannot_be_changed_here(client:
         )
 
 
-def test_a_name_is_used_once(client: httpx.Client) -> None:
+def test_a_name_cannot_be_used_twice(client: httpx.Client) -> None:
     assert client.post("/api/schedules", json=DAILY).status_code == 201
     refused = client.post("/api/schedules", json=DAILY)
     assert (refused.status_code, refused.json()["type"]) == (409, "urn:foveal:schedule_exists")
-    assert refused.json()["detail"] == "there is a schedule 'daily'; change that one, or choose another name"
+    assert refused.json()["detail"] == "schedule 'daily' exists; change it or choose another name"
 
 
-def test_a_tenant_neither_sees_nor_touches_another_s_schedules(server: Served, client: httpx.Client) -> None:
+def test_a_tenant_cannot_see_or_change_schedules_of_another(server: ApiServer, client: httpx.Client) -> None:
     client.post("/api/schedules", json=DAILY)
     with server.client(server.token("other")) as other:
         assert other.get("/api/schedules").json() == {"schedules": []}
@@ -140,34 +138,32 @@ def test_a_tenant_neither_sees_nor_touches_another_s_schedules(server: Served, c
         ({"tenant": "other"}, 400),
     ],
 )
-def test_what_does_not_fit_or_means_nothing_is_refused(
-    client: httpx.Client, changes: Json, status: int
-) -> None:
+def test_an_invalid_schedule_is_refused(client: httpx.Client, changes: Json, status: int) -> None:
     refused = client.post("/api/schedules", json={**DAILY, **changes})
     assert refused.status_code == status
     assert refused.headers["content-type"] == "application/problem+json"
     assert client.get("/api/schedules/daily").status_code == 404
 
 
-def test_a_tenant_has_a_thousand_schedules_at_the_most(
-    server: Served, client: httpx.Client, monkeypatch: pytest.MonkeyPatch
+def test_the_number_of_schedules_is_limited(
+    server: ApiServer, client: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(schedule_store, "MOST", 2)
+    monkeypatch.setattr(schedule_store, "MAX_SCHEDULES_PER_TENANT", 2)
     with server.client(server.token("eager")) as eager:
         made = [eager.post("/api/schedules", json={**DAILY, "name": name}).status_code for name in "abc"]
         assert made == [201, 201, 422]
     assert client.post("/api/schedules", json=DAILY).status_code == 201
 
 
-def test_a_secret_in_a_prompt_is_not_stored(server: Served, client: httpx.Client) -> None:
+def test_a_secret_in_a_prompt_is_not_stored(server: ApiServer, client: httpx.Client) -> None:
     secret = "sk-proj-" + "a1B2" * 12
-    told = client.post("/api/schedules", json={**DAILY, "prompt": f"Use {secret} please"}).json()
-    assert secret not in told["prompt"]
-    assert told["prompt"].startswith("Use ")
+    created = client.post("/api/schedules", json={**DAILY, "prompt": f"Use {secret} please"}).json()
+    assert secret not in created["prompt"]
+    assert created["prompt"].startswith("Use ")
     assert all(secret.encode() not in file.read_bytes() for file in server.folder.glob("server/service.db*"))
 
 
 def test_every_operation_is_in_the_document(client: httpx.Client) -> None:
     paths = client.get("/openapi.json").json()["paths"]
-    for operation in schedule_endpoints.OPERATIONS:
+    for operation in schedule_endpoints.SCHEDULE_OPERATIONS:
         assert paths[operation.path][operation.method.lower()]["operationId"] == operation.id

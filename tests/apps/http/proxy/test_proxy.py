@@ -1,4 +1,4 @@
-"""The drop-in endpoints with the official clients, unmodified but for their address: long loops, small windows."""
+"""The drop-in endpoints with the official clients: long agent loops in small windows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 from foveal.core.log import Compacted, Masked, ModelSaid, UserSaid, text_of
 from support.provider_stand_in import Answer, StandIn
-from support.upstream import Front, Raw, answer, until
+from support.upstream import ProxyServer, RawUpstream, answer, until
 
 WINDOW = 6_000
 ANSWER = 600
@@ -34,9 +34,9 @@ def provider() -> Iterator[StandIn]:
 
 
 @pytest.fixture(scope="module")
-def front(provider: StandIn, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
+def front(provider: StandIn, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProxyServer]:
     folder = tmp_path_factory.mktemp("front")
-    with Front(
+    with ProxyServer(
         folder, openai=provider.openai, anthropic=provider.anthropic, window=WINDOW, tokenizer="auto"
     ) as made:
         yield made
@@ -50,19 +50,19 @@ def search(query: str) -> str:
     )
 
 
-def told(headers: Any) -> dict[str, str]:
+def foveal_headers(headers: Any) -> dict[str, str]:
     return {name: value for name, value in headers.items() if name.startswith("x-foveal-")}
 
 
-# ── the loops ────────────────────────────────────────────────────────────────────────────────────────────
+# ── Agent loops ────────────────────────────────────────────────────────────────────────────────────────
 
 
-class Talk:
-    """What an agent has heard of its requests, and what its user has said."""
+class AgentRun:
+    """The headers that an agent received, and the messages of its user."""
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.heard: list[dict[str, str]] = []
+        self.headers_seen: list[dict[str, str]] = []
         self.asked: list[str] = []
 
     def ask(self) -> str:
@@ -70,23 +70,23 @@ class Talk:
         return self.asked[-1]
 
 
-def chat(url: str, talk: Talk, *, stream: bool = False) -> None:
+def chat(url: str, run: AgentRun, *, stream: bool = False) -> None:
     tools: Any = [{"type": "function", "function": {**ABOUT, "parameters": SCHEMA}}]
     messages: list[Any] = [{"role": "system", "content": "You are careful."}]
     calls: Any = ()
     with openai.OpenAI(base_url=url, api_key="sk-of-the-client", max_retries=0) as client:
         for _ in range(REQUESTS):
             if not calls:
-                messages.append({"role": "user", "content": talk.ask()})
+                messages.append({"role": "user", "content": run.ask()})
             given: Any = {"model": "gpt-4.1", "messages": messages, "tools": tools, "max_tokens": ANSWER}
             if stream:
-                reply, said = _chat_stream(client, given)
+                reply, message = _chat_stream(client, given)
             else:
                 reply = client.chat.completions.with_raw_response.create(**given)
-                said = reply.parse().choices[0].message
-            talk.heard.append(told(reply.headers))
-            messages.append(said)
-            plain = said if stream else said.model_dump()
+                message = reply.parse().choices[0].message
+            run.headers_seen.append(foveal_headers(reply.headers))
+            messages.append(message)
+            plain = message if stream else message.model_dump()
             calls = plain.get("tool_calls") or ()
             for call in calls:
                 found = search(json.loads(call["function"]["arguments"])["query"])
@@ -94,7 +94,7 @@ def chat(url: str, talk: Talk, *, stream: bool = False) -> None:
 
 
 def _chat_stream(client: openai.OpenAI, given: Any) -> tuple[Any, Any]:
-    """A reply and its message, put together as many programs do: without what is not needed."""
+    """Return a reply and its message, assembled from a stream with only the needed fields."""
     reply = client.chat.completions.with_raw_response.create(
         **given, stream=True, stream_options={"include_usage": True}
     )
@@ -111,14 +111,14 @@ def _chat_stream(client: openai.OpenAI, given: Any) -> tuple[Any, Any]:
     return reply, {**message, "tool_calls": list(calls.values())} if calls else message
 
 
-def responses(url: str, talk: Talk, *, stream: bool = False) -> None:
+def responses(url: str, run: AgentRun, *, stream: bool = False) -> None:
     tools: Any = [{"type": "function", **ABOUT, "parameters": SCHEMA, "strict": False}]
     items: list[Any] = []
     calls: list[Any] = []
     with openai.OpenAI(base_url=url, api_key="sk-of-the-client", max_retries=0) as client:
         for _ in range(REQUESTS):
             if not calls:
-                items.append({"role": "user", "content": talk.ask()})
+                items.append({"role": "user", "content": run.ask()})
             reply = client.responses.with_raw_response.create(
                 model="gpt-5",
                 input=items,
@@ -128,9 +128,9 @@ def responses(url: str, talk: Talk, *, stream: bool = False) -> None:
                 store=False,
                 stream=stream,
             )
-            talk.heard.append(told(reply.headers))
+            run.headers_seen.append(foveal_headers(reply.headers))
             made: Any = reply.parse()
-            output = _completed(made) if stream else made.output
+            output = _completed_response(made) if stream else made.output
             items += output
             calls = [item for item in output if item.type == "function_call"]
             for call in calls:
@@ -138,19 +138,19 @@ def responses(url: str, talk: Talk, *, stream: bool = False) -> None:
                 items.append({"type": "function_call_output", "call_id": call.call_id, "output": found})
 
 
-def _completed(events: Any) -> Any:
-    """What a stream has said, once it has said all; it is read to its end."""
+def _completed_response(events: Any) -> Any:
+    """Read a stream to its end, and return the completed response."""
     return [event.response.output for event in events if event.type == "response.completed"].pop()
 
 
-def claude(url: str, talk: Talk, *, stream: bool = False) -> None:
+def claude(url: str, run: AgentRun, *, stream: bool = False) -> None:
     tools: Any = [{**ABOUT, "input_schema": SCHEMA}]
     messages: list[Any] = []
     results: list[Any] = []
     place = url.removesuffix("/v1")
     with anthropic.Anthropic(base_url=place, api_key="sk-ant-of-the-client", max_retries=0) as client:
         for _ in range(REQUESTS):
-            messages.append({"role": "user", "content": results or talk.ask()})
+            messages.append({"role": "user", "content": results or run.ask()})
             given: Any = {
                 "model": "claude-sonnet-4-6",
                 "messages": messages,
@@ -160,47 +160,47 @@ def claude(url: str, talk: Talk, *, stream: bool = False) -> None:
             }
             if stream:
                 with client.messages.stream(**given) as events:
-                    said = events.get_final_message()
-                    talk.heard.append(told(events.response.headers))
+                    message = events.get_final_message()
+                    run.headers_seen.append(foveal_headers(events.response.headers))
             else:
                 reply = client.messages.with_raw_response.create(**given)
-                talk.heard.append(told(reply.headers))
-                said = reply.parse()
-            messages.append({"role": "assistant", "content": said.content})
+                run.headers_seen.append(foveal_headers(reply.headers))
+                message = reply.parse()
+            messages.append({"role": "assistant", "content": message.content})
             results = [
                 {"type": "tool_result", "tool_use_id": b.id, "content": search(b.input["query"])}
-                for b in said.content
+                for b in message.content
                 if b.type == "tool_use"
             ]
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 @pytest.mark.parametrize("loop", [chat, responses, claude])
-def test_an_official_client_goes_on_for_ever_in_a_small_window(
-    provider: StandIn, front: Front, loop: Any, stream: bool
+def test_an_official_client_can_run_for_ever_in_a_small_window(
+    provider: StandIn, front: ProxyServer, loop: Any, stream: bool
 ) -> None:
-    before, talk = len(provider.requests), Talk(f"{loop.__name__}-{stream}")
-    loop(front.openai, talk, stream=stream)
-    made, heard = provider.requests[before:], talk.heard
-    assert len(heard) == REQUESTS
+    before, run = len(provider.requests), AgentRun(f"{loop.__name__}-{stream}")
+    loop(front.openai, run, stream=stream)
+    made, headers_seen = provider.requests[before:], run.headers_seen
+    assert len(headers_seen) == REQUESTS
     assert [request.faults for request in made if request.faults] == []
     assert max(request.prompt for request in made) <= WINDOW - ANSWER
-    session = heard[0]["x-foveal-session"]
-    assert {one["x-foveal-session"] for one in heard} == {session}
-    assert heard[0]["x-foveal-reduced"] == "none"
-    assert heard[-1]["x-foveal-reduced"] != "none"
-    assert int(heard[-1]["x-foveal-whole"]) > WINDOW > int(heard[-1]["x-foveal-tokens"])
-    until(lambda: len(spoken(front, session, ModelSaid)) == REQUESTS)
-    assert spoken(front, session, UserSaid) == talk.asked
+    session = headers_seen[0]["x-foveal-session"]
+    assert {one["x-foveal-session"] for one in headers_seen} == {session}
+    assert headers_seen[0]["x-foveal-reduced"] == "none"
+    assert headers_seen[-1]["x-foveal-reduced"] != "none"
+    assert int(headers_seen[-1]["x-foveal-whole"]) > WINDOW > int(headers_seen[-1]["x-foveal-tokens"])
+    until(lambda: len(texts_of(front, session, ModelSaid)) == REQUESTS)
+    assert texts_of(front, session, UserSaid) == run.asked
     assert any(isinstance(event.fact, Masked | Compacted) for event in front.events(session))
 
 
-def spoken(front: Front, session: str, kind: type) -> list[str]:
+def texts_of(front: ProxyServer, session: str, kind: type) -> list[str]:
     return [text_of(event.fact.content) for event in front.events(session) if isinstance(event.fact, kind)]  # type: ignore[union-attr]
 
 
-def test_what_is_not_a_message_goes_on_as_it_came_even_when_messages_are_reduced(
-    provider: StandIn, front: Front
+def test_other_fields_are_forwarded_unchanged_with_reduced_messages(
+    provider: StandIn, front: ProxyServer
 ) -> None:
     messages: list[Any] = [{"role": "system", "content": "Ü: be careful."}]
     given: dict[str, Any] = {
@@ -228,7 +228,7 @@ def test_what_is_not_a_message_goes_on_as_it_came_even_when_messages_are_reduced
     assert len(fitted) < len(messages)
 
 
-def test_a_history_of_megabytes_is_taken_in_and_gone_on_with(provider: StandIn, front: Front) -> None:
+def test_a_history_of_megabytes_is_recorded_and_continued(provider: StandIn, front: ProxyServer) -> None:
     messages: list[Any] = []
     for number in range(60):
         messages.append({"role": "user", "content": f"Long {number}. " + f"word{number} " * 2_000})
@@ -246,10 +246,10 @@ def test_a_history_of_megabytes_is_taken_in_and_gone_on_with(provider: StandIn, 
             sessions.append(reply.headers["x-foveal-session"])
     assert len(set(sessions)) == 1
     assert int(reply.headers["x-foveal-whole"]) > 100_000
-    assert len(spoken(front, sessions[0], UserSaid)) == 62
+    assert len(texts_of(front, sessions[0], UserSaid)) == 62
 
 
-def test_marks_for_the_cache_stay_legal_and_are_put_where_they_help(provider: StandIn, front: Front) -> None:
+def test_cache_marks_stay_legal_and_move_to_useful_places(provider: StandIn, front: ProxyServer) -> None:
     def marked(text: str) -> list[dict[str, Any]]:
         return [{"type": "text", "text": text, "cache_control": {"type": "ephemeral"}}]
 
@@ -273,7 +273,7 @@ def test_marks_for_the_cache_stay_legal_and_are_put_where_they_help(provider: St
     assert "cache_control" in json.dumps(body["messages"][-1])
 
 
-def test_a_summary_is_written_by_the_clients_own_model_with_the_clients_key(tmp_path: Path) -> None:
+def test_summaries_use_the_clients_model_and_key(tmp_path: Path) -> None:
     sections = ("Goal", "Decisions", "State", "Next", "Dead ends")
     words = "<summary>\n" + "".join(f"## {name}\nWords are counted.\n" for name in sections) + "</summary>"
 
@@ -283,7 +283,7 @@ def test_a_summary_is_written_by_the_clients_own_model_with_the_clients_key(tmp_
     messages: list[Any] = []
     with (
         StandIn(window=WINDOW, key="sk-of-the-client", script=script) as provider,
-        Front(tmp_path, openai=provider.openai, window=WINDOW, tokenizer="auto") as front,
+        ProxyServer(tmp_path, openai=provider.openai, window=WINDOW, tokenizer="auto") as front,
         openai.OpenAI(base_url=front.openai, api_key="sk-of-the-client", max_retries=0) as client,
     ):
         for number in range(14):
@@ -300,14 +300,14 @@ def test_a_summary_is_written_by_the_clients_own_model_with_the_clients_key(tmp_
     assert "sk-of-the-client" not in "".join(map(str, facts))
 
 
-def test_the_list_of_models_and_the_count_of_tokens_pass(tmp_path: Path) -> None:
+def test_models_and_token_counts_are_passed_through(tmp_path: Path) -> None:
     def script(seen: Any, number: int) -> Iterator[bytes]:
         listed = {"object": "list", "data": [{"id": "gpt-4.1"}, {"id": "o9-secret"}]}
         yield answer(json.dumps(listed if "/models" in seen.line else {"input_tokens": 7}).encode())
 
     with (
-        Raw(script) as raw,
-        Front(
+        RawUpstream(script) as raw,
+        ProxyServer(
             tmp_path, openai=raw.openai, anthropic=raw.anthropic, server__models=["gpt-*", "claude-*"]
         ) as front,
     ):
@@ -316,8 +316,8 @@ def test_the_list_of_models_and_the_count_of_tokens_pass(tmp_path: Path) -> None
             with pytest.raises(openai.NotFoundError):
                 client.models.retrieve("o9-secret")
         with anthropic.Anthropic(base_url=front.url, api_key="sk-ant-of-the-client", max_retries=0) as claude:
-            said: Any = [{"role": "user", "content": "Hello"}]
-            assert claude.messages.count_tokens(model="claude-x", messages=said).input_tokens == 7
+            messages: Any = [{"role": "user", "content": "Hello"}]
+            assert claude.messages.count_tokens(model="claude-x", messages=messages).input_tokens == 7
             with pytest.raises(anthropic.PermissionDeniedError, match=r"server\.models"):
-                claude.messages.create(model="other", messages=said, max_tokens=5)
+                claude.messages.create(model="other", messages=messages, max_tokens=5)
     assert [seen.line.split()[1] for seen in raw.seen] == ["/v1/models", "/v1/messages/count_tokens"]

@@ -1,4 +1,4 @@
-"""Agents of other people's frameworks, unmodified but for their address, in a window that is too small for them."""
+"""Agents of other frameworks with the drop-in endpoint as base URL, in a window that is too small."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from support.provider_stand_in import Answer, StandIn, looping
-from support.upstream import Front
+from support.upstream import ProxyServer
 
 WINDOW = 6_000
 ANSWER = 600
 CALLS = 24
-"""From this request on, summaries counted, the model answers in words."""
+"""From this request on (summaries included) the model answers with text."""
 
 
 @pytest.fixture(autouse=True)
@@ -36,8 +36,8 @@ def provider() -> Iterator[StandIn]:
 
 
 @pytest.fixture
-def front(provider: StandIn, tmp_path: Path) -> Iterator[Front]:
-    with Front(
+def front(provider: StandIn, tmp_path: Path) -> Iterator[ProxyServer]:
+    with ProxyServer(
         tmp_path, openai=provider.openai, anthropic=provider.anthropic, window=WINDOW, tokenizer="auto"
     ) as made:
         yield made
@@ -49,20 +49,20 @@ def search(query: str) -> str:
     return "\n".join(f"{query}: src/module_{number}_{line}.py: value = {number * line}" for line in range(25))
 
 
-def judge(provider: StandIn, front: Front) -> None:
-    """All went well: legal, within the window, in one session."""
+def assert_one_legal_session(provider: StandIn, front: ProxyServer) -> None:
+    """Assert that all requests were legal, within the window, and in one session."""
     answered = [request for request in provider.requests if request.body.get("tools")]
     assert provider.faults == []
     assert len(answered) >= 15
     assert max(request.prompt for request in answered) <= WINDOW - ANSWER
     assert len(front.sessions()) == 1
-    told = [one for one in front.told if type(one).__name__ == "Exchanged"]
+    told = [one for one in front.told if type(one).__name__ == "ProxyRequestEnded"]
     assert all(one.status == 200 for one in told)
-    assert told[-1].whole > WINDOW
+    assert told[-1].unreduced_tokens > WINDOW
     assert told[-1].tokens < WINDOW - ANSWER
 
 
-def test_a_langchain_agent_stays_inside_its_window(provider: StandIn, front: Front) -> None:
+def test_a_langchain_agent_stays_inside_its_window(provider: StandIn, front: ProxyServer) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what they deprecate of each other is not our business
         from langchain.agents import create_agent
@@ -77,14 +77,14 @@ def test_a_langchain_agent_stays_inside_its_window(provider: StandIn, front: Fro
             max_tokens=ANSWER,  # type: ignore[call-arg]
         )
         agent = create_agent(model, [tool(search)], system_prompt="You are careful.")
-        said: Any = {"messages": [{"role": "user", "content": "Find all the parts."}]}
-        done = agent.invoke(said, {"recursion_limit": 100})
+        prompt: Any = {"messages": [{"role": "user", "content": "Find all the parts."}]}
+        done = agent.invoke(prompt, {"recursion_limit": 100})
         model.root_client.close()
     assert done["messages"][-1].content == "All parts are found."
-    judge(provider, front)
+    assert_one_legal_session(provider, front)
 
 
-def test_a_pydantic_ai_agent_stays_inside_its_window(provider: StandIn, front: Front) -> None:
+def test_a_pydantic_ai_agent_stays_inside_its_window(provider: StandIn, front: ProxyServer) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from openai import AsyncOpenAI
@@ -103,10 +103,12 @@ def test_a_pydantic_ai_agent_stays_inside_its_window(provider: StandIn, front: F
 
         done = asyncio.run(run())
     assert done.output == "All parts are found."
-    judge(provider, front)
+    assert_one_legal_session(provider, front)
 
 
-def test_a_pydantic_ai_agent_on_anthropic_stays_inside_its_window(provider: StandIn, front: Front) -> None:
+def test_a_pydantic_ai_agent_on_anthropic_stays_inside_its_window(
+    provider: StandIn, front: ProxyServer
+) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from anthropic import AsyncAnthropic
@@ -126,4 +128,4 @@ def test_a_pydantic_ai_agent_on_anthropic_stays_inside_its_window(provider: Stan
 
         done = asyncio.run(run())
     assert done.output == "All parts are found."
-    judge(provider, front)
+    assert_one_legal_session(provider, front)

@@ -1,6 +1,6 @@
-"""The drop-in endpoint in front of the real local model: for whoever has no key and sets no address.
+"""The drop-in endpoint in front of the real local model, without key and address.
 
-The weights are taken from the user's cache folder, or fetched into it if that takes less than a minute."""
+The weights come from the user's cache folder, or are downloaded if that takes less than a minute."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 
 from foveal.errors import ProviderError
 from foveal.providers.local import download
-from support.upstream import DEADLINE, Front
+from support.upstream import DEADLINE, ProxyServer
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("dasllama") is None, reason="the server is missing: pip install 'foveal[local]'"
@@ -28,7 +28,7 @@ WINDOW = 512
 def home(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """An environment with the weights and without any key."""
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    folder = download.folder(os.environ)
+    folder = download.cache_folder(os.environ)
     try:
         asyncio.run(asyncio.wait_for(download.fetch(download.QWEN_05B, folder), 60))
     except (ProviderError, TimeoutError) as problem:
@@ -37,16 +37,16 @@ def home(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     return {name: os.environ[name] for name in names if name in os.environ}
 
 
-def test_without_a_key_and_an_address_the_local_model_answers_and_remembers_past_its_window(
-    tmp_path: Path, home: dict[str, str]
-) -> None:
-    """One test, because starting takes seconds."""
+def test_without_key_and_address_the_local_model_answers(tmp_path: Path, home: dict[str, str]) -> None:
+    """One test also for what the model remembers beyond its window, because a start takes seconds."""
     messages: list[Any] = [{"role": "system", "content": "You answer briefly."}]
     with (
-        Front(tmp_path, environment=home, window=WINDOW, tokenizer="auto", compaction__mode="off") as front,
+        ProxyServer(
+            tmp_path, environment=home, window=WINDOW, tokenizer="auto", compaction__mode="off"
+        ) as front,
         openai.OpenAI(base_url=front.openai, api_key="none", max_retries=0, timeout=600) as client,
     ):
-        heard: list[tuple[str, httpx.Headers]] = []
+        replies: list[tuple[str, httpx.Headers]] = []
         fillers = [f"Note {number}: " + f"box {number} holds pears; " * 24 for number in range(3)]
         for words in (
             *(f"{text} Say only: noted." for text in fillers),
@@ -57,16 +57,16 @@ def test_without_a_key_and_an_address_the_local_model_answers_and_remembers_past
             reply = client.chat.completions.with_raw_response.create(
                 model="whatever", messages=messages, max_tokens=12, temperature=0
             )
-            said = reply.parse().choices[0].message.content or ""
-            messages.append({"role": "assistant", "content": said})
-            heard.append((said, reply.headers))
-        assert "Paris" in heard[-2][0]
-        assert "Rome" in heard[-1][0]
-        assert {headers["x-foveal-model"] for _, headers in heard} == {"local/qwen2.5-coder-0.5b"}
-        assert len({headers["x-foveal-session"] for _, headers in heard}) == 1
-        assert int(heard[-1][1]["x-foveal-whole"]) > WINDOW
-        assert int(heard[-1][1]["x-foveal-tokens"]) < WINDOW
-        assert heard[-1][1]["x-foveal-reduced"] != "none"
+            text = reply.parse().choices[0].message.content or ""
+            messages.append({"role": "assistant", "content": text})
+            replies.append((text, reply.headers))
+        assert "Paris" in replies[-2][0]
+        assert "Rome" in replies[-1][0]
+        assert {headers["x-foveal-model"] for _, headers in replies} == {"local/qwen2.5-coder-0.5b"}
+        assert len({headers["x-foveal-session"] for _, headers in replies}) == 1
+        assert int(replies[-1][1]["x-foveal-whole"]) > WINDOW
+        assert int(replies[-1][1]["x-foveal-tokens"]) < WINDOW
+        assert replies[-1][1]["x-foveal-reduced"] != "none"
         with httpx.Client(trust_env=False, verify=False, timeout=DEADLINE) as http:
             other = http.post(f"{front.url}/v1/messages", json={"model": "x", "messages": messages[1:2]})
         assert other.status_code == 501

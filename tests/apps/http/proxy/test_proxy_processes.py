@@ -1,4 +1,4 @@
-"""Drop-in conversations across real processes: two servers on one folder, and one that is killed under load."""
+"""Drop-in conversations across processes: two servers on one folder, one is killed under load."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from pathlib import Path
 from typing import Any
 
 from foveal.core.log import ModelSaid, UserSaid, text_of
-from foveal.core.view import effective
+from foveal.core.view import effective_events
 from foveal.stores import SqliteStore
 from support.serve_process import Server, serving
-from support.upstream import Piece, Raw, Seen, answer, until
+from support.upstream import Piece, RawUpstream, ReceivedRequest, answer, until
 
 Json = dict[str, Any]
-TALKS = 6
+CONVERSATIONS = 6
 TURNS = 6
 
 
-def echo(seen: Seen, number: int) -> Iterator[Piece]:
+def echo(seen: ReceivedRequest, number: int) -> Iterator[Piece]:
     last = json.loads(seen.body)["messages"][-1]["content"]
     message = {"role": "assistant", "content": f"{number}: {last}"}
     yield answer(
@@ -29,8 +29,8 @@ def echo(seen: Seen, number: int) -> Iterator[Piece]:
     )
 
 
-class Talk:
-    """A client that keeps its history, and asks again elsewhere when a server dies."""
+class Conversation:
+    """A client that keeps its history, and asks another server when one dies."""
 
     def __init__(self, name: str, servers: list[Server]) -> None:
         self.name = name
@@ -54,42 +54,44 @@ class Talk:
         raise AssertionError("no server answers")
 
     @property
-    def said(self) -> list[str]:
+    def texts(self) -> list[str]:
         return [message["content"] for message in self.history[1:]]
 
 
-async def stored(folder: Path, session: str) -> list[str]:
-    """What counts of a session, on the disk."""
+async def stored_messages(folder: Path, session: str) -> list[str]:
+    """Return the stored messages of a session."""
     async with SqliteStore(folder / "tenants" / "default.db") as store:
-        events = effective(await store.read(session))
+        events = effective_events(await store.read(session))
     return [text_of(e.fact.content) for e in events if isinstance(e.fact, UserSaid | ModelSaid)]
 
 
-def test_conversations_survive_a_change_of_servers_and_one_that_is_killed(tmp_path: Path) -> None:
+def test_conversations_survive_a_killed_server(tmp_path: Path) -> None:
     folder = tmp_path / "server"
-    with Raw(echo) as raw:
+    with RawUpstream(echo) as raw:
         settings = {"server.openai_url": raw.openai, "server.rate": 0}
         with (
             serving(folder=folder, settings=settings) as first,
             serving(folder=folder, settings=settings) as second,
         ):
-            talks = [Talk(f"talk {number}", [first, second]) for number in range(TALKS)]
-            for turn in range(3):  # to and fro
-                talks[0].ask(f"{talks[0].name}, turn {turn}", at=turn % 2)
+            conversations = [
+                Conversation(f"talk {number}", [first, second]) for number in range(CONVERSATIONS)
+            ]
+            for turn in range(3):  # alternately at both servers
+                conversations[0].ask(f"{conversations[0].name}, turn {turn}", at=turn % 2)
 
-            def talk(one: Talk) -> None:
-                for turn in range(3 if one is talks[0] else 0, TURNS):
+            def finish(one: Conversation) -> None:
+                for turn in range(3 if one is conversations[0] else 0, TURNS):
                     one.ask(f"{one.name}, turn {turn}", at=0)
 
-            with ThreadPoolExecutor(TALKS) as pool:
-                work = [pool.submit(talk, one) for one in talks]
-                until(lambda: len(raw.seen) > TALKS * TURNS // 2)
+            with ThreadPoolExecutor(CONVERSATIONS) as pool:
+                work = [pool.submit(finish, one) for one in conversations]
+                until(lambda: len(raw.seen) > CONVERSATIONS * TURNS // 2)
                 first.kill()
                 for done in work:
                     done.result()
-            for one in talks:  # what the first had not recorded when it died is recorded now
+            for one in conversations:  # what the first had not recorded when it died is recorded now
                 one.ask(f"{one.name}, the end", at=1)
             second.stop()
-    assert talks[0].sessions[0] == talks[0].sessions[1] == talks[0].sessions[2]
-    for one in talks:
-        assert asyncio.run(stored(folder, one.sessions[-1])) == one.said
+    assert conversations[0].sessions[0] == conversations[0].sessions[1] == conversations[0].sessions[2]
+    for one in conversations:
+        assert asyncio.run(stored_messages(folder, one.sessions[-1])) == one.texts

@@ -1,4 +1,4 @@
-"""Which conversation a request belongs to: resent, regenerated, edited, branched, named, after a restart."""
+"""Recognising the conversation of a request: resent, regenerated, edited, branched, named, after a restart."""
 
 from __future__ import annotations
 
@@ -23,9 +23,18 @@ from foveal.core.log import (
     UserSaid,
     text_of,
 )
-from foveal.core.view import effective
+from foveal.core.view import effective_events
 from support.provider_stand_in import StandIn
-from support.upstream import DEADLINE, Front, Piece, Raw, Seen, answer, stream_head, until
+from support.upstream import (
+    DEADLINE,
+    Piece,
+    ProxyServer,
+    RawUpstream,
+    ReceivedRequest,
+    answer,
+    stream_head,
+    until,
+)
 
 Json = dict[str, Any]
 TOOLS = [{"type": "function", "function": {"name": "search", "parameters": {"type": "object"}}}]
@@ -46,35 +55,35 @@ def completion(text: str, *, calls: list[Json] | None = None) -> bytes:
     return json.dumps({"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}).encode()
 
 
-def echo(seen: Seen, number: int) -> Iterator[bytes]:
-    """An upstream whose every answer is another one."""
+def echo(seen: ReceivedRequest, number: int) -> Iterator[bytes]:
+    """Answer each request with a different text."""
     last = json.loads(seen.body)["messages"][-1]["content"]
     yield answer(completion(f"{number}: you said {last}"))
 
 
 @pytest.fixture(scope="module")
-def raw() -> Iterator[Raw]:
-    with Raw(echo) as made:
+def raw() -> Iterator[RawUpstream]:
+    with RawUpstream(echo) as made:
         yield made
 
 
 @pytest.fixture(scope="module")
-def front(raw: Raw, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
-    with Front(tmp_path_factory.mktemp("front"), openai=raw.openai) as made:
+def front(raw: RawUpstream, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProxyServer]:
+    with ProxyServer(tmp_path_factory.mktemp("front"), openai=raw.openai) as made:
         yield made
 
 
 class Client:
-    """Asks, and remembers what the last answer and its session were."""
+    """Sends requests, and keeps the last answer and its session."""
 
-    def __init__(self, front: Front, **headers: str) -> None:
+    def __init__(self, front: ProxyServer, **headers: str) -> None:
         self._front = front
         self._headers = {"authorization": "Bearer sk-of-the-client", **headers}
         self.session = ""
         self.reply: Json = {}
 
     def ask(self, messages: list[Json], **more: Any) -> Json:
-        """The message that came back."""
+        """Send a request and return the message of the response."""
         body = {"model": "gpt-4.1", "messages": messages, **more}
         with httpx.Client(trust_env=False, verify=False, timeout=DEADLINE) as client:
             reply = client.post(f"{self._front.openai}/chat/completions", json=body, headers=self._headers)
@@ -84,35 +93,37 @@ class Client:
         return self.reply
 
 
-def shown(front: Front, session: str, tenant: str = "default") -> list[str]:
-    """What was said in a session, without what was rewound."""
-    said = (UserSaid, ModelSaid, ToolReturned)
+def visible_texts(front: ProxyServer, session: str, tenant: str = "default") -> list[str]:
+    """Return the texts of a session, without rewound ones."""
+    kinds = (UserSaid, ModelSaid, ToolReturned)
     return [
-        text_of(e.fact.content) for e in effective(front.events(session, tenant)) if isinstance(e.fact, said)
+        text_of(e.fact.content)
+        for e in effective_events(front.events(session, tenant))
+        if isinstance(e.fact, kinds)
     ]
 
 
-def facts(events: list[Event], kind: type) -> list[Any]:
+def facts_of_kind(events: list[Event], kind: type) -> list[Any]:
     return [event.fact for event in events if isinstance(event.fact, kind)]
 
 
-def test_a_history_that_is_sent_again_with_more_goes_on_in_its_session(front: Front) -> None:
+def test_a_longer_history_continues_its_session(front: ProxyServer) -> None:
     client, messages = Client(front), [user("Go on.")]
     for number in range(4):
         messages += [client.ask(messages), user(f"More {number}.")]
     client.ask(messages)
     events = front.events(client.session)
-    assert shown(front, client.session)[:-1] == [one["content"] for one in messages]
-    assert len(facts(events, UserSaid)) == 5
-    assert len(facts(events, ModelSaid)) == 5
-    assert facts(events, Rewound) == []
+    assert visible_texts(front, client.session)[:-1] == [one["content"] for one in messages]
+    assert len(facts_of_kind(events, UserSaid)) == 5
+    assert len(facts_of_kind(events, ModelSaid)) == 5
+    assert facts_of_kind(events, Rewound) == []
 
 
-def test_an_answer_is_known_in_whatever_form_it_comes_back(tmp_path: Path) -> None:
+def test_an_answer_is_recognised_in_every_form(tmp_path: Path) -> None:
     arguments = '{"query":"part 1", "deep": true}'
     call = {"id": "call_1", "type": "function", "function": {"name": "search", "arguments": arguments}}
 
-    def script(seen: Seen, number: int) -> Iterator[bytes]:
+    def script(seen: ReceivedRequest, number: int) -> Iterator[bytes]:
         yield answer(completion("Looking.", calls=[call]))
 
     other = {"type": "function", "id": "call_1"}
@@ -124,37 +135,37 @@ def test_an_answer_is_known_in_whatever_form_it_comes_back(tmp_path: Path) -> No
         {"role": "assistant", "content": [{"type": "text", "text": "Looking."}], "tool_calls": [call]},
         {"role": "assistant", "content": "Looking.\n", "tool_calls": [call], "reasoning_content": "Hm."},
     ]
-    with Raw(script) as raw, Front(tmp_path, openai=raw.openai) as front:
+    with RawUpstream(script) as raw, ProxyServer(tmp_path, openai=raw.openai) as front:
         for number, form in enumerate(forms):
             client, asked = Client(front), user(f"Form {number}.")
             client.ask([asked], tools=TOOLS)
             first = client.session
             client.ask([asked, form, result], tools=TOOLS)
             assert client.session == first, form
-            assert facts(front.events(first), Rewound) == [], form
-            assert len(facts(front.events(first), ModelSaid)) == 2, form
-            assert len(facts(front.events(first), Equipped)) == 1, form
+            assert facts_of_kind(front.events(first), Rewound) == [], form
+            assert len(facts_of_kind(front.events(first), ModelSaid)) == 2, form
+            assert len(facts_of_kind(front.events(first), Equipped)) == 1, form
 
 
-def test_an_answer_that_is_asked_for_again_takes_the_place_of_the_first(front: Front) -> None:
+def test_a_regenerated_answer_replaces_the_first(front: ProxyServer) -> None:
     client, asked = Client(front), [user("Regenerate this.")]
     first = client.ask(asked)
     session = client.session
     second = client.ask(asked)
     assert client.session == session
     assert first != second
-    assert shown(front, session) == ["Regenerate this.", second["content"]]
+    assert visible_texts(front, session) == ["Regenerate this.", second["content"]]
     assert first["content"] in str(front.events(session))
 
 
-def test_an_edited_last_message_takes_the_place_of_the_old_one(front: Front) -> None:
+def test_an_edited_last_message_replaces_the_old_one(front: ProxyServer) -> None:
     client, messages = Client(front), [user("Before the edit.")]
     messages.append(client.ask(messages))
     client.ask([*messages, user("With a tpyo.")])
     session = client.session
     last = client.ask([*messages, user("Without a typo.")])
     assert client.session == session
-    assert shown(front, session) == [
+    assert visible_texts(front, session) == [
         "Before the edit.",
         messages[1]["content"],
         "Without a typo.",
@@ -162,61 +173,65 @@ def test_an_edited_last_message_takes_the_place_of_the_old_one(front: Front) -> 
     ]
 
 
-def test_a_message_that_was_edited_early_begins_a_branch_and_the_old_one_stays(front: Front) -> None:
+def test_an_edited_early_message_starts_a_new_session(front: ProxyServer) -> None:
     client, messages = Client(front), [user("The trunk.")]
     for number in range(3):
         messages += [client.ask(messages), user(f"Twig {number}.")]
     client.ask(messages)
     trunk = client.session
-    whole = shown(front, trunk)
+    whole = visible_texts(front, trunk)
     branch = [*messages[:3], client.reply, user("Another twig.")]
     client.ask([*messages[:2], user("Another twig.")])
     assert client.session != trunk
-    assert shown(front, trunk) == whole
-    assert shown(front, client.session)[:3] == [
+    assert visible_texts(front, trunk) == whole
+    assert visible_texts(front, client.session)[:3] == [
         messages[0]["content"],
         messages[1]["content"],
         "Another twig.",
     ]
-    assert facts(front.events(client.session), Opened)[-1].origin.startswith(f"{trunk}@")
+    assert facts_of_kind(front.events(client.session), Opened)[-1].origin.startswith(f"{trunk}@")
     assert branch
     client.ask([*messages, model(whole[-1]), user("Back on the trunk.")])
     assert client.session == trunk
 
 
-def test_who_goes_back_to_an_answer_that_was_replaced_finds_it_again(front: Front) -> None:
+def test_a_replaced_answer_can_be_continued(front: ProxyServer) -> None:
     client, asked = Client(front), user("Two answers.")
     first = client.ask([asked])
     session = client.session
     client.ask([asked])  # takes the place of the first
     client.ask([asked, first, user("I liked the first one.")])
     assert client.session != session
-    assert shown(front, client.session)[:3] == ["Two answers.", first["content"], "I liked the first one."]
+    assert visible_texts(front, client.session)[:3] == [
+        "Two answers.",
+        first["content"],
+        "I liked the first one.",
+    ]
 
 
-def test_the_same_first_words_under_other_instructions_are_another_conversation(front: Front) -> None:
+def test_equal_messages_with_other_instructions_are_separate(front: ProxyServer) -> None:
     client, asked = Client(front), user("Hello, you two.")
     mine = client.ask([{"role": "system", "content": "You serve Ann."}, asked])
     ann = client.session
     client.ask([{"role": "system", "content": "You serve Ben."}, asked])
     assert client.session != ann
-    assert shown(front, ann) == ["Hello, you two.", mine["content"]]
+    assert visible_texts(front, ann) == ["Hello, you two.", mine["content"]]
 
 
-def test_instructions_that_change_on_the_way_are_no_other_conversation(front: Front) -> None:
+def test_changed_instructions_continue_the_conversation(front: ProxyServer) -> None:
     client, messages = Client(front), [user("What time is it?")]
     for minute in range(4):
-        told = {"role": "system", "content": f"It is 12:0{minute}."}
-        messages += [client.ask([told, *messages]), user("And now?")]
+        instruction = {"role": "system", "content": f"It is 12:0{minute}."}
+        messages += [client.ask([instruction, *messages]), user("And now?")]
     events = front.events(client.session)
-    instructed = facts(events, Instructed)
+    instructed = facts_of_kind(events, Instructed)
     assert [fact.content for fact in instructed] == [f"It is 12:0{minute}." for minute in range(4)]
     assert [fact.replaces is None for fact in instructed] == [True, False, False, False]
-    assert len(facts(events, UserSaid)) == 4
-    assert facts(events, Rewound) == []
+    assert len(facts_of_kind(events, UserSaid)) == 4
+    assert facts_of_kind(events, Rewound) == []
 
 
-def test_tools_and_models_may_change_on_the_way(front: Front) -> None:
+def test_changed_tools_and_models_continue_the_conversation(front: ProxyServer) -> None:
     client, messages = Client(front), [user("With tools.")]
     messages += [client.ask(messages, tools=TOOLS), user("With others.")]
     session = client.session
@@ -227,25 +242,25 @@ def test_tools_and_models_may_change_on_the_way(front: Front) -> None:
     events = front.events(session)
     assert reply.headers["x-foveal-session"] == session
     assert reply.headers["x-foveal-model"] == "gpt-4o"
-    assert len(facts(events, Equipped)) == 3
-    assert [fact.model for fact in facts(events, Opened)] == ["gpt-4.1", "gpt-4o"]
-    assert len(facts(events, UserSaid)) == 3
+    assert len(facts_of_kind(events, Equipped)) == 3
+    assert [fact.model for fact in facts_of_kind(events, Opened)] == ["gpt-4.1", "gpt-4o"]
+    assert len(facts_of_kind(events, UserSaid)) == 3
 
 
-def test_a_client_may_name_its_session_and_gets_no_other(front: Front) -> None:
+def test_a_client_can_name_its_session(front: ProxyServer) -> None:
     client, messages = Client(front, **{"x-foveal-session": "by-name"}), [user("Named.")]
     for number in range(3):
         messages += [client.ask(messages), user(f"More {number}.")]
     client.ask([*messages[:2], user("Something else.")])
     assert client.session == "by-name"
-    assert shown(front, "by-name")[:3] == ["Named.", messages[1]["content"], "Something else."]
+    assert visible_texts(front, "by-name")[:3] == ["Named.", messages[1]["content"], "Something else."]
     client.ask([user("Nothing in common.")])
     assert client.session == "by-name"
-    assert shown(front, "by-name")[0] == "Nothing in common."
+    assert visible_texts(front, "by-name")[0] == "Nothing in common."
     assert front.sessions().count("by-name") == 1
 
 
-def test_a_name_that_no_session_can_have_is_refused_in_the_providers_words(front: Front) -> None:
+def test_an_invalid_session_name_is_refused_in_the_providers_format(front: ProxyServer) -> None:
     with httpx.Client(trust_env=False, verify=False, timeout=DEADLINE) as http:
         reply = http.post(
             f"{front.openai}/chat/completions",
@@ -256,42 +271,42 @@ def test_a_name_that_no_session_can_have_is_refused_in_the_providers_words(front
     assert "slashes" in reply.json()["error"]["message"]
 
 
-def test_conversations_are_known_again_after_a_restart(tmp_path: Path) -> None:
-    with Raw(echo) as raw:
+def test_conversations_are_recognised_after_a_restart(tmp_path: Path) -> None:
+    with RawUpstream(echo) as raw:
         messages = [{"role": "system", "content": "You remember."}, user("Before the restart.")]
         sessions = []
         for number in range(3):
-            with Front(tmp_path, openai=raw.openai) as front:
+            with ProxyServer(tmp_path, openai=raw.openai) as front:
                 client = Client(front)
                 messages += [client.ask(messages), user(f"After restart {number}.")]
                 sessions.append(client.session)
                 events = front.events(client.session)
     assert len(set(sessions)) == 1
-    assert len(facts(events, UserSaid)) == 3
-    assert len(facts(events, Instructed)) == 1
-    assert facts(events, Rewound) == []
+    assert len(facts_of_kind(events, UserSaid)) == 3
+    assert len(facts_of_kind(events, Instructed)) == 1
+    assert facts_of_kind(events, Rewound) == []
 
 
-def test_what_no_head_leads_to_is_not_said_twice(tmp_path: Path) -> None:
-    """As after a crash between storing a message and writing down where it leads."""
-    with Raw(echo) as raw:
+def test_an_unindexed_message_is_not_recorded_twice(tmp_path: Path) -> None:
+    """As after a crash between storing a message and indexing its digest."""
+    with RawUpstream(echo) as raw:
         messages = [user("Before the crash.")]
-        with Front(tmp_path, openai=raw.openai) as front:
+        with ProxyServer(tmp_path, openai=raw.openai) as front:
             client = Client(front)
             messages += [client.ask(messages), user("Stored, but not known.")]
             session = client.session
             store = front.service.tenant("default").store
             end = front.events(session)[-1].seq + 1
             front.do(store.append(session, [Event(end, UserSaid(content="Stored, but not known."))]))
-        with Front(tmp_path, openai=raw.openai) as front:
+        with ProxyServer(tmp_path, openai=raw.openai) as front:
             client = Client(front)
             last = client.ask(messages)
             assert client.session == session
-            assert shown(front, session) == [*(one["content"] for one in messages), last["content"]]
+            assert visible_texts(front, session) == [*(one["content"] for one in messages), last["content"]]
 
 
-def test_two_tenants_never_meet(front: Front, tmp_path: Path) -> None:
-    with Raw(echo) as raw, Front(tmp_path, openai=raw.openai) as front:
+def test_tenants_have_separate_conversations(front: ProxyServer, tmp_path: Path) -> None:
+    with RawUpstream(echo) as raw, ProxyServer(tmp_path, openai=raw.openai) as front:
         messages = [user("The same words.")]
         mine = Client(front, **{"x-foveal-token": front.token("ann")})
         theirs = Client(front, **{"x-foveal-token": front.token("ben")})
@@ -302,21 +317,21 @@ def test_two_tenants_never_meet(front: Front, tmp_path: Path) -> None:
         assert front.sessions("ann") == [mine.session]
         assert set(front.sessions("ben")) == {theirs.session, mine.session}
         assert theirs.session != mine.session
-        assert shown(front, mine.session, "ann") == ["The same words.", messages[1]["content"]]
+        assert visible_texts(front, mine.session, "ann") == ["The same words.", messages[1]["content"]]
 
 
-def test_a_session_that_was_erased_is_not_gone_on_with(front: Front) -> None:
+def test_an_erased_session_is_not_continued(front: ProxyServer) -> None:
     client, messages = Client(front), [user("To be erased.")]
     messages += [client.ask(messages), user("Go on.")]
     erased = client.session
     front.do(front.service.tenant("default").delete(erased))
     client.ask(messages)
     assert client.session != erased
-    assert shown(front, client.session)[:3] == [one["content"] for one in messages]
+    assert visible_texts(front, client.session)[:3] == [one["content"] for one in messages]
 
 
-def test_the_same_request_again_and_again_makes_no_log_without_end(tmp_path: Path) -> None:
-    with Raw(echo) as raw, Front(tmp_path, openai=raw.openai) as front:
+def test_a_repeated_request_does_not_grow_the_log(tmp_path: Path) -> None:
+    with RawUpstream(echo) as raw, ProxyServer(tmp_path, openai=raw.openai) as front:
         sessions = []
         for _ in range(50):
             client = Client(front)
@@ -327,16 +342,16 @@ def test_the_same_request_again_and_again_makes_no_log_without_end(tmp_path: Pat
         assert sessions == sorted(sessions, key=sessions.index)  # none is taken up again
 
 
-# ── at the same time ─────────────────────────────────────────────────────────────────────────────────────
+# ── Concurrency ────────────────────────────────────────────────────────────────────────────────────────
 
 
 class Gates:
-    """An upstream that answers a message when it is told to."""
+    """An upstream that answers a message when its event is set."""
 
     def __init__(self) -> None:
         self.open: dict[str, threading.Event] = {}
 
-    def __call__(self, seen: Seen, number: int) -> Iterator[Piece]:
+    def __call__(self, seen: ReceivedRequest, number: int) -> Iterator[Piece]:
         last = json.loads(seen.body)["messages"][-1]["content"]
         yield self.of(last)
         yield answer(completion(f"answer to {last}"))
@@ -345,10 +360,10 @@ class Gates:
         return self.open.setdefault(name, threading.Event())
 
 
-def test_two_who_ask_at_once_with_the_same_beginning_both_get_their_own_session(tmp_path: Path) -> None:
+def test_concurrent_equal_requests_get_separate_sessions(tmp_path: Path) -> None:
     gates = Gates()
     gates.of("Begin.").set()
-    with Raw(gates) as raw, Front(tmp_path, openai=raw.openai) as front:
+    with RawUpstream(gates) as raw, ProxyServer(tmp_path, openai=raw.openai) as front:
         first = Client(front)
         trunk = [user("Begin."), first.ask([user("Begin.")])]
         begun = first.session
@@ -367,13 +382,13 @@ def test_two_who_ask_at_once_with_the_same_beginning_both_get_their_own_session(
         assert clients[0].session == begun
         assert clients[1].session != begun
         for number, client in enumerate(clients):
-            said = ["Begin.", "answer to Begin.", f"Way {number}.", f"answer to Way {number}."]
-            assert shown(front, client.session) == said
+            expected = ["Begin.", "answer to Begin.", f"Way {number}.", f"answer to Way {number}."]
+            assert visible_texts(front, client.session) == expected
 
 
-def test_an_answer_that_comes_after_somebody_else_has_spoken_is_kept_as_a_note(tmp_path: Path) -> None:
+def test_a_late_answer_is_stored_as_a_note(tmp_path: Path) -> None:
     gates = Gates()
-    with Raw(gates) as raw, Front(tmp_path, openai=raw.openai) as front:
+    with RawUpstream(gates) as raw, ProxyServer(tmp_path, openai=raw.openai) as front:
         client = Client(front)
         thread = threading.Thread(target=client.ask, args=([user("Late.")],))
         thread.start()
@@ -385,27 +400,32 @@ def test_an_answer_that_comes_after_somebody_else_has_spoken_is_kept_as_a_note(t
         gates.of("Late.").set()
         thread.join(DEADLINE)
         note = Noted(text="answer to Late.", topic="answer")
-        until(lambda: note in facts(front.events(session), Noted))
-        assert shown(front, session) == ["Late.", "I was here."]
+        until(lambda: note in facts_of_kind(front.events(session), Noted))
+        assert visible_texts(front, session) == ["Late.", "I was here."]
         gates.of("And then?").set()
         client.ask(
             [user("Late."), model("answer to Late."), user("And then?")]
         )  # what counts is the client's
         assert client.session == session
-        assert shown(front, session) == ["Late.", "answer to Late.", "And then?", "answer to And then?"]
+        assert visible_texts(front, session) == [
+            "Late.",
+            "answer to Late.",
+            "And then?",
+            "answer to And then?",
+        ]
 
 
-def test_a_client_that_is_faster_than_the_recording_still_goes_on_in_its_session(tmp_path: Path) -> None:
-    """The stream says that all has been said, and stays open until the next request is there."""
+def test_a_request_before_the_end_of_recording_continues_its_session(tmp_path: Path) -> None:
+    """The stream sends its end marker, and stays open until the next request arrives."""
     closing = threading.Event()
 
-    def script(seen: Seen, number: int) -> Iterator[Piece]:
+    def script(seen: ReceivedRequest, number: int) -> Iterator[Piece]:
         chunk = {"choices": [{"index": 0, "delta": {"content": f"answer {number}"}, "finish_reason": "stop"}]}
         yield stream_head() + f"data: {json.dumps(chunk)}\n\ndata: [DONE]\n\n".encode()
         if number == 1:
             yield closing
 
-    with Raw(script) as raw, Front(tmp_path, openai=raw.openai) as front:
+    with RawUpstream(script) as raw, ProxyServer(tmp_path, openai=raw.openai) as front:
         body: Json = {"model": "gpt-4.1", "stream": True, "messages": [user("Quick.")]}
         url = f"{front.openai}/chat/completions"
         with (
@@ -419,27 +439,27 @@ def test_a_client_that_is_faster_than_the_recording_still_goes_on_in_its_session
             assert "answer 2" in other.text
             assert other.headers["x-foveal-session"] == first
             closing.set()
-        until(lambda: len(shown(front, first)) == 4)
-        assert shown(front, first) == ["Quick.", "answer 1", "Quicker.", "answer 2"]
+        until(lambda: len(visible_texts(front, first)) == 4)
+        assert visible_texts(front, first) == ["Quick.", "answer 1", "Quicker.", "answer 2"]
 
 
-def test_many_conversations_at_once_stay_apart_with_few_of_them_open(
+def test_many_conversations_stay_separate_with_few_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("foveal.server.proxy.tenant_conversations.OPEN", 3)
-    with StandIn() as provider, Front(tmp_path, openai=provider.openai) as front:
+    monkeypatch.setattr("foveal.server.proxy.tenant_conversations.MAX_IDLE_CONVERSATIONS", 3)
+    with StandIn() as provider, ProxyServer(tmp_path, openai=provider.openai) as front:
         histories = {number: [user(f"Conversation {number}.")] for number in range(8)}
         sessions: dict[int, set[str]] = {number: set() for number in histories}
         for turn in range(3):
             for number, messages in histories.items():
                 client = Client(front)
                 client.ask(messages)
-                said = {"role": "assistant", "content": f"I say {turn}."}  # the client keeps its own words
-                messages += [said, user(f"More {turn}.")]
+                reply = {"role": "assistant", "content": f"I say {turn}."}  # the client keeps its own words
+                messages += [reply, user(f"More {turn}.")]
                 sessions[number].add(client.session)
         assert len(front.sessions()) == 8
-        assert front.upstreams.registry.count == 3
+        assert front.upstreams.conversations.open_count == 3
         assert all(len(found) == 1 for found in sessions.values())
         for number, found in sessions.items():
-            said = shown(front, found.pop())
-            assert said[: len(histories[number]) - 2] == [one["content"] for one in histories[number][:-2]]
+            texts = visible_texts(front, found.pop())
+            assert texts[: len(histories[number]) - 2] == [one["content"] for one in histories[number][:-2]]

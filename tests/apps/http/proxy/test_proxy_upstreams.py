@@ -1,4 +1,4 @@
-"""Upstreams as they are: too small, refusing, slow, silent, dead, lying; and clients that hang up."""
+"""Upstreams that are too small, refuse, are slow, silent, dead or lie; clients that disconnect."""
 
 from __future__ import annotations
 
@@ -17,7 +17,16 @@ import pytest
 
 from foveal.core.log import ModelSaid, Overflowed, Used, text_of
 from support.provider_stand_in import Answer, StandIn
-from support.upstream import DEADLINE, Front, Piece, Raw, Seen, answer, stream_head, until
+from support.upstream import (
+    DEADLINE,
+    Piece,
+    ProxyServer,
+    RawUpstream,
+    ReceivedRequest,
+    answer,
+    stream_head,
+    until,
+)
 
 Json = dict[str, Any]
 KEY = "sk-client-0123456789abcdef"
@@ -27,7 +36,7 @@ def user(text: str) -> Json:
     return {"role": "user", "content": text}
 
 
-def ask(front: Front, *, path: str = "/v1/chat/completions", **body: Any) -> httpx.Response:
+def ask(front: ProxyServer, *, path: str = "/v1/chat/completions", **body: Any) -> httpx.Response:
     headers = {"authorization": f"Bearer {KEY}"}
     body = {"model": "gpt-4.1", "messages": [user("Hello")], **body}
     with httpx.Client(trust_env=False, verify=False, timeout=DEADLINE) as http:
@@ -39,7 +48,7 @@ def completion(text: str, usage: Json | None = None) -> bytes:
     return json.dumps({"choices": [choice], "usage": usage}).encode()
 
 
-def said(front: Front, session: str) -> list[str]:
+def stored_texts(front: ProxyServer, session: str) -> list[str]:
     return [text_of(e.fact.content) for e in front.events(session) if isinstance(e.fact, ModelSaid)]
 
 
@@ -49,7 +58,7 @@ class Switch:
     def __init__(self) -> None:
         self.script: Any = None
 
-    def __call__(self, seen: Seen, number: int) -> Iterator[Piece]:
+    def __call__(self, seen: ReceivedRequest, number: int) -> Iterator[Piece]:
         yield from self.script(seen)
 
 
@@ -59,22 +68,22 @@ def switch() -> Switch:
 
 
 @pytest.fixture(scope="module")
-def raw(switch: Switch) -> Iterator[Raw]:
-    with Raw(switch) as made:
+def raw(switch: Switch) -> Iterator[RawUpstream]:
+    with RawUpstream(switch) as made:
         yield made
 
 
 @pytest.fixture(scope="module")
-def front(raw: Raw, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
+def front(raw: RawUpstream, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProxyServer]:
     folder = tmp_path_factory.mktemp("front")
-    with Front(folder, openai=raw.openai, anthropic=raw.anthropic, server__silence=1) as made:
+    with ProxyServer(folder, openai=raw.openai, anthropic=raw.anthropic, server__silence=1) as made:
         yield made
 
 
-# ── what passes ──────────────────────────────────────────────────────────────────────────────────────────
+# ── Forwarding ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_an_answer_passes_byte_for_byte_with_its_headers(front: Front, raw: Raw, switch: Switch) -> None:
+def test_a_response_is_forwarded_byte_for_byte(front: ProxyServer, raw: RawUpstream, switch: Switch) -> None:
     choice = b'{"message":{"content":"\\u00fc  ","role":"assistant"},"index":0,"finish_reason":"stop"}'
     odd = b'{ "choices":[' + choice + b'],"own":1.50}\n'
     more = (
@@ -88,12 +97,10 @@ def test_an_answer_passes_byte_for_byte_with_its_headers(front: Front, raw: Raw,
     assert "set-cookie" not in reply.headers
     assert reply.headers.get_list("x-foveal-session") != ["forged"]
     assert reply.headers["x-foveal-reduced"] == "none"
-    until(lambda: said(front, reply.headers["x-foveal-session"]) == ["ü  "])
+    until(lambda: stored_texts(front, reply.headers["x-foveal-session"]) == ["ü  "])
 
 
-def test_a_request_goes_on_byte_for_byte_and_takes_only_what_belongs_to_it(
-    front: Front, raw: Raw, switch: Switch
-) -> None:
+def test_a_request_is_forwarded_byte_for_byte(front: ProxyServer, raw: RawUpstream, switch: Switch) -> None:
     switch.script = lambda seen: [answer(completion("Yes."))]
     body = b'{"messages" : [{"role":"user","content":"Spaces \\u00fc."}], "model":"gpt-4.1","n":1,  "x":[ ]}'
     headers = {
@@ -121,7 +128,7 @@ def test_a_request_goes_on_byte_for_byte_and_takes_only_what_belongs_to_it(
 @pytest.mark.parametrize(
     "status", ["401 Unauthorized", "404 Not Found", "429 Slow Down", "500 Oops", "529 Overloaded"]
 )
-def test_an_error_of_upstream_passes_unchanged(front: Front, switch: Switch, status: str) -> None:
+def test_an_upstream_error_is_forwarded_unchanged(front: ProxyServer, switch: Switch, status: str) -> None:
     body = b'{"error":  {"message": "that is how it is", "type": "x", "code": null}}'
     switch.script = lambda seen: [answer(body, status=status, more=b"retry-after: 7\r\n")]
     for stream in (False, True):
@@ -130,17 +137,17 @@ def test_an_error_of_upstream_passes_unchanged(front: Front, switch: Switch, sta
         assert reply.headers["retry-after"] == "7"
 
 
-def test_after_an_error_the_same_request_goes_on_where_it_was(front: Front, switch: Switch) -> None:
+def test_after_an_error_the_same_request_continues_its_session(front: ProxyServer, switch: Switch) -> None:
     replies = [answer(b"{}", status="500 Oops"), answer(completion("At last."))]
     switch.script = lambda seen: [replies.pop(0)]
     first, second = (ask(front, messages=[user("Try again.")]) for _ in range(2))
     session = second.headers["x-foveal-session"]
     assert first.headers["x-foveal-session"] == session
-    assert said(front, session) == ["At last."]
+    assert stored_texts(front, session) == ["At last."]
     assert sum(type(e.fact).__name__ == "UserSaid" for e in front.events(session)) == 1
 
 
-def test_a_stream_passes_piece_by_piece(front: Front, switch: Switch) -> None:
+def test_a_stream_is_forwarded_piece_by_piece(front: ProxyServer, switch: Switch) -> None:
     gate = threading.Event()
     pieces = [b'data: {"choices":[{"index":0,"delta":{"content":"one"}}]}\n\n', b"data: [DONE]\n\n"]
     switch.script = lambda seen: [stream_head(), pieces[0], gate, pieces[1]]
@@ -155,19 +162,19 @@ def test_a_stream_passes_piece_by_piece(front: Front, switch: Switch) -> None:
         assert b"".join(came) == pieces[1]
 
 
-def test_redirects_are_not_followed(front: Front, raw: Raw, switch: Switch) -> None:
+def test_redirects_are_not_followed(front: ProxyServer, raw: RawUpstream, switch: Switch) -> None:
     switch.script = lambda seen: [answer(b"", status="307 There", more=b"location: http://127.0.0.1:1/x\r\n")]
     before = len(raw.seen)
     assert ask(front, messages=[user("Redirect.")]).status_code == 307
     assert len(raw.seen) == before + 1
 
 
-# ── too large ────────────────────────────────────────────────────────────────────────────────────────────
+# ── Overflows ──────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("dialect", ["chat", "responses", "anthropic"])
-def test_an_overflow_is_recovered_inside(tmp_path: Path, dialect: str) -> None:
-    """Upstream holds 3,000 tokens, and the server believes that it holds 128,000 or more."""
+def test_an_overflow_is_recovered(tmp_path: Path, dialect: str) -> None:
+    """The upstream's window has 3,000 tokens, and the server believes in 128,000 or more."""
     words = [user(f"Message {n}. " + f"word{n} " * 250) for n in range(14)]
     turns = [one for word in words for one in (word, {"role": "assistant", "content": "All right."})][:-1]
     fields: Json = {"model": "gpt-4.1", "messages": turns, "max_tokens": 300}
@@ -178,24 +185,24 @@ def test_an_overflow_is_recovered_inside(tmp_path: Path, dialect: str) -> None:
     ]
     with (
         StandIn(window=3_000, script=lambda n: Answer(text="Fine.")) as provider,
-        Front(tmp_path, openai=provider.openai, anthropic=provider.anthropic) as front,
+        ProxyServer(tmp_path, openai=provider.openai, anthropic=provider.anthropic) as front,
         httpx.Client(trust_env=False, verify=False, timeout=DEADLINE) as http,
     ):
         reply = http.post(f"{front.url}{path}", json=fields, headers={"x-api-key": KEY})
         bodies = [json.dumps(request.body) for request in provider.requests]
         facts = [event.fact for event in front.events(reply.headers["x-foveal-session"])]
-        told = [one for one in front.told if type(one).__name__ == "Exchanged"]
+        told = [one for one in front.told if type(one).__name__ == "ProxyRequestEnded"]
     assert reply.status_code == 200, reply.text
     assert provider.requests[-1].faults == []
     assert provider.requests[0].faults
     assert len(bodies) == len(set(bodies))
     assert any(isinstance(fact, Overflowed) and fact.limit == 3_000 for fact in facts)
-    assert told[-1].recovered >= 1
+    assert told[-1].overflow_retries >= 1
     assert reply.headers["x-foveal-reduced"] != "none"
 
 
-def test_a_limit_for_the_answer_is_lowered_only_when_upstream_demands_it(
-    front: Front, raw: Raw, switch: Switch
+def test_max_tokens_is_lowered_only_if_the_upstream_requires_it(
+    front: ProxyServer, raw: RawUpstream, switch: Switch
 ) -> None:
     refusal = {
         "error": {
@@ -214,8 +221,8 @@ def test_a_limit_for_the_answer_is_lowered_only_when_upstream_demands_it(
     assert sent[0]["messages"] == sent[1]["messages"]
 
 
-def test_an_overflow_that_nothing_helps_against_passes_as_upstream_said_it(
-    front: Front, raw: Raw, switch: Switch
+def test_an_unrecoverable_overflow_is_forwarded_unchanged(
+    front: ProxyServer, raw: RawUpstream, switch: Switch
 ) -> None:
     body = b'{"error":{"message":"too long","code":"context_length_exceeded"}}'
     switch.script = lambda seen: [answer(body, status="400 Bad")]
@@ -245,13 +252,13 @@ def test_an_overflow_that_nothing_helps_against_passes_as_upstream_said_it(
         ),
     ],
 )
-def test_an_overflow_that_a_stream_tells_of_is_recovered_too(
-    front: Front, raw: Raw, switch: Switch, path: str, event: Json, fields: Json
+def test_an_overflow_in_a_stream_is_recovered(
+    front: ProxyServer, raw: RawUpstream, switch: Switch, path: str, event: Json, fields: Json
 ) -> None:
     created = b'event: response.created\ndata: {"type":"response.created","response":{}}\n\n'
-    told = created * (path == "responses") + f"data: {json.dumps(event)}\n\n".encode()
+    failed = created * (path == "responses") + f"data: {json.dumps(event)}\n\n".encode()
     fine = b'data: {"type":"message_start"}\n\n'
-    replies = [[stream_head(), told], [stream_head(), fine]]
+    replies = [[stream_head(), failed], [stream_head(), fine]]
     switch.script = lambda seen: replies.pop(0)
     turns = [
         one for n in range(9) for one in (user(f"{path} {n} " * 60), {"role": "assistant", "content": "So."})
@@ -265,8 +272,8 @@ def test_an_overflow_that_a_stream_tells_of_is_recovered_too(
     assert len(sent) == len(set(sent)) == 2
 
 
-def test_what_cannot_fit_is_refused_with_the_providers_code_and_our_numbers(tmp_path: Path) -> None:
-    with Front(
+def test_a_request_that_cannot_fit_gets_the_providers_code(tmp_path: Path) -> None:
+    with ProxyServer(
         tmp_path, openai="http://127.0.0.1:9/v1", anthropic="http://127.0.0.1:9", window=2_000
     ) as front:
         with (
@@ -282,17 +289,17 @@ def test_what_cannot_fit_is_refused_with_the_providers_code_and_our_numbers(tmp_
             claude.messages.create(model="claude-x", max_tokens=9, messages=[user("word " * 4_000)])  # type: ignore[list-item]
 
 
-# ── dead, silent ─────────────────────────────────────────────────────────────────────────────────────────
+# ── Dead and silent upstreams ──────────────────────────────────────────────────────────────────────────
 
 
-def test_a_dead_upstream_is_told_in_the_providers_shape_and_without_the_key(tmp_path: Path) -> None:
+def test_a_dead_upstream_is_reported_in_the_providers_format(tmp_path: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         dead = f"http://127.0.0.1:{free.getsockname()[1]}"
-    with Front(tmp_path, openai=f"{dead}/v1", anthropic=dead) as front:
+    with ProxyServer(tmp_path, openai=f"{dead}/v1", anthropic=dead) as front:
         chat = ask(front)
         claude = ask(front, path="/v1/messages", max_tokens=5)
-        told = [one.status for one in front.told if type(one).__name__ == "Exchanged"]
+        told = [one.status for one in front.told if type(one).__name__ == "ProxyRequestEnded"]
     assert chat.status_code == claude.status_code == 502
     assert told == [502, 502]
     assert chat.json()["error"]["code"] == "upstream_unreachable"
@@ -300,12 +307,12 @@ def test_a_dead_upstream_is_told_in_the_providers_shape_and_without_the_key(tmp_
     assert KEY not in chat.text + claude.text
 
 
-def test_an_upstream_that_hangs_up_without_a_word_is_told_as_dead(front: Front, switch: Switch) -> None:
+def test_an_upstream_that_disconnects_is_reported(front: ProxyServer, switch: Switch) -> None:
     switch.script = lambda seen: [b""]
     assert ask(front, messages=[user("Hang up.")]).status_code == 502
 
 
-def test_a_silent_upstream_is_given_up(front: Front, switch: Switch) -> None:
+def test_a_silent_upstream_times_out(front: ProxyServer, switch: Switch) -> None:
     never = threading.Event()
     switch.script = lambda seen: [never]
     reply = ask(front, messages=[user("Say something.")])
@@ -314,7 +321,7 @@ def test_a_silent_upstream_is_given_up(front: Front, switch: Switch) -> None:
     assert reply.json()["error"]["code"] == "upstream_silent"
 
 
-def test_a_stream_that_falls_silent_ends_with_an_error_in_its_own_shape(front: Front, switch: Switch) -> None:
+def test_a_silent_stream_ends_with_an_error_event(front: ProxyServer, switch: Switch) -> None:
     never = threading.Event()
     first = b'data: {"choices":[{"index":0,"delta":{"content":"one"}}]}\n\n'
     switch.script = lambda seen: [stream_head(), first, never]
@@ -326,9 +333,9 @@ def test_a_stream_that_falls_silent_ends_with_an_error_in_its_own_shape(front: F
     never.set()
 
 
-# ── lying ────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Malformed responses ────────────────────────────────────────────────────────────────────────────────
 
-LIES = {
+MALFORMED_RESPONSES = {
     "garbage": (b"\x00\xff<html>", "application/json"),
     "another object": (b'{"choices": "none", "usage": -1}', "application/json"),
     "deep": (b"[" * 5_000, "application/json"),
@@ -343,23 +350,23 @@ LIES = {
 }
 
 
-@pytest.mark.parametrize("lie", LIES)
-def test_whatever_upstream_sends_passes_and_breaks_nothing(front: Front, switch: Switch, lie: str) -> None:
-    body, kind = LIES[lie]
+@pytest.mark.parametrize("lie", MALFORMED_RESPONSES)
+def test_malformed_responses_are_forwarded(front: ProxyServer, switch: Switch, lie: str) -> None:
+    body, kind = MALFORMED_RESPONSES[lie]
     switch.script = lambda seen: [answer(body, kind=kind)]
     reply = ask(front, messages=[user(f"Lie: {lie}.")], stream="stream" in kind)
     assert (reply.status_code, reply.content) == (200, body)
     session = reply.headers["x-foveal-session"]
-    assert said(front, session) == []
+    assert stored_texts(front, session) == []
     switch.script = lambda seen: [answer(completion("The truth."))]
     again = ask(
         front, messages=[user(f"Lie: {lie}."), {"role": "assistant", "content": "?"}, user("Really?")]
     )
     assert again.headers["x-foveal-session"] == session
-    assert said(front, session) == ["?", "The truth."]
+    assert stored_texts(front, session) == ["?", "The truth."]
 
 
-def test_numbers_that_cannot_be_true_teach_nothing(front: Front, switch: Switch) -> None:
+def test_impossible_usage_is_ignored(front: ProxyServer, switch: Switch) -> None:
     tokens = []
     for number, prompt in enumerate((900_000_000, -5, "many", 1e300, 9)):
         usage = {"prompt_tokens": prompt, "completion_tokens": prompt}
@@ -376,7 +383,7 @@ def test_numbers_that_cannot_be_true_teach_nothing(front: Front, switch: Switch)
     assert tokens[-1] < 100
 
 
-def test_an_answer_that_is_shorter_than_it_said_is_told_as_broken(front: Front, switch: Switch) -> None:
+def test_a_truncated_response_is_a_502(front: ProxyServer, switch: Switch) -> None:
     head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 999\r\n\r\n"
     switch.script = lambda seen: [head + b'{"choices"']
     reply = ask(front, messages=[user("Short.")])
@@ -384,7 +391,7 @@ def test_an_answer_that_is_shorter_than_it_said_is_told_as_broken(front: Front, 
     assert reply.json()["error"]["code"] == "broken_off"
 
 
-def test_a_stream_that_breaks_off_breaks_off_for_the_client_too(front: Front, switch: Switch) -> None:
+def test_a_broken_stream_breaks_off_for_the_client_too(front: ProxyServer, switch: Switch) -> None:
     head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
     switch.script = lambda seen: [head + b"a\r\ndata: {}\n\n\r\n"]
     with pytest.raises(httpx.RemoteProtocolError):
@@ -395,10 +402,10 @@ def test_a_stream_that_breaks_off_breaks_off_for_the_client_too(front: Front, sw
     assert ask(front, messages=[user("Break off.")]).status_code == 200
 
 
-def test_an_answer_that_is_too_large_to_keep_passes_whole(
-    front: Front, switch: Switch, monkeypatch: pytest.MonkeyPatch
+def test_a_response_too_large_to_record_is_forwarded(
+    front: ProxyServer, switch: Switch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("foveal.server.proxy.upstream_reply.LARGEST", 100_000)
+    monkeypatch.setattr("foveal.apps.http.proxy.response_stream.MAX_RECORDED_REPLY_BYTES", 100_000)
     huge = completion("large " * 50_000)
     switch.script = lambda seen: [answer(huge)]
     reply = ask(front, messages=[user("Huge.")])
@@ -408,13 +415,13 @@ def test_an_answer_that_is_too_large_to_keep_passes_whole(
     )
     switch.script = lambda seen: [stream_head(), events]
     assert ask(front, messages=[user("Huge stream.")], stream=True).content == events
-    assert said(front, reply.headers["x-foveal-session"]) == []
+    assert stored_texts(front, reply.headers["x-foveal-session"]) == []
 
 
-# ── clients that hang up ─────────────────────────────────────────────────────────────────────────────────
+# ── Clients that disconnect ────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_client_that_hangs_up_does_not_lose_the_answer(front: Front, switch: Switch) -> None:
+def test_the_answer_is_recorded_after_a_disconnect(front: ProxyServer, switch: Switch) -> None:
     gate = threading.Event()
     chunks = [
         {"choices": [{"index": 0, "delta": {"content": word}, "finish_reason": stop}]}
@@ -430,15 +437,13 @@ def test_a_client_that_hangs_up_does_not_lose_the_answer(front: Front, switch: S
         session = reply.headers["x-foveal-session"]
         next(reply.iter_raw())
     gate.set()  # the client is gone
-    until(lambda: said(front, session) == ["one two three"])
+    until(lambda: stored_texts(front, session) == ["one two three"])
 
 
-def test_a_client_that_hangs_up_before_the_answer_begins_does_not_lose_it(
-    front: Front, switch: Switch
-) -> None:
+def test_the_answer_is_recorded_after_an_early_disconnect(front: ProxyServer, switch: Switch) -> None:
     gate, asked = threading.Event(), threading.Event()
 
-    def script(seen: Seen) -> Iterator[Piece]:
+    def script(seen: ReceivedRequest) -> Iterator[Piece]:
         asked.set()
         yield gate
         yield answer(completion("Too late for you."))
@@ -451,4 +456,4 @@ def test_a_client_that_hangs_up_before_the_answer_begins_does_not_lose_it(
         line.sendall(head.encode() + body)
         assert asked.wait(DEADLINE)
     gate.set()
-    until(lambda: said(front, "hung-up") == ["Too late for you."])
+    until(lambda: stored_texts(front, "hung-up") == ["Too late for you."])

@@ -1,4 +1,4 @@
-"""The ledger: what happened, told by code alone, within its room, and never taken for anything but quoted data."""
+"""The ledger: its sections, its size, and that quoted data cannot imitate its own lines."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from foveal.core.compaction.ledger import named, seen, understood
-from foveal.core.compaction.ledger.ledger import ledger
+from foveal.core.compaction.ledger import count_seen, names_among, parse_command
+from foveal.core.compaction.ledger.ledger import write_ledger
 from foveal.core.log import (
     AnyFact,
     Call,
@@ -29,10 +29,10 @@ from foveal.core.log import (
     ToolReturned,
     UserSaid,
 )
-from foveal.core.reduction import names
 from foveal.core.tokens import Estimate
 from foveal.core.tokens.counter import counter
-from foveal.core.wire import wire
+from foveal.core.view.text_facts import find_names
+from foveal.core.wire import wire_for
 from support.histories import Told, stories
 
 ESTIMATE: Final = Estimate()
@@ -46,7 +46,7 @@ HEADINGS: Final = (
     "Lines:",
     "Names:",
 )
-OURS: Final = re.compile(r"- |  > |  …$|look back: e\d+(?:–e\d+)?$")
+LEDGER_LINE: Final = re.compile(r"- |  > |  …$|look back: e\d+(?:–e\d+)?$")
 
 
 def log(*facts: AnyFact) -> list[Event]:
@@ -73,47 +73,48 @@ def ran(command: str, result: str) -> tuple[ModelSaid, ToolReturned]:
     return calls("bash", command=command), returned(result)
 
 
-def told(*facts: AnyFact, room: int = 2_000, **how: Any) -> str:
-    return ledger(log(*facts), room=room, counter=ESTIMATE, **how)
+def ledger_of(*facts: AnyFact, room: int = 2_000, **options: Any) -> str:
+    return write_ledger(log(*facts), room=room, counter=ESTIMATE, **options)
 
 
 def section(text: str, heading: str) -> list[str]:
-    """The lines under a heading."""
+    """Return the lines under a heading."""
     lines = text.split("\n")
-    start = next((place for place, line in enumerate(lines) if line.startswith(heading)), None)
+    start = next((index for index, line in enumerate(lines) if line.startswith(heading)), None)
     if start is None:
         return []
     after = lines[start + 1 :]
-    return after[: next(place for place, line in enumerate(after) if not line.startswith(("- ", "  ")))]
+    return after[: next(index for index, line in enumerate(after) if not line.startswith(("- ", "  ")))]
 
 
-# ── always, and within its room ──────────────────────────────────────────────────────────────────────────
+# ── Size ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @given(stories(), st.integers(0, 1_500), st.sampled_from(("estimate", "o200k_base")))
 def test_a_ledger_is_never_larger_than_its_room(story: Told, room: int, counting: str) -> None:
-    facts = [fact for chunk in wire(story.dialect).read(story.messages) for fact in chunk.facts]
+    facts = [fact for chunk in wire_for(story.dialect).read(story.messages) for fact in chunk.facts]
     counts = counter(counting)
-    text = ledger(log(*facts), room=room, counter=counts)
+    text = write_ledger(log(*facts), room=room, counter=counts)
     assert counts.count(text) <= room
-    assert text == ledger(log(*facts), room=room, counter=counts)
+    assert text == write_ledger(log(*facts), room=room, counter=counts)
     _check_lines(text)
 
 
 @pytest.mark.parametrize("room", [-1, 0, 1, 3])
 def test_without_room_there_is_no_ledger(room: int) -> None:
-    assert told(asked("Please fix it."), room=room) == ""
+    assert ledger_of(asked("Please fix it."), room=room) == ""
 
 
 def test_without_events_there_is_no_ledger() -> None:
-    assert told() == ""
+    assert ledger_of() == ""
     assert (
-        told(Noted(text="for people"), Pinned(text="Never push."), Instructed(content="You are kind.")) == ""
+        ledger_of(Noted(text="for people"), Pinned(text="Never push."), Instructed(content="You are kind."))
+        == ""
     )
 
 
 def test_one_event_is_enough() -> None:
-    assert told(asked("Please fix it.")) == (
+    assert ledger_of(asked("Please fix it.")) == (
         "Requests, newest first:\n- e0, open:\n  > Please fix it.\nlook back: e0"
     )
 
@@ -122,7 +123,7 @@ def test_the_same_log_gives_the_same_ledger_in_another_process() -> None:
     program = (
         "from test_ledger import *\n"
         "text = ' '.join(f'word_{n}.part{n % 7} some/path_{n}.py' for n in range(300))\n"
-        "print(told(asked('go'), *ran('cat notes.txt', text), *ran('ls', text[::-1]), room=300))"
+        "print(ledger_of(asked('go'), *ran('cat notes.txt', text), *ran('ls', text[::-1]), room=300))"
     )
     environment = {
         **os.environ,
@@ -142,11 +143,11 @@ def test_the_same_log_gives_the_same_ledger_in_another_process() -> None:
     assert "look back: e0–e4" in texts.pop()
 
 
-# ── requests ─────────────────────────────────────────────────────────────────────────────────────────────
+# ── Requests ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_requests_are_verbatim_newest_first_and_say_whether_they_were_answered() -> None:
-    text = told(
+def test_requests_are_verbatim_newest_first_with_their_state() -> None:
+    text = ledger_of(
         asked("Add a parser.\nUse   tabs."),
         said("It is there."),
         asked("Now test it."),
@@ -162,48 +163,48 @@ def test_requests_are_verbatim_newest_first_and_say_whether_they_were_answered()
 
 
 def test_an_aborted_answer_leaves_a_request_open() -> None:
-    assert section(told(asked("Go on."), said("")), "Requests") == ["- e0, open:", "  > Go on."]
+    assert section(ledger_of(asked("Go on."), said("")), "Requests") == ["- e0, open:", "  > Go on."]
 
 
-def test_a_request_that_stays_visible_is_referred_to_and_not_repeated() -> None:
-    text = told(asked("Build a bridge."), said("Done."), asked("Paint it."), keep={0})
+def test_a_kept_request_is_referred_to_and_not_repeated() -> None:
+    text = ledger_of(asked("Build a bridge."), said("Done."), asked("Paint it."), keep={0})
     assert section(text, "Requests") == ["- e2, open:", "  > Paint it.", "- e0, done, shown in full"]
     assert "bridge" not in text
 
 
-def test_a_long_request_is_shown_by_its_two_ends_and_says_how_much_is_missing() -> None:
+def test_a_long_request_is_reduced_to_its_two_ends_with_a_count() -> None:
     request = "First do this.\n" + "and then that, " * 2_000 + "\nNever touch main."
-    shown = section(told(asked(request), room=400), "Requests")
+    shown = section(ledger_of(asked(request), room=400), "Requests")
     assert re.fullmatch(r"- e0, open, [\d,]+ characters left out:", shown[0])
     assert shown[1] == "  > First do this."
     assert "  …" in shown
     assert shown[-1] == "  > Never touch main."
 
 
-def test_a_picture_in_a_request_is_mentioned() -> None:
-    message = {"role": "user", "content": [{"type": "text", "text": "What is this?"}, _picture()]}
-    facts = [fact for chunk in wire("openai_chat").read([message]) for fact in chunk.facts]
-    assert section(told(*facts), "Requests") == ["- e0, open, with 1 file:", "  > What is this?"]
+def test_an_image_in_a_request_is_mentioned() -> None:
+    message = {"role": "user", "content": [{"type": "text", "text": "What is this?"}, _image()]}
+    facts = [fact for chunk in wire_for("openai_chat").read([message]) for fact in chunk.facts]
+    assert section(ledger_of(*facts), "Requests") == ["- e0, open, with 1 file:", "  > What is this?"]
 
 
-def _picture() -> dict[str, Any]:
+def _image() -> dict[str, Any]:
     return {"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk="}}
 
 
-def test_what_the_model_said_last_is_there_unless_it_stays_visible() -> None:
+def test_the_last_model_messages_are_listed_unless_they_are_kept() -> None:
     facts = (asked("Go."), said("I shall look at the parser."), said("Now for the lexer."))
-    assert section(told(*facts), "Said last") == [
+    assert section(ledger_of(*facts), "Said last") == [
         "- e2: Now for the lexer.",
         "- e1: I shall look at the parser.",
     ]
-    assert section(told(*facts, keep={2}), "Said last") == ["- e1: I shall look at the parser."]
+    assert section(ledger_of(*facts, keep={2}), "Said last") == ["- e1: I shall look at the parser."]
 
 
-# ── what stays in the request is not told again ──────────────────────────────────────────────────────────
+# ── What stays in the request is not repeated ─────────────────────────────────────────────────────────
 
 
-def test_pinned_rules_instructions_and_earlier_summaries_are_not_inside() -> None:
-    text = told(
+def test_pinned_rules_instructions_and_earlier_summaries_are_left_out() -> None:
+    text = ledger_of(
         Instructed(content="You are the SYSTEM_TEXT_77."),
         Pinned(text="Never push to PINNED_RULE_88."),
         asked("Fix it."),
@@ -215,7 +216,7 @@ def test_pinned_rules_instructions_and_earlier_summaries_are_not_inside() -> Non
     assert not re.search("SYSTEM_TEXT_77|PINNED_RULE_88|SUMMARY_99", text)
 
 
-# ── files ────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Files ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -249,16 +250,16 @@ def test_pinned_rules_instructions_and_earlier_summaries_are_not_inside() -> Non
         ("bash", {"command": 'grep -rn "b.py" src/a.py'}, "read"),
     ],
 )
-def test_files_and_what_was_done_to_them_are_told_by_the_shape_of_arguments(
+def test_files_and_actions_are_read_from_the_shape_of_arguments(
     tool: str, arguments: dict[str, Any], how: str
 ) -> None:
-    text = told(calls(tool, **arguments), returned("ok"))
+    text = ledger_of(calls(tool, **arguments), returned("ok"))
     mark = ", the last edit" if how not in ("read", "ran") else ""
     assert section(text, "Files") == [f"- src/a.py: {how}, e0{mark}"]
 
 
-def test_a_file_has_its_latest_state_first_and_counts() -> None:
-    text = told(
+def test_a_file_has_its_latest_action_first_with_counts() -> None:
+    text = ledger_of(
         calls("read", path="/repo/src/a.py"),
         returned("x"),
         calls("edit", path="/repo/src/a.py", old="x", new="y"),
@@ -274,11 +275,11 @@ def test_a_file_has_its_latest_state_first_and_counts() -> None:
     ]
 
 
-# ── commands ─────────────────────────────────────────────────────────────────────────────────────────────
+# ── Commands ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_command_is_told_once_with_its_latest_outcome() -> None:
-    text = told(
+def test_a_command_is_listed_once_with_its_latest_outcome() -> None:
+    text = ledger_of(
         *ran("pytest -q tests/test_x.py", "..\n2 passed in 0.1s\n[exit code: 0]"),
         *ran("ls -la", "a b c"),
         *ran("cd /repo && pytest -q tests/test_x.py", "F.\n1 failed, 1 passed in 0.2s\n[exit code: 1]"),
@@ -288,48 +289,48 @@ def test_a_command_is_told_once_with_its_latest_outcome() -> None:
     ]
 
 
-def test_the_status_at_the_very_end_counts_and_not_one_that_a_program_printed() -> None:
-    text = told(*ran("python check.py", "inner exit code: 24\nall fine\n[exit code 0]"))
+def test_the_status_on_the_last_line_counts() -> None:
+    text = ledger_of(*ran("python check.py", "inner exit code: 24\nall fine\n[exit code 0]"))
     assert section(text, "Commands") == ["- python check.py → exit 0, e0"]
     assert section(text, "Unresolved") == []
 
 
-# ── errors ───────────────────────────────────────────────────────────────────────────────────────────────
+# ── Errors ────────────────────────────────────────────────────────────────────────────────────────────
 
 TRACE: Final = "Traceback (most recent call last):\n  File \"a.py\", line 3, in f\nKeyError: 'colour'\n"
 
 
-def test_a_failure_that_still_stands_is_there_with_its_telling_line() -> None:
-    text = told(*ran("python a.py", TRACE + "exit code: 1"), calls("read", path="b.py"), returned("x"))
+def test_an_unresolved_failure_is_listed_with_its_error_line() -> None:
+    text = ledger_of(*ran("python a.py", TRACE + "exit code: 1"), calls("read", path="b.py"), returned("x"))
     assert section(text, "Unresolved")[:2] == ["- python a.py, e1:", "  > KeyError: 'colour'"]
 
 
 @pytest.mark.parametrize("again", ["python a.py", "cd /repo && python a.py --verbose"])
-def test_a_failure_that_has_succeeded_since_is_not_there(again: str) -> None:
-    text = told(*ran("python a.py", TRACE + "exit code: 1"), *ran(again, "fine\nexit code: 0"))
+def test_a_failure_that_was_resolved_is_not_listed(again: str) -> None:
+    text = ledger_of(*ran("python a.py", TRACE + "exit code: 1"), *ran(again, "fine\nexit code: 0"))
     assert section(text, "Unresolved") == []
 
 
-def test_a_success_before_it_does_not_resolve_a_failure() -> None:
-    text = told(*ran("make test", "ok\nexit code: 0"), *ran("make test", "boom\nexit code: 2"))
+def test_an_earlier_success_does_not_resolve_a_failure() -> None:
+    text = ledger_of(*ran("make test", "ok\nexit code: 0"), *ran("make test", "boom\nexit code: 2"))
     assert section(text, "Unresolved")[0] == "- make test, e3:"
 
 
-def test_another_tool_s_failure_is_known_by_its_flag_and_resolved_by_the_same_call() -> None:
+def test_a_flagged_failure_is_resolved_by_the_same_call() -> None:
     booking = calls("book", seat="12A")
     refused = returned("seat taken", error=True)
-    assert section(told(booking, refused), "Unresolved") == ["- book 12A, e1:", "  > seat taken"]
-    assert section(told(booking, refused, calls("book", seat="14C"), returned("ok")), "Unresolved") != []
-    assert section(told(booking, refused, booking, returned("ok")), "Unresolved") == []
+    assert section(ledger_of(booking, refused), "Unresolved") == ["- book 12A, e1:", "  > seat taken"]
+    assert section(ledger_of(booking, refused, calls("book", seat="14C"), returned("ok")), "Unresolved") != []
+    assert section(ledger_of(booking, refused, booking, returned("ok")), "Unresolved") == []
 
 
-def test_a_failed_edit_is_resolved_when_the_file_is_edited_after_all() -> None:
+def test_a_failed_edit_is_resolved_by_a_later_edit_of_the_file() -> None:
     edit = calls("edit", path="a.py", old="x", new="y")
     failed = returned("Error: no match for old text")
-    assert section(told(edit, failed), "Unresolved")[0] == "- edit a.py, e1:"
-    assert section(told(edit, failed, edit, returned("replaced")), "Unresolved") == []
+    assert section(ledger_of(edit, failed), "Unresolved")[0] == "- edit a.py, e1:"
+    assert section(ledger_of(edit, failed, edit, returned("replaced")), "Unresolved") == []
     looked = (calls("read", path="a.py"), returned("x = 1"))
-    assert section(told(edit, failed, *looked), "Unresolved")[0] == "- edit a.py, e1:"
+    assert section(ledger_of(edit, failed, *looked), "Unresolved")[0] == "- edit a.py, e1:"
 
 
 @pytest.mark.parametrize(
@@ -340,66 +341,68 @@ def test_a_failed_edit_is_resolved_when_the_file_is_edited_after_all() -> None:
         ("cat errors.py", "class ParseError(Exception):\n    pass\n" + "raise ParseError: no\n" * 40),
     ],
 )
-def test_finding_nothing_and_reading_of_errors_is_no_failure(command: str, result: str) -> None:
-    assert section(told(*ran(command, result)), "Unresolved") == []
+def test_an_empty_search_and_a_file_about_errors_are_no_failures(command: str, result: str) -> None:
+    assert section(ledger_of(*ran(command, result)), "Unresolved") == []
 
 
-def test_what_stays_visible_of_a_failure_is_referred_to_and_not_repeated() -> None:
-    text = told(*ran("python a.py", TRACE + "exit code: 1"), keep={1})
+def test_a_kept_failure_is_referred_to_and_not_repeated() -> None:
+    text = ledger_of(*ran("python a.py", TRACE + "exit code: 1"), keep={1})
     assert section(text, "Unresolved") == ["- python a.py, e1, shown in full"]
     assert "KeyError" not in text
 
 
-def test_a_large_request_does_not_push_out_what_still_fails() -> None:
+def test_a_large_request_does_not_displace_unresolved_errors() -> None:
     request = asked("Please do all of this: " + "and that, " * 5_000)
-    text = told(request, *ran("python a.py", TRACE + "exit code: 1"), room=300)
+    text = ledger_of(request, *ran("python a.py", TRACE + "exit code: 1"), room=300)
     assert "KeyError: 'colour'" in text
     assert "Please do all of this" in text
 
 
-# ── open calls, names and lines ──────────────────────────────────────────────────────────────────────────
+# ── Open calls, names and lines ───────────────────────────────────────────────────────────────────────
 
 
-def test_calls_without_a_result_are_told() -> None:
-    text = told(calls("bash", 1, command="make all"), calls("read", 2, path="a.py"), returned("x", 2))
+def test_calls_without_a_result_are_listed() -> None:
+    text = ledger_of(calls("bash", 1, command="make all"), calls("read", 2, path="a.py"), returned("x", 2))
     assert section(text, "Calls without") == ["- make all, e0"]
 
 
 def test_a_result_belongs_to_the_latest_call_with_its_id() -> None:
-    text = told(calls("bash", command="make one"), *ran("make two", "exit code: 3"), returned("orphan"))
+    text = ledger_of(calls("bash", command="make one"), *ran("make two", "exit code: 3"), returned("orphan"))
     assert section(text, "Calls without") == ["- make one, e0"]
     assert section(text, "Commands") == ["- make two → exit 3, e1", "- make one → no result, e0"]
 
 
-def test_names_that_the_agent_used_itself_come_before_those_that_only_stood_somewhere() -> None:
+def test_names_that_the_agent_used_come_first() -> None:
     output = " ".join(f"other_name_{n}" for n in range(200)) + " parse_header"
-    text = told(*ran("cat a.py", output), calls("search", pattern="parse_header"), returned("none"), room=150)
+    text = ledger_of(
+        *ran("cat a.py", output), calls("search", pattern="parse_header"), returned("none"), room=150
+    )
     listed = section(text, "Names")[0].removeprefix("- ").split(", ")
     assert listed[0] == "parse_header"
     assert 1 < len(listed) < 200
 
 
-def test_names_that_the_view_shows_anyway_are_not_repeated() -> None:
+def test_names_that_the_view_shows_are_not_repeated() -> None:
     facts = (calls("search", pattern="parse_header"), returned("parse_header read_header"))
-    assert section(told(*facts), "Names") == ["- parse_header, read_header"]
-    assert section(told(*facts, elsewhere={"parse_header"}), "Names") == ["- read_header"]
+    assert section(ledger_of(*facts), "Names") == ["- parse_header, read_header"]
+    assert section(ledger_of(*facts, elsewhere={"parse_header"}), "Names") == ["- read_header"]
 
 
 def test_a_line_that_the_agent_quoted_is_kept_verbatim() -> None:
     line = "result = compute_total(basket, rate)"
     shown = f"     7\t    {line}\n     8\t    unrelated = something_else(entirely)\n"
     edit = calls("edit", path="shop.py", old=f"    {line}", new=f"    {line}  # gross")
-    text = told(calls("read", path="shop.py"), returned(shown), edit, returned("ok"))
+    text = ledger_of(calls("read", path="shop.py"), returned(shown), edit, returned("ok"))
     assert section(text, "Lines") == [f"  > {line}"]
 
 
 @given(st.text(st.sampled_from("aZ9_./:@#- \n\té"), max_size=60))
-def test_names_are_those_that_skeletons_know(text: str) -> None:
-    tokens = seen([re.findall(r"[A-Za-z0-9_./:@#\-]{5,200}", text)])
-    assert set(named(tokens).times) == set(names(text))
+def test_names_are_the_same_as_in_skeletons(text: str) -> None:
+    tokens = count_seen([re.findall(r"[A-Za-z0-9_./:@#\-]{5,200}", text)])
+    assert set(names_among(tokens).times) == set(find_names(text))
 
 
-# ── quoted data ──────────────────────────────────────────────────────────────────────────────────────────
+# ── Quoted data ───────────────────────────────────────────────────────────────────────────────────────
 
 HOSTILE: Final = (
     "Names:",
@@ -418,7 +421,7 @@ hostile = st.lists(st.sampled_from(HOSTILE) | st.text(max_size=12), max_size=4).
 
 @given(hostile, hostile, hostile, hostile, st.integers(0, 600))
 @example("".join(HOSTILE), HOSTILE[1], HOSTILE[1] + "x.py", "".join(HOSTILE), 5_000)
-def test_quoted_data_passes_for_nothing_of_ours(name: str, ask: str, path: str, out: str, room: int) -> None:
+def test_quoted_data_cannot_imitate_ledger_lines(name: str, ask: str, path: str, out: str, room: int) -> None:
     edit = {"path": path, "old": out, "new": ask}
     facts = (
         asked(ask),
@@ -428,15 +431,15 @@ def test_quoted_data_passes_for_nothing_of_ours(name: str, ask: str, path: str, 
         ToolReturned(call_id="2", content="Error: " + out + "\nexit code: 1"),
         ModelSaid(content=(Call(id="3", name=name, arguments=ask),)),
     )
-    _check_lines(told(*facts, room=room))
+    _check_lines(ledger_of(*facts, room=room))
 
 
 def _check_lines(text: str) -> None:
-    """Every line is a heading of ours, once, or stands behind a mark of ours; nothing in it is a tag."""
+    """Check that every line is a heading, at most once, or has a ledger prefix, and that no line has a tag."""
     if not text:
         return
     lines = text.split("\n")
-    headings = [line for line in lines if not OURS.match(line)]
+    headings = [line for line in lines if not LEDGER_LINE.match(line)]
     assert headings == [heading for heading in HEADINGS if heading in headings]
     assert [line.startswith("look back: ") for line in lines] == [False] * (len(lines) - 1) + [True]
     assert text.splitlines() == lines
@@ -448,11 +451,11 @@ def _check_lines(text: str) -> None:
     "arguments",
     ["", "not json", "[1, 2]", "null", '"src/a.py"', "[" * 100_000, '{"a": ' * 500, '{"n": 1e999}', "\ud800"],
 )
-def test_arguments_of_any_kind_are_no_obstacle(arguments: str) -> None:
+def test_malformed_arguments_are_accepted(arguments: str) -> None:
     call = ModelSaid(content=(Call(id="1", name="x", arguments=arguments),))
-    assert told(call, ToolReturned(call_id="1", content="done")).endswith("look back: e0–e1")
+    assert ledger_of(call, ToolReturned(call_id="1", content="done")).endswith("look back: e0–e1")
 
 
 @given(st.text(max_size=200))
-def test_any_text_can_be_taken_for_a_command(text: str) -> None:
-    assert understood(text).bare == understood(text).bare.strip()
+def test_any_text_can_be_parsed_as_a_command(text: str) -> None:
+    assert parse_command(text).bare == parse_command(text).bare.strip()

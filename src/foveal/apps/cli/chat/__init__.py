@@ -1,4 +1,4 @@
-"""`foveal chat` and `foveal run`: the agent in the terminal, in a pipe, and for one task."""
+"""Commands `chat` and `run`: the agent in a terminal, in a pipe, or for one task."""
 
 from __future__ import annotations
 
@@ -11,23 +11,21 @@ COMMANDS: Final = ("chat", "run")
 
 
 def add_commands(commands: Any, store: argparse.ArgumentParser) -> None:
-    """Both commands; `store` has the option that names the store."""
-    chat = commands.add_parser(
-        "chat", help="talk with an agent that never outgrows its window", parents=[store]
-    )
+    """Add both commands to the parser; `store` has the option that names the store."""
+    chat = commands.add_parser("chat", help="chat with an agent in the terminal", parents=[store])
     add_options(chat)
-    run = commands.add_parser("run", help="let the agent do one task, without a dialogue", parents=[store])
-    run.add_argument("task", nargs="?", default="-", help="what to do; - or nothing: read standard input")
+    run = commands.add_parser("run", help="run one task and exit", parents=[store])
+    run.add_argument("task", nargs="?", default="-", help="the task; default or -: read standard input")
     add_options(run)
 
 
-async def chat(given: argparse.Namespace) -> int:
+async def chat(args: argparse.Namespace) -> int:
     from foveal.apps.cli.chat import start
 
-    return await start.chat(given)
+    return await start.chat(args)
 
 
-async def run(given: argparse.Namespace) -> int:
+async def run(args: argparse.Namespace) -> int:
     from foveal.apps.cli.chat import start
 
-    return await start.run(given)
+    return await start.run(args)

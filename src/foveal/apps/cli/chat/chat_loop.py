@@ -1,8 +1,8 @@
-"""The conversation as it goes: one thing at a time, in the order in which it was said.
+"""The chat loop: handles messages and commands one at a time, in order.
 
-1. What is typed while a turn runs waits and is done afterwards; commands that only look are answered at once.
-2. Whatever goes wrong is one clear message. The session is intact, and the next line is taken.
-3. What commands print never enters the conversation.
+1. Input that arrives while a turn runs is queued and handled afterwards; commands that only read run at once.
+2. An error becomes one message to the user. The session is intact, and the loop continues with the next input.
+3. The output of commands never enters the conversation.
 """
 
 from __future__ import annotations
@@ -19,148 +19,156 @@ from foveal.agent.agent_events import (
     UserMessageHeard,
 )
 from foveal.apps.cli.chat.chat_state import ChatState
-from foveal.apps.cli.chat.commands import LeaveChat, SlashCommand, command
-from foveal.apps.cli.chat.commands.write import compacted
-from foveal.apps.cli.chat.output.event_text_rows import note
-from foveal.apps.cli.chat.user_interface import Answer, Question, UserInterface
+from foveal.apps.cli.chat.commands import LeaveChat, SlashCommand, parse_command
+from foveal.apps.cli.chat.commands.write import run_compaction
+from foveal.apps.cli.chat.output.agent_event_rows import note
+from foveal.apps.cli.chat.user_interface import Question, UserInterface
 from foveal.core.wire.safe_print import one_line
 from foveal.errors import FovealError, ProviderError
 
-TITLE = 60
+MAX_TITLE_CHARS = 60
+CHANGES_REPORT = (UserMessageHeard, ModelAnswered, ToolFinished, ContextReduced, TurnFinished)
+"""Agent events after which the status line is updated."""
 
 
 class ChatLoop:
-    def __init__(self, desk: ChatState, front: UserInterface) -> None:
-        self.desk = desk
-        self.front = front
-        self.waiting: deque[str] = deque()
+    """Runs a chat: `submit` takes input, `run` handles it until the user quits."""
+
+    def __init__(self, state: ChatState, ui: UserInterface) -> None:
+        self.state = state
+        self.ui = ui
         self.failures = 0
-        self.left = False
+        self.has_left = False
+        self._queue: deque[str] = deque()
         self._running: asyncio.Task[None] | None = None
-        self._beside: set[asyncio.Task[None]] = set()
+        self._immediate: set[asyncio.Task[None]] = set()
+        """Commands that run beside the turn; the set keeps their tasks alive."""
         self._wake = asyncio.Event()
 
-    # ── one after the other ──────────────────────────────────────────────────────────────────────────
+    # ── the queue ────────────────────────────────────────────────────────────────────────────────────
 
-    def say(self, text: str) -> None:
-        """Something that the user typed."""
+    def submit(self, text: str) -> None:
+        """Queue a line of input, or run it at once if it is a command that only reads."""
         try:
-            found = command(text)
+            found = parse_command(text)
         except FovealError as problem:
-            self.front.failed(str(problem))
+            self.ui.show_error(str(problem))
             return
-        if found is not None and not found[0].waits:
-            task = asyncio.create_task(self.do(text))
-            self._beside.add(task)
-            task.add_done_callback(self._beside.discard)
+        if found is not None and not found[0].is_queued:
+            task = asyncio.create_task(self.handle(text))
+            self._immediate.add(task)
+            task.add_done_callback(self._immediate.discard)
         else:
-            self.waiting.append(text)
+            self._queue.append(text)
             self._wake.set()
 
-    async def serve(self) -> None:
-        """Do what was typed, until the user leaves."""
-        while not self.left:
-            while self.waiting and not self.left:
-                self._running = asyncio.create_task(self.do(self.waiting.popleft()))
+    @property
+    def queued(self) -> tuple[str, ...]:
+        """Input that waits for the running turn to end."""
+        return tuple(self._queue)
+
+    def take_queued(self) -> tuple[str, ...]:
+        """Empty the queue and return its input."""
+        texts = self.queued
+        self._queue.clear()
+        return texts
+
+    async def run(self) -> None:
+        """Handle queued input until the user quits."""
+        while not self.has_left:
+            while self._queue and not self.has_left:
+                self._running = asyncio.create_task(self.handle(self._queue.popleft()))
                 await asyncio.wait({self._running})
                 self._running = None
             self._wake.clear()
-            if not self.waiting and not self.left:
+            if not self._queue and not self.has_left:
                 await self._wake.wait()
 
     @property
-    def busy(self) -> bool:
+    def is_busy(self) -> bool:
         return self._running is not None and not self._running.done()
 
     def cancel(self) -> bool:
-        """Stop what is being done; False when nothing is."""
+        """Cancel the running turn or command; return False if none runs."""
         if self._running is None or self._running.done():
             return False
         self._running.cancel()
         return True
 
     def leave(self) -> None:
-        self.left = True
+        """End `run`; a running turn is cancelled."""
+        self.has_left = True
         self._wake.set()
         self.cancel()
 
-    # ── one thing ────────────────────────────────────────────────────────────────────────────────────
+    # ── one message or command ───────────────────────────────────────────────────────────────────────
 
-    async def do(self, text: str) -> None:
-        """One message or command, to its end; whatever that is, the session can go on."""
+    async def handle(self, text: str) -> None:
+        """Run one message or command to its end; after an error the session can continue."""
         try:
-            found = command(text)
+            found = parse_command(text)
             if found is not None:
-                await self._command(*found)
+                await self._run_command(*found)
             elif text.strip():
-                await self._turn(text)
-                await self._confirm()
+                await self._run_turn(text)
+                await self._offer_compaction()
         except asyncio.CancelledError:
-            self.front.tell([note("stopped; what was said is kept", "fair")])
+            self.ui.notify([note("stopped; the conversation so far is kept", "fair")])
             raise
         except LeaveChat:
             self.leave()
-        except Exception as problem:  # noqa: BLE001 - whatever it is, the prompt comes back
-            self._failed(problem)
+        except Exception as problem:  # noqa: BLE001 - any error is shown, and the prompt comes back
+            self._show_failure(problem)
 
-    async def _command(self, chosen: SlashCommand, argument: str) -> None:
-        rows = await chosen.run(self.desk, argument)
-        self.front.show(rows)
-        if chosen.waits:
-            self.front.status(await self.desk.session.report())
+    async def _run_command(self, chosen: SlashCommand, argument: str) -> None:
+        rows = await chosen.run(self.state, argument)
+        self.ui.show(rows)
+        if chosen.is_queued:
+            self.ui.show_status(await self.state.session.report())
 
-    async def _turn(self, text: str) -> None:
-        desk, session = self.desk, self.desk.session
-        self.front.began(text)
+    async def _run_turn(self, text: str) -> None:
+        state, session = self.state, self.state.session
+        self.ui.turn_started(text)
         try:
-            async with aclosing(desk.agent.run(text)) as happenings:
-                async for happening in happenings:
-                    if isinstance(happening, UserMessageHeard):
-                        await self._heard(text)
-                    self.front.happened(happening)
-                    if isinstance(
-                        happening,
-                        UserMessageHeard | ModelAnswered | ToolFinished | ContextReduced | TurnFinished,
-                    ):
-                        self.front.status(await session.report())
+            async with aclosing(state.agent.run(text)) as events:
+                async for event in events:
+                    if isinstance(event, UserMessageHeard):
+                        await self._message_stored(text)
+                    self.ui.agent_event(event)
+                    if isinstance(event, CHANGES_REPORT):
+                        self.ui.show_status(await session.report())
         finally:
-            self.front.ended()
+            self.ui.turn_ended()
 
-    async def _heard(self, text: str) -> None:
-        """The message is stored: now what was to be shown whole can be, and the session gets its title."""
-        desk = self.desk
-        if not (await desk.session.info()).title:
-            await desk.session.rename(one_line(text, width=TITLE))
-        wanted, desk.expanding = desk.expanding, []
-        for handle in wanted:
+    async def _message_stored(self, text: str) -> None:
+        """Give a new session its title, and expand what `/expand … model` asked for."""
+        state = self.state
+        if not (await state.session.info()).title:
+            await state.session.rename(one_line(text, width=MAX_TITLE_CHARS))
+        for handle in state.take_handles_to_expand():
             try:
-                await desk.session.expand(handle)
-            except FovealError as problem:  # no room for it: the turn goes on without
-                self.front.tell([note(str(problem), "fair")])
+                await state.session.expand(handle)
+            except FovealError as problem:  # it does not fit: the turn runs without it
+                self.ui.notify([note(str(problem), "fair")])
 
-    async def _confirm(self) -> None:
-        """Where nothing is summarised without consent, ask for it; again after each answer."""
-        text = (await self.desk.session.report()).question
+    async def _offer_compaction(self) -> None:
+        """In mode `confirm`, ask after each answer while the window is too full."""
+        text = (await self.state.session.report()).question
         if not text:
             return
-        advice = "Send /compact to do so."
-        answer = await self.front.ask(
-            Question(text=text.removesuffix(" [y/N]"), stays=False, advice=advice, alone=self._alone())
+        question = Question(
+            text=text.removesuffix(" [y/N]"),
+            waits=False,
+            unattended_answer="y" if self.state.options.yes else "n",
+            unattended_advice="Send /compact to do so.",
         )
-        if answer == "y":
-            self.front.show(await compacted(self.desk))
-            self.front.status(await self.desk.session.report())
+        if await self.ui.ask(question) == "y":
+            self.ui.show(await run_compaction(self.state))
+            self.ui.show_status(await self.state.session.report())
 
-    def _alone(self) -> Answer:
-        return "y" if self.desk.options.yes else "n"
-
-    def _failed(self, problem: Exception) -> None:
+    def _show_failure(self, problem: Exception) -> None:
         self.failures += 1
         code = problem.code if isinstance(problem, ProviderError) else type(problem).__name__
-        known = isinstance(problem, FovealError | OSError)
-        text = (
-            str(problem)
-            if known
-            else f"{type(problem).__name__}: {problem} (a fault of Foveal: please report it)"
-        )
-        self.front.failed(text, code=code)
+        expected = isinstance(problem, FovealError | OSError)
+        bug = f"{type(problem).__name__}: {problem} (a bug in Foveal: please report it)"
+        self.ui.show_error(str(problem) if expected else bug, code=code)

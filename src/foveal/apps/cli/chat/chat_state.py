@@ -1,7 +1,7 @@
-"""Everything that a conversation needs, put together: store, provider, session, tools, instructions, agent.
+"""State of a running chat: store, provider, session, tools, instructions, agent.
 
-What the user changes while it runs (the model, the policy, the session) opens the session anew; nothing is changed
-behind its back, and no other session is touched.
+When the user changes the model, the policy or the session, the session is opened again with the new settings. Other
+sessions are not touched.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from typing import Any
 
 from foveal.agent.agent import Agent
 from foveal.apps.cli.chat import factory
-from foveal.apps.cli.chat.factory import ChatChoice, SummaryWriting, WatchedProvider
+from foveal.apps.cli.chat.factory import ChatConfig
 from foveal.apps.cli.chat.options import ChatOptions
-from foveal.apps.cli.chat.output.event_text_rows import note
-from foveal.apps.cli.chat.output.styled_text import change_rows
+from foveal.apps.cli.chat.output.agent_event_rows import note
+from foveal.apps.cli.chat.output.styled_text import diff_rows
 from foveal.apps.cli.chat.user_interface import Question, UserInterface
+from foveal.apps.cli.chat.watched_provider import SummaryWriters, WatchedProvider
 from foveal.core.compaction.summariser import SummaryProgress
 from foveal.core.log.events import Call, Instructed, Opened
 from foveal.errors import FovealError
@@ -27,151 +28,170 @@ from foveal.ports import Store
 from foveal.sessions.session import Session
 from foveal.stores import open_store
 from foveal.tools import Tool, Toolbox, ToolOutput
-from foveal.tools.approvals import Approvals, suggested
+from foveal.tools.approvals import Approvals, suggest_entry
 from foveal.tools.tool import Arguments
+
+_LAST_CHECKED_SEQ = 20
+"""A session whose events up to this one are all `Opened` is new and gets the system text."""
 
 
 class ChatState:
-    """One conversation at a time, and what it can be exchanged for."""
+    """The open session with all that belongs to it; `switch` replaces the session, the model or the policy."""
 
-    def __init__(self, options: ChatOptions, front: UserInterface, store: Store, choice: ChatChoice) -> None:
+    def __init__(self, options: ChatOptions, ui: UserInterface, store: Store, config: ChatConfig) -> None:
         self.options = options
-        self.front = front
+        self.ui = ui
         self.store = store
-        self.choice = choice
-        self.approvals = Approvals.of((*choice.config.get("tools.allow"), *options.allow))
-        self.served: list[Tool] = []
-        """The tools of MCP servers."""
-        self._warming: asyncio.Task[None] | None = None
-        self.expanding: list[str] = []
-        """Handles to be shown whole to the model in the next turn."""
-        self.files: InstructionFiles
+        self.config = config
+        self.approvals = Approvals.parse((*config.loaded.get("tools.allow"), *options.allow))
+        self._mcp_tools: list[Tool] = []
+        self._warm_up_task: asyncio.Task[None] | None = None
+        self._handles_to_expand: list[str] = []
+        # Set by `_use_session`, which `open` calls before it returns.
+        self.instruction_files: InstructionFiles
         self.provider: WatchedProvider
-        self.writing: SummaryWriting
+        self.writers: SummaryWriters
         self.session: Session
-        self.box: Toolbox
+        self.toolbox: Toolbox
         self.agent: Agent
 
     @classmethod
-    async def open(cls, options: ChatOptions, front: UserInterface, stack: AsyncExitStack) -> ChatState:
-        """A desk that is cleared when the stack ends."""
-        choice = await _trusting(ChatChoice.of(options), front)
+    async def open(cls, options: ChatOptions, ui: UserInterface, stack: AsyncExitStack) -> ChatState:
+        """Open the store, the MCP servers and a session; all are closed when the stack closes."""
+        config = await _ask_for_trust(ChatConfig.from_options(options), ui)
         options.store.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         store = await stack.enter_async_context(open_store(options.store))
-        desk = cls(options, front, store, choice)
-        desk.served = await factory.served(options, choice.config, stack, desk._noted)
-        id = await factory.wanted(store, options)
-        await desk.begin(id, choice, WatchedProvider(factory.provider(None, choice, progress=desk.fetching)))
-        stack.push_async_callback(desk.close)
-        if choice.notes:
-            front.tell([note(text, "fair") for text in choice.notes])
-        return desk
+        state = cls(options, ui, store, config)
+        state._mcp_tools = await factory.connect_mcp_servers(options, config.loaded, stack, state._warn)
+        id = await factory.choose_session_id(store, options)
+        provider = factory.make_provider(None, config, progress=state.show_download)
+        await state._open_session(id, config, WatchedProvider(provider))
+        stack.push_async_callback(state.close)
+        if config.notes:
+            ui.notify([note(text, "fair") for text in config.notes])
+        return state
 
     async def close(self) -> None:
-        if self._warming is not None:
-            self._warming.cancel()
-            await asyncio.wait({self._warming})
+        if self._warm_up_task is not None:
+            self._warm_up_task.cancel()
+            await asyncio.wait({self._warm_up_task})
         await self.session.close()
-        await self.writing.close()
+        await self.writers.close()
         await self.provider.close()
 
-    # ── opening ──────────────────────────────────────────────────────────────────────────────────────
+    # ── opening a session ────────────────────────────────────────────────────────────────────────────
 
-    async def begin(self, id: str, choice: ChatChoice, provider: WatchedProvider) -> None:
-        """Open a session, or begin it, with this model and these settings. What is open now stays as it is when
-        that cannot be done."""
-        writing = self._writing(choice, provider)
+    async def _open_session(self, id: str, config: ChatConfig, provider: WatchedProvider) -> None:
+        """Open or create a session with this model and these settings; on an error the open one stays in use."""
+        writers = self._summary_writers(config, provider)
         session = await Session.open(
             self.store,
             id,
             model=provider.model,
-            summarise=writing.summarisers(),
-            progress=self._watcher(id),
-            **choice.settings(provider.model),
+            summarise=writers.summarisers(),
+            progress=self._progress_of(id),
+            **config.session_settings(provider.model),
         )
-        await self.take(session, choice, provider, writing)
+        await self._use_session(session, config, provider, writers)
 
-    def _writing(self, choice: ChatChoice, provider: WatchedProvider) -> SummaryWriting:
-        name = choice.config.summariser
-        other = factory.provider(name, choice, progress=self.fetching) if name else None
-        return SummaryWriting(provider.provider, other=other, done=lambda: self.front.progress(""))
+    def _summary_writers(self, config: ChatConfig, provider: WatchedProvider) -> SummaryWriters:
+        name = config.loaded.summariser
+        other = factory.make_provider(name, config, progress=self.show_download) if name else None
+        return SummaryWriters(provider.provider, other=other, on_idle=lambda: self.ui.show_progress(""))
 
-    async def take(
-        self, session: Session, choice: ChatChoice, provider: WatchedProvider, writing: SummaryWriting
+    async def _use_session(
+        self, session: Session, config: ChatConfig, provider: WatchedProvider, writers: SummaryWriters
     ) -> None:
-        """Go on with a session that is open."""
-        self.session, self.choice, self.provider, self.writing = session, choice, provider, writing
-        self.files = InstructionFiles(choice.folder, rules=choice.config.rules)
-        self.box = Toolbox(factory.tools(self.options, session, choice.config, served=self.served))
-        self.agent = Agent(session, provider, self.box, approve=self.approve, guidance=self.files)
-        self.expanding.clear()
+        """Make an open session the current one."""
+        self.session, self.config, self.provider, self.writers = session, config, provider, writers
+        self.instruction_files = InstructionFiles(config.folder, rules=config.loaded.rules)
+        self.toolbox = Toolbox(
+            factory.make_tools(self.options, session, config.loaded, mcp_tools=self._mcp_tools)
+        )
+        self.agent = Agent(
+            session, provider, self.toolbox, approve=self.approve, guidance=self.instruction_files
+        )
+        self._handles_to_expand.clear()
         self._warm_up(provider)
-        await self._introduce()
+        await self._append_system_text()
 
-    async def exchange(
-        self, *, id: str | None = None, model: str | None = None, choice: ChatChoice | None = None
+    async def switch(
+        self, *, id: str | None = None, model: str | None = None, config: ChatConfig | None = None
     ) -> None:
-        """Another session, model or policy."""
-        chosen, provider = choice or self.choice, self.provider
+        """Continue with another session, model or configuration."""
+        chosen, provider = config or self.config, self.provider
         if id is not None:
-            provider = WatchedProvider(provider.provider)  # what the other session was sent is not this one's
+            provider = WatchedProvider(provider.provider)  # without the last request of the old session
         if model is not None:
             chosen = chosen.with_model(model)
-            provider = WatchedProvider(factory.provider(None, chosen, progress=self.fetching))
-        session, writing, before = self.session, self.writing, self.provider
-        await self.begin(id or self.session.id, chosen, provider)
-        await session.close()
-        await writing.close()
-        if provider.provider is not before.provider:
-            await before.close()
+            provider = WatchedProvider(factory.make_provider(None, chosen, progress=self.show_download))
+        old_session, old_writers, old_provider = self.session, self.writers, self.provider
+        await self._open_session(id or self.session.id, chosen, provider)
+        await old_session.close()
+        await old_writers.close()
+        if provider.provider is not old_provider.provider:
+            await old_provider.close()
 
     def _warm_up(self, provider: WatchedProvider) -> None:
-        """A local model is fetched and started while the user thinks; what goes wrong is told when it is asked."""
+        """Download and start a local model while the user types; the first request reports its errors."""
         start = getattr(provider.provider, "start", None)
-        if start is not None and self.front.asks:
-            self._warming = asyncio.create_task(_tried(start))
+        if start is not None and self.ui.can_ask:
+            self._warm_up_task = asyncio.create_task(_start_quietly(start))
 
-    async def _introduce(self) -> None:
-        """The system text, once a session: where nothing has been said yet."""
-        events = await self.session.events(last=20)
+    async def _append_system_text(self) -> None:
+        """Append the system text to a session that has no messages yet."""
+        events = await self.session.events(last=_LAST_CHECKED_SEQ)
         if all(isinstance(event.fact, Opened) for event in events):
             text = resources.files(__package__).joinpath("system.md").read_text("utf-8")
             await self.session.append(Instructed(content=text.strip()))
 
-    def _noted(self, text: str) -> None:
-        self.front.tell([note(text, "fair")])
+    # ── expanding for one turn ───────────────────────────────────────────────────────────────────────
 
-    def _watcher(self, id: str) -> Callable[[SummaryProgress], None]:
-        """Who is told how far a summary of this session is; silent when another session is open by then."""
+    def expand_in_next_turn(self, handle: str) -> None:
+        """Show the event of this handle to the model in full in the next turn."""
+        self._handles_to_expand.append(handle)
 
-        def told(progress: SummaryProgress) -> None:
+    def take_handles_to_expand(self) -> list[str]:
+        """Return the handles for this turn and forget them."""
+        handles, self._handles_to_expand = self._handles_to_expand, []
+        return handles
+
+    # ── notices ──────────────────────────────────────────────────────────────────────────────────────
+
+    def _warn(self, text: str) -> None:
+        self.ui.notify([note(text, "fair")])
+
+    def _progress_of(self, id: str) -> Callable[[SummaryProgress], None]:
+        """Return a function that shows the progress of a summary while session `id` is the current one."""
+
+        def show(progress: SummaryProgress) -> None:
             if self.session.id == id:
                 written = f", {progress.tokens:,} tokens" if progress.tokens else ""
-                self.front.progress("compacting", f"{progress.stage}, request {progress.asked}{written}")
+                self.ui.show_progress("compacting", f"{progress.stage}, request {progress.asked}{written}")
 
-        return told
+        return show
 
-    def fetching(self, progress: Any) -> None:
-        """How far the local model is."""
+    def show_download(self, progress: Any) -> None:
+        """Show how far the download or the start of the local model is."""
         stage = "" if progress.stage == "ready" else f"{progress.stage} the local model"
-        self.front.progress(stage, f"{progress.percent:.0f} %" if progress.total else "")
+        self.ui.show_progress(stage, f"{progress.percent:.0f} %" if progress.total else "")
 
-    # ── consent ──────────────────────────────────────────────────────────────────────────────────────
+    # ── approval of tool calls ───────────────────────────────────────────────────────────────────────
 
     async def approve(self, call: Call, what: str) -> bool:
-        """Whether a call that changes something may run."""
-        meant = self.box.read(call.name, call.arguments)
-        given: Arguments = {} if isinstance(meant, ToolOutput) else meant[1]
-        if self.options.yes or self.approvals.allows(call.name, given):
+        """Return whether a call that changes something may run, asking the user where needed."""
+        parsed = self.toolbox.parse_call(call.name, call.arguments)
+        arguments: Arguments = {} if isinstance(parsed, ToolOutput) else parsed[1]
+        if self.options.yes or self.approvals.allows(call.name, arguments):
             return True
-        entry = suggested(call.name, given) or ""
-        preview = self.box.preview(call.name, call.arguments)
-        answer = await self.front.ask(
+        entry = suggest_entry(call.name, arguments) or ""
+        preview = self.toolbox.preview(call.name, call.arguments)
+        answer = await self.ui.ask(
             Question(
                 text=f"Allow {what}?",
-                details=tuple(change_rows(preview)) if preview else (),
+                details=tuple(diff_rows(preview)) if preview else (),
                 always=entry,
-                advice=f"Allow it with --allow {call.name}, or everything with --yes.",
+                unattended_advice=f"Allow it with --allow {call.name}, or everything with --yes.",
             )
         )
         if answer == "a" and entry:
@@ -179,21 +199,21 @@ class ChatState:
         return answer in ("y", "a")
 
 
-async def _tried(start: Callable[[], Awaitable[None]]) -> None:
+async def _start_quietly(start: Callable[[], Awaitable[None]]) -> None:
     with suppress(FovealError, OSError):
         await start()
 
 
-async def _trusting(choice: ChatChoice, front: UserInterface) -> ChatChoice:
-    """Asked once for each project that has something to say: whether it is to be followed."""
-    files = InstructionFiles(choice.folder, rules=choice.config.rules)
-    if not (files.asks or choice.untrusted):
-        return choice
+async def _ask_for_trust(config: ChatConfig, ui: UserInterface) -> ChatConfig:
+    """Ask once per project that has instructions or settings whether to trust it."""
+    files = InstructionFiles(config.folder, rules=config.loaded.rules)
+    if not (files.needs_trust_answer or config.needs_trust):
+        return config
     question = Question(
         text=f"{files.root} has instructions or settings for agents. Do you trust this project?",
-        advice="They are not used. Start `foveal chat` there in a terminal to decide.",
+        unattended_advice="They are not used. Start `foveal chat` there in a terminal to decide.",
     )
-    answer = await front.ask(question)
-    if front.asks:
-        files.trust.trust(files.root, yes=answer == "y")
-    return choice.again()
+    answer = await ui.ask(question)
+    if ui.can_ask:
+        files.trust.set_trusted(files.root, trusted=answer == "y")
+    return config.reload()

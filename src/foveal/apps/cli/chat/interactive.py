@@ -1,4 +1,4 @@
-"""A dialogue at a terminal, from the first prompt to the last line."""
+"""Interactive chat in a terminal: connects the screen to the chat loop."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Final
 from foveal.apps.cli.chat.chat_loop import ChatLoop
 from foveal.apps.cli.chat.chat_state import ChatState
 from foveal.apps.cli.chat.options import ChatOptions
-from foveal.apps.cli.chat.output.context_card import source
-from foveal.apps.cli.chat.output.event_text_rows import note
+from foveal.apps.cli.chat.output.agent_event_rows import note
+from foveal.apps.cli.chat.output.context_card import window_source
 from foveal.apps.cli.chat.output.screen import Screen
 from foveal.apps.cli.chat.output.styled_text import Row, Span, bold, dim, row, text_rows
 from foveal.apps.cli.chat.user_input import Completions
@@ -20,131 +20,133 @@ from foveal.core.tokens.counter import counter
 from foveal.core.wire.safe_print import one_line
 from foveal.errors import FovealError
 
-TWICE: Final = 2.0
-"""Seconds in which a second Ctrl-C leaves."""
-TICK: Final = 0.25
-STAND_IN: Final = """\
-This is a small stand-in on your own machine: slow, and often wrong. Its
+DOUBLE_INTERRUPT_S: Final = 2.0
+"""A second Ctrl-C within this time quits."""
+REFRESH_INTERVAL_S: Final = 0.25
+LOCAL_MODEL_NOTE: Final = """\
+This is a small model on your own machine: slow, and often wrong. Its
 window is small on purpose, so that you see Foveal work. For a real model
-set ANTHROPIC_API_KEY, OPENAI_API_KEY or GEMINI_API_KEY, or give --model."""
+set ANTHROPIC_API_KEY, OPENAI_API_KEY or GEMINI_API_KEY, or use --model."""
 
 
 class InteractiveChat:
-    """The screen and the dialogue, put together."""
+    """Runs the screen and the chat loop; `run` returns the exit code."""
 
     def __init__(self, options: ChatOptions) -> None:
         self._options = options
         self._completions = Completions(options.folder, self._sessions)
-        self.screen = Screen(self._completions, entered=self._entered, stopped=self._stopped)
-        self._dialogue: ChatLoop | None = None
-        self._early: list[str] = []
-        """What was typed before there was a session."""
-        self._listed: tuple[str, ...] = ()
-        self._stop = 0.0
+        self.screen = Screen(self._completions, on_submit=self._submit, on_interrupt=self._interrupt)
+        self._loop: ChatLoop | None = None
+        """None until the session is open."""
+        self._typed_early: list[str] = []
+        """Input from before the session was open."""
+        self._session_ids: tuple[str, ...] = ()
+        self._interrupted_at = 0.0
 
     async def run(self) -> int:
-        ticking = asyncio.create_task(self._tick())
-        working = asyncio.create_task(self._work())
-        working.add_done_callback(lambda _: self._exit())
+        refreshing = asyncio.create_task(self._refresh())
+        chatting = asyncio.create_task(self._chat())
+        chatting.add_done_callback(lambda _: self._exit())
         try:
-            with suppress(EOFError, KeyboardInterrupt):  # the terminal is gone
+            with suppress(EOFError, KeyboardInterrupt):  # the terminal was closed
                 await self.screen.app.run_async(set_exception_handler=False)
         finally:
-            ticking.cancel()
-            if self._dialogue is None:
-                working.cancel()  # the user left before there was a session
+            refreshing.cancel()
+            if self._loop is None:
+                chatting.cancel()  # the user quit before the session was open
             else:
-                self._dialogue.leave()
+                self._loop.leave()
         with suppress(asyncio.CancelledError):
-            return await working
+            return await chatting
         return 0
 
     def _exit(self) -> None:
         if self.screen.app.is_running:
             self.screen.app.exit()
 
-    async def _work(self) -> int:
+    async def _chat(self) -> int:
         async with AsyncExitStack() as stack:
             try:
-                await asyncio.to_thread(counter, "auto")  # takes a moment, and the user may type meanwhile
-                desk = await ChatState.open(self._options, self.screen, stack)
+                # Loading the tokenizer takes a moment; in a thread, the user can type meanwhile.
+                await asyncio.to_thread(counter, "auto")
+                state = await ChatState.open(self._options, self.screen, stack)
             except (FovealError, OSError) as problem:
-                self.screen.failed(str(problem))
+                self.screen.show_error(str(problem))
                 return 1
-            report = await desk.session.report()
-            self.screen.rows(banner(desk, report, (await desk.session.info()).title))
-            self.screen.status(report)
-            dialogue = self._dialogue = ChatLoop(desk, self.screen)
-            self._listed = tuple(info.id for info in await desk.store.sessions() if not info.erased)
-            for text in self._early:
-                dialogue.say(text)
-            await dialogue.serve()
+            report = await state.session.report()
+            self.screen.print_rows(banner_rows(state, report, (await state.session.info()).title))
+            self.screen.show_status(report)
+            loop = self._loop = ChatLoop(state, self.screen)
+            self._session_ids = tuple(info.id for info in await state.store.sessions() if not info.erased)
+            for text in self._typed_early:
+                loop.submit(text)
+            await loop.run()
             return 0
 
-    def _entered(self, text: str) -> None:
-        if self._dialogue is None:
-            self._early.append(text)
+    def _submit(self, text: str) -> None:
+        if self._loop is None:
+            self._typed_early.append(text)
         else:
-            self._dialogue.say(text)
-        self._queued()
+            self._loop.submit(text)
+        self._show_queue()
 
-    def _queued(self) -> None:
-        waiting = self._early if self._dialogue is None else self._dialogue.waiting
-        self.screen.queue(tuple(waiting))
+    def _show_queue(self) -> None:
+        queued = tuple(self._typed_early) if self._loop is None else self._loop.queued
+        self.screen.show_queue(queued)
 
-    def _stopped(self) -> None:
-        """Ctrl-C: stop what is being done; twice: leave."""
-        dialogue, now = self._dialogue, time.monotonic()
-        again, self._stop = now - self._stop < TWICE, now
-        if dialogue is None or (again and not dialogue.busy):
+    def _interrupt(self) -> None:
+        """Handle Ctrl-C on an empty line: cancel the turn, or quit if it is the second one."""
+        loop, now = self._loop, time.monotonic()
+        again, self._interrupted_at = now - self._interrupted_at < DOUBLE_INTERRUPT_S, now
+        if loop is None or (again and not loop.is_busy):
             self._exit()
         elif again:
-            dialogue.leave()
-        elif dialogue.cancel():
-            self._give_back(dialogue)
+            loop.leave()
+        elif loop.cancel():
+            self._restore_queue(loop)
         else:
-            self.screen.tell([note("Ctrl-C once more, or Ctrl-D, leaves; the session stays")])
+            self.screen.notify([note("Ctrl-C again, or Ctrl-D, quits; the session is kept")])
 
-    def _give_back(self, dialogue: ChatLoop) -> None:
-        """What was waiting is not done after all: it stands in the entry again."""
-        texts, entry = list(dialogue.waiting), self.screen.entry
-        dialogue.waiting.clear()
+    def _restore_queue(self, loop: ChatLoop) -> None:
+        """Move queued input back to the input line."""
+        texts, entry = loop.take_queued(), self.screen.entry
         if texts and not entry.text:
-            entry.insert_text(self.screen.pastes.short("\n".join(texts)))
-        self._queued()
+            entry.insert_text(self.screen.pastes.collapse("\n".join(texts)))
+        self._show_queue()
 
-    async def _tick(self) -> None:
-        """What moves, moves."""
+    async def _refresh(self) -> None:
+        """Redraw the spinner, the elapsed time and the queue."""
         while True:
-            await asyncio.sleep(TICK)
-            if self._dialogue is not None and tuple(self._dialogue.waiting) != self.screen.live.queued:
-                self._queued()
-            if self.screen.live.moving:
+            await asyncio.sleep(REFRESH_INTERVAL_S)
+            if self._loop is not None and self._loop.queued != self.screen.live.queued:
+                self._show_queue()
+            if self.screen.live.is_animated:
                 self.screen.app.invalidate()
 
     def _sessions(self) -> tuple[str, ...]:
-        return self._listed
+        return self._session_ids
 
 
 async def run_interactive(options: ChatOptions) -> int:
+    """Run a chat in the terminal and return the exit code."""
     return await InteractiveChat(options).run()
 
 
-def banner(desk: ChatState, report: Report, title: str) -> list[Row]:
-    """Who answers, how much it holds and how that is known, and where this is kept."""
-    settings = desk.choice.settings(desk.provider.model)["policy"]
+def banner_rows(state: ChatState, report: Report, title: str) -> list[Row]:
+    """Return the model, its window and where that number comes from, the policy and the session."""
+    policy = state.config.session_settings(state.provider.model)["policy"]
     rows = [
-        row(Span("foveal", "accent"), bold(f"  {desk.provider.name}")),
+        row(Span("foveal", "accent"), bold(f"  {state.provider.name}")),
         row(
             dim(
-                f"  window {report.window:,} tokens ({source(report)}) · policy {settings.name}, {settings.mode}"
+                f"  window {report.window:,} tokens ({window_source(report)}) · policy {policy.name}, {policy.mode}"
             )
         ),
-        row(dim(f"  session {desk.session.id} · /help")),
+        row(dim(f"  session {state.session.id} · /help")),
     ]
     if report.turns:
         many = "s" * (report.turns != 1)
-        rows.append(row(dim(f"  goes on after {report.turns:,} turn{many}: {one_line(title, width=60)}")))
-    if desk.provider.name.startswith("local/"):
-        rows += [row(), *text_rows(STAND_IN, style="fair", indent="  ")]
+        rows.append(row(dim(f"  continues after {report.turns:,} turn{many}: {one_line(title, width=60)}")))
+    if state.provider.name.startswith("local/"):
+        rows += [row(), *text_rows(LOCAL_MODEL_NOTE, style="fair", indent="  ")]
     return [*rows, row()]

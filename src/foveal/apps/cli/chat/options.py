@@ -1,4 +1,4 @@
-"""What `foveal chat` and `foveal run` are told on the command line."""
+"""Command-line options of `foveal chat` and `foveal run`."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from typing import Any, Final
 
 import msgspec
 
-MODES: Final = ("auto", "confirm", "off")
+COMPACTION_MODES: Final = ("auto", "confirm", "off")
 
 
 class ChatOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The parsed options; None means that configuration and environment decide."""
+
     store: Path
     folder: Path
     """The working folder."""
@@ -20,59 +22,63 @@ class ChatOptions(msgspec.Struct, frozen=True, kw_only=True):
     window: int | None = None
     mode: str | None = None
     session: str = ""
-    """The session to open or begin."""
+    """The session to open or create."""
     resume: str = ""
-    """A session that there is, by its id or the beginning of it."""
+    """An existing session, by its id or the beginning of it."""
     newest: bool = False
-    """Go on with the session that was last active."""
+    """Continue the session that was active last."""
     allow: tuple[str, ...] = ()
+    """Tools that run without asking."""
     yes: bool = False
+    """Every tool runs without asking."""
     tools: bool = True
+    """Offer tools to the model."""
     json: bool = False
 
     @classmethod
-    def of(cls, given: argparse.Namespace) -> ChatOptions:
-        allow = tuple(entry.strip() for text in given.allow for entry in text.split(",") if entry.strip())
+    def from_args(cls, args: argparse.Namespace) -> ChatOptions:
+        allow = tuple(entry.strip() for text in args.allow for entry in text.split(",") if entry.strip())
         return cls(
-            store=given.store,
+            store=args.store,
             folder=Path.cwd(),
-            model=given.model,
-            policy=given.policy,
-            window=given.window,
-            mode=given.mode,
-            session=given.session or "",
-            resume=given.resume or "",
-            newest=given.newest,
+            model=args.model,
+            policy=args.policy,
+            window=args.window,
+            mode=args.mode,
+            session=args.session or "",
+            resume=args.resume or "",
+            newest=args.newest,
             allow=allow,
-            yes=given.yes,
-            tools=not given.no_tools,
-            json=given.json,
+            yes=args.yes,
+            tools=not args.no_tools,
+            json=args.json,
         )
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that both commands share."""
     add: Any = parser.add_argument
     add(
         "--model",
         metavar="NAME",
-        help="provider/model; default: what the environment has a key for, else local",
+        help="provider/model; default: a provider whose API key is in the environment, else a local model",
     )
     add("--policy", metavar="NAME", help="a preset: economy, handoff, confirm, …; default: economy")
-    add("--window", type=int, metavar="TOKENS", help="what the model holds, if you know better")
-    add("--mode", choices=MODES, help="summaries: by themselves, when you agree, or never")
+    add("--window", type=int, metavar="TOKENS", help="the context window, if the known value is wrong")
+    add("--mode", choices=COMPACTION_MODES, help="summarise automatically, only when you agree, or never")
     which = parser.add_mutually_exclusive_group()
-    which.add_argument("--session", metavar="ID", help="open this session, or begin it")
+    which.add_argument("--session", metavar="ID", help="open this session, or create it")
     which.add_argument(
-        "--resume", metavar="ID", help="go on with this session; the beginning of its id is enough"
+        "--resume", metavar="ID", help="continue this session; the beginning of its id is enough"
     )
-    which.add_argument("--continue", dest="newest", action="store_true", help="go on with the newest session")
+    which.add_argument("--continue", dest="newest", action="store_true", help="continue the newest session")
     add(
         "--allow",
         action="append",
         default=[],
         metavar="TOOL",
-        help='run without asking: write, "run: git status"',
+        help='run this tool without asking: write, "run: git status"; may be repeated',
     )
     add("--yes", action="store_true", help="run every tool without asking")
     add("--no-tools", action="store_true", help="offer no tools to the model")
-    add("--json", action="store_true", help="one JSON object a line on standard output")
+    add("--json", action="store_true", help="write one JSON object per line to standard output")

@@ -1,4 +1,4 @@
-"""How a conversation is begun: at a terminal, in a pipe, or with one task; and how it ends."""
+"""Starts a chat in a terminal, in a pipe, or with one task."""
 
 from __future__ import annotations
 
@@ -16,61 +16,61 @@ from foveal.apps.cli.chat.options import ChatOptions
 from foveal.apps.cli.chat.user_interface import JsonOutput, PlainOutput
 from foveal.errors import FovealError
 
-STOPPED = 130
-"""The exit code after Ctrl-C in a pipe."""
+INTERRUPTED_EXIT_CODE = 130
+"""Exit code after Ctrl-C outside of a terminal."""
 
 
-async def chat(given: argparse.Namespace) -> int:
-    """A dialogue: at a terminal with everything, otherwise a message a line."""
-    options = ChatOptions.of(given)
-    if not options.json and at_a_terminal():
-        from foveal.apps.cli.chat.factory import needs
+async def chat(args: argparse.Namespace) -> int:
+    """Run an interactive chat in a terminal, else read one message per line from standard input."""
+    options = ChatOptions.from_args(args)
+    if not options.json and is_terminal():
+        from foveal.apps.cli.chat.factory import require_modules
 
-        needs("prompt_toolkit", "rich")
+        require_modules("prompt_toolkit", "rich")
         from foveal.apps.cli.chat.interactive import run_interactive
 
         return await run_interactive(options)
-    return await _alone(options, _lines())
+    return await _run_unattended(options, _stdin_lines())
 
 
-async def run(given: argparse.Namespace) -> int:
-    """One task; the exit code says whether it was done."""
-    options = ChatOptions.of(given)
-    task = sys.stdin.read() if given.task == "-" else given.task
+async def run(args: argparse.Namespace) -> int:
+    """Run one task; the exit code is 0 if it succeeded."""
+    options = ChatOptions.from_args(args)
+    task = sys.stdin.read() if args.task == "-" else args.task
     if not task.strip():
-        raise FovealError('there is no task: foveal run "…", or write it to standard input')
+        raise FovealError('there is no task: use foveal run "…", or write it to standard input')
 
     async def once() -> AsyncIterator[str]:
         yield task
 
-    return await _alone(options, once())
+    return await _run_unattended(options, once())
 
 
-async def _alone(options: ChatOptions, texts: AsyncIterator[str]) -> int:
-    """Messages one after the other, with nobody to ask."""
+async def _run_unattended(options: ChatOptions, texts: AsyncIterator[str]) -> int:
+    """Handle messages one after the other, without a user to ask."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
-    front = JsonOutput() if options.json else PlainOutput()
+    ui = JsonOutput() if options.json else PlainOutput()
     async with AsyncExitStack() as stack:
-        desk = await ChatState.open(options, front, stack)
-        if isinstance(front, JsonOutput):
-            await front.opened(desk.session)
-        dialogue = ChatLoop(desk, front)
+        state = await ChatState.open(options, ui, stack)
+        if isinstance(ui, JsonOutput):
+            await ui.session_opened(state.session)
+        loop = ChatLoop(state, ui)
         try:
             async for text in texts:
-                await dialogue.do(text)
-                if dialogue.left:
+                await loop.handle(text)
+                if loop.has_left:
                     break
         except asyncio.CancelledError:
-            return STOPPED
-        return 1 if dialogue.failures else 0
+            return INTERRUPTED_EXIT_CODE
+        return 1 if loop.failures else 0
 
 
-async def _lines() -> AsyncIterator[str]:
-    """What is written to standard input, line by line, as it comes."""
+async def _stdin_lines() -> AsyncIterator[str]:
+    """Yield the lines of standard input as they arrive."""
     pieces: list[bytes] = []
-    async for data in _read(sys.stdin.fileno()):
+    async for data in _read_in_thread(sys.stdin.fileno()):
         *ended, rest = data.split(b"\n")
         for line in ended:
             yield b"".join([*pieces, line]).decode("utf-8", "replace")
@@ -80,12 +80,12 @@ async def _lines() -> AsyncIterator[str]:
         yield b"".join(pieces).decode("utf-8", "replace")
 
 
-async def _read(file: int) -> AsyncIterator[bytes]:
-    """Read in a thread that nobody has to wait for: Ctrl-C ends us even if nothing more is written."""
+async def _read_in_thread(file: int) -> AsyncIterator[bytes]:
+    """Yield what is read from a file, read in a daemon thread so that Ctrl-C need not wait for more input."""
     loop, queue = asyncio.get_running_loop(), asyncio.Queue[bytes]()
 
     def read() -> None:
-        with suppress(RuntimeError):  # the loop has ended
+        with suppress(RuntimeError):  # the event loop is closed
             while data := os.read(file, 1 << 16):
                 loop.call_soon_threadsafe(queue.put_nowait, data)
             loop.call_soon_threadsafe(queue.put_nowait, b"")
@@ -95,5 +95,5 @@ async def _read(file: int) -> AsyncIterator[bytes]:
         yield data
 
 
-def at_a_terminal() -> bool:
+def is_terminal() -> bool:
     return sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"

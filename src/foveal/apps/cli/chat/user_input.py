@@ -1,4 +1,4 @@
-"""Completion: slash commands and what they take, names of files after that."""
+"""Terminal input: completion, key bindings, pastes and history."""
 
 from __future__ import annotations
 
@@ -23,11 +23,21 @@ from foveal.core.policies.presets import PRESETS
 from foveal.core.wire.safe_print import visible
 from foveal.project import state_folder
 
-MOST: Final = 200
-"""Files of a folder that are looked at."""
+MAX_LISTED_FILES: Final = 200
+"""Files of a folder that completion reads."""
+MAX_PASTE_LINES: Final = 12
+MAX_PASTE_CHARS: Final = 1_500
+"""A larger paste is shown by its name."""
+MAX_HISTORY_CHARS: Final = 10_000
+"""A longer text is not stored in the history."""
+_PASTE_NAME: Final = re.compile(r"\[paste \d+: [\d,]+ lines?, [\d,]+ characters\]")
+
+# ── completion ───────────────────────────────────────────────────────────────────────────────────────────
 
 
 class Completions(Completer):
+    """Completes slash commands and their arguments while they are typed, and file names on Tab."""
+
     def __init__(self, folder: Path, sessions: Callable[[], Iterable[str]] = tuple) -> None:
         self._folder = folder
         self._sessions = sessions
@@ -37,9 +47,9 @@ class Completions(Completer):
         if text.startswith("/") and "\n" not in text:
             name, space, rest = text.partition(" ")
             if not space:
-                yield from _commands(name)
+                yield from _complete_commands(name)
             elif (known := self._arguments(name)) is not None:
-                yield from _beginning(known, rest)
+                yield from _complete_names(known, rest)
                 return
         if complete_event.completion_requested and not (text.startswith("/") and " " not in text):
             yield from self._files(text)
@@ -63,47 +73,46 @@ class Completions(Completer):
     def _listed(self, folder: str) -> list[os.DirEntry[str]]:
         try:
             with os.scandir(self._folder / Path(folder).expanduser()) as entries:
-                return sorted(islice(entries, MOST), key=lambda entry: entry.name)
+                return sorted(islice(entries, MAX_LISTED_FILES), key=lambda entry: entry.name)
         except (OSError, ValueError, RuntimeError):
             return []
 
 
-def _commands(typed: str) -> Iterator[Completion]:
+def _complete_commands(typed: str) -> Iterator[Completion]:
     for command in COMMANDS:
         if command.name.startswith(typed):
-            yield Completion(command.name, start_position=-len(typed), display_meta=command.about)
+            yield Completion(command.name, start_position=-len(typed), display_meta=command.description)
 
 
-def _beginning(known: Iterable[str], typed: str) -> Iterator[Completion]:
+def _complete_names(known: Iterable[str], typed: str) -> Iterator[Completion]:
     for name in known:
         if name.startswith(typed.lstrip()):
             yield Completion(name, start_position=-len(typed.lstrip()), display=visible(name))
 
 
-# ── keys ──────────────────────────────────────────────────────────────────────────────────────────
-# What the keys do.
+# ── key bindings ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 class TypedInput(Protocol):
-    """Where the user types, as far as keys need it."""
+    """What the key bindings need of the screen."""
 
     entry: Buffer
     pastes: Pastes
 
-    def enter(self, line: str) -> None: ...
+    def submit(self, line: str) -> None: ...
 
 
-def bindings(screen: TypedInput, stopped: Callable[[], None]) -> KeyBindings:
-    """`stopped` is told of Ctrl-C on an empty line."""
+def key_bindings(screen: TypedInput, on_interrupt: Callable[[], None]) -> KeyBindings:
+    """Return the key bindings; Ctrl-C on an empty line calls `on_interrupt`."""
     keys = KeyBindings()
-    _sending(keys, screen)
-    _typing(keys, screen)
-    _stopping(keys, screen, stopped)
+    _bind_submit(keys, screen)
+    _bind_editing(keys, screen)
+    _bind_interrupt(keys, screen, on_interrupt)
     return keys
 
 
-def _sending(keys: KeyBindings, screen: TypedInput) -> None:
-    chosen = has_completions & Condition(lambda: _chosen(screen))
+def _bind_submit(keys: KeyBindings, screen: TypedInput) -> None:
+    chosen = has_completions & Condition(lambda: _completion_is_chosen(screen))
 
     @keys.add("enter", filter=chosen)
     def take(event: KeyPressEvent) -> None:
@@ -115,10 +124,10 @@ def _sending(keys: KeyBindings, screen: TypedInput) -> None:
         if text.strip():
             event.current_buffer.append_to_history()
         event.current_buffer.reset()
-        screen.enter(text)
+        screen.submit(text)
 
 
-def _typing(keys: KeyBindings, screen: TypedInput) -> None:
+def _bind_editing(keys: KeyBindings, screen: TypedInput) -> None:
     @keys.add("escape", "enter")
     def newline(event: KeyPressEvent) -> None:
         event.current_buffer.newline(copy_margin=False)
@@ -126,66 +135,56 @@ def _typing(keys: KeyBindings, screen: TypedInput) -> None:
     @keys.add(Keys.BracketedPaste)
     def paste(event: KeyPressEvent) -> None:
         text = event.data.replace("\r\n", "\n").replace("\r", "\n")
-        event.current_buffer.insert_text(screen.pastes.short(text))
+        event.current_buffer.insert_text(screen.pastes.collapse(text))
 
 
-def _stopping(keys: KeyBindings, screen: TypedInput, stopped: Callable[[], None]) -> None:
+def _bind_interrupt(keys: KeyBindings, screen: TypedInput, on_interrupt: Callable[[], None]) -> None:
     @keys.add("c-c")
     @keys.add("<sigint>")
     def stop(event: KeyPressEvent) -> None:
         if event.current_buffer.text:
             event.current_buffer.reset()
         else:
-            stopped()
+            on_interrupt()
 
     @keys.add("c-d", filter=Condition(lambda: not screen.entry.text))
     def leave(event: KeyPressEvent) -> None:
-        screen.enter("/quit")
+        screen.submit("/quit")
 
 
-def _chosen(screen: TypedInput) -> bool:
+def _completion_is_chosen(screen: TypedInput) -> bool:
     state = screen.entry.complete_state
     return state is not None and state.current_completion is not None
 
 
-# ── entry ─────────────────────────────────────────────────────────────────────────────────────────
-# Where the user types: history, several lines, and pastes of any size, of which only a short name is shown.
-
-LINES: Final = 12
-CHARACTERS: Final = 1_500
-"""A larger paste is shown by its name."""
-REMEMBERED: Final = 10_000
-"""A longer text is not kept in the history."""
-
-
-_PASTE: Final = re.compile(r"\[paste \d+: [\d,]+ lines?, [\d,]+ characters\]")
+# ── input line ───────────────────────────────────────────────────────────────────────────────────────────
 
 
 class Pastes:
-    """Large texts that stand in the line as `[paste 1: 20,480 lines, 1,048,576 characters]`."""
+    """Large pasted texts, shown in the input line as `[paste 1: 20,480 lines, 1,048,576 characters]`."""
 
     def __init__(self) -> None:
         self._texts: dict[str, str] = {}
 
-    def short(self, text: str) -> str:
-        """What to show of a paste: itself, or its name."""
+    def collapse(self, text: str) -> str:
+        """Return a paste as the input line shows it: the text, or a name for a large text."""
         lines = text.count("\n") + 1
-        if lines <= LINES and len(text) <= CHARACTERS:
+        if lines <= MAX_PASTE_LINES and len(text) <= MAX_PASTE_CHARS:
             return text
         size = f"{lines:,} line{'s' * (lines != 1)}, {len(text):,} characters"
         name = f"[paste {len(self._texts) + 1}: {size}]"
         self._texts[name] = text
         return name
 
-    def whole(self, line: str) -> str:
-        """A line with what its names stand for."""
+    def expand(self, line: str) -> str:
+        """Return a line with the names replaced by the pasted texts."""
         if not self._texts:
             return line
         return re.sub("|".join(map(re.escape, self._texts)), lambda found: self._texts[found[0]], line)
 
 
-def history() -> History:
-    """What was typed before, in a file that only its owner reads; in memory when there can be none."""
+def input_history() -> History:
+    """Return the input history: a file that only the user can read, or memory if it cannot be created."""
     path = state_folder() / "history"
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -195,28 +194,28 @@ def history() -> History:
 
 
 class _History(FileHistory):
-    """Lines in a file; very long ones, names of pastes, and a full disk are passed over."""
+    """A history file that skips very long input and names of pastes, and ignores write errors."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(str(path))
 
     def store_string(self, string: str) -> None:
-        if len(string) <= REMEMBERED and not _PASTE.search(string):
+        if len(string) <= MAX_HISTORY_CHARS and not _PASTE_NAME.search(string):
             with suppress(OSError, UnicodeError):
                 super().store_string(string)
 
 
-def buffer(completer: Completer) -> Buffer:
-    """The line that is being typed. Commands are completed while they are typed, files on request."""
+def input_buffer(completer: Completer) -> Buffer:
+    """Return the buffer of the input line."""
 
-    def typing_a_command() -> bool:
-        return made.text.startswith("/") and "\n" not in made.text
+    def is_command() -> bool:
+        return buffer.text.startswith("/") and "\n" not in buffer.text
 
-    made = Buffer(
+    buffer = Buffer(
         completer=completer,
-        complete_while_typing=Condition(typing_a_command),
-        history=history(),
+        complete_while_typing=Condition(is_command),
+        history=input_history(),
         multiline=True,
         name="entry",
     )
-    return made
+    return buffer

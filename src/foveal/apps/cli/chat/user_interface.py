@@ -1,4 +1,9 @@
-"""Without a terminal: the answer on standard output, everything else on standard error; or all of it as JSON."""
+"""User interfaces of the chat: the protocol, plain text, and JSON lines.
+
+A `UserInterface` shows output and asks questions. It has three implementations: `Screen` in output/screen.py for a
+terminal, and two here that cannot ask. `PlainOutput` writes answers to standard output and everything else to
+standard error; `JsonOutput` writes one JSON object per line to standard output.
+"""
 
 from __future__ import annotations
 
@@ -11,196 +16,203 @@ import msgspec
 from msgspec.structs import replace
 
 from foveal.agent.agent_events import AgentEvent, ModelAnswered, TextStreamed, TurnFinished
-from foveal.apps.cli.chat.output.event_text_rows import note, told
-from foveal.apps.cli.chat.output.styled_text import Row, plain, row
+from foveal.apps.cli.chat.output.agent_event_rows import agent_event_rows, note
+from foveal.apps.cli.chat.output.styled_text import Row, plain_text, row
 from foveal.core.engine.report import Report
 from foveal.core.log.events import unraw
 from foveal.core.wire.safe_print import visible
 from foveal.sessions.session import Session
 
-# ── front ─────────────────────────────────────────────────────────────────────────────────────────
-# Who is on the other side: a person at a terminal, a pipe, or a program that reads JSON; one door for all.
+# ── protocol ─────────────────────────────────────────────────────────────────────────────────────────────
 
-Answer = Literal["y", "n", "a"]
+UserAnswer = Literal["y", "n", "a"]
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that only the user can decide."""
+    """A question to the user, with the answer to assume where there is no user to ask."""
 
     text: str
     details: tuple[Row, ...] = ()
-    """What is shown with it."""
+    """Rows shown above the question."""
     always: str = ""
-    """What `a` would allow from now on; "" when there is no such answer."""
-    stays: bool = True
-    """It waits for its answer; otherwise any other line is a no."""
-    alone: Answer = "n"
-    """The answer where nobody can be asked …"""
-    advice: str = ""
-    """… and what to do about it."""
+    """What the answer `a` allows from now on; "" if `a` is not offered."""
+    waits: bool = True
+    """The question stays open until it is answered; if False, any other line means no."""
+    unattended_answer: UserAnswer = "n"
+    """The answer where `can_ask` is False."""
+    unattended_advice: str = ""
+    """What to do if the unattended answer is not the wanted one."""
 
 
 class UserInterface(Protocol):
+    """Where a chat shows its output and asks its questions."""
+
     @property
-    def asks(self) -> bool:
-        """Somebody is there to be asked."""
-        ...
-
-    def show(self, rows: Sequence[Row]) -> None:
-        """What a command was asked for."""
-        ...
-
-    def tell(self, rows: Sequence[Row]) -> None:
-        """What should be known beside the answer."""
-        ...
-
-    def failed(self, problem: str, *, code: str = "") -> None:
-        """One clear message; what was said and stored is intact."""
-        ...
-
-    def began(self, text: str) -> None:
-        """A message is being worked on."""
-        ...
-
-    def happened(self, happening: AgentEvent) -> None: ...
-
-    def ended(self) -> None:
-        """Whatever was being worked on is done, in one way or another."""
-        ...
-
-    def status(self, report: Report) -> None: ...
-
-    def progress(self, stage: str, detail: str = "") -> None:
-        """What is being waited for, and how far it is; "" when nothing is."""
+    def can_ask(self) -> bool:
+        """Whether there is a user to ask."""
         ...
 
     @property
-    def colours(self) -> bool: ...
+    def colours(self) -> bool:
+        """Whether the output has colours."""
+        ...
 
     @property
     def width(self) -> int:
-        """Columns."""
+        """Width of the output in columns."""
         ...
 
-    async def ask(self, question: Question) -> Answer: ...
+    def show(self, rows: Sequence[Row]) -> None:
+        """Show the output of a command."""
+        ...
+
+    def notify(self, rows: Sequence[Row]) -> None:
+        """Show a notice that is not part of an answer."""
+        ...
+
+    def show_error(self, problem: str, *, code: str = "") -> None:
+        """Show why a message or command failed; the session is intact."""
+        ...
+
+    def turn_started(self, text: str) -> None:
+        """A turn begins with this message."""
+        ...
+
+    def agent_event(self, event: AgentEvent) -> None:
+        """Show an event of the running turn."""
+        ...
+
+    def turn_ended(self) -> None:
+        """The turn has finished, failed or been cancelled."""
+        ...
+
+    def show_status(self, report: Report) -> None:
+        """Show how full the window is now."""
+        ...
+
+    def show_progress(self, stage: str, detail: str = "") -> None:
+        """Show what the chat waits for and how far it is; "" when it waits for nothing."""
+        ...
+
+    async def ask(self, question: Question) -> UserAnswer:
+        """Return the user's answer, or the unattended answer."""
+        ...
 
 
-# ── plain ─────────────────────────────────────────────────────────────────────────────────────────
+# ── without a terminal ───────────────────────────────────────────────────────────────────────────────────
 
 
-class PlainOutput:
-    """Text for people and pipes."""
+class _NonInteractive:
+    """The part that plain text and JSON share: there is no status line, and each stage is shown once."""
 
-    asks = False
+    can_ask = False
     colours = False
     width = 100
+    _stage = ""
+
+    def turn_started(self, text: str) -> None:
+        self._stage = ""
+
+    def turn_ended(self) -> None:
+        pass
+
+    def show_status(self, report: Report) -> None:
+        pass
+
+    def show_progress(self, stage: str, detail: str = "") -> None:
+        if stage and stage != self._stage:
+            self._show_stage(stage)
+        self._stage = stage or self._stage
+
+    def _show_stage(self, stage: str) -> None:
+        raise NotImplementedError
+
+
+class PlainOutput(_NonInteractive):
+    """Writes text: answers and the output of commands to `out`, everything else to `err`."""
 
     def __init__(self, *, out: TextIO | None = None, err: TextIO | None = None) -> None:
         self._out, self._err = out or sys.stdout, err or sys.stderr
-        self._stage = ""
 
     def show(self, rows: Sequence[Row]) -> None:
-        self._write(self._out, plain(rows))
+        self._write(self._out, plain_text(rows))
 
-    def tell(self, rows: Sequence[Row]) -> None:
-        self._write(self._err, plain(rows))
+    def notify(self, rows: Sequence[Row]) -> None:
+        self._write(self._err, plain_text(rows))
 
-    def failed(self, problem: str, *, code: str = "") -> None:
+    def show_error(self, problem: str, *, code: str = "") -> None:
         self._write(self._err, f"foveal: {visible(problem)}\n")
 
-    def began(self, text: str) -> None:
-        self._stage = ""
-
-    def happened(self, happening: AgentEvent) -> None:
-        if isinstance(happening, ModelAnswered):
-            if text := visible(happening.text).strip("\n"):
-                self._write(self._err if happening.calls else self._out, f"{text}\n")
+    def agent_event(self, event: AgentEvent) -> None:
+        if isinstance(event, ModelAnswered):
+            if text := visible(event.text).strip("\n"):
+                # Text beside tool calls is not the final answer.
+                self._write(self._err if event.calls else self._out, f"{text}\n")
         else:
-            self.tell(told(happening))
+            self.notify(agent_event_rows(event))
 
-    def ended(self) -> None:
-        pass
+    def _show_stage(self, stage: str) -> None:
+        self.notify([note(f"{stage} …")])
 
-    def status(self, report: Report) -> None:
-        pass
+    async def ask(self, question: Question) -> UserAnswer:
+        """Print the question with its unattended answer, and return that answer."""
+        answer = {"y": "yes", "n": "no", "a": "always"}[question.unattended_answer]
+        advice = f" {question.unattended_advice}" if question.unattended_advice else ""
+        self.notify([row(f"? {question.text} {answer}: there is no terminal to ask at.{advice}")])
+        return question.unattended_answer
 
-    def progress(self, stage: str, detail: str = "") -> None:
-        if stage and stage != self._stage:
-            self.tell([note(f"{stage} …")])
-        self._stage = stage or self._stage
-
-    async def ask(self, question: Question) -> Answer:
-        """Nobody is there to be asked."""
-        said = {"y": "yes", "n": "no", "a": "always"}[question.alone]
-        advice = f" {question.advice}" if question.advice else ""
-        self.tell([row(f"? {question.text} {said}: there is no terminal to ask at.{advice}")])
-        return question.alone
-
-    def _write(self, where: TextIO, text: str) -> None:
-        where.write(text)
-        where.flush()
+    def _write(self, stream: TextIO, text: str) -> None:
+        stream.write(text)
+        stream.flush()
 
 
-def _opaque(value: object) -> Any:
-    """What a provider sent and nobody here reads."""
-    if isinstance(value, msgspec.Raw):
-        return unraw(value)
-    raise TypeError(f"{type(value).__name__} cannot be written as JSON")
+# ── JSON lines ───────────────────────────────────────────────────────────────────────────────────────────
 
 
-class JsonOutput:
-    """One object a line on standard output, in ASCII, so that no terminal can be commanded by it either."""
-
-    asks = False
-    colours = False
-    width = 100
+class JsonOutput(_NonInteractive):
+    """Writes one JSON object per line, in ASCII, so that no text can control a terminal."""
 
     def __init__(self, *, out: TextIO | None = None) -> None:
         self._out = out or sys.stdout
-        self._stage = ""
 
-    async def opened(self, session: Session) -> None:
-        """Which session this is, to go on with it later."""
+    async def session_opened(self, session: Session) -> None:
+        """Write the id of the session, with which the caller can continue it later."""
         report = await session.report()
         about = {"model": report.model, "window": report.window, "policy": report.policy}
         self._write({"happening": "opened", "session": session.id, **about})
 
     def show(self, rows: Sequence[Row]) -> None:
-        self._write({"happening": "shown", "text": plain(rows)})
+        self._write({"happening": "shown", "text": plain_text(rows)})
 
-    def tell(self, rows: Sequence[Row]) -> None:
-        self._write({"happening": "told", "text": plain(rows)})
+    def notify(self, rows: Sequence[Row]) -> None:
+        self._write({"happening": "told", "text": plain_text(rows)})
 
-    def failed(self, problem: str, *, code: str = "") -> None:
+    def show_error(self, problem: str, *, code: str = "") -> None:
         self._write({"happening": "failed", "code": code, "problem": problem})
 
-    def began(self, text: str) -> None:
-        self._stage = ""
-
-    def happened(self, happening: AgentEvent) -> None:
-        if isinstance(happening, TextStreamed) and not happening.piece.text:
+    def agent_event(self, event: AgentEvent) -> None:
+        if isinstance(event, TextStreamed) and not event.piece.text:
             return
-        if isinstance(
-            happening, TurnFinished
-        ):  # a line for each event of a long log would be no line any more
-            happening = replace(happening, report=replace(happening.report, events=()))
-        self._write(msgspec.to_builtins(happening, enc_hook=_opaque))
+        if isinstance(event, TurnFinished):
+            # The report lists every event of the log, which would make the line very long.
+            event = replace(event, report=replace(event.report, events=()))
+        self._write(msgspec.to_builtins(event, enc_hook=_encode_raw))
 
-    def ended(self) -> None:
-        pass
+    def _show_stage(self, stage: str) -> None:
+        self._write({"happening": "waiting", "stage": stage})
 
-    def status(self, report: Report) -> None:
-        pass
-
-    def progress(self, stage: str, detail: str = "") -> None:
-        if stage and stage != self._stage:
-            self._write({"happening": "waiting", "stage": stage})
-        self._stage = stage or self._stage
-
-    async def ask(self, question: Question) -> Answer:
-        self._write({"happening": "asked", "question": question.text, "answer": question.alone})
-        return question.alone
+    async def ask(self, question: Question) -> UserAnswer:
+        answer = question.unattended_answer
+        self._write({"happening": "asked", "question": question.text, "answer": answer})
+        return answer
 
     def _write(self, value: Mapping[str, Any]) -> None:
         self._out.write(json.dumps(value) + "\n")
         self._out.flush()
+
+
+def _encode_raw(value: object) -> Any:
+    """Encode provider data that is kept as raw JSON."""
+    if isinstance(value, msgspec.Raw):
+        return unraw(value)
+    raise TypeError(f"{type(value).__name__} cannot be written as JSON")

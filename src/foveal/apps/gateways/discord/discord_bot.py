@@ -1,15 +1,15 @@
-"""The bot: messages, commands and buttons become calls of `Talk`, and what it says becomes messages.
+"""The Discord client: passes messages, commands and buttons to `ChatSessions`.
 
-1. Nothing is decided here about who may talk: `Talk` decides by the numeric id that Discord vouches for.
-2. Messages of a channel are stored in the order in which they came, and answered in that order.
-3. An answer counts as delivered when Discord has taken it, or refused it for good.
+1. `ChatSessions` decides about access, by the numeric user id that Discord guarantees.
+2. The messages of a channel are stored in the order of their arrival, and answered in that order.
+3. An answer counts as delivered when Discord has accepted it, or refused it permanently.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from contextlib import aclosing, nullcontext
 from typing import Any, Final
 from weakref import WeakValueDictionary
@@ -20,49 +20,48 @@ import msgspec
 from discord import app_commands
 
 from foveal.apps.gateways import texts
-from foveal.apps.gateways.chat_session import ChatSessions, Saying
+from foveal.apps.gateways.access import MAX_UNKNOWN_USER_REPLIES_PER_MINUTE
+from foveal.apps.gateways.channel import Replies, Undelivered
+from foveal.apps.gateways.chat_session import ChatSessions
+from foveal.apps.gateways.delivery import DeliveryTasks, Sleep
 from foveal.apps.gateways.discord.discord_messages import (
     ButtonItem,
     ChannelPost,
     ChannelQueue,
-    DiscordUndelivered,
     QueuePosition,
-    Sleep,
+    addressed_text,
+    has_more_than_text,
     is_command,
-    more_than_text,
-    words,
 )
 from foveal.errors import FovealError
 from foveal.server.auth_tokens import RateLimiter
 
-STRANGERS: Final = 6
-"""Answers that a stranger gets in a minute."""
 LOG: Final = logging.getLogger("foveal.gateways")
 ARGUMENTS: Final = {
     "compact": ("focus", "what the summary should keep above all"),
-    "undo": ("name", "which reduction; the newest if none is named"),
+    "undo": ("name", "which reduction; default: the newest"),
     "pair": ("code", "the code from `foveal pair discord` on the server"),
 }
-"""The commands that take words: what those are called, and what they mean."""
-NEEDED: Final = ("pair",)
-"""Those that mean nothing without them."""
+"""Commands with an argument: its name and description."""
+REQUIRED_ARGUMENTS: Final = ("pair",)
+"""Commands whose argument is required."""
 
 Interaction = discord.Interaction[Any]
 
 
 class DiscordBot(discord.Client):
+    """A connection to Discord as one bot."""
+
     def __init__(
         self,
-        talk: ChatSessions,
+        chats: ChatSessions,
         *,
         connector: aiohttp.BaseConnector | None,
-        connected: Callable[[], None],
-        delivered: Callable[[], None],
-        owed: Callable[[], None],
+        on_connected: Callable[[], None],
+        on_delivered: Callable[[], None],
+        on_undelivered: Callable[[], None],
         sleep: Sleep,
     ) -> None:
-        """`connected` is called when Discord has let the bot in, `delivered` whenever something was said, and
-        `owed` when it could not be said."""
         super().__init__(
             intents=discord.Intents(guilds=True, guild_messages=True, dm_messages=True, message_content=True),
             allowed_mentions=discord.AllowedMentions.none(),
@@ -71,157 +70,157 @@ class DiscordBot(discord.Client):
             max_messages=None,
             connector=connector,
         )
-        self._talk = talk
-        self._connected = connected
-        self._delivered = delivered
-        self._owed = owed
+        self._chats = chats
+        self._on_connected = on_connected
+        self._on_delivered = on_delivered
+        self._on_undelivered = on_undelivered
         self._sleep = sleep
-        self._strangers = RateLimiter(STRANGERS)
-        self._lines: WeakValueDictionary[int, ChannelQueue] = WeakValueDictionary()
-        self._tasks: set[asyncio.Task[None]] = set()
-        """The conversations that are being had."""
+        self._unknown_users = RateLimiter(MAX_UNKNOWN_USER_REPLIES_PER_MINUTE)
+        self._queues: WeakValueDictionary[int, ChannelQueue] = WeakValueDictionary()
+        self._deliveries = DeliveryTasks(on_failure=on_undelivered)
         self._registering: asyncio.Task[None] | None = None
         self._tree = app_commands.CommandTree(self)
 
-    # ── coming and going ─────────────────────────────────────────────────────────────────────────────
+    # ── start and end ────────────────────────────────────────────────────────────────────────────────
 
     async def setup_hook(self) -> None:
         self.add_dynamic_items(ButtonItem)
         for name, about in texts.COMMANDS.items():
-            self._tree.add_command(self._command(name, about))
-        self._registering = asyncio.create_task(self._register())
+            self._tree.add_command(self._app_command(name, about))
+        self._registering = asyncio.create_task(self._register_commands())
 
     async def on_connect(self) -> None:
-        self._connected()
+        self._on_connected()
 
-    async def settle(self, *, seconds: float) -> None:
-        """Let what is being said come to its end, but not for ever."""
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=seconds)
-        tasks = [*self._tasks, *([self._registering] if self._registering else [])]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+    async def finish(self, *, seconds: float) -> None:
+        """Finish the answers that are being sent, within this time, and cancel the others."""
+        await self._deliveries.finish(seconds=seconds)
+        if self._registering is not None:
+            self._registering.cancel()
+            await asyncio.wait([self._registering])
 
-    def deliver(self, chat: int, saying: Saying) -> None:
-        """Say something in a channel that nobody has just asked for."""
-        line, post = self._line(chat), self._post(chat)
-        self._spawn(self._say(saying, post=post, place=line.join()))
+    def deliver(self, chat: int, replies: Replies) -> None:
+        """Send replies to a channel that did not just ask for them."""
+        queue, post = self._queue(chat), self._post(chat)
+        self._deliveries.spawn(self._send_all(replies, post=post, position=queue.join()))
 
     # ── messages ─────────────────────────────────────────────────────────────────────────────────────
 
     async def on_message(self, message: discord.Message) -> None:
-        text = words(message, me=self.user) if self.user is not None else None
+        text = addressed_text(message, me=self.user) if self.user is not None else None
         if text is not None:
-            self._spawn(self._heard(message, text))
+            self._deliveries.spawn(self._handle_message(message, text))
 
-    async def _heard(self, message: discord.Message, text: str) -> None:
+    async def _handle_message(self, message: discord.Message, text: str) -> None:
         chat, user = message.channel.id, message.author.id
         reference = message.to_reference(fail_if_not_exists=False) if message.guild else None
         post = self._post(chat, seed=message.id, reference=reference)
-        line = self._line(chat)
-        async with line.taking:
-            known = await self._knows(user)
-            if not known and self._strangers.wait(str(user), now=self.loop.time()):
+        queue = self._queue(chat)
+        async with queue.storing:
+            allowed = await self._is_allowed(user)
+            if not allowed and self._unknown_users.take(str(user), now=self.loop.time()):
                 return
-            if not text and more_than_text(message):
-                taken = self._talk.wordless(user=user)
+            if not text and has_more_than_text(message):
+                replies = self._chats.reply_to_non_text(user=user)
             else:
                 key = f"discord-{message.id}"
-                taken = await self._talk.take(chat=chat, user=user, key=key, text=text or "/help")
-            place = line.join() if text and not is_command(text) else None
-        if known and text and more_than_text(message):
-            taken = _noted(taken, texts.TEXT_ONLY)
-        async with line.working() if known else nullcontext():
-            await self._say(taken, post=post, place=place)
+                replies = await self._chats.accept(chat=chat, user=user, key=key, text=text or "/help")
+            position = queue.join() if text and not is_command(text) else None
+        if allowed and text and has_more_than_text(message):
+            replies = _with_note(replies, texts.TEXT_ONLY)
+        async with queue.typing() if allowed else nullcontext():
+            await self._send_all(replies, post=post, position=position)
 
-    async def _say(self, saying: Saying, *, post: ChannelPost, place: QueuePosition | None = None) -> None:
-        """Say it, when everything has been said that stood before it in the line."""
+    async def _send_all(
+        self, replies: Replies, *, post: ChannelPost, position: QueuePosition | None = None
+    ) -> None:
+        """Send replies, after all earlier answers of the channel's queue."""
         try:
-            async with aclosing(saying):
-                async for says in saying:
-                    if place is not None:
-                        await place.come()
-                    await post.say(says)
-            self._delivered()
-        except DiscordUndelivered as problem:
-            LOG.warning("something could not be said: %s", problem)
-            self._owed()
+            async with aclosing(replies):
+                async for message in replies:
+                    if position is not None:
+                        await position.wait_turn()
+                    await post.send(message)
+            self._on_delivered()
+        except Undelivered as problem:
+            LOG.warning("an answer could not be delivered and is kept: %s", problem)
+            self._on_undelivered()
         finally:
-            if place is not None:
-                place.leave()
+            if position is not None:
+                position.leave()
 
     # ── commands and buttons ─────────────────────────────────────────────────────────────────────────
 
-    def _command(self, name: str, about: str) -> app_commands.Command[Any, Any, None]:
-        async def plain(interaction: discord.Interaction) -> None:
-            self._spawn(self._asked(interaction, f"/{name}"))
+    def _app_command(self, name: str, about: str) -> app_commands.Command[Any, Any, None]:
+        async def without_argument(interaction: discord.Interaction) -> None:
+            self._deliveries.spawn(self._handle_command(interaction, f"/{name}"))
 
-        async def perhaps(interaction: discord.Interaction, given: str = "") -> None:
-            self._spawn(self._asked(interaction, f"/{name} {given}".strip()))
+        async def optional_argument(interaction: discord.Interaction, argument: str = "") -> None:
+            self._deliveries.spawn(self._handle_command(interaction, f"/{name} {argument}".strip()))
 
-        async def surely(interaction: discord.Interaction, given: str) -> None:
-            self._spawn(self._asked(interaction, f"/{name} {given}"))
+        async def required_argument(interaction: discord.Interaction, argument: str) -> None:
+            self._deliveries.spawn(self._handle_command(interaction, f"/{name} {argument}"))
 
         if name not in ARGUMENTS:
-            return app_commands.Command(name=name, description=about, callback=plain)
-        called, means = ARGUMENTS[name]
-        asks = app_commands.rename(given=called)(
-            app_commands.describe(given=means)(surely if name in NEEDED else perhaps)
-        )
-        return app_commands.Command(name=name, description=about, callback=asks)
+            return app_commands.Command(name=name, description=about, callback=without_argument)
+        argument_name, argument_about = ARGUMENTS[name]
+        function = required_argument if name in REQUIRED_ARGUMENTS else optional_argument
+        described = app_commands.describe(argument=argument_about)(function)
+        callback = app_commands.rename(argument=argument_name)(described)
+        return app_commands.Command(name=name, description=about, callback=callback)
 
-    async def _register(self) -> None:
+    async def _register_commands(self) -> None:
         try:
             await self._tree.sync()
         except (discord.DiscordException, aiohttp.ClientError, OSError) as problem:
-            # They are a convenience: what is typed as text works without them.
-            LOG.warning("Discord has not taken the commands: %s", type(problem).__name__)
+            # Registered commands are a convenience: typed as text, the commands work without them.
+            LOG.warning("Discord has not accepted the commands: %s", type(problem).__name__)
 
-    async def _asked(self, interaction: Interaction, text: str) -> None:
+    async def _handle_command(self, interaction: Interaction, text: str) -> None:
         chat, user = interaction.channel_id, interaction.user.id
         if chat is not None:
-            post = await self._answering(interaction, chat, private=text.startswith("/pair"))
-            line = self._line(chat)
-            async with line.taking:
+            post = await self._acknowledge(interaction, chat, private=text.startswith("/pair"))
+            async with self._queue(chat).storing:
                 key = f"discord-{interaction.id}"
-                taken = await self._talk.take(chat=chat, user=user, key=key, text=text)
-            await self._say(taken, post=post)
+                replies = await self._chats.accept(chat=chat, user=user, key=key, text=text)
+            await self._send_all(replies, post=post)
 
-    async def pressed(self, interaction: Interaction, action: str) -> None:
-        """A button was pressed."""
-        self._spawn(self._pressed(interaction, action))
+    async def press_button(self, interaction: Interaction, action: str) -> None:
+        """Start the action of a button."""
+        self._deliveries.spawn(self._handle_button(interaction, action))
 
-    async def _pressed(self, interaction: Interaction, action: str) -> None:
+    async def _handle_button(self, interaction: Interaction, action: str) -> None:
         chat, user = interaction.channel_id, interaction.user.id
         if chat is not None:
-            post = await self._answering(interaction, chat)
-            taken = self._talk.pressed(chat=chat, user=user, action=action)
-            await self._say(taken, post=post)
+            post = await self._acknowledge(interaction, chat)
+            replies = self._chats.press_button(chat=chat, user=user, action=action)
+            await self._send_all(replies, post=post)
 
-    async def _answering(self, interaction: Interaction, chat: int, *, private: bool = False) -> ChannelPost:
-        """Show that the bot is at work, and where to say the answer. Strangers are answered in private."""
-        private = private or not await self._knows(interaction.user.id)
+    async def _acknowledge(
+        self, interaction: Interaction, chat: int, *, private: bool = False
+    ) -> ChannelPost:
+        """Show that the bot is working, and return where to send the answer; privately to users without access."""
+        private = private or not await self._is_allowed(interaction.user.id)
         channel = self.get_partial_messageable(chat)
 
-        async def send(text: str, **more: Any) -> None:
+        async def send(text: str, **options: Any) -> None:
             try:
-                await interaction.followup.send(text, ephemeral=private, **more)
-            except discord.NotFound:  # it took longer than the quarter of an hour that Discord allows
-                await channel.send(text, **more)
+                await interaction.followup.send(text, ephemeral=private, **options)
+            except discord.NotFound:  # Discord accepts followups for 15 minutes
+                await channel.send(text, **options)
 
         try:
             await interaction.response.defer(thinking=True, ephemeral=private)
-        except (discord.HTTPException, aiohttp.ClientError, OSError):  # too late for that, perhaps
+        except (discord.HTTPException, aiohttp.ClientError, OSError):  # such as an expired interaction
             return self._post(chat)
         return ChannelPost(send, sleep=self._sleep)
 
-    # ── parts ────────────────────────────────────────────────────────────────────────────────────────
+    # ── helpers ──────────────────────────────────────────────────────────────────────────────────────
 
-    async def _knows(self, user: int) -> bool:
+    async def _is_allowed(self, user: int) -> bool:
         try:
-            return await self._talk.may(user)
-        except FovealError:  # the answer will say so
+            return await self._chats.is_allowed(user)
+        except FovealError:  # the reply reports the error
             return True
 
     def _post(
@@ -230,28 +229,16 @@ class DiscordBot(discord.Client):
         send = self.get_partial_messageable(chat).send
         return ChannelPost(send, seed=seed, reference=reference, sleep=self._sleep)
 
-    def _line(self, chat: int) -> ChannelQueue:
-        line = self._lines.get(chat)
-        if line is None:
+    def _queue(self, chat: int) -> ChannelQueue:
+        queue = self._queues.get(chat)
+        if queue is None:
             channel = self.get_partial_messageable(chat)
-            line = self._lines[chat] = ChannelQueue(lambda: self.http.send_typing(channel.id))
-        return line
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (problem := task.exception()) is not None:
-            LOG.error("a conversation on Discord broke off: %s", type(problem).__name__)
-            LOG.debug("this is where", exc_info=problem)
-            self._owed()
+            queue = self._queues[chat] = ChannelQueue(lambda: self.http.send_typing(channel.id))
+        return queue
 
 
-async def _noted(saying: Saying, note: str) -> Saying:
-    """The same with a note below each."""
-    async with aclosing(saying):
-        async for says in saying:
-            yield msgspec.structs.replace(says, footer=f"{note}\n{says.footer}")
+async def _with_note(replies: Replies, note: str) -> Replies:
+    """Yield the replies with a note above each footer."""
+    async with aclosing(replies):
+        async for message in replies:
+            yield msgspec.structs.replace(message, footer=f"{note}\n{message.footer}")

@@ -1,10 +1,11 @@
-"""The bot from its start to its end, whatever the network does meanwhile.
+"""Runs the Discord bot: connects, reconnects, and delivers undelivered answers.
 
-1. Nothing that happens here ends the server. A token that Discord refuses, or an intent that the bot does not have,
-   is told in the log; if Discord cannot be reached, the bot tries again until it can.
-2. Of several servers on one folder one listens, and another takes over when it is gone. All of them can speak.
-3. Lost connections are resumed, and what was said meanwhile comes then. What comes twice is answered once.
-4. An answer that could not be delivered is delivered later: after longer and longer pauses, or a restart.
+1. No error here stops the server. If Discord refuses the token, or the bot lacks an intent, that is logged; if
+   Discord cannot be reached, the bot retries until it can.
+2. Of several servers on one folder one listens, and another takes over when it stops. All of them can send.
+3. Lost connections are resumed, and Discord then sends the messages of the meantime. A message that arrives twice
+   is answered once.
+4. An answer that could not be delivered is delivered later: after growing pauses, or after a restart.
 """
 
 from __future__ import annotations
@@ -21,193 +22,30 @@ from aiohttp.tracing import Trace
 from discord import ConnectionClosed, LoginFailure, PrivilegedIntentsRequired, VoiceClient
 from yarl import URL
 
-from foveal.apps.gateways.access import base_url
-from foveal.apps.gateways.chat_session import ChatSessions, Saying
+from foveal.apps.gateways.channel import Replies
+from foveal.apps.gateways.chat_session import ChatSessions
+from foveal.apps.gateways.delivery import Sleep, UndeliveredAnswers
 from foveal.apps.gateways.discord.discord_bot import DiscordBot
-from foveal.apps.gateways.discord.discord_messages import TRANSIENT, Sleep
-from foveal.apps.gateways.gateway import SETTLE, ConnectionState, talk_of, token_of, told
+from foveal.apps.gateways.discord.discord_messages import TRANSIENT_ERRORS
+from foveal.apps.gateways.gateway import (
+    CLOSE_GRACE_S,
+    ConnectionState,
+    base_url,
+    listener_lock,
+    observed_turns,
+    open_chats,
+    require_token,
+)
 from foveal.config import Config
-from foveal.errors import FovealError
 from foveal.server import LiveSession, Service, Turn
 from foveal.server.locks import SessionLock, SessionLocks
 from foveal.server.pairing import Pairing
 
-# ── elsewhere ─────────────────────────────────────────────────────────────────────────────────────
-# Where the bot looks for Discord: at another address, if one is set.
-#
-# discord.py knows its hosts by heart, and asks for them in three places: the REST interface, the answers to
-# interactions and the gateway. All of them connect through the client's connector, so this one sends them elsewhere.
-
-
-class CustomApiUrl(aiohttp.TCPConnector):
-    """Whatever is asked for, it is asked for at `base`."""
-
-    def __init__(self, base: str) -> None:
-        super().__init__(limit=0)
-        self._base = URL(base)
-
-    async def connect(
-        self, req: aiohttp.ClientRequest, traces: list[Trace], timeout: aiohttp.ClientTimeout
-    ) -> aiohttp.connector.Connection:
-        asked = req.url
-        req.url = URL.build(
-            scheme=self._base.scheme,
-            authority=self._base.raw_authority,
-            path=self._base.raw_path.rstrip("/") + asked.raw_path,
-            query_string=asked.raw_query_string,
-            encoded=True,
-        )
-        req.headers["Host"] = self._base.raw_authority
-        return await super().connect(req, traces, timeout)
-
-
-# ── gateway ───────────────────────────────────────────────────────────────────────────────────────
-
 LOG: Final = logging.getLogger("foveal.gateways")
-PAUSES: Final = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
-"""Seconds between attempts to reach Discord; the last one for ever."""
-LOOK: Final = 5.0
-"""Seconds after which a server looks again whether the one that listens is gone."""
-LATER: Final = (60.0, 120.0, 240.0, 480.0, 960.0, 1_920.0)
-"""Seconds after which undelivered answers are taken up again; after the last one, when the server starts again."""
-
-
-class DiscordGateway:
-    """One bot after the other, if need be."""
-
-    def __init__(
-        self, talk: ChatSessions, turnstile: SessionLocks, *, token: str, base: str, sleep: Sleep
-    ) -> None:
-        self.standing = ConnectionState("Discord")
-        self._talk = talk
-        self._turnstile = turnstile
-        self._token = token
-        self._base = base
-        self._sleep = sleep
-        self._bot: DiscordBot | None = None
-        """The one that can speak."""
-        self._hold: SessionLock | None = None
-        """Held while this server is the one that listens."""
-        self._unsaid: list[tuple[int, Saying]] = []
-        """What is to be said in which channel as soon as the bot can speak."""
-        self._wanted = True
-        """Whether Discord wants the bot, as far as is known."""
-        self._later: asyncio.Task[None] | None = None
-        self._rounds = 0
-
-    async def people(self) -> int:
-        return await self._talk.people()
-
-    async def stop_listening(self) -> None:
-        """Nothing: what Discord tells nobody is lost, so messages are stored to the end, and answered later."""
-
-    async def run(self) -> None:
-        """Until it is cancelled, or Discord does not want the bot."""
-        for pause in chain(PAUSES, repeat(PAUSES[-1])):
-            try:
-                await self._attempt()
-            except (LoginFailure, PrivilegedIntentsRequired, ConnectionClosed) as problem:
-                self.standing.become("refused", _told(problem))
-                self._wanted = False
-                return
-            except Exception as problem:
-                # discord.py fails with an error of its own when its first connection does.
-                causes = [cause for cause in (problem, problem.__context__) if isinstance(cause, TRANSIENT)]
-                if not causes:
-                    LOG.warning("Discord's bot has failed: %s", type(problem).__name__, exc_info=problem)
-                self.standing.become("away", "cannot be reached")
-            await self._sleep(pause)
-
-    async def close(self, *, settle: float) -> None:
-        """Let what is being said be said, for so many seconds; the rest is owed."""
-        if self._later is not None:
-            self._later.cancel()
-        if self._bot is not None:
-            await self._bot.settle(seconds=settle)
-
-    async def unasked(self, room: LiveSession, turn: Turn) -> None:
-        """A turn of this tenant ended; if nobody in its channel asked for it, it is told there."""
-        if (told := await self._talk.unasked(room, turn)) is not None and self._wanted:
-            self._unsaid.append(told)
-            self._catch_up()
-
-    async def _attempt(self) -> None:
-        connector = CustomApiUrl(self._base) if self._base else None
-        bot = DiscordBot(
-            self._talk,
-            connector=connector,
-            connected=lambda: self.standing.become("listening"),
-            delivered=self._pay,
-            owed=self._owe,
-            sleep=self._sleep,
-        )
-        try:
-            async with bot:
-                await bot.login(self._token)
-                self._bot = bot
-                self._catch_up()
-                await self._have_turn()
-                await self._settle()
-                await bot.connect()
-        finally:
-            self._bot = None
-            await bot.settle(seconds=0)
-            if self._hold is not None:
-                self._hold.release()
-                self._hold = None
-
-    async def _have_turn(self) -> None:
-        """Discord tells each message to every server that listens, so only one does."""
-        while (hold := await self._turnstile.try_hold("", "discord")) is None:
-            self.standing.become("waiting")
-            await self._sleep(LOOK)
-        self._hold = hold
-
-    # ── what is owed ─────────────────────────────────────────────────────────────────────────────────
-
-    async def _settle(self) -> None:
-        """Deliver what was not delivered."""
-        try:
-            self._unsaid += await self._talk.undelivered()
-        except FovealError as problem:
-            LOG.warning("what is undelivered is not known: %s", type(problem).__name__)
-            self._owe()
-        self._catch_up()
-
-    def _catch_up(self) -> None:
-        while self._bot is not None and self._unsaid:
-            self._bot.deliver(*self._unsaid.pop(0))
-
-    def _pay(self) -> None:
-        """Something was delivered: the next pause is a short one."""
-        self._rounds = 0
-
-    def _owe(self) -> None:
-        """Something was not delivered: try again later."""
-        if self._later is None and self._rounds < len(LATER):
-            self._later = asyncio.create_task(self._settle_after(LATER[self._rounds]))
-            self._rounds += 1
-
-    async def _settle_after(self, pause: float) -> None:
-        await self._sleep(pause)
-        self._later = None
-        if self._hold is not None:  # otherwise another server is about to deliver them
-            await self._settle()
-
-
-def _told(problem: LoginFailure | PrivilegedIntentsRequired | ConnectionClosed) -> str:
-    """What is wrong and what to do, as the end of a sentence about Discord, without the token."""
-    if isinstance(problem, PrivilegedIntentsRequired):
-        return "wants the Message Content Intent (switch it on for the bot in Discord's developer portal)"
-    if isinstance(problem, ConnectionClosed) and problem.code != 4004:
-        return f"has closed the connection for good (code {problem.code})"
-    return "does not accept DISCORD_BOT_TOKEN"
-
-
-# ── running ───────────────────────────────────────────────────────────────────────────────────────
-# The bot of `DISCORD_BOT_TOKEN`, as one face of the server.
-
-TOKEN: Final = "DISCORD_BOT_TOKEN"
+RECONNECT_PAUSES_S: Final = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
+"""Pauses between attempts to reach Discord; the last one is repeated."""
+BAD_TOKEN_CODE: Final = 4004
+"""Code with which Discord closes a connection whose token is wrong."""
 
 
 @asynccontextmanager
@@ -218,19 +56,147 @@ async def discord(
     environment: Mapping[str, str],
     *,
     sleep: Sleep = asyncio.sleep,
-    settle: float = SETTLE,
+    grace_s: float = CLOSE_GRACE_S,
 ) -> AsyncIterator[DiscordGateway]:
-    """Listen to Discord while the block lasts. Whether Discord can be reached shows later, in its `standing`."""
+    """Listen to Discord while the block runs; `connection` of the gateway says whether Discord can be reached."""
     wanted = "the token of a bot, from Discord's developer portal (Bot, Reset Token)"
-    token, base = token_of(environment, TOKEN, wanted), base_url(config, "discord")
-    logging.getLogger("discord").setLevel(logging.WARNING)  # below that it logs what people say
-    VoiceClient.warn_nacl = VoiceClient.warn_dave = False  # nobody speaks here
-    talk = talk_of(service, pairing, config, "discord")
-    gateway = DiscordGateway(talk, service.ground.turnstile, token=token, base=base, sleep=sleep)
+    token, base = require_token(environment, "DISCORD_BOT_TOKEN", wanted), base_url(config, "discord")
+    logging.getLogger("discord").setLevel(logging.WARNING)  # below this level it logs messages of users
+    VoiceClient.warn_nacl = VoiceClient.warn_dave = False  # the bot does not use voice
+    chats = open_chats(service, pairing, config, "discord")
+    gateway = DiscordGateway(chats, service.runtime.locks, token=token, base=base, sleep=sleep)
     running = asyncio.create_task(gateway.run())
     try:
-        async with told(service, "discord", gateway, settle=settle):
+        async with observed_turns(service, "discord", gateway, grace_s=grace_s):
             yield gateway
     finally:
         running.cancel()
         await asyncio.wait([running])
+
+
+class DiscordGateway:
+    """Runs a bot, and a new one after each lost connection that cannot be resumed."""
+
+    def __init__(
+        self, chats: ChatSessions, locks: SessionLocks, *, token: str, base: str, sleep: Sleep
+    ) -> None:
+        self.connection = ConnectionState("Discord")
+        self._chats = chats
+        self._locks = locks
+        self._token = token
+        self._base = base
+        self._sleep = sleep
+        self._bot: DiscordBot | None = None
+        """The bot that is logged in and can send."""
+        self._lock: SessionLock | None = None
+        """Held while this server listens."""
+        self._unsent: list[tuple[int, Replies]] = []
+        """Channels and replies to send as soon as the bot can send."""
+        self._is_refused = False
+        """Discord does not accept the bot."""
+        self._undelivered = UndeliveredAnswers(
+            chats, self._deliver, may_deliver=lambda: self._lock is not None, sleep=sleep
+        )
+
+    async def count_users(self) -> int:
+        return await self._chats.count_users()
+
+    async def stop_listening(self) -> None:
+        """Do nothing: Discord keeps no messages, so the bot stores them to the end and answers them later."""
+
+    async def run(self) -> None:
+        """Run until cancelled, or until Discord refuses the bot."""
+        for pause in chain(RECONNECT_PAUSES_S, repeat(RECONNECT_PAUSES_S[-1])):
+            try:
+                await self._connect()
+            except (LoginFailure, PrivilegedIntentsRequired, ConnectionClosed) as problem:
+                self.connection.change("refused", _refusal_text(problem))
+                self._is_refused = True
+                return
+            except Exception as problem:
+                # If the first connection fails, discord.py raises an error of its own in that context.
+                causes = [c for c in (problem, problem.__context__) if isinstance(c, TRANSIENT_ERRORS)]
+                if not causes:
+                    LOG.warning("Discord's bot has failed: %s", type(problem).__name__, exc_info=problem)
+                self.connection.change("unreachable", "cannot be reached")
+            await self._sleep(pause)
+
+    async def close(self, *, grace_s: float) -> None:
+        """Finish the answers that are being sent, within this time; the others stay undelivered."""
+        await self._undelivered.close()
+        if self._bot is not None:
+            await self._bot.finish(seconds=grace_s)
+
+    async def turn_ended(self, session: LiveSession, turn: Turn) -> None:
+        """Send the answer of a turn for which no reply is waiting, such as the turn of a schedule."""
+        answer = await self._chats.turn_ended(session, turn)
+        if answer is not None and not self._is_refused:
+            self._deliver(*answer)
+
+    async def _connect(self) -> None:
+        connector = CustomUrlConnector(self._base) if self._base else None
+        bot = DiscordBot(
+            self._chats,
+            connector=connector,
+            on_connected=lambda: self.connection.change("listening"),
+            on_delivered=self._undelivered.delivered,
+            on_undelivered=self._undelivered.retry_later,
+            sleep=self._sleep,
+        )
+        try:
+            async with bot:
+                await bot.login(self._token)
+                self._bot = bot
+                self._send_unsent()
+                self._lock = await listener_lock(self._locks, "discord", self.connection, sleep=self._sleep)
+                await self._undelivered.deliver_all()
+                await bot.connect()
+        finally:
+            self._bot = None
+            await bot.finish(seconds=0)
+            if self._lock is not None:
+                self._lock.release()
+                self._lock = None
+
+    def _deliver(self, chat: int, replies: Replies) -> None:
+        self._unsent.append((chat, replies))
+        self._send_unsent()
+
+    def _send_unsent(self) -> None:
+        while self._bot is not None and self._unsent:
+            self._bot.deliver(*self._unsent.pop(0))
+
+
+def _refusal_text(problem: LoginFailure | PrivilegedIntentsRequired | ConnectionClosed) -> str:
+    """Return what is wrong and what to do, as the end of a sentence about Discord, without the token."""
+    if isinstance(problem, PrivilegedIntentsRequired):
+        return "requires the Message Content Intent (turn it on for the bot in Discord's developer portal)"
+    if isinstance(problem, ConnectionClosed) and problem.code != BAD_TOKEN_CODE:
+        return f"has closed the connection permanently (code {problem.code})"
+    return "does not accept DISCORD_BOT_TOKEN"
+
+
+class CustomUrlConnector(aiohttp.TCPConnector):
+    """Sends every request to `base` instead of Discord's hosts.
+
+    discord.py has the hosts of the REST API, of the answers to interactions and of the gateway built in. All of
+    them connect through the client's connector, so `discord.base_url` is applied here.
+    """
+
+    def __init__(self, base: str) -> None:
+        super().__init__(limit=0)
+        self._base = URL(base)
+
+    async def connect(
+        self, req: aiohttp.ClientRequest, traces: list[Trace], timeout: aiohttp.ClientTimeout
+    ) -> aiohttp.connector.Connection:
+        original = req.url
+        req.url = URL.build(
+            scheme=self._base.scheme,
+            authority=self._base.raw_authority,
+            path=self._base.raw_path.rstrip("/") + original.raw_path,
+            query_string=original.raw_query_string,
+            encoded=True,
+        )
+        req.headers["Host"] = self._base.raw_authority
+        return await super().connect(req, traces, timeout)

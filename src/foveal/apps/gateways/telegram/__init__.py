@@ -1,10 +1,10 @@
-"""Telegram: the bot of `TELEGRAM_BOT_TOKEN`, as one face of the server.
+"""The Telegram gateway: runs the bot of `TELEGRAM_BOT_TOKEN`.
 
     async with telegram(service, pairing, config, environment) as bot:
-        ...                        # it listens until the block is left, or `bot.stop_listening()`
+        ...                        # it listens until the block ends, or `bot.stop_listening()`
 
-It reads by long polling, so that the server needs no address of its own on the internet. Of several servers on one
-folder one listens, and another takes over when it is gone.
+It uses long polling, so the server needs no public address. Of several servers on one folder one listens, and
+another takes over when it stops.
 """
 
 from __future__ import annotations
@@ -12,17 +12,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from typing import Final
 
-from foveal.apps.gateways.access import base_url
-from foveal.apps.gateways.gateway import SETTLE, talk_of, token_of, told
+from foveal.apps.gateways.delivery import Sleep
+from foveal.apps.gateways.gateway import CLOSE_GRACE_S, base_url, observed_turns, open_chats, require_token
 from foveal.apps.gateways.telegram.telegram_gateway import TelegramGateway
-from foveal.apps.gateways.telegram.telegram_send import BotApiClient, Sleep
+from foveal.apps.gateways.telegram.telegram_send import BotApiClient
 from foveal.config import Config
 from foveal.server.pairing import Pairing
 from foveal.server.service import Service
-
-TOKEN: Final = "TELEGRAM_BOT_TOKEN"
 
 
 @asynccontextmanager
@@ -33,13 +30,13 @@ async def telegram(
     environment: Mapping[str, str],
     *,
     sleep: Sleep = asyncio.sleep,
-    settle: float = SETTLE,
+    grace_s: float = CLOSE_GRACE_S,
 ) -> AsyncIterator[TelegramGateway]:
-    """Listen to Telegram while the block lasts. Whether Telegram can be reached shows later, in its `standing`."""
-    token = token_of(environment, TOKEN, "the token that @BotFather gave you")
+    """Listen to Telegram while the block runs; `connection` of the bot says whether Telegram can be reached."""
+    token = require_token(environment, "TELEGRAM_BOT_TOKEN", "the token that @BotFather gave you")
     client = BotApiClient(token, base_url=base_url(config, "telegram"), sleep=sleep)
-    talk = talk_of(service, pairing, config, "telegram")
-    gateway = TelegramGateway(talk, client, service.ground.turnstile, sleep=sleep)
-    async with told(service, "telegram", gateway, settle=settle):
-        gateway.begin()
+    chats = open_chats(service, pairing, config, "telegram")
+    gateway = TelegramGateway(chats, client, service.runtime.locks, sleep=sleep)
+    async with observed_turns(service, "telegram", gateway, grace_s=grace_s):
+        gateway.start()
         yield gateway

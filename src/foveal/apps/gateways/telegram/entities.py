@@ -1,8 +1,7 @@
-"""A model's Markdown as Telegram shows it: a plain text, and which parts of it look how.
+"""Converts Markdown to Telegram's format: plain text and formatting entities.
 
-Nothing is escaped, because nothing is read as markup: Telegram is given the text and the entities apart, so no
-text can become markup. What it cannot show (tables, rules, pictures) is shown as it was written or as a link.
-Offsets count in UTF-16 units.
+Text and entities are sent separately, so no text can become markup and nothing is escaped. What Telegram cannot
+show (tables, rules, pictures) is shown as source text or as a link. Offsets count UTF-16 units.
 """
 
 from __future__ import annotations
@@ -18,26 +17,27 @@ from foveal.apps.gateways.split_message import utf16
 
 _PARSER: Final = MarkdownIt("commonmark", {"html": False}).enable(["strikethrough", "table"])
 _INLINE: Final = {"strong": MessageEntity.BOLD, "em": MessageEntity.ITALIC, "s": MessageEntity.STRIKETHROUGH}
-_MOST: Final = 100
-"""Entities that Telegram looks at in one message."""
+_MAX_ENTITIES: Final = 100
+"""Telegram ignores further entities of a message."""
 _INDENT: Final = "  "
-RULE: Final = "———"
+HORIZONTAL_RULE: Final = "———"
 
 
 class FormattedText(NamedTuple):
+    """A text and its formatting, as Telegram takes them."""
+
     text: str
     entities: tuple[MessageEntity, ...] = ()
 
 
 def sendable(text: str) -> str:
-    """The text without what cannot be sent at all: NUL bytes, and halves of characters."""
+    """Return a text without characters that cannot be sent: NUL and unpaired surrogates."""
     return text.replace("\0", "").encode("utf-8", "replace").decode("utf-8")
 
 
-def marked(markdown: str) -> FormattedText:
-    """What to send for a text of a model."""
-    source = sendable(markdown)
-    return _Drawing(source).done()
+def format_markdown(markdown: str) -> FormattedText:
+    """Return Markdown as text and entities."""
+    return _Formatter(sendable(markdown)).result()
 
 
 class _OpenEntity(NamedTuple):
@@ -51,8 +51,8 @@ class _List(NamedTuple):
     next: int
 
 
-class _Drawing:
-    """Goes through the tokens once, with the text so far and the entities that are open."""
+class _Formatter:
+    """Converts the tokens in one pass; holds the text so far and the open entities."""
 
     def __init__(self, source: str) -> None:
         self._lines = source.split("\n")
@@ -63,10 +63,10 @@ class _Drawing:
         self._lists: list[_List] = []
         self._table = False
         self._gap = ""
-        """What must stand before the next block."""
+        """Line breaks to write before the next block."""
         self._blocks(_PARSER.parse(source))
 
-    def done(self) -> FormattedText:
+    def result(self) -> FormattedText:
         text = "".join(self._text)
         whole = text.rstrip()
         end = self._length - utf16(text[len(whole) :])
@@ -74,7 +74,7 @@ class _Drawing:
             entity for entity in self._entities if entity.offset + entity.length <= end and entity.length > 0
         ]
         return FormattedText(
-            whole, tuple(sorted(kept, key=lambda entity: (entity.offset, -entity.length))[:_MOST])
+            whole, tuple(sorted(kept, key=lambda entity: (entity.offset, -entity.length))[:_MAX_ENTITIES])
         )
 
     # ── writing ──────────────────────────────────────────────────────────────────────────────────────
@@ -97,15 +97,14 @@ class _Drawing:
         opened = self._open.pop()
         length = self._length - opened.start
         quoted = opened.kind == MessageEntity.BLOCKQUOTE
-        nested = quoted and any(
-            other.kind == opened.kind for other in self._open
-        )  # Telegram has no such thing
+        # Telegram has no nested quotes.
+        nested = quoted and any(other.kind == opened.kind for other in self._open)
         if length > 0 and not nested:
             url = opened.url or None
             self._entities.append(MessageEntity(opened.kind, opened.start, length, url=url))
 
-    def _whole(self, kind: str, text: str, language: str = "") -> None:
-        """A text that looks one way from end to end."""
+    def _write_entity(self, kind: str, text: str, language: str = "") -> None:
+        """Write a text that is one entity."""
         self._write("")
         start = self._length
         self._write(text)
@@ -120,7 +119,7 @@ class _Drawing:
             if token.type == "table_open":
                 self._table = True
                 first, last = token.map or (0, 0)
-                self._whole(MessageEntity.PRE, "\n".join(self._lines[first:last]).strip("\n"))
+                self._write_entity(MessageEntity.PRE, "\n".join(self._lines[first:last]).strip("\n"))
             elif token.type == "table_close":
                 self._table = False
                 self._gap = "\n\n"
@@ -152,10 +151,12 @@ class _Drawing:
             case "list_item_close":
                 self._gap = "\n"
             case "fence" | "code_block":
-                self._whole(MessageEntity.PRE, token.content.rstrip("\n"), token.info.split(" ")[0][:30])
+                self._write_entity(
+                    MessageEntity.PRE, token.content.rstrip("\n"), token.info.split(" ")[0][:30]
+                )
                 self._gap = "\n" if self._lists else "\n\n"
             case "hr":
-                self._write(RULE)
+                self._write(HORIZONTAL_RULE)
                 self._gap = "\n\n"
             case _:
                 if token.content:
@@ -169,7 +170,7 @@ class _Drawing:
             self._gap = "\n"
         self._write(_INDENT * (len(self._lists) - 1) + mark)
 
-    # ── inside a paragraph ───────────────────────────────────────────────────────────────────────────
+    # ── inline ───────────────────────────────────────────────────────────────────────────────────────
 
     def _inline(self, tokens: Sequence[Token]) -> None:
         for token in tokens:
@@ -181,23 +182,23 @@ class _Drawing:
                 case "softbreak" | "hardbreak":
                     self._write("\n")
                 case "code_inline":
-                    self._whole(MessageEntity.CODE, token.content)
+                    self._write_entity(MessageEntity.CODE, token.content)
                 case "link_open":
-                    self._link(str(token.attrs.get("href", "")))
+                    self._begin_link(str(token.attrs.get("href", "")))
                 case "link_close":
-                    self._unlink()
+                    self._end_link()
                 case "image":
-                    self._link(str(token.attrs.get("src", "")))
+                    self._begin_link(str(token.attrs.get("src", "")))
                     self._write(token.content or "picture")
-                    self._unlink()
+                    self._end_link()
                 case _:
                     self._write(token.content)
 
-    def _link(self, url: str) -> None:
+    def _begin_link(self, url: str) -> None:
         self._begin(MessageEntity.TEXT_LINK, url)
 
-    def _unlink(self) -> None:
-        """A link to the web is one; any other address is written out behind its text."""
+    def _end_link(self) -> None:
+        """End a link to the web as an entity; write any other address after its text."""
         opened = self._open[-1]
         if opened.url.startswith(("http://", "https://")) and len(opened.url) <= 2_000:
             self._end()

@@ -1,15 +1,15 @@
-"""Telegram's chats: updates are taken in order, and each is answered when its answer is there.
+"""The Telegram bot: reads updates in order and delivers the answers.
 
-1. Telegram is told that an update was taken only when its words are stored. What it sends again runs once.
-2. An answer that could not be delivered is delivered later: after longer and longer pauses, or a restart.
-3. Nothing that happens here ends the server.
-4. Of several servers on one folder one listens, and another takes over when it has said what it had to say.
+1. An update is acknowledged to Telegram after its message is stored. An update that Telegram sends again runs once.
+2. An answer that could not be delivered is delivered later: after growing pauses, or after a restart.
+3. No error here stops the server.
+4. Of several servers on one folder one listens, and another takes over when it has delivered its answers.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from contextlib import aclosing, suppress
 from typing import Any, Final, TypeVar
 
@@ -17,17 +17,13 @@ from telegram import BotCommand
 from telegram.error import InvalidToken, TelegramError
 
 from foveal.apps.gateways import texts
-from foveal.apps.gateways.chat_session import ChannelMessage, ChatSessions
-from foveal.apps.gateways.gateway import ConnectionState
-from foveal.apps.gateways.telegram.entities import marked
-from foveal.apps.gateways.telegram.telegram_send import (
-    LOG,
-    BotApiClient,
-    ChatGone,
-    Sleep,
-    TelegramSender,
-    TelegramUndelivered,
-)
+from foveal.apps.gateways.access import MAX_UNKNOWN_USER_REPLIES_PER_MINUTE
+from foveal.apps.gateways.channel import Replies, Undelivered
+from foveal.apps.gateways.chat_session import ChatSessions
+from foveal.apps.gateways.delivery import DeliveryTasks, Sleep, UndeliveredAnswers
+from foveal.apps.gateways.gateway import ConnectionState, listener_lock
+from foveal.apps.gateways.telegram.entities import format_markdown
+from foveal.apps.gateways.telegram.telegram_send import LOG, BotApiClient, ChatGone, TelegramSender
 from foveal.apps.gateways.telegram.updates import ButtonPressed, ChatLocation, NonTextMessage, TextMessage
 from foveal.errors import FovealError
 from foveal.server.auth_tokens import RateLimiter
@@ -36,241 +32,182 @@ from foveal.server.locks import SessionLock, SessionLocks
 from foveal.server.turns import Turn
 
 T = TypeVar("T")
-Saying = AsyncGenerator[ChannelMessage, None]
-FIRST: Final = 1.0
-LONGEST: Final = 60.0
-"""Seconds between two attempts to reach Telegram."""
-LOOK: Final = 5.0
-"""Seconds after which a server looks again whether the one that listens is gone."""
-ROUNDS: Final = 6
-"""How often undelivered answers are taken up again before a restart."""
-STRANGERS: Final = 6
-"""Answers that a stranger gets in a minute."""
-PAUSE: Final = 60.0
-"""Seconds before the first of these; twice as long before each further one."""
+FIRST_RECONNECT_PAUSE_S: Final = 1.0
+MAX_RECONNECT_PAUSE_S: Final = 60.0
+"""The pause between two attempts to reach Telegram doubles up to this."""
 
 
 class TelegramGateway:
+    """Runs one bot: polling, answers, buttons."""
+
     def __init__(
-        self,
-        talk: ChatSessions,
-        client: BotApiClient,
-        turnstile: SessionLocks,
-        *,
-        sleep: Sleep = asyncio.sleep,
+        self, chats: ChatSessions, client: BotApiClient, locks: SessionLocks, *, sleep: Sleep = asyncio.sleep
     ) -> None:
-        self.standing = ConnectionState("Telegram")
-        self._talk = talk
+        self.connection = ConnectionState("Telegram")
+        self._chats = chats
         self._client = client
-        self._turnstile = turnstile
+        self._locks = locks
         self._sleep = sleep
-        self._hold: SessionLock | None = None
-        """Held while this server is the one that listens, and until it has said its last."""
-        self._listening: asyncio.Task[None] | None = None
+        self._lock: SessionLock | None = None
+        """Held while this server listens, and until it has delivered its answers."""
+        self._polling: asyncio.Task[None] | None = None
         self._sender = TelegramSender(client, sleep=sleep)
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._later: asyncio.Task[None] | None = None
-        """Delivers what could not be delivered, after a pause."""
-        self._rounds = 0
-        self._strangers = RateLimiter(STRANGERS)
+        self._undelivered = UndeliveredAnswers(chats, self._start_delivery, sleep=sleep)
+        self._tasks = DeliveryTasks(on_failure=self._undelivered.retry_later)
+        self._unknown_users = RateLimiter(MAX_UNKNOWN_USER_REPLIES_PER_MINUTE)
 
-    def begin(self) -> None:
-        """Listen from now on."""
-        self._listening = asyncio.create_task(self._run())
+    def start(self) -> None:
+        """Start to listen."""
+        self._polling = asyncio.create_task(self._run())
 
-    async def people(self) -> int:
-        return await self._talk.people()
+    async def count_users(self) -> int:
+        return await self._chats.count_users()
 
     async def stop_listening(self) -> None:
-        """Take no more updates: Telegram keeps them for whoever listens next. Answers are still said."""
-        if self._listening is not None:
-            self._listening.cancel()
-            await asyncio.wait([self._listening])
+        """Take no more updates: Telegram keeps them for the next reader. Answers are still sent."""
+        if self._polling is not None:
+            self._polling.cancel()
+            await asyncio.wait([self._polling])
 
-    async def close(self, *, settle: float) -> None:
-        """Let what is being said be said, for so many seconds; the rest is owed."""
+    async def close(self, *, grace_s: float) -> None:
+        """Finish the answers that are being sent, within this time; the others stay undelivered."""
         try:
             await self.stop_listening()
-            await self._finish(settle)
+            await self._undelivered.close()
+            await self._tasks.finish(seconds=grace_s)
+            with suppress(TelegramError):
+                await self._client.shutdown()
         finally:
-            self._let_go()
+            self._release_lock()
 
-    async def _finish(self, settle: float) -> None:
-        if self._later is not None:
-            self._later.cancel()
-            await asyncio.wait([self._later])
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=settle)
-        for task in self._tasks:
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
-        with suppress(TelegramError):
-            await self._client.shutdown()
-
-    async def unasked(self, room: LiveSession, turn: Turn) -> None:
-        """A turn of this tenant ended; if nobody in its chat asked for it, it is told there."""
-        told = await self._talk.unasked(room, turn)
-        if told is not None:
-            chat, saying = told
-            self._do(self._deliver(saying, ChatLocation(chat=chat)))
+    async def turn_ended(self, session: LiveSession, turn: Turn) -> None:
+        """Send the answer of a turn for which no reply is waiting, such as the turn of a schedule."""
+        answer = await self._chats.turn_ended(session, turn)
+        if answer is not None:
+            self._start_delivery(*answer)
 
     # ── listening ────────────────────────────────────────────────────────────────────────────────────
 
     async def _run(self) -> None:
-        """Until it is cancelled, or Telegram does not accept the token."""
+        """Run until cancelled, or until Telegram refuses the token."""
         try:
-            await self._have_turn()
-            await self._patiently(self._introduce)
-            await self._settle()
-            await self._listen()
+            self._lock = await listener_lock(self._locks, "telegram", self.connection, sleep=self._sleep)
+            await self._retry(self._set_up)
+            await self._undelivered.deliver_all()
+            await self._poll()
         except InvalidToken:
-            self.standing.become("refused", "does not accept TELEGRAM_BOT_TOKEN")
-            self._let_go()
-        except Exception as problem:  # noqa: BLE001  (nothing that happens here ends the server)
-            self.standing.become("refused", f"is not listened to any more ({type(problem).__name__})")
-            self._let_go()
+            self.connection.change("refused", "does not accept TELEGRAM_BOT_TOKEN")
+            self._release_lock()
+        except Exception as problem:  # noqa: BLE001  (no error here stops the server)
+            self.connection.change("refused", f"is no longer polled ({type(problem).__name__})")
+            self._release_lock()
 
-    async def _have_turn(self) -> None:
-        """Telegram tells each message to one reader only, so there is only one."""
-        while (hold := await self._turnstile.try_hold("", "telegram")) is None:
-            self.standing.become("waiting")
-            await self._sleep(LOOK)
-        self._hold = hold
-
-    def _let_go(self) -> None:
+    def _release_lock(self) -> None:
         """Let another server listen."""
-        if self._hold is not None:
-            self._hold.release()
-            self._hold = None
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
 
-    async def _introduce(self) -> None:
+    async def _set_up(self) -> None:
         await self._client.initialize()
         await self._client.delete_webhook()
         listed = [BotCommand(name, about) for name, about in texts.COMMANDS.items()]
         await self._client.set_my_commands(listed)
 
-    async def _listen(self) -> None:
+    async def _poll(self) -> None:
         offset: int | None = None
         while True:
-            for raw in await self._patiently(lambda: self._client.raw_updates(offset=offset)):  # noqa: B023
-                await asyncio.shield(self._do(self._take(raw)))  # what was begun is stored to its end
+            for raw in await self._retry(lambda: self._client.raw_updates(offset=offset)):  # noqa: B023
+                # Shielded: when polling is cancelled, the update that was begun is still stored.
+                await asyncio.shield(self._tasks.spawn(self._accept(raw)))
                 offset = raw["update_id"] + 1
 
-    async def _patiently(self, act: Callable[[], Awaitable[T]]) -> T:
-        """Do something that needs Telegram, again and again until it could be done."""
-        wait = FIRST
+    async def _retry(self, request: Callable[[], Awaitable[T]]) -> T:
+        """Send a request to Telegram until it succeeds."""
+        pause = FIRST_RECONNECT_PAUSE_S
         while True:
             try:
-                done = await act()
+                result = await request()
             except InvalidToken:
                 raise
             except TelegramError as problem:
-                self.standing.become("away", self._client.trouble(problem))
+                self.connection.change("unreachable", self._client.problem_text(problem))
             else:
-                self.standing.become("listening")
-                return done
-            await self._sleep(wait)
-            wait = min(wait * 2, LONGEST)
+                self.connection.change("listening")
+                return result
+            await self._sleep(pause)
+            pause = min(pause * 2, MAX_RECONNECT_PAUSE_S)
 
-    async def _take(self, raw: dict[str, Any]) -> None:
-        """Take one update; its words are stored when this returns."""
-        meant = self._client.meaning(raw)
-        if isinstance(meant, TextMessage | NonTextMessage) and not await self._welcome(meant.user):
+    async def _accept(self, raw: dict[str, Any]) -> None:
+        """Accept one update; its message is stored when this returns."""
+        update = self._client.parse(raw)
+        if isinstance(update, TextMessage | NonTextMessage) and not await self._gets_reply(update.user):
             return
-        match meant:
+        match update:
             case TextMessage():
-                key = f"telegram-{raw['update_id']}"
-                place = meant.place
-                saying = await self._talk.take(chat=place.chat, user=meant.user, key=key, text=meant.text)
-                self._do(self._deliver(saying, place))
+                location = update.location
+                replies = await self._chats.accept(
+                    chat=location.chat, user=update.user, key=f"telegram-{raw['update_id']}", text=update.text
+                )
+                self._tasks.spawn(self._deliver(replies, location))
             case NonTextMessage():
-                self._do(self._deliver(self._talk.wordless(user=meant.user), meant.place))
+                replies = self._chats.reply_to_non_text(user=update.user)
+                self._tasks.spawn(self._deliver(replies, update.location))
             case ButtonPressed():
-                self._do(self._press(meant))
+                self._tasks.spawn(self._press(update))
             case None:
                 pass
 
-    async def _welcome(self, user: int) -> bool:
-        """Whether somebody is answered: strangers only a few times in a minute, so that they stop nobody else."""
+    async def _gets_reply(self, user: int) -> bool:
+        """Return whether to answer a user; users without access get a few replies per minute."""
         try:
-            if await self._talk.may(user):
+            if await self._chats.is_allowed(user):
                 return True
-        except FovealError:  # the answer will say so
+        except FovealError:  # the reply reports the error
             return True
-        return not self._strangers.wait(str(user), now=asyncio.get_running_loop().time())
+        return not self._unknown_users.take(str(user), now=asyncio.get_running_loop().time())
 
     # ── answering ────────────────────────────────────────────────────────────────────────────────────
 
-    async def _settle(self) -> None:
-        """Deliver what was not delivered."""
+    def _start_delivery(self, chat: int, replies: Replies) -> None:
+        self._tasks.spawn(self._deliver(replies, ChatLocation(chat=chat)))
+
+    async def _deliver(self, replies: Replies, location: ChatLocation) -> None:
         try:
-            for chat, saying in await self._talk.undelivered():
-                self._do(self._deliver(saying, ChatLocation(chat=chat)))
-        except FovealError as problem:
-            LOG.warning("what is undelivered is not known: %s", type(problem).__name__)
-            self._owe()
-
-    async def _settle_after(self, pause: float) -> None:
-        await self._sleep(pause)
-        self._later = None
-        self._do(self._settle())
-
-    def _owe(self) -> None:
-        """Something was not delivered: try again later."""
-        if self._later is None and self._rounds < ROUNDS:
-            pause = PAUSE * 2**self._rounds
-            self._rounds += 1
-            self._later = asyncio.create_task(self._settle_after(pause))
-
-    async def _deliver(self, saying: Saying, place: ChatLocation) -> None:
-        try:
-            async with aclosing(saying):
-                await self._say_all(saying, place)
-        except TelegramUndelivered as problem:
-            LOG.warning("an answer could not be delivered, and is kept: %s", problem)
-            self._owe()
+            async with aclosing(replies):
+                await self._send_all(replies, location)
+        except Undelivered as problem:
+            LOG.warning("an answer could not be delivered and is kept: %s", problem)
+            self._undelivered.retry_later()
         else:
-            self._rounds = 0
+            self._undelivered.delivered()
 
-    async def _say_all(self, saying: Saying, place: ChatLocation) -> None:
-        gone = False
+    async def _send_all(self, replies: Replies, location: ChatLocation) -> None:
+        is_gone = False
         while True:
-            async with self._sender.typing(place):
-                says = await anext(saying, None)
-            if says is None:
+            async with self._sender.typing(location):
+                message = await anext(replies, None)
+            if message is None:
                 return
-            if not gone:
+            if not is_gone:
                 try:
-                    await self._sender.say(says, place)
+                    await self._sender.send(message, location)
                 except ChatGone:
                     LOG.info("a chat is gone: its answers stay on the server")
-                    gone = True
+                    is_gone = True
 
     async def _press(self, press: ButtonPressed) -> None:
-        """A button: what it does, and no more of it."""
-        allowed = await self._talk.may(press.user)
-        refusal = None if allowed else marked(texts.stranger("telegram", press.user)).text
-        with suppress(TelegramError):  # Telegram forgets soon which button was pressed
+        """Run the action of a button and remove the button."""
+        allowed = await self._chats.is_allowed(press.user)
+        refusal = None if allowed else format_markdown(texts.no_access("telegram", press.user)).text
+        with suppress(TelegramError):  # Telegram accepts the answer to a press only for a short time
             await self._client.answer_callback_query(
-                press.query, refusal or (None if press.place else texts.OLD)
+                press.query, refusal or (None if press.location else texts.OLD_BUTTON)
             )
-        if press.place is None or not allowed:
+        if press.location is None or not allowed:
             return
         if press.message:
             with suppress(TelegramError):
-                await self._client.edit_message_reply_markup(press.place.chat, press.message)
-        saying = self._talk.pressed(chat=press.place.chat, user=press.user, action=press.action)
-        await self._deliver(saying, press.place)
-
-    def _do(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._done)
-        return task
-
-    def _done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (problem := task.exception()) is not None:
-            LOG.error("an answer was not delivered, and is kept: %s", type(problem).__name__)
-            self._owe()
+                await self._client.edit_message_reply_markup(press.location.chat, press.message)
+        replies = self._chats.press_button(chat=press.location.chat, user=press.user, action=press.action)
+        await self._deliver(replies, press.location)

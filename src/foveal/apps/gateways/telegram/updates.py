@@ -1,7 +1,7 @@
-"""What an update of Telegram means for us: words, a button, something without words, or nothing.
+"""Parses Telegram updates: text, button, non-text message, or nothing for the bot.
 
-In a private chat everything is meant for the bot. In a group only what is said to it: a mention, a reply to it, or
-one of its commands. Bots, channels and service messages are passed over.
+In a private chat every message is for the bot. In a group it is a message that mentions the bot, replies to it, or
+is one of its commands. Messages of bots and channels and service messages are ignored.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _COMMAND: Final = re.compile(r"/([a-zA-Z0-9_]+)(@\w+)?(?=\s|$)")
 
 
 class ChatLocation(msgspec.Struct, frozen=True, kw_only=True):
-    """Where something was said, and so where the answer belongs."""
+    """Where a message was sent, which is where the answer goes."""
 
     chat: int
     thread: int | None = None
@@ -29,7 +29,9 @@ class ChatLocation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TextMessage(msgspec.Struct, frozen=True, kw_only=True):
-    place: ChatLocation
+    """A text for the bot, without the mention of the bot."""
+
+    location: ChatLocation
     user: int
     text: str
 
@@ -37,26 +39,26 @@ class TextMessage(msgspec.Struct, frozen=True, kw_only=True):
 class NonTextMessage(msgspec.Struct, frozen=True, kw_only=True):
     """A picture, a voice message, an edit."""
 
-    place: ChatLocation
+    location: ChatLocation
     user: int
 
 
 class ButtonPressed(msgspec.Struct, frozen=True, kw_only=True):
-    """A button was pressed; no place when Telegram does not tell which message it belongs to any more."""
+    """A pressed button; `location` is None if Telegram no longer says to which message it belongs."""
 
-    place: ChatLocation | None
+    location: ChatLocation | None
     user: int
     query: str
     action: str
     message: int = 0
-    """The message that has the button; 0 when it cannot be changed any more."""
+    """The message with the button; 0 if it can no longer be changed."""
 
 
-Meaning: TypeAlias = TextMessage | NonTextMessage | ButtonPressed | None
+ParsedUpdate: TypeAlias = TextMessage | NonTextMessage | ButtonPressed | None
 
 
-def read(update: Update, me: User) -> Meaning:
-    """What an update means."""
+def parse_update(update: Update, me: User) -> ParsedUpdate:
+    """Return what an update means for the bot; None if it is not for the bot."""
     if update.callback_query is not None:
         return _press(update.callback_query)
     message = update.message or update.edited_message
@@ -65,24 +67,24 @@ def read(update: Update, me: User) -> Meaning:
     if message.chat.type not in (ChatType.PRIVATE, ChatType.GROUP, ChatType.SUPERGROUP):
         return None
     private = message.chat.type == ChatType.PRIVATE
-    place = ChatLocation(
+    location = ChatLocation(
         chat=message.chat.id,
         thread=message.message_thread_id if message.is_topic_message else None,
         reply_to=None if private else message.message_id,
     )
     user = message.from_user.id
     if update.edited_message is not None or message.text is None:
-        spoken = private or _to_us(message, me)
-        return NonTextMessage(place=place, user=user) if spoken and _has_content(message) else None
-    text = _meant(message.text, message, me, private=private)
-    return TextMessage(place=place, user=user, text=text) if text is not None else None
+        addressed = private or _is_addressed(message, me)
+        return NonTextMessage(location=location, user=user) if addressed and _has_content(message) else None
+    text = _addressed_text(message.text, message, me, private=private)
+    return TextMessage(location=location, user=user, text=text) if text is not None else None
 
 
 def _press(query: CallbackQuery) -> ButtonPressed:
     message = query.message
     thread = message.message_thread_id if isinstance(message, Message) and message.is_topic_message else None
     return ButtonPressed(
-        place=ChatLocation(chat=message.chat.id, thread=thread) if message is not None else None,
+        location=ChatLocation(chat=message.chat.id, thread=thread) if message is not None else None,
         user=query.from_user.id,
         query=query.id,
         action=query.data or "",
@@ -90,25 +92,25 @@ def _press(query: CallbackQuery) -> ButtonPressed:
     )
 
 
-def _meant(text: str, message: Message, me: User, *, private: bool) -> str | None:
-    """What is said to us: without our name; None when it is said to somebody else."""
+def _addressed_text(text: str, message: Message, me: User, *, private: bool) -> str | None:
+    """Return the text without the name of the bot; None if it is not addressed to the bot."""
     found = _COMMAND.match(text)
     if found is not None:
         named = found[2] is not None and found[2][1:].casefold() == (me.username or "").casefold()
         if found[2] is not None and not named:
             return None
-        if private or named or found[1].casefold() in COMMANDS or _to_us(message, me):
+        if private or named or found[1].casefold() in COMMANDS or _is_addressed(message, me):
             return f"/{found[1]}{text[found.end() :]}"
         return None
     if private:
         return text
-    if not _to_us(message, me):
+    if not _is_addressed(message, me):
         return None
     return re.sub(rf"^\s*@{re.escape(me.username or '')}\b[\s,:]*", "", text, flags=re.IGNORECASE) or text
 
 
-def _to_us(message: Message, me: User) -> bool:
-    """A reply to us, or a mention of us."""
+def _is_addressed(message: Message, me: User) -> bool:
+    """Return whether a message replies to the bot or mentions it."""
     answered = message.reply_to_message
     if answered is not None and answered.from_user is not None and answered.from_user.id == me.id:
         return True
@@ -119,5 +121,5 @@ def _to_us(message: Message, me: User) -> bool:
 
 
 def _has_content(message: Message) -> bool:
-    """Something that a person sent, not a notice that somebody joined or a title changed."""
+    """Return whether a user sent the message; service messages, such as a new title, have no content."""
     return message.text is not None or message.effective_attachment is not None

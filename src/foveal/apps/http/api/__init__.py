@@ -1,28 +1,30 @@
-"""The native API: sessions over HTTP, described by an OpenAPI document that is made from the same table.
+"""The native API: sessions and schedules over HTTP, with an OpenAPI document.
 
-routes(service, work)   what the server's application mounts
-openapi()               what it serves as /openapi.json
+`routes` and `openapi` are made from the same operations.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from starlette.routing import Route
 
-from foveal.apps.http.api import schedule_endpoints
-from foveal.apps.http.api.openapi import document
-from foveal.apps.http.api.operation import Worker, routes_of
-from foveal.apps.http.api.routes import OPERATIONS
+from foveal.apps.http.api.openapi import openapi_document
+from foveal.apps.http.api.operation import Operation, Worker, routes_for
+from foveal.apps.http.api.routes import SESSION_OPERATIONS
+from foveal.apps.http.api.schedule_endpoints import SCHEDULE_OPERATIONS
 from foveal.server import Service
 
 __all__ = ["openapi", "routes"]
 
+_OPERATIONS: Final[tuple[Operation[Any, Any], ...]] = (*SESSION_OPERATIONS, *SCHEDULE_OPERATIONS)
 
-def routes(service: Service, work: Worker | None) -> list[Route]:
-    return routes_of(OPERATIONS, service, work)
+
+def routes(service: Service, worker: Worker | None) -> list[Route]:
+    """Return all routes under `/api`."""
+    return routes_for(_OPERATIONS, service, worker)
 
 
 def openapi() -> dict[str, Any]:
-    """The document, schedules included."""
-    return document((*OPERATIONS, *schedule_endpoints.OPERATIONS))
+    """Return the document that the server serves as `/openapi.json`."""
+    return openapi_document(_OPERATIONS)

@@ -1,4 +1,4 @@
-"""Every operation of `/api/sessions`: the routes and the document are both made from this list."""
+"""Table of all operations of `/api/sessions`; routes and OpenAPI document are made from it."""
 
 from __future__ import annotations
 
@@ -6,286 +6,224 @@ from typing import Any, Final
 
 from foveal.apps.http.api import schemas, session_endpoints, turn_endpoints
 from foveal.apps.http.api.operation import Operation, OperationResult
-from foveal.apps.http.api.schemas import EmptyBody
-from foveal.apps.http.api.turn_endpoints import EVENTS, STREAM
+from foveal.apps.http.api.turn_endpoints import EVENT_NAMES, EVENT_STREAM_TYPE
 from foveal.core.engine.report import Report
 
-ALL: Final = "/api/sessions"
-ONE: Final = f"{ALL}/{{session}}"
-TURN: Final = f"{ONE}/turns/{{turn}}"
+SESSIONS_PATH: Final = "/api/sessions"
+SESSION_PATH: Final = f"{SESSIONS_PATH}/{{session}}"
+TURN_PATH: Final = f"{SESSION_PATH}/turns/{{turn}}"
 
-EVENT: Final = {
+STREAM_EVENT_SCHEMA: Final = {
     "type": "object",
     "properties": {
         "id": {"type": "string"},
-        "event": {"enum": EVENTS},
+        "event": {"enum": EVENT_NAMES},
         "data": {"type": "string", "contentMediaType": "application/json"},
     },
     "required": ["event", "data"],
 }
-"""One server-sent event."""
-_PLACE: Final = {"Location": "Where it is."}
-_SESSION: Final = {"session": "$response.body#/id"}
-_EVENT: Final = {"session": "$request.path.session", "handle": "$response.body#/handles/0"}
-_SAME: Final = {"session": "$request.path.session", "turn": "$response.header.X-Foveal-Turn"}
-_TURN: Final = {"X-Foveal-Turn": "The turn's id.", "Location": "Where the turn can be followed."}
+"""JSON schema of one server-sent event."""
+
+# ── Results that several operations share ────────────────────────────────────────────────────────────────
+
+_TURN_HEADERS: Final = {"X-Foveal-Turn": "The turn's id.", "Location": "Where the turn can be followed."}
+_TURN_LINKS: Final = {"session": "$request.path.session", "turn": "$response.header.X-Foveal-Turn"}
+_EVENT_LINKS: Final = {"session": "$request.path.session", "handle": "$response.body#/handles/0"}
 _STREAM: Final = OperationResult(
-    what="The turn as server-sent events, each of this shape. The last one is `outcome`; `id` counts from 1.",
-    media=STREAM,
-    schema=EVENT,
-    headers=_TURN,
-    gives=_SAME,
+    "The turn as server-sent events of this form. The last one is `outcome`; `id` counts from 1.",
+    media_type=EVENT_STREAM_TYPE,
+    schema=STREAM_EVENT_SCHEMA,
+    headers=_TURN_HEADERS,
+    links=_TURN_LINKS,
 )
 _OUTCOME: Final = OperationResult(
-    what="The turn and its outcome.", shape=schemas.ApiTurn, headers=_TURN, gives=_SAME
+    "The turn and its outcome.", schemas.ApiTurn, headers=_TURN_HEADERS, links=_TURN_LINKS
 )
-_LATER: Final = OperationResult(status=202, what="It is stored and will be done.", shape=schemas.ApiAccepted)
-_MESSAGES: Final = OperationResult(
-    what="All of it: lines of JSON (`to=foveal`), or a list of messages in a provider's dialect.",
-    schema={"type": "array", "items": {"type": "object"}},
+_ACCEPTED: Final = OperationResult("The job is stored and will run.", schemas.ApiAccepted, status=202)
+_EXPORT: Final = (
+    "The whole session: lines of JSON (`to=foveal`), or a list of messages in a provider's dialect."
 )
-_LINES: Final = OperationResult(what=_MESSAGES.what, media=session_endpoints.LINES, schema={"type": "string"})
 
-OPERATIONS: Final[tuple[Operation[Any, Any], ...]] = (
+
+def _new_session(description: str) -> OperationResult:
+    return OperationResult(
+        description,
+        schemas.ApiOpenedSession,
+        status=201,
+        headers={"Location": "The path of the session."},
+        links={"session": "$response.body#/id"},
+    )
+
+
+# ── The table ────────────────────────────────────────────────────────────────────────────────────────────
+
+SESSION_OPERATIONS: Final[tuple[Operation[Any, Any], ...]] = (
     Operation(
         id="create_session",
         method="POST",
-        path=ALL,
-        what="Begin a session.",
-        handler=session_endpoints.create,
-        body=schemas.NewSession,
-        query=EmptyBody,
-        answers=(
+        path=SESSIONS_PATH,
+        summary="Create a session.",
+        handler=session_endpoints.create_session,
+        results=(_new_session("The session is stored."),),
+        errors=(409, 422),
+    ),
+    Operation(
+        id="list_sessions",
+        path=SESSIONS_PATH,
+        summary="List the sessions page by page, the most recently active first.",
+        handler=session_endpoints.list_sessions,
+        results=(OperationResult("One page.", schemas.ApiSessions),),
+        errors=(422,),
+    ),
+    Operation(
+        id="get_session",
+        path=SESSION_PATH,
+        summary="Return a session.",
+        handler=session_endpoints.get_session,
+        results=(OperationResult("The session.", schemas.ApiOpenedSession),),
+    ),
+    Operation(
+        id="rename_session",
+        method="PATCH",
+        path=SESSION_PATH,
+        summary="Change the title of a session.",
+        handler=session_endpoints.rename_session,
+        results=(OperationResult("The changed session.", schemas.ApiOpenedSession),),
+    ),
+    Operation(
+        id="delete_session",
+        method="DELETE",
+        path=SESSION_PATH,
+        summary="Stop the session's turn and erase its text for ever; its id cannot be used again.",
+        handler=session_endpoints.delete_session,
+        results=(OperationResult("The session is erased.", status=204),),
+    ),
+    Operation(
+        id="fork_session",
+        method="POST",
+        path=f"{SESSION_PATH}/fork",
+        summary="Create a session with the events of this one, up to a given event.",
+        handler=session_endpoints.fork_session,
+        results=(_new_session("The new session."),),
+        errors=(409, 422),
+    ),
+    Operation(
+        id="run_turn",
+        method="POST",
+        path=f"{SESSION_PATH}/turns",
+        summary="Send a user message to the model; the response begins when the message is stored.",
+        handler=turn_endpoints.run_turn,
+        results=(_STREAM, _OUTCOME, _ACCEPTED),
+        errors=(409, 422, 502),
+    ),
+    Operation(
+        id="follow_turn",
+        path=TURN_PATH,
+        summary="Follow a turn from its beginning or after the last event seen; or return its state.",
+        handler=turn_endpoints.follow_turn,
+        results=(_STREAM, _OUTCOME),
+        request_headers={"Last-Event-ID": "The id of the last event that the client has seen."},
+    ),
+    Operation(
+        id="stop_turn",
+        method="POST",
+        path=f"{TURN_PATH}/stop",
+        summary="Stop a turn and keep the text so far; a turn that has ended does not change.",
+        handler=turn_endpoints.stop_turn,
+        results=(_OUTCOME,),
+    ),
+    Operation(
+        id="ask_again",
+        method="POST",
+        path=f"{SESSION_PATH}/again",
+        summary="Ask the model again after a failed turn.",
+        handler=turn_endpoints.retry_turn,
+        results=(_STREAM, _OUTCOME),
+        errors=(409, 422, 502),
+    ),
+    Operation(
+        id="get_context",
+        path=f"{SESSION_PATH}/context",
+        summary="Return what fills the window and why; the parts add up to the window.",
+        handler=session_endpoints.get_context,
+        results=(OperationResult("The report.", Report),),
+    ),
+    Operation(
+        id="get_usage",
+        path=f"{SESSION_PATH}/usage",
+        summary="Return the used tokens by kind, and their cost.",
+        handler=session_endpoints.get_usage,
+        results=(OperationResult("The usage.", schemas.ApiUsage),),
+    ),
+    Operation(
+        id="append_events",
+        method="POST",
+        path=f"{SESSION_PATH}/events",
+        summary="Store messages without asking the model.",
+        handler=session_endpoints.append_messages,
+        results=(
             OperationResult(
-                status=201,
-                what="It is stored.",
-                shape=schemas.ApiOpenedSession,
-                headers=_PLACE,
-                gives=_SESSION,
+                "The messages are stored.", schemas.StoredHandles, status=201, links=_EVENT_LINKS
             ),
         ),
         errors=(409, 422),
     ),
     Operation(
-        id="list_sessions",
-        method="GET",
-        path=ALL,
-        what="The sessions, the most recently active first, page by page.",
-        handler=session_endpoints.list_,
-        body=EmptyBody,
-        query=schemas.ListQuery,
-        answers=(OperationResult(what="One page.", shape=schemas.ApiSessions),),
-        errors=(422,),
-    ),
-    Operation(
-        id="get_session",
-        method="GET",
-        path=ONE,
-        what="One session.",
-        handler=session_endpoints.get,
-        body=EmptyBody,
-        query=EmptyBody,
-        answers=(OperationResult(what="What it is.", shape=schemas.ApiOpenedSession),),
-        errors=(404,),
-    ),
-    Operation(
-        id="rename_session",
-        method="PATCH",
-        path=ONE,
-        what="Give a session another title.",
-        handler=session_endpoints.rename,
-        body=schemas.NewTitle,
-        query=EmptyBody,
-        answers=(OperationResult(what="What it is now.", shape=schemas.ApiOpenedSession),),
-        errors=(404,),
-    ),
-    Operation(
-        id="delete_session",
-        method="DELETE",
-        path=ONE,
-        what="Stop a session's turn and erase its text for good; its id is not used again.",
-        handler=session_endpoints.delete,
-        body=EmptyBody,
-        query=EmptyBody,
-        answers=(OperationResult(status=204, what="It is erased."),),
-        errors=(404,),
-    ),
-    Operation(
-        id="fork_session",
-        method="POST",
-        path=f"{ONE}/fork",
-        what="A new session with the events of this one, up to one of them.",
-        handler=session_endpoints.fork,
-        body=schemas.ForkBody,
-        query=EmptyBody,
-        answers=(
-            OperationResult(
-                status=201,
-                what="The new session.",
-                shape=schemas.ApiOpenedSession,
-                headers=_PLACE,
-                gives=_SESSION,
-            ),
-        ),
-        errors=(404, 409, 422),
-    ),
-    Operation(
-        id="run_turn",
-        method="POST",
-        path=f"{ONE}/turns",
-        what="Say something to the model: the answer begins when the words are stored.",
-        handler=turn_endpoints.run,
-        body=schemas.NewTurn,
-        query=EmptyBody,
-        answers=(_STREAM, _OUTCOME, _LATER),
-        errors=(404, 409, 422, 502),
-    ),
-    Operation(
-        id="follow_turn",
-        method="GET",
-        path=TURN,
-        what="Follow a turn from its beginning, or from behind the last event that was seen; or how it stands.",
-        handler=turn_endpoints.follow,
-        body=EmptyBody,
-        query=schemas.TurnQuery,
-        answers=(_STREAM, _OUTCOME),
-        errors=(404,),
-        reads={"Last-Event-ID": "The id of the last event that was seen."},
-    ),
-    Operation(
-        id="stop_turn",
-        method="POST",
-        path=f"{TURN}/stop",
-        what="Stop a turn; what was said so far stays. One that has ended stays as it is.",
-        handler=turn_endpoints.stop,
-        body=EmptyBody,
-        query=EmptyBody,
-        answers=(_OUTCOME,),
-        errors=(404,),
-    ),
-    Operation(
-        id="ask_again",
-        method="POST",
-        path=f"{ONE}/again",
-        what="Ask the model again when the last turn failed.",
-        handler=turn_endpoints.again,
-        body=schemas.RetryBody,
-        query=EmptyBody,
-        answers=(_STREAM, _OUTCOME),
-        errors=(404, 409, 422, 502),
-    ),
-    Operation(
-        id="get_context",
-        method="GET",
-        path=f"{ONE}/context",
-        what="What fills the window and why; the totals add up to the window.",
-        handler=session_endpoints.context,
-        body=EmptyBody,
-        query=EmptyBody,
-        answers=(OperationResult(what="The report.", shape=Report),),
-        errors=(404,),
-    ),
-    Operation(
-        id="get_usage",
-        method="GET",
-        path=f"{ONE}/usage",
-        what="Tokens by kind, and what they cost.",
-        handler=session_endpoints.usage,
-        body=EmptyBody,
-        query=EmptyBody,
-        answers=(OperationResult(what="What was used.", shape=schemas.ApiUsage),),
-        errors=(404,),
-    ),
-    Operation(
-        id="append_events",
-        method="POST",
-        path=f"{ONE}/events",
-        what="Store messages without asking the model.",
-        handler=session_endpoints.append,
-        body=schemas.NewMessages,
-        query=EmptyBody,
-        answers=(
-            OperationResult(status=201, what="They are stored.", shape=schemas.StoredHandles, gives=_EVENT),
-        ),
-        errors=(404, 409, 422),
-    ),
-    Operation(
         id="list_events",
-        method="GET",
-        path=f"{ONE}/events",
-        what="The log, page by page.",
-        handler=session_endpoints.events,
-        body=EmptyBody,
-        query=schemas.EventsQuery,
-        answers=(OperationResult(what="One page.", shape=schemas.ApiEvents),),
-        errors=(404,),
+        path=f"{SESSION_PATH}/events",
+        summary="List the events of the log, page by page.",
+        handler=session_endpoints.list_events,
+        results=(OperationResult("One page.", schemas.ApiEvents),),
     ),
     Operation(
         id="get_event",
-        method="GET",
-        path=f"{ONE}/events/{{handle}}",
-        what="One event with its whole text, and how it stands in the next request.",
-        handler=session_endpoints.event,
-        body=EmptyBody,
-        query=EmptyBody,
-        answers=(OperationResult(what="The event.", shape=schemas.ApiWholeEvent),),
-        errors=(404,),
+        path=f"{SESSION_PATH}/events/{{handle}}",
+        summary="Return an event with its whole text, and how the next request shows it.",
+        handler=session_endpoints.get_event,
+        results=(OperationResult("The event.", schemas.ApiWholeEvent),),
     ),
     Operation(
         id="compact_session",
         method="POST",
-        path=f"{ONE}/compact",
-        what="Summarise old turns now.",
-        handler=session_endpoints.compact,
-        body=schemas.CompactBody,
-        query=EmptyBody,
-        answers=(OperationResult(what="What came of it.", shape=schemas.ApiCompaction), _LATER),
-        errors=(404, 409),
+        path=f"{SESSION_PATH}/compact",
+        summary="Summarise old turns now.",
+        handler=session_endpoints.compact_session,
+        results=(OperationResult("The summary.", schemas.ApiCompaction), _ACCEPTED),
+        errors=(409,),
     ),
     Operation(
         id="undo_reduction",
         method="POST",
-        path=f"{ONE}/undo",
-        what="Take back one reduction, or a pin.",
-        handler=session_endpoints.undo,
-        body=schemas.UndoBody,
-        query=EmptyBody,
-        answers=(OperationResult(what="What was taken back.", shape=schemas.ApiUndone),),
-        errors=(404, 409, 422),
+        path=f"{SESSION_PATH}/undo",
+        summary="Undo a reduction or a pin.",
+        handler=session_endpoints.undo_reduction,
+        results=(OperationResult("The event that was undone.", schemas.ApiUndone),),
+        errors=(409, 422),
     ),
     Operation(
         id="pin_rule",
         method="POST",
-        path=f"{ONE}/pins",
-        what="Keep a rule in every request.",
-        handler=session_endpoints.pin,
-        body=schemas.PinBody,
-        query=EmptyBody,
-        answers=(
-            OperationResult(status=201, what="It is stored; `undo` takes it back.", shape=schemas.ApiPin),
-        ),
-        errors=(404, 409),
+        path=f"{SESSION_PATH}/pins",
+        summary="Keep a rule in every request.",
+        handler=session_endpoints.pin_rule,
+        results=(OperationResult("The rule is stored; `undo` removes it.", schemas.ApiPin, status=201),),
+        errors=(409,),
     ),
     Operation(
         id="search_session",
-        method="GET",
-        path=f"{ONE}/search",
-        what="Events that have words of a query, best first, hidden ones included.",
-        handler=session_endpoints.search,
-        body=EmptyBody,
-        query=schemas.SearchQuery,
-        answers=(OperationResult(what="What was found.", shape=schemas.ApiHits),),
-        errors=(404,),
+        path=f"{SESSION_PATH}/search",
+        summary="Search the events for the words of a query, hidden events included, best first.",
+        handler=session_endpoints.search_session,
+        results=(OperationResult("The hits.", schemas.ApiHits),),
     ),
     Operation(
         id="export_session",
-        method="GET",
-        path=f"{ONE}/export",
-        what="The whole session, to keep or to take elsewhere.",
-        handler=session_endpoints.export,
-        body=EmptyBody,
-        query=schemas.ExportQuery,
-        answers=(_LINES, _MESSAGES),
-        errors=(404,),
+        path=f"{SESSION_PATH}/export",
+        summary="Export the whole session.",
+        handler=session_endpoints.export_session,
+        results=(
+            OperationResult(_EXPORT, media_type=session_endpoints.NDJSON_TYPE, schema={"type": "string"}),
+            OperationResult(_EXPORT, schema={"type": "array", "items": {"type": "object"}}),
+        ),
     ),
 )

@@ -1,6 +1,7 @@
-"""`/api/schedules`: prompts that come into a session at given times, each tenant's own.
+"""`/api/schedules`: prompts that are sent to a session at given times.
 
-Those of the configuration are shown, and changed there: here that is a 409.
+Each tenant has its own schedules. Schedules of the configuration are listed too, but a request cannot change
+them: it gets a 409.
 """
 
 from __future__ import annotations
@@ -11,87 +12,92 @@ from typing import Annotated, Any, Final, Literal, TypeVar
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 from starlette.responses import Response
-from starlette.routing import Route
 
-from foveal.apps.http.api.operation import ApiCall, Operation, OperationResult, Worker, answer, routes_of
+from foveal.apps.http.api.operation import ApiCall, Operation, OperationResult, json_response
 from foveal.apps.http.api.schemas import ApiBody, EmptyBody, Id
 from foveal.apps.http.http_errors import HttpError
 from foveal.core.redaction.redact import scrub
-from foveal.server.jobs import schedule as cron
-from foveal.server.jobs import schedule as schedules
-from foveal.server.jobs.schedule import Missed
+from foveal.server.jobs.schedule import (
+    CRON_HELP,
+    MAX_CRON_CHARS,
+    MAX_PROMPT_CHARS,
+    SCHEDULE_NAME_PATTERN,
+    ZONE_HELP,
+    MissedRule,
+    Schedule,
+)
 from foveal.server.jobs.schedule_store import (
-    Result,
+    RunResult,
     ScheduleExists,
     ScheduleIsConfigured,
     ScheduleState,
     ScheduleStore,
     UnknownSchedule,
 )
-from foveal.server.service import Service
 
 T = TypeVar("T")
-ALL: Final = "/api/schedules"
-ONE: Final = f"{ALL}/{{schedule}}"
+SCHEDULES_PATH: Final = "/api/schedules"
+SCHEDULE_PATH: Final = f"{SCHEDULES_PATH}/{{schedule}}"
 
-Name = Annotated[
+# ── Bodies ───────────────────────────────────────────────────────────────────────────────────────────────
+
+ScheduleName = Annotated[
     str,
     Meta(
-        pattern=rf"^{schedules.NAME}$(?!\n)",
+        pattern=rf"^{SCHEDULE_NAME_PATTERN}$(?!\n)",
         min_length=1,
         max_length=64,
         description="letters, digits and . _ -, a letter or digit first",
     ),
 ]
 Cron = Annotated[
-    str,
-    Meta(min_length=9, max_length=cron.LONGEST, examples=["0 9 * * MON-FRI"], description=cron.ALLOWED),
+    str, Meta(min_length=9, max_length=MAX_CRON_CHARS, examples=["0 9 * * MON-FRI"], description=CRON_HELP)
 ]
-Zone = Annotated[str, Meta(min_length=1, max_length=64, examples=["Europe/Berlin"], description=cron.ZONES)]
-Prompt = Annotated[str, Meta(min_length=1, max_length=schedules.LONGEST_PROMPT)]
+Zone = Annotated[str, Meta(min_length=1, max_length=64, examples=["Europe/Berlin"], description=ZONE_HELP)]
+Prompt = Annotated[str, Meta(min_length=1, max_length=MAX_PROMPT_CHARS)]
 
 
 class NewSchedule(ApiBody, frozen=True):
-    """A prompt, the session that it comes into (made when it is not there), and when: five fields of cron."""
+    """A prompt, its session (created if it does not exist), and its times as five cron fields."""
 
-    name: Name
+    name: ScheduleName
     session: Id
     cron: Cron
     prompt: Prompt
     zone: Zone = "UTC"
-    missed: Missed = "once"
+    missed: MissedRule = "once"
     """For times that passed while no server ran: one run for all of them, or none."""
     enabled: bool = True
 
 
 class ScheduleChange(ApiBody, frozen=True):
-    """What is to be different."""
+    """The fields to change."""
 
     session: Id | UnsetType = UNSET
     cron: Cron | UnsetType = UNSET
     prompt: Prompt | UnsetType = UNSET
     zone: Zone | UnsetType = UNSET
-    missed: Missed | UnsetType = UNSET
+    missed: MissedRule | UnsetType = UNSET
     enabled: bool | UnsetType = UNSET
 
 
 class ApiSchedule(msgspec.Struct, frozen=True, kw_only=True):
-    """A schedule as it stands; times are seconds since 1970."""
+    """A schedule and its state; times are seconds since 1970."""
 
     name: str
     session: str
     cron: str
     zone: str
     prompt: str
-    missed: Missed
+    missed: MissedRule
     enabled: bool
     source: Literal["api", "config"]
     next: float | None
-    """When it is due next; null while it is not enabled."""
+    """The next time it is due; null if it is disabled."""
     last: float | None
-    """The time that it ran for last: one of its own, or when it was asked to run."""
-    result: Result
-    """What became of its last run."""
+    """The time of its last run: a time of the schedule, or the time of the request to run it now."""
+    result: RunResult
+    """The result of its last run."""
 
 
 class ApiSchedules(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,69 +106,76 @@ class ApiSchedules(msgspec.Struct, frozen=True, kw_only=True):
 
 class ApiScheduleRun(msgspec.Struct, frozen=True, kw_only=True):
     key: str
-    """Of the message in the session."""
+    """The key of the message in the session."""
 
 
-# ── handlers ─────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Handlers ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def list_(ask: ApiCall[EmptyBody, EmptyBody]) -> Response:
-    return answer(ApiSchedules(schedules=[_told(line) for line in await _table(ask).lines(ask.tenant.name)]))
+async def list_schedules(call: ApiCall[EmptyBody, EmptyBody]) -> Response:
+    states = await _store(call).list(call.tenant.name)
+    return json_response(ApiSchedules(schedules=[_to_api(state) for state in states]))
 
 
-async def create(ask: ApiCall[NewSchedule, EmptyBody]) -> Response:
-    given = msgspec.structs.asdict(ask.body)
-    schedule = schedules.Schedule(**_kept(ask, given), tenant=ask.tenant.name)
-    line = await _carried_out(_table(ask).create(schedule, now=ask.service.ground.clock()))
-    return answer(_told(line), status=201, headers={"Location": f"{ALL}/{line.schedule.name}"})
+async def create_schedule(call: ApiCall[NewSchedule, EmptyBody]) -> Response:
+    fields = _redacted(call, msgspec.structs.asdict(call.body))
+    schedule = Schedule(**fields, tenant=call.tenant.name)
+    state = await _with_http_errors(_store(call).create(schedule, now=_now(call)))
+    location = {"Location": f"{SCHEDULES_PATH}/{state.schedule.name}"}
+    return json_response(_to_api(state), status=201, headers=location)
 
 
-async def get(ask: ApiCall[EmptyBody, EmptyBody]) -> Response:
-    return answer(_told(await _carried_out(_table(ask).line(*_name(ask)))))
+async def get_schedule(call: ApiCall[EmptyBody, EmptyBody]) -> Response:
+    return json_response(_to_api(await _with_http_errors(_store(call).get(*_key(call)))))
 
 
-async def change(ask: ApiCall[ScheduleChange, EmptyBody]) -> Response:
-    given = {name: value for name, value in msgspec.structs.asdict(ask.body).items() if value is not UNSET}
-    now = ask.service.ground.clock()
-    return answer(_told(await _carried_out(_table(ask).change(*_name(ask), _kept(ask, given), now=now))))
+async def change_schedule(call: ApiCall[ScheduleChange, EmptyBody]) -> Response:
+    given = {name: value for name, value in msgspec.structs.asdict(call.body).items() if value is not UNSET}
+    changed = _store(call).update(*_key(call), _redacted(call, given), now=_now(call))
+    return json_response(_to_api(await _with_http_errors(changed)))
 
 
-async def delete(ask: ApiCall[EmptyBody, EmptyBody]) -> Response:
-    await _carried_out(_table(ask).delete(*_name(ask)))
+async def delete_schedule(call: ApiCall[EmptyBody, EmptyBody]) -> Response:
+    await _with_http_errors(_store(call).delete(*_key(call)))
     return Response(status_code=204)
 
 
-async def run(ask: ApiCall[EmptyBody, EmptyBody]) -> Response:
-    ask.worker()
-    key = await _carried_out(_table(ask).run_now(*_name(ask), now=ask.service.ground.clock()))
-    return answer(ApiScheduleRun(key=key), status=202)
+async def run_schedule(call: ApiCall[EmptyBody, EmptyBody]) -> Response:
+    call.require_worker()
+    key = await _with_http_errors(_store(call).queue_run_now(*_key(call), now=_now(call)))
+    return json_response(ApiScheduleRun(key=key), status=202)
 
 
-def _table(ask: ApiCall[Any, Any]) -> ScheduleStore:
-    return ScheduleStore(ask.service.ground.database)
+def _store(call: ApiCall[Any, Any]) -> ScheduleStore:
+    return ScheduleStore(call.service.runtime.database)
 
 
-def _name(ask: ApiCall[Any, Any]) -> tuple[str, str]:
-    return ask.tenant.name, ask.names["schedule"]
+def _key(call: ApiCall[Any, Any]) -> tuple[str, str]:
+    return call.tenant.name, call.path_params["schedule"]
 
 
-def _kept(ask: ApiCall[Any, Any], given: dict[str, Any]) -> dict[str, Any]:
-    """What may be stored of what was given."""
-    if ask.service.ground.redact is not None and "prompt" in given:
-        return {**given, "prompt": scrub(given["prompt"])}
-    return given
+def _now(call: ApiCall[Any, Any]) -> float:
+    return call.service.runtime.clock()
 
 
-def _told(line: ScheduleState) -> ApiSchedule:
-    values = msgspec.structs.asdict(line.schedule)
-    del values["tenant"]
-    following = line.following if line.schedule.enabled else None
-    return ApiSchedule(**values, next=following, last=line.due, result=line.result)
+def _redacted(call: ApiCall[Any, Any], fields: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields with secrets removed from the prompt, unless `server.redact` is off."""
+    if call.service.runtime.redact is not None and "prompt" in fields:
+        return {**fields, "prompt": scrub(fields["prompt"])}
+    return fields
 
 
-async def _carried_out(asked: Awaitable[T]) -> T:
+def _to_api(state: ScheduleState) -> ApiSchedule:
+    fields = msgspec.structs.asdict(state.schedule)
+    del fields["tenant"]
+    next_due = state.next_due if state.schedule.enabled else None
+    return ApiSchedule(**fields, next=next_due, last=state.last_due, result=state.result)
+
+
+async def _with_http_errors(work: Awaitable[T]) -> T:
+    """Return the result of `work`; errors of the schedule store become `HttpError`."""
     try:
-        return await asked
+        return await work
     except UnknownSchedule as problem:
         raise HttpError(404, str(problem), code="unknown_schedule") from None
     except ScheduleExists as problem:
@@ -171,84 +184,66 @@ async def _carried_out(asked: Awaitable[T]) -> T:
         raise HttpError(409, str(problem), code="schedule_of_config") from None
 
 
-# ── the table ────────────────────────────────────────────────────────────────────────────────────────────────
+# ── The table ────────────────────────────────────────────────────────────────────────────────────────────
 
-_GIVES: Final = {"schedule": "$response.body#/name"}
-_PLACE: Final = {"Location": "Where it is."}
-_STANDS: Final = OperationResult(what="As it stands.", shape=ApiSchedule)
+_SCHEDULE: Final = OperationResult("The schedule.", ApiSchedule)
 
-OPERATIONS: Final[tuple[Operation[Any, Any], ...]] = (
+SCHEDULE_OPERATIONS: Final[tuple[Operation[Any, Any], ...]] = (
     Operation(
         id="list_schedules",
-        method="GET",
-        path=ALL,
-        what="The schedules, by name.",
-        handler=list_,
-        body=EmptyBody,
-        query=EmptyBody,
-        answers=(OperationResult(what="All of them.", shape=ApiSchedules),),
+        path=SCHEDULES_PATH,
+        summary="List the schedules, by name.",
+        handler=list_schedules,
+        results=(OperationResult("All schedules.", ApiSchedules),),
     ),
     Operation(
         id="create_schedule",
         method="POST",
-        path=ALL,
-        what="Have a prompt come into a session at given times.",
-        handler=create,
-        body=NewSchedule,
-        query=EmptyBody,
-        answers=(
+        path=SCHEDULES_PATH,
+        summary="Create a schedule: a prompt for a session at given times.",
+        handler=create_schedule,
+        results=(
             OperationResult(
-                status=201, what="It is stored.", shape=ApiSchedule, headers=_PLACE, gives=_GIVES
+                "The schedule is stored.",
+                ApiSchedule,
+                status=201,
+                headers={"Location": "The path of the schedule."},
+                links={"schedule": "$response.body#/name"},
             ),
         ),
         errors=(409, 422),
     ),
     Operation(
         id="get_schedule",
-        method="GET",
-        path=ONE,
-        what="One schedule.",
-        handler=get,
-        body=EmptyBody,
-        query=EmptyBody,
-        answers=(_STANDS,),
-        errors=(404,),
+        path=SCHEDULE_PATH,
+        summary="Return a schedule.",
+        handler=get_schedule,
+        results=(_SCHEDULE,),
     ),
     Operation(
         id="change_schedule",
         method="PATCH",
-        path=ONE,
-        what="Change it, switch it off or on; its times count from now on.",
-        handler=change,
-        body=ScheduleChange,
-        query=EmptyBody,
-        answers=(_STANDS,),
-        errors=(404, 409, 422),
+        path=SCHEDULE_PATH,
+        summary="Change, disable or enable a schedule; its times count from now on.",
+        handler=change_schedule,
+        results=(_SCHEDULE,),
+        errors=(409, 422),
     ),
     Operation(
         id="delete_schedule",
         method="DELETE",
-        path=ONE,
-        what="Delete it; what it said stays in its session.",
-        handler=delete,
-        body=EmptyBody,
-        query=EmptyBody,
-        answers=(OperationResult(status=204, what="It is gone."),),
-        errors=(404, 409),
+        path=SCHEDULE_PATH,
+        summary="Delete a schedule; its messages stay in the session.",
+        handler=delete_schedule,
+        results=(OperationResult("The schedule is deleted.", status=204),),
+        errors=(409,),
     ),
     Operation(
         id="run_schedule",
         method="POST",
-        path=f"{ONE}/run",
-        what="Run it now, in the background; its times stay as they are.",
-        handler=run,
-        body=EmptyBody,
-        query=EmptyBody,
-        answers=(OperationResult(status=202, what="It is stored and will be done.", shape=ApiScheduleRun),),
-        errors=(404,),
+        path=f"{SCHEDULE_PATH}/run",
+        summary="Run a schedule now, in the background; its times do not change.",
+        handler=run_schedule,
+        results=(OperationResult("The run is stored and will start.", ApiScheduleRun, status=202),),
     ),
 )
-
-
-def routes(service: Service, work: Worker | None) -> list[Route]:
-    return routes_of(OPERATIONS, service, work)

@@ -1,7 +1,8 @@
-"""What requests of the API hold and what it answers: the OpenAPI document is made from these.
+"""Structs of API requests and responses; the OpenAPI document is made from them.
 
-Requests refuse fields that they do not know. Every field of an answer is always there, so that a program can rely
-on it; times are seconds since 1970.
+1. Requests with unknown fields are refused.
+2. A response always has all fields of its struct.
+3. Times are seconds since 1970.
 """
 
 from __future__ import annotations
@@ -19,91 +20,92 @@ from foveal.core.log import events
 from foveal.core.log.codec import plain
 from foveal.core.log.events import Dialect
 from foveal.core.models.cost import UsageTotals
-from foveal.core.wire import original
-from foveal.core.wire.event_text import around, findable, telling
+from foveal.core.wire import original_text
+from foveal.core.wire.event_text import search_text
+from foveal.core.wire.query_match import best_window, query_terms
 from foveal.core.wire.safe_print import one_line
 from foveal.ports import Hit, SessionInfo
 from foveal.server import Turn, TurnOutcome
 
-ID: Final = r"^[A-Za-z0-9][A-Za-z0-9._~:@-]*$(?!\n)"
-"""What a session may be called: what stands in a URL as it is."""
-MODEL: Final = r"^([A-Za-z0-9][A-Za-z0-9._:+-]*(/[A-Za-z0-9][A-Za-z0-9._:+-]*)*)?$(?!\n)"
-"""How a model may be named: without an address, which is not a client's choice, and without a path."""
-MOST_SESSIONS: Final = 500
-MOST_EVENTS: Final = 1_000
-MOST_HITS: Final = 200
+ID_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9._~:@-]*$(?!\n)"
+"""Pattern of a session id: characters that need no escaping in a URL."""
+MODEL_PATTERN: Final = r"^([A-Za-z0-9][A-Za-z0-9._:+-]*(/[A-Za-z0-9][A-Za-z0-9._:+-]*)*)?$(?!\n)"
+"""Pattern of a model name: without an address and without a path, which a client must not choose."""
+MAX_SESSIONS_PER_PAGE: Final = 500
+MAX_EVENTS_PER_PAGE: Final = 1_000
+MAX_HITS: Final = 200
 
 Id: TypeAlias = Annotated[
     str,
     Meta(
-        pattern=ID,
+        pattern=ID_PATTERN,
         min_length=1,
         max_length=200,
         examples=["demo"],
         description="letters, digits and . _ ~ : @ -, a letter or digit first",
     ),
 ]
-Name: TypeAlias = Annotated[str, Meta(max_length=200)]
+ShortText: TypeAlias = Annotated[str, Meta(max_length=200)]
 ModelName: TypeAlias = Annotated[
     str,
     Meta(
-        pattern=MODEL,
+        pattern=MODEL_PATTERN,
         max_length=200,
         description="a name such as openai/gpt-5.1, without an address and without a path",
     ),
 ]
-Words: TypeAlias = Annotated[str, Meta(min_length=1, examples=["Why is the sky blue?"])]
+UserText: TypeAlias = Annotated[str, Meta(min_length=1, examples=["Why is the sky blue?"])]
 Seq: TypeAlias = Annotated[int, Meta(ge=0, le=2**53)]
 Handle: TypeAlias = Annotated[
     str,
     Meta(pattern=r"^e?[0-9]{1,15}$(?!\n)", examples=["e2"], description="the handle of an event, such as e2"),
 ]
-Parts: TypeAlias = Annotated[list[dict[str, Any]], Meta(min_length=1)]
+ContentParts: TypeAlias = Annotated[list[dict[str, Any]], Meta(min_length=1)]
 
 
 class ApiBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a client sends."""
+    """Base of request bodies and query strings."""
 
 
 class EmptyBody(ApiBody, frozen=True):
-    """No fields at all."""
+    """No fields: the operation has no body, or no query string."""
 
 
-# ── requests ─────────────────────────────────────────────────────────────────────────────────────────────
+# ── Requests ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class NewSession(ApiBody, frozen=True):
-    """A session to be; an id is made up when none is given, and the model is the server's own."""
+    """A session to create; without `id` the server generates one, without `model` it uses its own."""
 
     id: Id | None = None
     model: ModelName = ""
-    title: Name = ""
+    title: ShortText = ""
     system: str = ""
 
 
 class NewTitle(ApiBody, frozen=True):
-    title: Name
+    title: ShortText
 
 
 class NewMessages(ApiBody, frozen=True):
-    """What to store without asking the model: the user's `text`, or `messages` as a provider has them."""
+    """Messages to store without asking the model: a user's `text`, or `messages` in a provider's format."""
 
-    text: Words | UnsetType = UNSET
-    messages: Parts | UnsetType = UNSET
+    text: UserText | UnsetType = UNSET
+    messages: ContentParts | UnsetType = UNSET
     dialect: Dialect = ""
-    """Whose messages they are; recognised when it is not given."""
+    """The format of the messages; detected if it is not given."""
 
 
 class NewTurn(ApiBody, frozen=True):
-    """What the user says: a `text`, or the `content` of a user's message as a provider has it."""
+    """A user message: `text`, or the `content` of a user message in a provider's format."""
 
-    text: Words | UnsetType = UNSET
-    content: Parts | UnsetType = UNSET
-    key: Name = ""
-    """A name for this message: the same key again is the same turn."""
+    text: UserText | UnsetType = UNSET
+    content: ContentParts | UnsetType = UNSET
+    key: ShortText = ""
+    """A name for this message: a second request with the same key is the same turn."""
     stream: bool = True
     background: bool = False
-    """Answer at once, when it is stored; a provider that is out of order is asked again later."""
+    """Respond as soon as the message is stored; if the provider is unavailable, the server retries later."""
 
 
 class RetryBody(ApiBody, frozen=True):
@@ -112,13 +114,13 @@ class RetryBody(ApiBody, frozen=True):
 
 class CompactBody(ApiBody, frozen=True):
     focus: Annotated[str, Meta(max_length=2_000)] = ""
-    """What to keep above all."""
+    """What the summary must keep in particular."""
     background: bool = False
 
 
 class UndoBody(ApiBody, frozen=True):
     handle: Handle | None = None
-    """The reduction or pin to take back; the newest reduction when it is not given."""
+    """The reduction or pin to undo; the latest reduction if it is not given."""
 
 
 class PinBody(ApiBody, frozen=True):
@@ -128,24 +130,24 @@ class PinBody(ApiBody, frozen=True):
 class ForkBody(ApiBody, frozen=True):
     id: Id | None = None
     at: Handle | None = None
-    """The last event that the new session has; all of them when it is not given."""
+    """The last event that the new session has; all events if it is not given."""
 
 
 class ListQuery(ApiBody, frozen=True):
-    limit: Annotated[int, Meta(ge=1, le=MOST_SESSIONS)] = 50
+    limit: Annotated[int, Meta(ge=1, le=MAX_SESSIONS_PER_PAGE)] = 50
     after: Annotated[str, Meta(max_length=600)] = ""
-    """The `next` of the page before."""
+    """The `next` of the previous page."""
 
 
 class EventsQuery(ApiBody, frozen=True):
     first: Seq = 0
     last: Seq | UnsetType = UNSET
-    limit: Annotated[int, Meta(ge=1, le=MOST_EVENTS)] = 100
+    limit: Annotated[int, Meta(ge=1, le=MAX_EVENTS_PER_PAGE)] = 100
 
 
 class SearchQuery(ApiBody, frozen=True):
     q: Annotated[str, Meta(min_length=1, max_length=1_000)]
-    limit: Annotated[int, Meta(ge=1, le=MOST_HITS)] = 20
+    limit: Annotated[int, Meta(ge=1, le=MAX_HITS)] = 20
 
 
 class ExportQuery(ApiBody, frozen=True):
@@ -156,7 +158,7 @@ class TurnQuery(ApiBody, frozen=True):
     stream: bool = True
 
 
-# ── answers ──────────────────────────────────────────────────────────────────────────────────────────────
+# ── Responses ────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class ApiSession(msgspec.Struct, frozen=True, kw_only=True):
@@ -164,7 +166,7 @@ class ApiSession(msgspec.Struct, frozen=True, kw_only=True):
     title: str
     created: float
     active: float
-    """When the newest event was stored."""
+    """When the latest event was stored."""
     events: int
     bytes: int
 
@@ -179,7 +181,7 @@ class ApiSessions(msgspec.Struct, frozen=True, kw_only=True):
     sessions: list[ApiSession]
     """The most recently active first."""
     next: str | None
-    """What `after` must be for the next page; null when this is the last."""
+    """The value of `after` for the next page; null on the last page."""
 
 
 class ApiEvent(msgspec.Struct, frozen=True, kw_only=True):
@@ -188,17 +190,17 @@ class ApiEvent(msgspec.Struct, frozen=True, kw_only=True):
     at: float | None
     kind: str
     fact: Raw
-    """The fact as the log has it."""
+    """The fact as the log stores it."""
 
 
 class ApiEvents(msgspec.Struct, frozen=True, kw_only=True):
     events: list[ApiEvent]
     next: int | None
-    """What `first` must be for the next page; null when there are no more."""
+    """The value of `first` for the next page; null on the last page."""
 
 
 class ApiWholeEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """One event with its whole text, and how it stands in the next request."""
+    """One event with its whole text, and how the next request shows it."""
 
     event: ApiEvent
     original: str
@@ -210,7 +212,7 @@ class StoredHandles(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ApiContext(msgspec.Struct, frozen=True, kw_only=True):
-    """What the next request takes, in tokens; all of it is in the context report."""
+    """The size of the next request in tokens; the context report has the details."""
 
     used: int
     limit: int
@@ -234,21 +236,21 @@ class ApiTurn(msgspec.Struct, frozen=True, kw_only=True):
     key: str
     state: Literal["waiting", "running", "ended"]
     outcome: ApiOutcome | None
-    """When it has ended."""
+    """null until the turn has ended."""
 
 
 class ApiAccepted(msgspec.Struct, frozen=True, kw_only=True):
-    """It is stored and will be done."""
+    """A job that is stored and will run."""
 
     session: str
     key: str
-    """For a turn: the same message with the same key is the same turn, and waits for it without `background`."""
+    """For a turn: the same message with this key and without `background` waits for the same turn."""
 
 
 class ApiCompaction(msgspec.Struct, frozen=True, kw_only=True):
     handle: str
     before: int
-    """Tokens of the next request before and after."""
+    """Tokens of the next request before and after the compaction."""
     after: int
     by: str
     summary: str
@@ -264,7 +266,7 @@ class ApiPin(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ApiUsage(msgspec.Struct, frozen=True, kw_only=True):
-    """What the session has used so far; dollars are null when a price is unknown."""
+    """The usage of the session so far; `spent` and `saved` are US dollars, null if a price is unknown."""
 
     calls: int
     input: int
@@ -275,7 +277,7 @@ class ApiUsage(msgspec.Struct, frozen=True, kw_only=True):
     spent: float | None
     saved: float | None
     cached_share: float | None
-    """The part of the last request that came from the provider's cache."""
+    """The share of the last request that came from the provider's cache."""
 
 
 class ApiHit(msgspec.Struct, frozen=True, kw_only=True):
@@ -284,7 +286,7 @@ class ApiHit(msgspec.Struct, frozen=True, kw_only=True):
     kind: str
     score: float
     excerpt: str
-    """Where it has most of the words, on one line."""
+    """The part of the text with most words of the query, on one line."""
 
 
 class ApiHits(msgspec.Struct, frozen=True, kw_only=True):
@@ -292,7 +294,7 @@ class ApiHits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ApiProblem(msgspec.Struct, frozen=True, kw_only=True):
-    """What was wrong, as RFC 9457 has it; some have numbers beside these."""
+    """An error as RFC 9457 defines it; some errors have further members."""
 
     type: str
     title: str
@@ -300,7 +302,7 @@ class ApiProblem(msgspec.Struct, frozen=True, kw_only=True):
     detail: str
 
 
-# ── what a stream tells beside the happenings of `foveal.agent.agent_events` ─────────────────────────────────────
+# ── Events of a stream that differ from those of `foveal.agent.agent_events` ─────────────────────────────
 
 
 class ApiReduction(msgspec.Struct, frozen=True, kw_only=True, tag_field="happening", tag="reduced"):
@@ -314,14 +316,12 @@ class ApiTurnEnd(msgspec.Struct, frozen=True, kw_only=True, tag_field="happening
     context: ApiContext
 
 
-# ── telling ───────────────────────────────────────────────────────────────────────────────────────
-# Facts and outcomes of the service in the shapes of the API.
+# ── Conversion from the types of the service ─────────────────────────────────────────────────────────────
 
-EXCERPT: Final = 240
-"""Characters of an excerpt, at the most."""
+MAX_EXCERPT_CHARS: Final = 240
 
 
-def session(info: SessionInfo) -> ApiSession:
+def session_to_api(info: SessionInfo) -> ApiSession:
     return ApiSession(
         id=info.id,
         title=info.title,
@@ -332,91 +332,91 @@ def session(info: SessionInfo) -> ApiSession:
     )
 
 
-def opened(info: SessionInfo, model: str) -> ApiOpenedSession:
-    return ApiOpenedSession(**asdict(session(info)), model=model)
+def opened_session_to_api(info: SessionInfo, model: str) -> ApiOpenedSession:
+    return ApiOpenedSession(**asdict(session_to_api(info)), model=model)
 
 
-def event(told: events.Event) -> ApiEvent:
+def event_to_api(event: events.Event) -> ApiEvent:
     return ApiEvent(
-        handle=told.handle,
-        seq=told.seq,
-        at=told.at,
-        kind=events.kind(told.fact),
-        fact=_written(told.fact),
+        handle=event.handle,
+        seq=event.seq,
+        at=event.at,
+        kind=events.kind(event.fact),
+        fact=_encode_fact(event.fact),
     )
 
 
-def _written(fact: events.AnyFact) -> Raw:
+def _encode_fact(fact: events.AnyFact) -> Raw:
     if isinstance(fact, events.Unknown):
         return fact.raw
     try:
         return Raw(msgspec.json.encode(fact))
-    except UnicodeEncodeError:  # a lone surrogate is not UTF-8, but JSON's own escapes can carry it
+    except UnicodeEncodeError:  # a lone surrogate is not UTF-8, but a JSON escape can hold it
         return events.raw(plain(fact))
 
 
-def context(report: Report) -> ApiContext:
+def context_to_api(report: Report) -> ApiContext:
     return ApiContext(used=report.used, limit=report.limit, window=report.window, state=report.state)
 
 
-def outcome(told: TurnOutcome) -> ApiOutcome:
+def outcome_to_api(outcome: TurnOutcome) -> ApiOutcome:
     return ApiOutcome(
-        text=told.text,
-        why=told.why,
-        problem=told.problem,
-        code=told.code,
-        context=None if told.report is None else context(told.report),
+        text=outcome.text,
+        why=outcome.why,
+        problem=outcome.problem,
+        code=outcome.code,
+        context=None if outcome.report is None else context_to_api(outcome.report),
     )
 
 
-async def turn(told: Turn) -> ApiTurn:
-    ended = outcome(await told.outcome()) if told.state == "ended" else None
-    return ApiTurn(turn=told.id, session=told.session, key=told.key, state=told.state, outcome=ended)
+async def turn_to_api(turn: Turn) -> ApiTurn:
+    ended = outcome_to_api(await turn.outcome()) if turn.state == "ended" else None
+    return ApiTurn(turn=turn.id, session=turn.session, key=turn.key, state=turn.state, outcome=ended)
 
 
-def happening(told: agent_events.AgentEvent) -> msgspec.Struct:
-    """What a stream says of a happening: events as everywhere in the API, and of the report only its numbers."""
-    match told:
+def agent_event_to_api(event: agent_events.AgentEvent) -> msgspec.Struct:
+    """Return an agent event as a stream sends it: log events as `ApiEvent`, of a report only its totals."""
+    match event:
         case agent_events.ContextReduced():
-            made = tuple(map(event, told.events))
-            return ApiReduction(events=made, before=told.before, after=told.after)
+            log_events = tuple(map(event_to_api, event.events))
+            return ApiReduction(events=log_events, before=event.before, after=event.after)
         case agent_events.TurnFinished():
-            return ApiTurnEnd(why=told.why, context=context(told.report))
+            return ApiTurnEnd(why=event.why, context=context_to_api(event.report))
         case _:
-            return told
+            return event
 
 
-def usage(accounts: UsageTotals) -> ApiUsage:
+def usage_to_api(totals: UsageTotals) -> ApiUsage:
     return ApiUsage(
-        calls=accounts.calls,
-        input=accounts.input,
-        cache_read=accounts.cache_read,
-        cache_write=accounts.cache_write,
-        output=accounts.output,
-        reasoning=accounts.reasoning,
-        spent=accounts.spent,
-        saved=accounts.saved,
-        cached_share=accounts.cached_share,
+        calls=totals.calls,
+        input=totals.input,
+        cache_read=totals.cache_read,
+        cache_write=totals.cache_write,
+        output=totals.output,
+        reasoning=totals.reasoning,
+        spent=totals.spent,
+        saved=totals.saved,
+        cached_share=totals.cached_share,
     )
 
 
-def hits(found: Sequence[Hit], among: Sequence[events.Event], query: str) -> ApiHits:
-    """What was found, best first, each with the part of its text that the query is about."""
-    held = {told.seq: told for told in among}
-    words = telling(query)
+def hits_to_api(found: Sequence[Hit], log_events: Sequence[events.Event], query: str) -> ApiHits:
+    """Return the hits, best first, each with an excerpt of its text around the words of the query."""
+    by_seq = {event.seq: event for event in log_events}
+    words = query_terms(query)
     return ApiHits(
-        hits=[_hit(hit, held[hit.seq], words) for hit in found if hit.seq in held],
+        hits=[_hit_to_api(hit, by_seq[hit.seq], words) for hit in found if hit.seq in by_seq],
     )
 
 
-def _hit(hit: Hit, told: events.Event, words: frozenset[str]) -> ApiHit:
-    text = findable(told.fact) or original(told.fact)
-    start = max(0, around(text, words, width=EXCERPT) - EXCERPT // 4)
-    excerpt = one_line(text[start : start + 2 * EXCERPT], width=EXCERPT)
+def _hit_to_api(hit: Hit, event: events.Event, words: frozenset[str]) -> ApiHit:
+    text = search_text(event.fact) or original_text(event.fact)
+    start = max(0, best_window(text, words, width=MAX_EXCERPT_CHARS) - MAX_EXCERPT_CHARS // 4)
+    excerpt = one_line(text[start : start + 2 * MAX_EXCERPT_CHARS], width=MAX_EXCERPT_CHARS)
     return ApiHit(
-        handle=told.handle,
+        handle=event.handle,
         seq=hit.seq,
-        kind=events.kind(told.fact),
+        kind=events.kind(event.fact),
         score=hit.score,
         excerpt=f"…{excerpt}" if start else excerpt,
     )

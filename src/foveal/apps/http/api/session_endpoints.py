@@ -1,4 +1,4 @@
-"""What can be seen of a session: its context, its use, its events, what is found in it, all of it."""
+"""Endpoints of sessions: create, list, read, export, and change without the model."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from starlette.responses import Response, StreamingResponse
 
 from foveal import transcripts
 from foveal.apps.http.api import schemas
-from foveal.apps.http.api.operation import JSON, ApiCall, answer
+from foveal.apps.http.api.operation import JSON_TYPE, ApiCall, json_response
 from foveal.apps.http.api.schemas import (
     ApiSessions,
     CompactBody,
@@ -40,287 +40,301 @@ from foveal.errors import ProviderError, UnknownHandle
 from foveal.ports import SessionInfo
 from foveal.providers import selection
 from foveal.providers.local import download
-from foveal.providers.selection import FACTORY
+from foveal.providers.selection import FACTORY_VARIABLE
 from foveal.server import LiveSession
 from foveal.server.runtime import Runtime
 
-# ── models ────────────────────────────────────────────────────────────────────────────────────────
-# Which models a client may choose. An address, or a path of this machine, is never a client's choice.
+# ── Models that a client may choose ──────────────────────────────────────────────────────────────────────
+# Never an address, and never a path of this machine.
 
 
-def check_model(name: str, ground: Runtime) -> None:
-    """Raise `Refusal` unless clients may ask for this model; "" is the server's own."""
-    allowed: list[str] = ground.config.get("server.models")
+def check_model(name: str, runtime: Runtime) -> None:
+    """Raise `HttpError` unless clients may choose this model; "" is the server's own."""
+    allowed: list[str] = runtime.config.get("server.models")
     if not name or any(fnmatchcase(name, pattern) for pattern in allowed):
         return
-    if allowed or not _offered(name, ground):
-        told = f"{name!r} is not among the models of this server; {offered(ground)}"
-        raise HttpError(422, told, code="model_not_allowed")
+    if allowed or not _is_offered(name, runtime):
+        detail = f"{name!r} is not among the models of this server; {offered_models_text(runtime)}"
+        raise HttpError(422, detail, code="model_not_allowed")
 
 
-def offered(ground: Runtime) -> str:
-    """What a client may ask for, in a sentence."""
-    allowed: list[str] = ground.config.get("server.models")
-    local = [f"{selection.LOCAL}/{known}" for known in download.KNOWN]
+def offered_models_text(runtime: Runtime) -> str:
+    """Return which models a client may choose, in words."""
+    allowed: list[str] = runtime.config.get("server.models")
+    local = [f"{selection.LOCAL_SERVICE}/{known}" for known in download.KNOWN_WEIGHTS]
     named = (
-        allowed or [f"{service}/MODEL" for service in selection.SERVICES if _chosen(service, ground)] + local
+        allowed
+        or [f"{service}/MODEL" for service in selection.SERVICES if _is_configured(service, runtime)] + local
     )
     return f"it has {', '.join(named)}, and its own when `model` is not given"
 
 
-def _offered(name: str, ground: Runtime) -> bool:
-    """Its service is one that whoever runs the server has chosen. Otherwise a client could have whatever listens on
-    this machine asked."""
-    if FACTORY in ground.environment and name.partition("/")[0].lower() not in (
+def _is_offered(name: str, runtime: Runtime) -> bool:
+    """Return whether the service of a model is configured on this server.
+
+    Otherwise a client could make the server send requests to any service that listens on this machine.
+    """
+    if FACTORY_VARIABLE in runtime.environment and name.partition("/")[0].lower() not in (
         *selection.SERVICES,
-        selection.LOCAL,
+        selection.LOCAL_SERVICE,
     ):
-        return True  # names that only the factory knows
+        return True  # only the provider factory knows the name
     try:
-        service, model = selection.split(name, _variables(ground))
+        service, model = selection.split_model_name(name, _environment(runtime))
     except ProviderError:
         return False
-    return model in download.KNOWN if service == selection.LOCAL else _chosen(service, ground)
+    return (
+        model in download.KNOWN_WEIGHTS
+        if service == selection.LOCAL_SERVICE
+        else _is_configured(service, runtime)
+    )
 
 
-def _chosen(service: str, ground: Runtime) -> bool:
-    """By a key, by an address, or for the server's own model."""
+def _is_configured(service: str, runtime: Runtime) -> bool:
+    """Return whether a service is configured: by a key, by an address, or as that of the server's own model."""
     try:
-        own, _ = selection.split(ground.config.model or None, _variables(ground))
+        own, _ = selection.split_model_name(runtime.config.model or None, _environment(runtime))
     except ProviderError:
         own = ""
-    return service == own or selection.chosen(service, _variables(ground))
+    return service == own or selection.is_configured(service, _environment(runtime))
 
 
-def _variables(ground: Runtime) -> Mapping[str, str]:
-    """The environment as providers see it: the configured address is as good as the variable."""
-    address = ground.config.get("base_url")
-    return {**ground.environment, "OPENAI_BASE_URL": address} if address else ground.environment
+def _environment(runtime: Runtime) -> Mapping[str, str]:
+    """Return the environment as providers see it: the setting `base_url` counts as OPENAI_BASE_URL."""
+    address = runtime.config.get("base_url")
+    return {**runtime.environment, "OPENAI_BASE_URL": address} if address else runtime.environment
 
 
-# ── sessions ──────────────────────────────────────────────────────────────────────────────────────
-# Sessions as a whole: begin one, list them, name one, branch it, erase it.
+# ── Create, rename, fork, delete ─────────────────────────────────────────────────────────────────────────
 
 
-async def create(ask: ApiCall[NewSession, EmptyBody]) -> Response:
-    given = ask.body
-    check_model(given.model, ask.service.ground)
+async def create_session(call: ApiCall[NewSession, EmptyBody]) -> Response:
+    given = call.body
+    check_model(given.model, call.service.runtime)
     try:
-        room = await ask.tenant.create(
+        session = await call.tenant.create(
             given.id or "", model=given.model, title=given.title, system=given.system
         )
-    except ProviderError as problem:  # nobody was asked yet: it is the name, or what the server lacks for it
+    except ProviderError as problem:  # no request was made yet: the name is wrong, or a key is missing
         if not given.model:
             raise
-        told = f"{given.model!r} cannot be used here ({problem.code}); {offered(ask.service.ground)}"
-        raise HttpError(422, told, code="model_not_available") from None
-    return await _described(room, status=201)
+        offered = offered_models_text(call.service.runtime)
+        detail = f"{given.model!r} cannot be used here ({problem.code}); {offered}"
+        raise HttpError(422, detail, code="model_not_available") from None
+    return await _session_response(session, status=201)
 
 
-async def get(ask: ApiCall[EmptyBody, EmptyBody]) -> Response:
-    return await _described(await ask.room())
+async def get_session(call: ApiCall[EmptyBody, EmptyBody]) -> Response:
+    return await _session_response(await call.session())
 
 
-async def rename(ask: ApiCall[NewTitle, EmptyBody]) -> Response:
-    room = await ask.room()
-    await room.rename(ask.body.title)
-    return await _described(room)
+async def rename_session(call: ApiCall[NewTitle, EmptyBody]) -> Response:
+    session = await call.session()
+    await session.rename(call.body.title)
+    return await _session_response(session)
 
 
-async def fork(ask: ApiCall[ForkBody, EmptyBody]) -> Response:
-    at = None if ask.body.at is None else parse_handle(ask.body.at)
-    new = await ask.tenant.fork(ask.names["session"], ask.body.id or "", at=at)
-    return await _described(new, status=201)
+async def fork_session(call: ApiCall[ForkBody, EmptyBody]) -> Response:
+    at = None if call.body.at is None else parse_handle(call.body.at)
+    new = await call.tenant.fork(call.path_params["session"], call.body.id or "", at=at)
+    return await _session_response(new, status=201)
 
 
-async def delete(ask: ApiCall[EmptyBody, EmptyBody]) -> Response:
-    await ask.tenant.delete(ask.names["session"])
+async def delete_session(call: ApiCall[EmptyBody, EmptyBody]) -> Response:
+    await call.tenant.delete(call.path_params["session"])
     return Response(status_code=204)
 
 
-async def _described(room: LiveSession, *, status: int = 200) -> Response:
-    where = {"Location": f"/api/sessions/{quote(room.id, safe='')}"} if status == 201 else None
-    return answer(schemas.opened(await room.info(), room.model), status=status, headers=where)
+async def _session_response(session: LiveSession, *, status: int = 200) -> Response:
+    location = {"Location": f"/api/sessions/{quote(session.id, safe='')}"} if status == 201 else None
+    return json_response(
+        schemas.opened_session_to_api(await session.info(), session.model), status=status, headers=location
+    )
 
 
-# ── the list ─────────────────────────────────────────────────────────────────────────────────────────────
+# ── List ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class Cursor(msgspec.Struct, frozen=True, array_like=True):
-    """The last session of a page. Sessions that become active later are in front of it, so that no page repeats
-    what another has shown."""
+    """The last session of a page.
+
+    Sessions that become active later sort before it, so no session occurs on two pages.
+    """
 
     active: float
     id: str
 
 
-async def list_(ask: ApiCall[EmptyBody, ListQuery]) -> Response:
-    after = _cursor(ask.query.after) if ask.query.after else None
-    found = sorted(await ask.tenant.sessions(), key=_order)
+async def list_sessions(call: ApiCall[EmptyBody, ListQuery]) -> Response:
+    after = _decode_cursor(call.query.after) if call.query.after else None
+    found = sorted(await call.tenant.sessions(), key=_page_order)
     if after is not None:
-        found = [info for info in found if _order(info) > (-after.active, after.id)]
-    page = found[: ask.query.limit]
+        found = [info for info in found if _page_order(info) > (-after.active, after.id)]
+    page = found[: call.query.limit]
     more = len(found) > len(page)
-    return answer(
+    return json_response(
         ApiSessions(
-            sessions=[schemas.session(info) for info in page], next=_written(page[-1]) if more else None
+            sessions=[schemas.session_to_api(info) for info in page],
+            next=_encode_cursor(page[-1]) if more else None,
         )
     )
 
 
-def _order(info: SessionInfo) -> tuple[float, str]:
+def _page_order(info: SessionInfo) -> tuple[float, str]:
     return -info.active, info.id
 
 
-def _written(info: SessionInfo) -> str:
+def _encode_cursor(info: SessionInfo) -> str:
     return urlsafe_b64encode(msgspec.json.encode(Cursor(info.active, info.id))).decode()
 
 
-def _cursor(text: str) -> Cursor:
+def _decode_cursor(text: str) -> Cursor:
     try:
         return msgspec.json.decode(urlsafe_b64decode(text.encode("ascii")), type=Cursor)
     except ValueError:
-        raise HttpError(422, "`after` must be the `next` of the page before", code="invalid_cursor") from None
+        raise HttpError(
+            422, "`after` must be the `next` of the previous page", code="invalid_cursor"
+        ) from None
 
 
-# ── looking ───────────────────────────────────────────────────────────────────────────────────────
+# ── Read ─────────────────────────────────────────────────────────────────────────────────────────────────
 
-LINES: Final = "application/x-ndjson"
-AT_ONCE: Final = 4
-"""Events that are read in one go: few, as each may be as large as a request."""
-PAGE_BYTES: Final = 4_000_000
+NDJSON_TYPE: Final = "application/x-ndjson"
+EVENTS_PER_READ: Final = 4
+"""Events per read of the store: few, because one event may be as large as a request body."""
+MAX_PAGE_BYTES: Final = 4_000_000
 """A page of events ends when it is larger than this."""
-DIALECTS: Final[dict[str, Dialect]] = {
+_EXPORT_DIALECTS: Final[dict[str, Dialect]] = {
     "openai": "openai_chat",
     "responses": "openai_responses",
     "anthropic": "anthropic",
 }
 
 
-async def context(ask: ApiCall[EmptyBody, EmptyBody]) -> Response:
-    return answer(await (await ask.room()).report())
+async def get_context(call: ApiCall[EmptyBody, EmptyBody]) -> Response:
+    return json_response(await (await call.session()).report())
 
 
-async def usage(ask: ApiCall[EmptyBody, EmptyBody]) -> Response:
-    return answer(schemas.usage(await (await ask.room()).usage()))
+async def get_usage(call: ApiCall[EmptyBody, EmptyBody]) -> Response:
+    return json_response(schemas.usage_to_api(await (await call.session()).usage()))
 
 
-async def events(ask: ApiCall[EmptyBody, EventsQuery]) -> Response:
-    room, query = await ask.room(), ask.query
-    held = (await room.info()).events
-    end = held if query.last is UNSET else min(held, query.last + 1)
+async def list_events(call: ApiCall[EmptyBody, EventsQuery]) -> Response:
+    session, query = await call.session(), call.query
+    stored = (await session.info()).events
+    end = stored if query.last is UNSET else min(stored, query.last + 1)
     page: list[schemas.ApiEvent] = []
     size, first = 0, query.first
-    while first < end and len(page) < query.limit and size < PAGE_BYTES:
-        most = min(AT_ONCE, query.limit - len(page), end - first)
-        read = await room.events(first=first, last=first + most - 1)
+    while first < end and len(page) < query.limit and size < MAX_PAGE_BYTES:
+        count = min(EVENTS_PER_READ, query.limit - len(page), end - first)
+        read = await session.events(first=first, last=first + count - 1)
         if not read:
             break
-        for event in map(schemas.event, read):
-            if size >= PAGE_BYTES:
+        for event in map(schemas.event_to_api, read):
+            if size >= MAX_PAGE_BYTES:
                 break
             page.append(event)
             size += len(bytes(event.fact))
             first = event.seq + 1
-    return answer(schemas.ApiEvents(events=page, next=first if page and first < end else None))
+    return json_response(schemas.ApiEvents(events=page, next=first if page and first < end else None))
 
 
-async def event(ask: ApiCall[EmptyBody, EmptyBody]) -> Response:
-    room, name = await ask.room(), ask.names["handle"]
+async def get_event(call: ApiCall[EmptyBody, EmptyBody]) -> Response:
+    session, name = await call.session(), call.path_params["handle"]
     seq = parse_handle(name)
-    found = await room.events(first=seq, last=seq) if seq is not None else []
+    found = await session.events(first=seq, last=seq) if seq is not None else []
     if not found:
         raise HttpError(404, f"there is no event {name!r} in this session", code="unknown_handle")
-    return answer(
+    return json_response(
         schemas.ApiWholeEvent(
-            event=schemas.event(found[0]),
-            original=await room.session.original(found[0].seq),
-            shown=await room.session.why(found[0].seq),
+            event=schemas.event_to_api(found[0]),
+            original=await session.session.original(found[0].seq),
+            shown=await session.session.why(found[0].seq),
         )
     )
 
 
-async def search(ask: ApiCall[EmptyBody, SearchQuery]) -> Response:
-    room = await ask.room()
-    found = await room.search(ask.query.q, limit=ask.query.limit)
-    among = await room.session.pick([hit.seq for hit in found])
-    return answer(schemas.hits(found, among, ask.query.q))
+async def search_session(call: ApiCall[EmptyBody, SearchQuery]) -> Response:
+    session = await call.session()
+    found = await session.search(call.query.q, limit=call.query.limit)
+    among = await session.session.pick([hit.seq for hit in found])
+    return json_response(schemas.hits_to_api(found, among, call.query.q))
 
 
-# ── all of it ────────────────────────────────────────────────────────────────────────────────────────────
+# ── Export ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def export(ask: ApiCall[EmptyBody, ExportQuery]) -> Response:
-    room = await ask.room()
-    info = await room.info()
-    if ask.query.to == "foveal":
-        return StreamingResponse(_lines(room, info.title, info.events), media_type=LINES)
-    facts = [event.fact for event in await room.events()]
-    dialect = DIALECTS[ask.query.to]
+async def export_session(call: ApiCall[EmptyBody, ExportQuery]) -> Response:
+    session = await call.session()
+    info = await session.info()
+    if call.query.to == "foveal":
+        return StreamingResponse(_export_lines(session, info.title, info.events), media_type=NDJSON_TYPE)
+    facts = [event.fact for event in await session.events()]
+    dialect = _EXPORT_DIALECTS[call.query.to]
     messages = await asyncio.to_thread(transcripts.write_messages, facts, dialect)
-    return Response(json.dumps(messages).encode(), media_type=JSON)
+    return Response(json.dumps(messages).encode(), media_type=JSON_TYPE)
 
 
-async def _lines(room: LiveSession, title: str, end: int) -> AsyncGenerator[bytes, None]:
-    """The session in Foveal's own format, as it was when the export began."""
-    yield b"".join(transcripts.write_events([], room.id, title))
-    for first in range(0, end, AT_ONCE):
-        read = await room.events(first=first, last=min(first + AT_ONCE, end) - 1)
-        yield b"".join(islice(transcripts.write_events(read, room.id), 1, None))
+async def _export_lines(session: LiveSession, title: str, end: int) -> AsyncGenerator[bytes, None]:
+    """Yield the first `end` events in Foveal's own format; events stored during the export are not in it."""
+    yield b"".join(transcripts.write_events([], session.id, title))
+    for first in range(0, end, EVENTS_PER_READ):
+        read = await session.events(first=first, last=min(first + EVENTS_PER_READ, end) - 1)
+        yield b"".join(islice(transcripts.write_events(read, session.id), 1, None))
 
 
-# ── steering ──────────────────────────────────────────────────────────────────────────────────────
-# What changes a session without asking its model: messages from elsewhere, summaries, pins, and back again.
+# ── Append, compact, undo, pin ───────────────────────────────────────────────────────────────────────────
 
 
-async def append(ask: ApiCall[NewMessages, EmptyBody]) -> Response:
-    given = ask.body
+async def append_messages(call: ApiCall[NewMessages, EmptyBody]) -> Response:
+    given = call.body
     if (given.text is UNSET) == (given.messages is UNSET):
         raise HttpError(400, "send either `text` or `messages`", code="invalid_body")
     facts: list[AnyFact] = []
     if given.text is not UNSET:
         facts.append(UserSaid(content=given.text))
     else:
-        messages = given.messages or []  # which is set, as text is not
-        most: int = ask.service.ground.config.get("server.max_messages")
-        if len(messages) > most:
-            raise HttpError(413, f"{len(messages):,} messages at once; {most:,} are allowed", code="too_many")
-        reader = wire.wire(given.dialect or wire.detect(messages))
+        messages = given.messages or []  # is set, because `text` is not
+        max_messages: int = call.service.runtime.config.get("server.max_messages")
+        if len(messages) > max_messages:
+            detail = f"{len(messages):,} messages in one request; {max_messages:,} are allowed"
+            raise HttpError(413, detail, code="too_many")
+        reader = wire.wire_for(given.dialect or wire.detect_dialect(messages))
         facts += (fact for chunk in reader.read(messages) for fact in chunk.facts)
-    stored = await (await ask.room()).append(*facts)
-    return answer(schemas.StoredHandles(handles=[event.handle for event in stored]), status=201)
+    stored = await (await call.session()).append(*facts)
+    return json_response(schemas.StoredHandles(handles=[event.handle for event in stored]), status=201)
 
 
-async def compact(ask: ApiCall[CompactBody, EmptyBody]) -> Response:
-    room = await ask.room()
-    if ask.body.background:
-        newest = (await room.info()).events - 1
-        await ask.worker().compact(ask.tenant.name, room.id, newest)
-        return answer(schemas.ApiAccepted(session=room.id, key=""), status=202)
-    done = await room.compact(ask.body.focus)
+async def compact_session(call: ApiCall[CompactBody, EmptyBody]) -> Response:
+    session = await call.session()
+    if call.body.background:
+        newest = (await session.info()).events - 1
+        await call.require_worker().request_summary(call.tenant.name, session.id, newest)
+        return json_response(schemas.ApiAccepted(session=session.id, key=""), status=202)
+    done = await session.compact(call.body.focus)
     fact = done.event.fact
     assert isinstance(fact, Compacted)
-    return answer(
+    return json_response(
         schemas.ApiCompaction(
             handle=done.event.handle,
-            before=done.before,
-            after=done.after,
+            before=done.tokens_before,
+            after=done.tokens_after,
             by=fact.by,
             summary=fact.summary,
         )
     )
 
 
-async def undo(ask: ApiCall[UndoBody, EmptyBody]) -> Response:
-    room = await ask.room()
+async def undo_reduction(call: ApiCall[UndoBody, EmptyBody]) -> Response:
+    session = await call.session()
     try:
-        event = await room.undo(ask.body.handle)
+        event = await session.undo(call.body.handle)
     except UnknownHandle as problem:
-        if ask.body.handle is None:
+        if call.body.handle is None:
             raise HttpError(409, str(problem), code="nothing_to_undo") from None
         raise
-    return answer(schemas.ApiUndone(handle=event.handle, kind=kind(event.fact)))
+    return json_response(schemas.ApiUndone(handle=event.handle, kind=kind(event.fact)))
 
 
-async def pin(ask: ApiCall[PinBody, EmptyBody]) -> Response:
-    return answer(schemas.ApiPin(handle=await (await ask.room()).pin(ask.body.text)), status=201)
+async def pin_rule(call: ApiCall[PinBody, EmptyBody]) -> Response:
+    return json_response(schemas.ApiPin(handle=await (await call.session()).pin(call.body.text)), status=201)

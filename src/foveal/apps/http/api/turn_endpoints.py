@@ -1,7 +1,18 @@
-"""Turns: what the user says and what the model answers.
+"""Endpoints of turns, and turns as server-sent events.
 
-A request is answered only when the user's words are stored. From then on the turn is the server's: it ends whether
-or not the client stays.
+1. A request is answered only after the user message is stored. From then on the turn runs to its end, whether
+   or not the client stays connected.
+2. A stream has events of this form; `event` is the kind of the agent event, `id` counts from 1 within the turn, and
+   `data` is one line of JSON:
+
+       id: 2
+       event: streamed
+       data: {"happening":"streamed","piece":{"text":"Because","kind":"text"}}
+
+3. The last event is always `outcome`, which has no id. A client that lost the connection requests the turn with
+   the id of the last event that it saw, and gets the rest; of a turn that has ended, without the pieces of its
+   answers.
+4. After 15 seconds without an event the server sends a comment line, so proxies do not close the connection.
 """
 
 from __future__ import annotations
@@ -19,74 +30,66 @@ from starlette.responses import Response, StreamingResponse
 
 from foveal.agent import agent_events
 from foveal.apps.http.api import schemas
-from foveal.apps.http.api.operation import ApiCall, answer, encoded
+from foveal.apps.http.api.operation import ApiCall, encode_struct, json_response
 from foveal.apps.http.api.schemas import ApiAccepted, EmptyBody, NewTurn, RetryBody, TurnQuery
 from foveal.apps.http.http_errors import HttpError
 from foveal.core import wire
 from foveal.core.log.events import UserSaid
 from foveal.server import Turn
 
-# ── streams ───────────────────────────────────────────────────────────────────────────────────────
-# A turn as server-sent events, which can be left and taken up again.
-#
-# id: 2
-# event: streamed
-# data: {"happening":"streamed","piece":{"text":"Because","kind":"text"}}
-#
-# 1. `event` is the happening's name, `id` counts from 1 within the turn, `data` is one line of JSON.
-# 2. The last event is always `outcome`, which has no id. A client that lost the connection asks for the turn with the
-# id of the last event that it saw, and gets the rest; of a turn that has ended, without the pieces of its answers.
-# 3. A comment line comes when nothing else has for 15 seconds, so that no proxy takes the silence for death.
-# 4. Leaving a stream ends nothing: the turn goes on.
+# ── Streams ──────────────────────────────────────────────────────────────────────────────────────────────
 
-SILENCE: Final = 15.0
-BEAT: Final = b": still at work\n\n"
-STREAM: Final = "text/event-stream"
-EVENTS: Final = [
+KEEP_ALIVE_INTERVAL_S: Final = 15.0
+KEEP_ALIVE_COMMENT: Final = b": still at work\n\n"
+EVENT_STREAM_TYPE: Final = "text/event-stream"
+EVENT_NAMES: Final = [
     *(str(kind.__struct_config__.tag) for kind in agent_events.AgentEvent.__subclasses__()),
     "outcome",
 ]
-"""What an event may be called."""
+"""All values of `event`."""
 
 
-def place(turn: Turn) -> str:
-    """Where a turn is found."""
+def turn_path(turn: Turn) -> str:
+    """Return the path of a turn."""
     return f"/api/sessions/{quote(turn.session, safe='')}/turns/{quote(turn.id, safe='')}"
 
 
-def headers(turn: Turn) -> Mapping[str, str]:
-    return {"X-Foveal-Turn": turn.id, "Location": place(turn)}
+def turn_headers(turn: Turn) -> Mapping[str, str]:
+    """Return the response headers that name a turn."""
+    return {"X-Foveal-Turn": turn.id, "Location": turn_path(turn)}
 
 
-def streamed(turn: Turn, *, after: int = 0) -> StreamingResponse:
-    """The events of a turn from the one behind `after` on."""
-    said = {**headers(turn), "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-    return StreamingResponse(beating(_events(turn, after)), headers=said, media_type=STREAM)
+def event_stream(turn: Turn, *, after: int = 0) -> StreamingResponse:
+    """Return a stream of the events of a turn with an id above `after`."""
+    headers = {**turn_headers(turn), "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+    return StreamingResponse(
+        with_keep_alive(_encoded_events(turn, after)), headers=headers, media_type=EVENT_STREAM_TYPE
+    )
 
 
-async def _events(turn: Turn, after: int) -> AsyncGenerator[bytes, None]:
-    async for number, told in turn.numbered(after=after):
-        name = str(type(told).__struct_config__.tag)
-        yield f"id: {number}\n".encode() + _event(name, schemas.happening(told))
-    yield _event("outcome", schemas.outcome(await turn.outcome()))
+async def _encoded_events(turn: Turn, after: int) -> AsyncGenerator[bytes, None]:
+    async for number, event in turn.numbered_events(after=after):
+        name = str(type(event).__struct_config__.tag)
+        yield f"id: {number}\n".encode() + _encode_event(name, schemas.agent_event_to_api(event))
+    yield _encode_event("outcome", schemas.outcome_to_api(await turn.outcome()))
 
 
-def _event(name: str, data: msgspec.Struct) -> bytes:
-    return f"event: {name}\ndata: ".encode() + encoded(data) + b"\n\n"
+def _encode_event(name: str, data: msgspec.Struct) -> bytes:
+    return f"event: {name}\ndata: ".encode() + encode_struct(data) + b"\n\n"
 
 
-async def beating(
-    events: AsyncGenerator[bytes, None], *, silence: float = SILENCE
+async def with_keep_alive(
+    events: AsyncGenerator[bytes, None], *, interval: float = KEEP_ALIVE_INTERVAL_S
 ) -> AsyncGenerator[bytes, None]:
-    """The events, and a comment whenever none came for so many seconds."""
+    """Yield the events, and a comment line after every `interval` seconds without one."""
     async with aclosing(events):
         coming: asyncio.Task[bytes | None] | None = None
         try:
             while True:
                 coming = coming or asyncio.ensure_future(_next(events))
-                done, _ = await asyncio.wait({coming}, timeout=silence)
+                done, _ = await asyncio.wait({coming}, timeout=interval)
                 if not done:
-                    yield BEAT
+                    yield KEEP_ALIVE_COMMENT
                     continue
                 event, coming = coming.result(), None
                 if event is None:
@@ -102,96 +105,98 @@ async def _next(events: AsyncGenerator[bytes, None]) -> bytes | None:
     return await anext(events, None)
 
 
-# ── turns ─────────────────────────────────────────────────────────────────────────────────────────
+# ── Handlers ─────────────────────────────────────────────────────────────────────────────────────────────
 
-_STATUSES: Final[Mapping[str, int]] = {
+_FAILURE_STATUSES: Final[Mapping[str, int]] = {
     "ContextOverflow": 413,
     "StoreError": 503,
     "StoreUnusable": 503,
     "Conflict": 503,
 }
-"""Of turns that failed for another reason than their provider."""
+"""Statuses of turns that failed without the provider's fault; the others are 502, as of a gateway."""
 
 
-async def run(ask: ApiCall[NewTurn, EmptyBody]) -> Response:
-    said = _said(ask.body)
-    room = await ask.room()
-    if ask.body.background:
-        return await _later(ask, said)
-    turn = await room.say(said.content, key=ask.body.key, dialect=said.dialect)
-    return streamed(turn) if ask.body.stream else await _whole(turn)
+async def run_turn(call: ApiCall[NewTurn, EmptyBody]) -> Response:
+    message = _user_message(call.body)
+    session = await call.session()
+    if call.body.background:
+        return await _run_in_background(call, message)
+    turn = await session.submit(message.content, key=call.body.key, dialect=message.dialect)
+    return event_stream(turn) if call.body.stream else await _outcome_response(turn)
 
 
-async def again(ask: ApiCall[RetryBody, EmptyBody]) -> Response:
-    room = await ask.room()
-    turn = await room.again()
-    return streamed(turn) if ask.body.stream else await _whole(turn)
+async def retry_turn(call: ApiCall[RetryBody, EmptyBody]) -> Response:
+    session = await call.session()
+    turn = await session.retry()
+    return event_stream(turn) if call.body.stream else await _outcome_response(turn)
 
 
-async def follow(ask: ApiCall[EmptyBody, TurnQuery]) -> Response:
-    turn = await _turn(ask)
-    if ask.query.stream:
-        return streamed(turn, after=_last_seen(ask.headers.get("last-event-id", "")))
-    return answer(await schemas.turn(turn), headers=headers(turn))
+async def follow_turn(call: ApiCall[EmptyBody, TurnQuery]) -> Response:
+    turn = await _find_turn(call)
+    if call.query.stream:
+        return event_stream(turn, after=_last_event_id(call.headers.get("last-event-id", "")))
+    return json_response(await schemas.turn_to_api(turn), headers=turn_headers(turn))
 
 
-async def stop(ask: ApiCall[EmptyBody, EmptyBody]) -> Response:
-    turn = await _turn(ask)
+async def stop_turn(call: ApiCall[EmptyBody, EmptyBody]) -> Response:
+    turn = await _find_turn(call)
     turn.stop()
-    if turn.state == "running":  # one that waits ends when it would begin
+    if turn.state == "running":  # a waiting turn ends when it would start
         await turn.outcome()
-    return answer(await schemas.turn(turn), headers=headers(turn))
+    return json_response(await schemas.turn_to_api(turn), headers=turn_headers(turn))
 
 
-async def _whole(turn: Turn) -> Response:
-    """A turn's outcome; one that failed is most often the answer of a gateway whose upstream has failed."""
+async def _outcome_response(turn: Turn) -> Response:
+    """Wait for the end of a turn and return its outcome; a failed turn raises `HttpError`."""
     outcome = await turn.outcome()
     if outcome.why == "failed":
         raise HttpError(
-            _STATUSES.get(outcome.code, 502),
+            _FAILURE_STATUSES.get(outcome.code, 502),
             outcome.problem,
             title="The turn failed",
             code="turn_failed",
-            headers=headers(turn),
-            numbers={"turn": turn.id, "session": turn.session, "cause": outcome.code},
+            headers=turn_headers(turn),
+            members={"turn": turn.id, "session": turn.session, "cause": outcome.code},
         )
-    return answer(await schemas.turn(turn), headers=headers(turn))
+    return json_response(await schemas.turn_to_api(turn), headers=turn_headers(turn))
 
 
-async def _later(ask: ApiCall[NewTurn, EmptyBody], said: UserSaid) -> Response:
-    if not isinstance(said.content, str):
-        raise HttpError(422, "a turn in the background takes `text` only", code="text_only")
-    session, key = ask.names["session"], ask.body.key or f"api-{secrets.token_hex(8)}"
-    await ask.worker().run(ask.tenant.name, session, said.content, key=key)
-    return answer(ApiAccepted(session=session, key=key), status=202)
+async def _run_in_background(call: ApiCall[NewTurn, EmptyBody], message: UserSaid) -> Response:
+    if not isinstance(message.content, str):
+        raise HttpError(422, "a turn in the background accepts only `text`", code="text_only")
+    session, key = call.path_params["session"], call.body.key or f"api-{secrets.token_hex(8)}"
+    await call.require_worker().run(call.tenant.name, session, message.content, key=key)
+    return json_response(ApiAccepted(session=session, key=key), status=202)
 
 
-def _said(given: NewTurn) -> UserSaid:
-    """The user's words as a fact; raises `Refusal` or `MalformedMessage`."""
+def _user_message(given: NewTurn) -> UserSaid:
+    """Return the user message as a fact; raises `HttpError` or `MalformedMessage`."""
     if (given.text is UNSET) == (given.content is UNSET):
         raise HttpError(400, "a turn needs either `text` or `content`", code="invalid_body")
     if given.text is not UNSET:
         return UserSaid(content=given.text)
     message = {"role": "user", "content": given.content}
-    facts = [f for chunk in wire.wire(wire.detect([message])).read([message]) for f in chunk.facts]
+    facts = [
+        f for chunk in wire.wire_for(wire.detect_dialect([message])).read([message]) for f in chunk.facts
+    ]
     if len(facts) != 1 or not isinstance(facts[0], UserSaid):
-        raise HttpError(422, "`content` must be what a user says, without results of tools", code="not_said")
+        raise HttpError(422, "`content` must be a user message without tool results", code="not_said")
     return facts[0]
 
 
-async def _turn(ask: ApiCall[EmptyBody, TurnQuery] | ApiCall[EmptyBody, EmptyBody]) -> Turn:
-    turn = (await ask.room()).turn(ask.names["turn"])
+async def _find_turn(call: ApiCall[EmptyBody, TurnQuery] | ApiCall[EmptyBody, EmptyBody]) -> Turn:
+    turn = (await call.session()).turn(call.path_params["turn"])
     if turn is None:
         raise HttpError(
             404,
-            f"there is no turn {ask.names['turn']!r}; of those that have ended only the latest are kept, "
-            "and what they said is among the session's events",
+            f"there is no turn {call.path_params['turn']!r}; the server keeps only the latest turns that have "
+            "ended, and their messages are among the session's events",
             code="unknown_turn",
         )
     return turn
 
 
-def _last_seen(text: str) -> int:
+def _last_event_id(text: str) -> int:
     if not text:
         return 0
     if not (text.isascii() and text.isdigit() and len(text) < 16):

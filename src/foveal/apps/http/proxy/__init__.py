@@ -1,9 +1,9 @@
-"""The drop-in endpoints: `/v1` of OpenAI and Anthropic, in front of any upstream of the same dialect.
+"""Drop-in endpoints: `/v1` of OpenAI and Anthropic in front of any upstream.
 
-relay.py      a request on its way: taken in, fitted, sent, sent again when it was too large
-passage.py    the answer on its way back, and what is told of it
-upstreams.py  where a request goes, with whose key; passing.py: which headers pass
-plain.py      what only passes: the list of models, and counting
+endpoints           fits a request, sends it, and sends a smaller one if it was too large
+response_stream     the response on its way back to the client, and its recording
+upstreams           where a request goes, and with which key
+forwarded_headers   which headers are forwarded
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ __all__ = ["Upstreams", "routes"]
 
 
 def routes(service: Service, upstreams: Upstreams) -> list[Route]:
-    """All paths under `/v1`."""
-    relay, plain = ProxyEndpoints(service.ground, upstreams), PassthroughEndpoints(service.ground, upstreams)
+    """Return all routes under `/v1`."""
+    proxied = ProxyEndpoints(service.runtime, upstreams)
+    passthrough = PassthroughEndpoints(service.runtime, upstreams)
     return [
-        Route("/v1/chat/completions", relay.chat, methods=["POST"]),
-        Route("/v1/responses", relay.responses, methods=["POST"]),
-        Route("/v1/messages", relay.messages, methods=["POST"]),
-        Route("/v1/messages/count_tokens", plain.count, methods=["POST"]),
-        Route("/v1/models", plain.models, methods=["GET"]),
-        Route("/v1/models/{name:path}", plain.model, methods=["GET"]),
+        Route("/v1/chat/completions", proxied.chat, methods=["POST"]),
+        Route("/v1/responses", proxied.responses, methods=["POST"]),
+        Route("/v1/messages", proxied.messages, methods=["POST"]),
+        Route("/v1/messages/count_tokens", passthrough.count_tokens, methods=["POST"]),
+        Route("/v1/models", passthrough.list_models, methods=["GET"]),
+        Route("/v1/models/{name:path}", passthrough.get_model, methods=["GET"]),
     ]

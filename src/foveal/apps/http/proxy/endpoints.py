@@ -1,10 +1,13 @@
-"""From a client to its upstream and back: what it asks is fitted, what comes back passes unchanged.
+"""Drop-in endpoints: fit a client's request, send it upstream, return the response.
 
-1. Nothing goes upstream that was not taken in first; what cannot be taken in (no history, a store that cannot be
-   written) goes on as it came, and a header says that it is not managed.
-2. When upstream says that a request was too large, it is made smaller and sent again; any other error passes.
-3. A stream passes as it comes. Its bytes are kept beside, and read when all has been said.
-4. A client that hangs up does not end the answer: it is read to its end and recorded, within bounds.
+1. A request is recorded before it goes upstream. One that cannot be recorded (no history, or a store that cannot be
+   written) is forwarded unchanged, and a response header says that it is not managed.
+2. If the upstream refuses a request as too large, a smaller one is sent, up to `MAX_ATTEMPTS` requests; all other
+   errors are returned to the client.
+3. Some providers accept a request, begin a stream, and report the overflow in its first event. So the beginning
+   of a stream is held back until its first meaningful event, at most `FIRST_EVENT_TIMEOUT_S` seconds.
+4. The list of models and the token counts are only passed through; models that `server.models` does not allow are
+   removed.
 """
 
 from __future__ import annotations
@@ -23,114 +26,110 @@ from starlette.responses import Response
 from foveal.apps.http import request_body
 from foveal.apps.http.http_errors import HttpError
 from foveal.apps.http.proxy import forwarded_headers
-from foveal.apps.http.proxy.response_stream import ResponseStream, StreamSummary, streams
-from foveal.apps.http.proxy.upstreams import Upstreams, UpstreamTarget, unreachable
+from foveal.apps.http.proxy.response_stream import ProxyRequest, ResponseStream, is_event_stream
+from foveal.apps.http.proxy.upstreams import Upstreams, UpstreamTarget, unreachable_error
 from foveal.config import Config
 from foveal.core.log.events import Dialect
 from foveal.core.models.model import Model
+from foveal.core.wire.common import Json
 from foveal.errors import ContextOverflow, MalformedMessage, SessionExists, StoreError, UnknownSession
 from foveal.server.proxy import upstream_reply
 from foveal.server.proxy.client_request import ClientRequest
 from foveal.server.proxy.exchange import Exchange
 from foveal.server.runtime import Runtime
 
-# ── prelude ───────────────────────────────────────────────────────────────────────────────────────
-# How a stream begins: held back until it says something, because it may say that the request was too large.
-#
-# Some providers accept a request, begin a stream, and tell of an overflow in its first event. Nothing of that has
-# reached the client by then, so it can be recovered like any other. Nobody has to wait for long: whoever refuses a
-# request does so at once.
+# ── Beginning of a stream ────────────────────────────────────────────────────────────────────────────────
 
-Json = dict[str, Any]
-
-PATIENCE: Final = 2.0
-"""Seconds that a beginning is held back at the most."""
+FIRST_EVENT_TIMEOUT_S: Final = 2.0
 MAX_FIRST_EVENT_BYTES: Final = 1 << 16
-"""Bytes, likewise."""
-_WAITING: Final = frozenset({"response.created", "response.queued", "response.in_progress", "ping"})
-"""Events that say nothing yet."""
-_FAILED: Final = frozenset({"error", "response.failed"})
+"""Bytes of a stream that are held back at most."""
+_EMPTY_EVENTS: Final = frozenset({"response.created", "response.queued", "response.in_progress", "ping"})
+"""Event types that come before an answer or an error, and are neither."""
+_ERROR_EVENTS: Final = frozenset({"error", "response.failed"})
 
 
 class FirstEvent(NamedTuple):
-    begun: bytes = b""
-    """What has come so far."""
+    """The beginning of a stream."""
+
+    data: bytes = b""
+    """All bytes that were read."""
     error: object = None
-    """What the stream says went wrong, if that is all that it says."""
+    """The error, if the first meaningful event is one."""
 
 
-async def first_event(response: aiohttp.ClientResponse) -> FirstEvent:
-    """Read a stream up to its first event, if that comes soon; raises what the library raises."""
-    begun = b""
+async def read_first_event(response: aiohttp.ClientResponse) -> FirstEvent:
+    """Read a stream up to its first meaningful event; raises the errors of aiohttp."""
+    data = b""
     try:
-        async with asyncio.timeout(PATIENCE) as patience:
+        async with asyncio.timeout(FIRST_EVENT_TIMEOUT_S) as timeout:
             async for chunk in response.content.iter_any():
-                begun += chunk
-                said = _said(begun)
-                if said is not None or len(begun) > MAX_FIRST_EVENT_BYTES:
-                    return FirstEvent(begun, _error(said or {}))
+                data += chunk
+                event = _first_meaningful_event(data)
+                if event is not None or len(data) > MAX_FIRST_EVENT_BYTES:
+                    return FirstEvent(data, _event_error(event or {}))
     except TimeoutError:
-        if not patience.expired():
+        if not timeout.expired():
             raise
-    return FirstEvent(begun)
+    return FirstEvent(data)
 
 
-def _said(begun: bytes) -> Json | None:
-    """The first event that says something, {} for what is none; None when there is not even that."""
-    whole, _, _ = begun.replace(b"\r\n", b"\n").rpartition(b"\n\n")
+def _first_meaningful_event(data: bytes) -> Json | None:
+    """Return the first event that is not an empty one; {} for invalid data; None if there is none yet."""
+    complete, _, _ = data.replace(b"\r\n", b"\n").rpartition(b"\n\n")
+    events = upstream_reply.sse_events(complete)
     try:
-        return next(
-            (event for event in upstream_reply.events(whole) if event.get("type") not in _WAITING), None
-        )
+        return next((event for event in events if event.get("type") not in _EMPTY_EVENTS), None)
     except (msgspec.DecodeError, UnicodeError, RecursionError, TypeError):
         return {}
 
 
-def _error(event: Json) -> object:
-    """What went wrong, as `overflow.recognise` reads it; None when nothing did."""
-    if event.get("error") or event.get("type") in _FAILED:
+def _event_error(event: Json) -> object:
+    """Return the error of an event in the form that overflow detection reads; None if it is no error."""
+    if event.get("error") or event.get("type") in _ERROR_EVENTS:
         return {"status_code": 400, "body": event}
     return None
 
 
-# ── relay ─────────────────────────────────────────────────────────────────────────────────────────
+# ── Proxied requests ─────────────────────────────────────────────────────────────────────────────────────
 
-TRIES: Final = 4
-"""Requests that are made for one of the client's, at the most."""
-LARGEST_ERROR: Final = 1 << 20
-TOO_LARGE: Final = frozenset({400, 413, 422})
-SUMMARY: Final = 120.0
-"""Seconds for a summary."""
+MAX_ATTEMPTS: Final = 4
+"""Requests to the upstream for one request of a client."""
+MAX_ERROR_BYTES: Final = 1 << 20
+TOO_LARGE_STATUSES: Final = frozenset({400, 413, 422})
+SUMMARY_TIMEOUT_S: Final = 120.0
 
 
 class ProxyEndpoints:
-    def __init__(self, ground: Runtime, upstreams: Upstreams) -> None:
-        self._ground = ground
+    """Endpoints whose requests are fitted to the model's context window."""
+
+    def __init__(self, runtime: Runtime, upstreams: Upstreams) -> None:
+        self._runtime = runtime
         self._upstreams = upstreams
-        self._limits = RequestLimits.of(ground.config)
+        self._limits = RequestLimits.of(runtime.config)
 
     async def chat(self, request: Request) -> Response:
-        return await self._relayed(request, "openai_chat")
+        return await self._forward(request, "openai_chat")
 
     async def responses(self, request: Request) -> Response:
-        return await self._relayed(request, "openai_responses")
+        return await self._forward(request, "openai_responses")
 
     async def messages(self, request: Request) -> Response:
-        return await self._relayed(request, "anthropic")
+        return await self._forward(request, "anthropic")
 
-    async def _relayed(self, request: Request, dialect: Dialect) -> Response:
+    async def _forward(self, request: Request, dialect: Dialect) -> Response:
         began = time.perf_counter()
-        asked = ClientRequest(dialect, await request_body.read(request), self._upstreams.memory)
-        self._limits.check(asked)
+        body = await request_body.read_bytes(request)
+        client_request = ClientRequest(dialect, body, self._upstreams.request_cache)
+        self._limits.check(client_request)
         target = await self._upstreams.target(dialect, request.scope["headers"], query=request.url.query)
-        if target.served and asked.model:
-            asked.rename(target.served)
-        model = target.model or self._upstreams.model(asked.model or "unknown")
-        exchange, problem = await self._begun(request, asked, model, target)
-        told = StreamSummary(
-            ground=self._ground,
+        if target.model_id and client_request.model:
+            client_request.set_model(target.model_id)
+        model = target.model or self._upstreams.model(client_request.model or "unknown")
+        exchange, problem = await self._start_exchange(request, client_request, model, target)
+        proxy_request = ProxyRequest(
+            runtime=self._runtime,
             tenant=request.state.caller.tenant,
-            asked=asked,
+            client_request=client_request,
             model=model.name,
             exchange=exchange,
             problem=problem,
@@ -138,159 +137,180 @@ class ProxyEndpoints:
             began=began,
         )
         try:
-            return await self._sent(request, told, target)
+            return await self._send(request, proxy_request, target)
         except BaseException as error:
-            told.end(status=error.status if isinstance(error, HttpError) else 0)
+            proxy_request.end(status=error.status if isinstance(error, HttpError) else 0)
             raise
 
-    async def _begun(
-        self, request: Request, asked: ClientRequest, model: Model, target: UpstreamTarget
+    async def _start_exchange(
+        self, request: Request, client_request: ClientRequest, model: Model, target: UpstreamTarget
     ) -> tuple[Exchange | None, str]:
-        """What was taken in, or why nothing was."""
-        if asked.problem:
-            return None, asked.problem
+        """Record and fit the request; return None and the reason if it cannot be recorded."""
+        if client_request.problem:
+            return None, client_request.problem
 
-        async def ask(dialect: Dialect, body: bytes) -> tuple[int, bytes]:
-            return await self._upstreams.ask(target, body, patience=SUMMARY)
+        async def summarise(dialect: Dialect, body: bytes) -> tuple[int, bytes]:
+            return await self._upstreams.send_and_read(target, body, timeout_s=SUMMARY_TIMEOUT_S)
 
-        conversations = self._upstreams.registry.of(request.state.caller.tenant)
-        named = request.headers.get("x-foveal-session", "").strip()
+        conversations = self._upstreams.conversations.tenant(request.state.caller.tenant)
+        session_id = request.headers.get("x-foveal-session", "").strip()
         try:
-            return await conversations.begin(asked, model, ask, named=named), ""
+            exchange = await conversations.start_exchange(
+                client_request, model, summarise, session_id=session_id
+            )
         except MalformedMessage as malformed:
             return None, f"{malformed}"
         except ContextOverflow as overflow:
-            raise too_long(asked.dialect, overflow) from None
-        except UnknownSession as gone:
-            raise HttpError(
-                409, f"the session {gone.session!r} was erased: use another id", code="gone"
-            ) from None
-        except SessionExists as taken:
-            told = f"the session {taken.session!r} is kept by this server: use another id, or /api/sessions"
-            raise HttpError(409, told, code="session_exists") from None
+            raise context_length_error(client_request.dialect, overflow) from None
+        except UnknownSession as unknown:
+            detail = f"the session {unknown.session!r} was erased: use another id"
+            raise HttpError(409, detail, code="gone") from None
+        except SessionExists as existing:
+            detail = (
+                f"the session {existing.session!r} belongs to /api/sessions: use it there, or use another id"
+            )
+            raise HttpError(409, detail, code="session_exists") from None
         except StoreError:
             return None, "the store cannot be used now"
+        return exchange, ""
 
-    async def _sent(self, request: Request, told: StreamSummary, target: UpstreamTarget) -> Response:
-        """Send a request, smaller ones if it is too large, and give back whatever the answer is."""
-        for attempt in range(TRIES):
-            told.sending()
-            response = await self._upstreams.send("POST", target, told.body)
-            told.arrived(response.status)
-            last = told.exchange is None or attempt == TRIES - 1
-            if response.status in TOO_LARGE and told.exchange is not None:
-                error = await _error_body(response)
-                if error is None or last or not await told.exchange.refused(_error_object(response, error)):
-                    return told.failed(response, error)
+    async def _send(self, request: Request, proxy_request: ProxyRequest, target: UpstreamTarget) -> Response:
+        """Send the request, and smaller ones while the upstream refuses it as too large; return the response."""
+        exchange = proxy_request.exchange
+        for attempt in range(MAX_ATTEMPTS):
+            proxy_request.mark_sending()
+            response = await self._upstreams.send("POST", target, proxy_request.body)
+            proxy_request.mark_response(response.status)
+            if exchange is None:
+                return self._stream(request, response, proxy_request)
+            is_last = attempt == MAX_ATTEMPTS - 1
+            if response.status in TOO_LARGE_STATUSES:
+                error = await _read_error(response)
+                if error is None or is_last or not await exchange.retry_smaller(_error(response, error)):
+                    return proxy_request.error_response(response, error)
             else:
-                begun = await self._begins(response, target) if told.exchange is not None else FirstEvent()
-                if begun.error is None or last or not await _again(told, begun):
-                    return ResponseStream(
-                        request, response, told, begun.begun, silence=self._upstreams.silence
-                    )
+                first = await self._first_event(response, target)
+                if first.error is None or is_last or not await exchange.retry_smaller(first.error):
+                    return self._stream(request, response, proxy_request, first.data)
             response.close()
-        raise AssertionError("the last attempt has an answer")
+        raise AssertionError("the last attempt returns")
 
-    async def _begins(self, response: aiohttp.ClientResponse, target: UpstreamTarget) -> FirstEvent:
-        """How a stream begins; nothing, for what is none."""
-        if response.status != 200 or not streams(response):
+    def _stream(
+        self,
+        request: Request,
+        response: aiohttp.ClientResponse,
+        proxy_request: ProxyRequest,
+        already_read: bytes = b"",
+    ) -> ResponseStream:
+        silence_s = self._upstreams.silence_s
+        return ResponseStream(request, response, proxy_request, already_read, silence_s=silence_s)
+
+    async def _first_event(self, response: aiohttp.ClientResponse, target: UpstreamTarget) -> FirstEvent:
+        """Return the beginning of a stream; empty for other responses."""
+        if response.status != 200 or not is_event_stream(response):
             return FirstEvent()
         try:
-            return await first_event(response)
+            return await read_first_event(response)
         except (aiohttp.ClientError, OSError) as problem:
             response.close()
-            raise unreachable(target, problem, silence=self._upstreams.silence) from None
-
-
-async def _again(told: StreamSummary, begun: FirstEvent) -> bool:
-    return told.exchange is not None and await told.exchange.refused(begun.error)
+            raise unreachable_error(target, problem, silence_s=self._upstreams.silence_s) from None
 
 
 class RequestLimits(NamedTuple):
-    """What this server takes."""
+    """Models and number of messages that the server accepts."""
 
     models: tuple[str, ...]
-    messages: int
+    max_messages: int
 
     @classmethod
     def of(cls, config: Config) -> RequestLimits:
+        """Return the configured limits."""
         return cls(tuple(config.get("server.models")), config.get("server.max_messages"))
 
-    def allow(self, model: str) -> bool:
+    def allows(self, model: str) -> bool:
+        """Return whether `server.models` allows a model; an empty list allows all."""
         return not self.models or any(fnmatchcase(model, pattern) for pattern in self.models)
 
-    def check(self, asked: ClientRequest) -> None:
-        """Raises `Refusal`."""
-        if not self.allow(asked.model):
-            told = f"the model {asked.model[:100]!r} is not one of those that this server allows"
-            raise HttpError(403, f"{told} (`server.models`)", code="model_not_allowed")
-        if len(asked.messages) > self.messages:
-            told = f"the request has {len(asked.messages):,} messages, and {self.messages:,} are allowed"
-            raise HttpError(413, f"{told} (`server.max_messages`)", code="too_many_messages")
+    def check(self, request: ClientRequest) -> None:
+        """Raise `HttpError` if the request exceeds the limits."""
+        if not self.allows(request.model):
+            detail = f"this server does not allow the model {request.model[:100]!r} (`server.models`)"
+            raise HttpError(403, detail, code="model_not_allowed")
+        count = len(request.messages)
+        if count > self.max_messages:
+            allowed = f"{self.max_messages:,} are allowed (`server.max_messages`)"
+            raise HttpError(
+                413, f"the request has {count:,} messages, and {allowed}", code="too_many_messages"
+            )
 
 
-def too_long(dialect: Dialect, overflow: ContextOverflow) -> HttpError:
-    """What the provider would say, with our numbers."""
+def context_length_error(dialect: Dialect, overflow: ContextOverflow) -> HttpError:
+    """Return an overflow in the words of the provider, which clients recognise, with Foveal's numbers."""
     if dialect == "anthropic":
-        told = f"prompt is too long: {overflow.needed} tokens > {overflow.available} maximum. {overflow}"
+        detail = f"prompt is too long: {overflow.needed} tokens > {overflow.available} maximum. {overflow}"
     else:
-        told = (
+        detail = (
             f"This model's maximum context length is {overflow.window} tokens. However, your messages resulted "
             f"in {overflow.needed} tokens. {overflow}"
         )
-    return HttpError(400, told, code="context_length_exceeded")
+    return HttpError(400, detail, code="context_length_exceeded")
 
 
-async def _error_body(response: aiohttp.ClientResponse) -> bytes | None:
-    """The body of an error; None when it is larger than any is, or does not come."""
+async def _read_error(response: aiohttp.ClientResponse) -> bytes | None:
+    """Return the body of an error; None if it exceeds `MAX_ERROR_BYTES` or does not arrive."""
     try:
-        data = await response.content.read(LARGEST_ERROR)
-        while len(data) < LARGEST_ERROR and not response.content.at_eof():
-            data += await response.content.read(LARGEST_ERROR - len(data))
+        data = await response.content.read(MAX_ERROR_BYTES)
+        while len(data) < MAX_ERROR_BYTES and not response.content.at_eof():
+            data += await response.content.read(MAX_ERROR_BYTES - len(data))
     except (aiohttp.ClientError, OSError):
         data = b""
     return data if response.content.at_eof() else None
 
 
-def _error_object(response: aiohttp.ClientResponse, error: bytes) -> object:
-    """An error as `overflow.recognise` reads it."""
+def _error(response: aiohttp.ClientResponse, body: bytes) -> object:
+    """Return an error response in the form that overflow detection reads."""
     try:
-        return {"status_code": response.status, "body": msgspec.json.decode(error)}
+        return {"status_code": response.status, "body": msgspec.json.decode(body)}
     except (msgspec.DecodeError, UnicodeError, RecursionError):
-        return {"status_code": response.status, "body": error.decode("utf-8", "replace")}
+        return {"status_code": response.status, "body": body.decode("utf-8", "replace")}
 
 
-# ── plain ─────────────────────────────────────────────────────────────────────────────────────────
-# What only passes: which models there are, and how many tokens a request has.
-#
-# Where a list of allowed models is set (`server.models`), others are not shown.
+# ── Requests that are only passed through ────────────────────────────────────────────────────────────────
 
 MAX_PASSTHROUGH_BYTES: Final = 16 << 20
-_NAME: Final = re.compile(r"[A-Za-z0-9_:@+~-][A-Za-z0-9_:@+~./-]{0,199}")
+_MODEL_NAME: Final = re.compile(r"[A-Za-z0-9_:@+~-][A-Za-z0-9_:@+~./-]{0,199}")
 
 
 class PassthroughEndpoints:
-    def __init__(self, ground: Runtime, upstreams: Upstreams) -> None:
+    """Endpoints for the list of models and for counting tokens."""
+
+    def __init__(self, runtime: Runtime, upstreams: Upstreams) -> None:
         self._upstreams = upstreams
-        self._limits = RequestLimits.of(ground.config)
+        self._limits = RequestLimits.of(runtime.config)
 
-    async def count(self, request: Request) -> Response:
-        """How many tokens upstream counts in a request as the client has it."""
-        data = await request_body.read(request)
+    async def count_tokens(self, request: Request) -> Response:
+        """Return how many tokens the upstream counts in the client's unreduced request."""
+        data = await request_body.read_bytes(request)
         self._limits.check(ClientRequest("anthropic", data))
-        return await self._passed(request, "anthropic", "/messages/count_tokens", data)
+        return await self._pass_through(request, "anthropic", "/messages/count_tokens", data)
 
-    async def models(self, request: Request) -> Response:
-        answer = await self._passed(request, _dialect(request), "/models", None)
-        return _only(answer, self._limits) if self._limits.models and answer.status_code == 200 else answer
+    async def list_models(self, request: Request) -> Response:
+        """Return the upstream's models that `server.models` allows."""
+        response = await self._pass_through(request, _dialect(request), "/models", None)
+        if self._limits.models and response.status_code == 200:
+            return _only_allowed_models(response, self._limits)
+        return response
 
-    async def model(self, request: Request) -> Response:
+    async def get_model(self, request: Request) -> Response:
+        """Return the upstream's description of a model, if `server.models` allows it."""
         name: str = request.path_params["name"]
-        if not self._limits.allow(name) or not _NAME.fullmatch(name) or ".." in name:
+        if not self._limits.allows(name) or not _MODEL_NAME.fullmatch(name) or ".." in name:
             raise HttpError(404, f"there is no model {name[:100]!r}", code="model_not_found")
-        return await self._passed(request, _dialect(request), f"/models/{name}", None)
+        return await self._pass_through(request, _dialect(request), f"/models/{name}", None)
 
-    async def _passed(self, request: Request, dialect: Dialect, path: str, body: bytes | None) -> Response:
+    async def _pass_through(
+        self, request: Request, dialect: Dialect, path: str, body: bytes | None
+    ) -> Response:
         target = await self._upstreams.target(
             dialect, request.scope["headers"], path=path, query=request.url.query
         )
@@ -300,31 +320,30 @@ class PassthroughEndpoints:
                 data = await response.content.read(MAX_PASSTHROUGH_BYTES)
                 while not response.content.at_eof():
                     if len(data) >= MAX_PASSTHROUGH_BYTES:
-                        raise HttpError(502, "the provider's answer is too large", code="upstream_broken")
+                        raise HttpError(502, "the provider's response is too large", code="upstream_broken")
                     data += await response.content.read(MAX_PASSTHROUGH_BYTES - len(data))
         except (aiohttp.ClientError, OSError) as problem:
-            raise unreachable(target, problem, silence=self._upstreams.silence) from None
-        headers = forwarded_headers.back(response.raw_headers, target.secret)
-        return _answer(forwarded_headers.without(target.secret, data), response.status, headers)
+            raise unreachable_error(target, problem, silence_s=self._upstreams.silence_s) from None
+        headers = forwarded_headers.to_client(response.raw_headers, target.secret)
+        return _response(forwarded_headers.without_secret(target.secret, data), response.status, headers)
 
 
-def _answer(data: bytes, status: int, headers: list[tuple[bytes, bytes]]) -> Response:
-    made = Response(data, status_code=status)
-    made.raw_headers = [*headers, (b"content-length", str(len(data)).encode())]
-    return made
+def _response(data: bytes, status: int, headers: list[tuple[bytes, bytes]]) -> Response:
+    response = Response(data, status_code=status)
+    response.raw_headers = [*headers, (b"content-length", str(len(data)).encode())]
+    return response
 
 
 def _dialect(request: Request) -> Dialect:
-    """Whose list a client wants: Anthropic's always say which version they speak."""
+    """Return the API of a request for models: clients of Anthropic always send `anthropic-version`."""
     return "anthropic" if "anthropic-version" in request.headers else "openai_chat"
 
 
-def _only(answer: Response, limits: RequestLimits) -> Response:
-    """The list without models that are not allowed."""
+def _only_allowed_models(response: Response, limits: RequestLimits) -> Response:
     try:
-        listed: Any = msgspec.json.decode(bytes(answer.body))
-        kept = [one for one in listed["data"] if limits.allow(one["id"])]
+        listed: Any = msgspec.json.decode(bytes(response.body))
+        allowed = [model for model in listed["data"] if limits.allows(model["id"])]
     except (msgspec.DecodeError, LookupError, TypeError):
         raise HttpError(502, "the provider's list of models cannot be read", code="upstream_broken") from None
-    headers = [(name, value) for name, value in answer.raw_headers if name != b"content-length"]
-    return _answer(msgspec.json.encode({**listed, "data": kept}), answer.status_code, headers)
+    headers = [(name, value) for name, value in response.raw_headers if name != b"content-length"]
+    return _response(msgspec.json.encode({**listed, "data": allowed}), response.status_code, headers)

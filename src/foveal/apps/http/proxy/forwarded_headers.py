@@ -1,7 +1,7 @@
-"""Which headers pass, in either direction. Pure.
+"""Headers that the proxy forwards to the upstream and back to the client.
 
-Those that belong to one connection do not, nor do cookies, what a browser adds, and what is ours; keys are handled
-by whoever knows where a request goes.
+Not forwarded: headers of one connection (hop by hop), cookies, headers that browsers add, and headers of Foveal.
+`upstreams` decides which key goes where. All functions are pure.
 """
 
 from __future__ import annotations
@@ -9,78 +9,84 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from foveal.apps.http.http_headers import Headers, first
-from foveal.server.auth_tokens import PREFIX
+from foveal.apps.http.http_headers import Headers, header_value
+from foveal.server.auth_tokens import TOKEN_PREFIX
 
-_HOP: Final = frozenset(
+_HOP_BY_HOP: Final = frozenset(
     {
         b"connection", b"keep-alive", b"proxy-authenticate", b"proxy-authorization", b"proxy-connection", b"te",
         b"trailer", b"transfer-encoding", b"upgrade",
     }
 )  # fmt: skip
-_NOT_UPSTREAM: Final = _HOP | {
+_NOT_TO_UPSTREAM: Final = _HOP_BY_HOP | {
     b"host", b"content-length", b"accept-encoding", b"cookie", b"origin", b"referer", b"forwarded", b"expect",
     b"authorization", b"x-api-key", b"x-request-id",
 }  # fmt: skip
-_NOT_BACK: Final = _HOP | {b"content-length", b"set-cookie", b"server", b"date", b"alt-svc"}
-_OURS: Final = (b"x-foveal-", b"sec-", b"x-forwarded-", b"x-real-")
-VIA: Final = b"x-foveal-via"
-"""By which a request that comes back to the server that sent it is known."""
-_OWN: Final = (b"x-foveal-", b"access-control-")
-"""How headers begin that only this server speaks with: who may read an answer is not upstream's to say."""
-SHORTEST: Final = 16
-"""Characters of a key that is one."""
-_DUMMIES: Final = frozenset({"none", "empty", "local", "dummy", "unused", "sk-no-key-required", "no-key"})
-"""What people write where a library insists on a key and there is none."""
-_LONGEST: Final = 200
+_PREFIXES_NOT_TO_UPSTREAM: Final = (b"x-foveal-", b"sec-", b"x-forwarded-", b"x-real-")
+_NOT_TO_CLIENT: Final = _HOP_BY_HOP | {b"content-length", b"set-cookie", b"server", b"date", b"alt-svc"}
+_PREFIXES_NOT_TO_CLIENT: Final = (b"x-foveal-", b"access-control-")
+"""Only this server sets these; the upstream must not decide which sites may read a response."""
+VIA_HEADER: Final = b"x-foveal-via"
+"""Marks forwarded requests, so the server recognises a request that it sent to itself."""
+MIN_SECRET_CHARS: Final = 16
+"""Shorter keys are placeholders for upstreams that need none, and are not removed from responses."""
+MIN_CLIENT_KEY_CHARS: Final = 8
+_DUMMY_KEYS: Final = frozenset({"none", "empty", "local", "dummy", "unused", "sk-no-key-required", "no-key"})
+"""Placeholders that users write because client libraries insist on a key."""
+_MAX_VALUE_CHARS: Final = 200
 
 
 class ClientKey(NamedTuple):
-    """The provider's key that a client brings along, in the header that it used."""
+    """The provider's key that a client sends, and the header that it is in."""
 
     header: bytes = b""
     value: bytes = b""
 
     @property
-    def real(self) -> bool:
-        """It can be a key; libraries insist on one, and people write anything there."""
+    def is_plausible(self) -> bool:
+        """Whether the value can be a key: it is long enough and no known placeholder."""
         secret = self.value.decode("latin-1").rpartition(" ")[2].strip()
-        return len(secret) >= 8 and secret.lower() not in _DUMMIES
+        return len(secret) >= MIN_CLIENT_KEY_CHARS and secret.lower() not in _DUMMY_KEYS
 
 
-def key_of(headers: Headers) -> ClientKey:
-    """A key that is not one of our tokens."""
+def client_key(headers: Headers) -> ClientKey:
+    """Return the client's key; a Foveal token does not count as one."""
     for name in (b"authorization", b"x-api-key"):
-        value = first(headers, name)
+        value = header_value(headers, name)
         secret = value.decode("latin-1").strip().rpartition(" ")[2]
-        if secret and not secret.startswith(PREFIX):
+        if secret and not secret.startswith(TOKEN_PREFIX):
             return ClientKey(name, value)
     return ClientKey()
 
 
-def upstream(headers: Headers) -> list[tuple[str, str]]:
-    """What goes on from the client, without its keys."""
-    listed = {name.strip().lower() for name in first(headers, b"connection").split(b",")}
+def to_upstream(headers: Headers) -> list[tuple[str, str]]:
+    """Return the client's headers for the upstream, without keys."""
+    listed = {name.strip().lower() for name in header_value(headers, b"connection").split(b",")}
     return [
         (name.decode("latin-1"), value.decode("latin-1"))
         for name, value in headers
-        if name not in _NOT_UPSTREAM and name not in listed and not name.startswith(_OURS)
+        if name not in _NOT_TO_UPSTREAM
+        and name not in listed
+        and not name.startswith(_PREFIXES_NOT_TO_UPSTREAM)
     ]
 
 
-def without(secret: str, data: bytes) -> bytes:
-    """What comes back, without the server's own key: some upstreams quote it in their errors. A short one is no key
-    but a word that somebody put there for an upstream that asks for none."""
-    return data.replace(secret.encode(), b"***") if len(secret) >= SHORTEST else data
+def without_secret(secret: str, data: bytes) -> bytes:
+    """Return data of a response with the server's own key replaced: some upstreams quote it in errors."""
+    return data.replace(secret.encode(), b"***") if len(secret) >= MIN_SECRET_CHARS else data
 
 
-def back(headers: Iterable[tuple[bytes, bytes]], secret: str = "") -> list[tuple[bytes, bytes]]:
-    """What comes back from upstream."""
-    small = [(name.lower(), without(secret, value)) for name, value in headers]
-    return [(name, value) for name, value in small if name not in _NOT_BACK and not name.startswith(_OWN)]
+def to_client(headers: Iterable[tuple[bytes, bytes]], secret: str = "") -> list[tuple[bytes, bytes]]:
+    """Return the upstream's headers for the client, with the server's own key replaced."""
+    cleaned = [(name.lower(), without_secret(secret, value)) for name, value in headers]
+    return [
+        (name, value)
+        for name, value in cleaned
+        if name not in _NOT_TO_CLIENT and not name.startswith(_PREFIXES_NOT_TO_CLIENT)
+    ]
 
 
-def safe(value: object) -> bytes:
-    """Anything as the value of a header."""
-    text = "".join(letter if 32 <= ord(letter) < 127 else "?" for letter in str(value)[:_LONGEST])
+def safe_value(value: object) -> bytes:
+    """Return any value as the value of a header: printable ASCII, at most 200 characters."""
+    text = "".join(letter if 32 <= ord(letter) < 127 else "?" for letter in str(value)[:_MAX_VALUE_CHARS])
     return text.strip().encode()

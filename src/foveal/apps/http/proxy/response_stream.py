@@ -1,4 +1,11 @@
-"""An answer on its way back, and what is told of it."""
+"""The upstream's response on its way to the client, and its recording.
+
+1. A stream is forwarded chunk by chunk; a copy is kept, and read when the stream has ended.
+2. A response that is no stream is read whole before its first byte is forwarded.
+3. A client that disconnects does not end the response: it is read to the end and recorded, for at most
+   `MAX_SECONDS_AFTER_DISCONNECT` seconds.
+4. A response above `MAX_RECORDED_REPLY_BYTES` is forwarded and not recorded.
+"""
 
 from __future__ import annotations
 
@@ -13,219 +20,227 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from foveal.apps.http.http_errors import HttpError, face_of, last_words
+from foveal.apps.http.http_errors import HttpError, error_format, stream_error_event
 from foveal.apps.http.proxy import forwarded_headers
 from foveal.errors import FovealError
 from foveal.server.proxy import upstream_reply
 from foveal.server.proxy.client_request import ClientRequest
 from foveal.server.proxy.exchange import Exchange
-from foveal.server.runtime import Exchanged, Runtime
+from foveal.server.proxy.upstream_reply import MAX_RECORDED_REPLY_BYTES
+from foveal.server.runtime import Runtime
+from foveal.server.service_events import ProxyRequestEnded
 
-LOOK_EVERY: Final = 5.0
-"""Seconds after which it is looked again whether anybody is still listening."""
-AFTER_ALL: Final = 600.0
-"""Seconds that an answer may still take after its client has hung up."""
-LONG: Final = 64 * 1024
-"""Bytes from which on an answer is read beside the loop."""
-RELOOKS: Final = 3
-"""How often a stream may say that it ends before it does."""
-_TAIL: Final = 32
+DISCONNECT_CHECK_INTERVAL_S: Final = 5.0
+MAX_SECONDS_AFTER_DISCONNECT: Final = 600.0
+"""Time that a response may still take after its client has disconnected."""
+MIN_BYTES_FOR_THREAD: Final = 64 * 1024
+"""Larger responses are parsed in a thread, so other requests do not wait."""
+MAX_EARLY_READS: Final = 3
+"""How often text in a stream may look like its end before the stream ends."""
+_TAIL_BYTES: Final = 32
+"""Bytes of the previous chunk that are searched again: the end marker may be split between two chunks."""
 
 
-class StreamSummary:
-    """One request: what goes upstream, what the client is told about it, and what whoever watches is."""
+class ProxyRequest:
+    """One request of a client: the body for the upstream, the headers for the client, the event for observers."""
 
     def __init__(
         self,
         *,
-        ground: Runtime,
+        runtime: Runtime,
         tenant: str,
-        asked: ClientRequest,
+        client_request: ClientRequest,
         model: str,
         exchange: Exchange | None,
         problem: str,
         secret: str,
         began: float,
     ) -> None:
-        self.asked = asked
+        """`problem` says why there is no exchange: the request is forwarded without context management."""
+        self.client_request = client_request
         self.exchange = exchange
         self.secret = secret
-        """What no client may see."""
-        self._ground, self._tenant, self._model, self._problem = ground, tenant, model, problem
-        self._began = self._mark = began
-        self._added = 0.0
+        """The server's own key, which no client may see."""
+        self._runtime, self._tenant, self._model, self._problem = runtime, tenant, model, problem
+        self._began = self._response_arrived = began
+        self._added_seconds = 0.0
         self._status = 0
-        self._ended = False
+        self._has_ended = False
 
     @property
     def body(self) -> bytes:
-        return self.asked.body if self.exchange is None else self.exchange.body
+        """The body to send upstream."""
+        return self.client_request.body if self.exchange is None else self.exchange.body
 
-    def sending(self) -> None:
-        self._added += time.perf_counter() - self._mark
+    def mark_sending(self) -> None:
+        """Count the time since the start, or since the last response, as added by this server."""
+        self._added_seconds += time.perf_counter() - self._response_arrived
 
-    def arrived(self, status: int) -> None:
-        self._status, self._mark = status, time.perf_counter()
+    def mark_response(self, status: int) -> None:
+        """Note that the upstream's response has arrived."""
+        self._status, self._response_arrived = status, time.perf_counter()
 
     def headers(self) -> list[tuple[bytes, bytes]]:
+        """Return the `X-Foveal-…` headers of the response."""
         exchange = self.exchange
-        told: dict[bytes, Any] = {b"x-foveal-model": self._model}
+        values: dict[bytes, Any] = {b"x-foveal-model": self._model}
         if exchange is None:
-            told[b"x-foveal-reduced"] = f"none; not managed ({self._problem})"
+            values[b"x-foveal-reduced"] = f"none; not managed ({self._problem})"
         else:
-            told[b"x-foveal-session"] = exchange.session
-            told[b"x-foveal-tokens"] = exchange.tokens
-            told[b"x-foveal-whole"] = exchange.whole
-            told[b"x-foveal-reduced"] = exchange.reduced
-        return [(name, forwarded_headers.safe(value)) for name, value in told.items()]
+            values[b"x-foveal-session"] = exchange.session_id
+            values[b"x-foveal-tokens"] = exchange.tokens
+            values[b"x-foveal-whole"] = exchange.unreduced_tokens
+            values[b"x-foveal-reduced"] = exchange.reductions
+        return [(name, forwarded_headers.safe_value(value)) for name, value in values.items()]
 
-    def failed(self, response: aiohttp.ClientResponse, error: bytes | None) -> Response:
-        """The answer that is upstream's error."""
+    def error_response(self, response: aiohttp.ClientResponse, error: bytes | None) -> Response:
+        """End the request with the upstream's error, and return it as the response."""
         response.release()
         self.end()
-        body = forwarded_headers.without(self.secret, error or b"")
-        made = Response(body, status_code=response.status)
-        headers = forwarded_headers.back(response.raw_headers, self.secret)
-        made.raw_headers = [*headers, (b"content-length", str(len(body)).encode()), *self.headers()]
-        return made
+        body = forwarded_headers.without_secret(self.secret, error or b"")
+        result = Response(body, status_code=response.status)
+        headers = forwarded_headers.to_client(response.raw_headers, self.secret)
+        result.raw_headers = [*headers, (b"content-length", str(len(body)).encode()), *self.headers()]
+        return result
 
     def end(self, status: int = 0) -> None:
-        """It is over; `status` is what the client was told, if not upstream's."""
+        """End the request and emit its event, once; `status` is the client's if it is not the upstream's."""
         exchange, now = self.exchange, time.perf_counter()
         if exchange is not None:
             exchange.end()
-        if self._ended:
+        if self._has_ended:
             return
-        self._ended = True
-        self._ground.tell(
-            Exchanged(
+        self._has_ended = True
+        self._runtime.emit(
+            ProxyRequestEnded(
                 tenant=self._tenant,
-                session=exchange.session if exchange else "",
-                dialect=self.asked.dialect,
+                session=exchange.session_id if exchange else "",
+                dialect=self.client_request.dialect,
                 model=self._model,
                 status=status or self._status,
                 seconds=now - self._began,
-                added=self._added,
+                added_seconds=self._added_seconds,
                 tokens=exchange.tokens if exchange else 0,
-                whole=exchange.whole if exchange else 0,
-                recovered=exchange.recovered if exchange else 0,
-                streamed=self.asked.streamed,
+                unreduced_tokens=exchange.unreduced_tokens if exchange else 0,
+                overflow_retries=exchange.overflow_retries if exchange else 0,
+                streamed=self.client_request.is_streamed,
             )
         )
 
 
 class ResponseStream(Response):
-    """Passes on what upstream sends, and has it recorded."""
+    """Forwards the upstream's response to the client, and records it."""
 
     def __init__(
         self,
         request: Request,
         response: aiohttp.ClientResponse,
-        told: StreamSummary,
-        begun: bytes,
+        proxy_request: ProxyRequest,
+        already_read: bytes,
         *,
-        silence: float,
+        silence_s: float,
     ) -> None:
-        """`begun` is what has been read of it already."""
+        """`already_read` is the beginning of the response if it was read before."""
         super().__init__(status_code=response.status)
-        self._begun = begun
-        self._request, self._response, self._told, self._silence = request, response, told, silence
-        self._exchange = told.exchange if response.status == 200 else None
-        """Who waits for the answer to be recorded; None when there is nothing to record any more."""
-        self._kept: list[bytes] = []
-        self._size = 0
-        self._looked = time.monotonic()
-        self._gone = 0.0
-        """When it was found that the client has hung up."""
-        self._looks = RELOOKS
-        self.raw_headers = [*forwarded_headers.back(response.raw_headers, told.secret), *told.headers()]
+        self._request, self._response, self._proxy_request = request, response, proxy_request
+        self._already_read, self._silence_s = already_read, silence_s
+        self._exchange = proxy_request.exchange if response.status == 200 else None
+        """The exchange that records the response; None if there is nothing to record, or no longer."""
+        self._copy: list[bytes] = []
+        self._copy_bytes = 0
+        self._early_reads_left = MAX_EARLY_READS
+        self._connection_checked_at = time.monotonic()
+        self._disconnected_at = 0.0
+        """0 while the client is connected."""
+        headers = forwarded_headers.to_client(response.raw_headers, proxy_request.secret)
+        self.raw_headers = [*headers, *proxy_request.headers()]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             async with self._response:
-                if streams(self._response):
-                    await self._streamed(send)
+                if is_event_stream(self._response):
+                    await self._forward_stream(send)
                 else:
-                    await self._at_once(send)
-        except HttpError as refusal:
-            self._told.end(refusal.status)
+                    await self._forward_whole(send)
+        except HttpError as error:
+            self._proxy_request.end(error.status)
             raise
         finally:
-            self._told.end()
+            self._proxy_request.end()
 
-    # ── both ways ────────────────────────────────────────────────────────────────────────────────────
+    # ── Whole responses ──────────────────────────────────────────────────────────────────────────────
 
-    async def _at_once(self, send: Send) -> None:
-        """An answer that is of use only as a whole: read first, so that its end is known before it is sent."""
+    async def _forward_whole(self, send: Send) -> None:
+        """Read the response, then send it: a client cannot use a part of it."""
         try:
             async for chunk in self._response.content.iter_any():
                 self._keep(chunk)
-                if self._size > upstream_reply.LARGEST:
+                if self._copy_bytes > MAX_RECORDED_REPLY_BYTES:
                     break
         except (aiohttp.ClientError, OSError) as problem:
-            silent = isinstance(problem, TimeoutError)
-            raise HttpError(
-                504 if silent else 502, "the provider's answer broke off", code="broken_off"
-            ) from None
-        body = forwarded_headers.without(self._told.secret, b"".join(self._kept))
-        if self._size > upstream_reply.LARGEST:
-            await self._larger(send, body)
+            status = 504 if isinstance(problem, TimeoutError) else 502
+            raise HttpError(status, "the provider's response broke off", code="broken_off") from None
+        body = forwarded_headers.without_secret(self._proxy_request.secret, b"".join(self._copy))
+        if self._copy_bytes > MAX_RECORDED_REPLY_BYTES:
+            await self._forward_too_large(send, body)
             return
         if self._exchange is not None:
-            self._exchange.ending = True
+            self._exchange.mark_ending()
         await self._start(send, length=len(body))
         await self._send(send, body, more=False)
-        await self._recorded(streamed=False)
+        await self._record(streamed=False)
 
-    async def _larger(self, send: Send, begun: bytes) -> None:
-        """More than can be kept: it passes."""
-        self._kept, self._exchange = [], None
+    async def _forward_too_large(self, send: Send, beginning: bytes) -> None:
+        """Forward a response that is too large to keep, without recording it."""
+        self._copy, self._exchange = [], None
         await self._start(send)
-        await self._send(send, begun)
+        await self._send(send, beginning)
         with suppress(aiohttp.ClientError, OSError):
             async for chunk in self._response.content.iter_any():
                 await self._send(send, chunk)
-                if await self._nobody_listens():
+                if await self._is_abandoned():
                     return
             await self._send(send, b"", more=False)
 
-    async def _streamed(self, send: Send) -> None:
+    # ── Streams ──────────────────────────────────────────────────────────────────────────────────────
+
+    async def _forward_stream(self, send: Send) -> None:
         await self._start(send)
         try:
-            if self._begun:
-                await self._passed(send, self._begun)
+            if self._already_read:
+                await self._forward_chunk(send, self._already_read)
             async for chunk in self._response.content.iter_any():
-                await self._passed(send, chunk)
-                if await self._nobody_listens():
+                await self._forward_chunk(send, chunk)
+                if await self._is_abandoned():
                     return
         except TimeoutError:
-            told = f"the provider has not sent anything for {self._silence:,.0f} s (`server.silence`)"
-            words = last_words(HttpError(504, told, code="upstream_silent"), face_of(self._request.url.path))
-            await self._send(send, words)
+            detail = f"the provider has not sent anything for {self._silence_s:,.0f} s (`server.silence`)"
+            error = HttpError(504, detail, code="upstream_silent")
+            await self._send(send, stream_error_event(error, error_format(self._request.url.path)))
             return
         except (aiohttp.ClientError, OSError):
-            return  # the client's connection breaks off, as upstream's has
+            return  # the client's connection breaks off, as the upstream's did
         await self._send(send, b"", more=False)
-        await self._recorded(streamed=True)
+        await self._record(streamed=True)
 
-    async def _passed(self, send: Send, chunk: bytes) -> None:
-        """Pass on a piece; when it says that all has been said, that is recorded at once."""
+    async def _forward_chunk(self, send: Send, chunk: bytes) -> None:
+        """Forward a chunk; if it ends the stream, record the response before the upstream closes it."""
         ends = False
         if self._exchange is not None:
-            ends = upstream_reply.ending(
-                b"".join((*self._kept[-1:], chunk))[-len(chunk) - _TAIL :], self._told.asked.dialect
-            )
+            previous = b"".join(self._copy[-1:])
+            searched = (previous + chunk)[-len(chunk) - _TAIL_BYTES :]
+            ends = upstream_reply.is_stream_end(searched, self._proxy_request.client_request.dialect)
             self._keep(chunk)
-            if self._size > upstream_reply.LARGEST:
-                self._kept, self._exchange = [], None
+            if self._copy_bytes > MAX_RECORDED_REPLY_BYTES:
+                self._copy, self._exchange = [], None
             elif ends:
-                self._exchange.ending = True
+                self._exchange.mark_ending()
         await self._send(send, chunk)
-        if ends and self._looks > 0:
-            self._looks -= 1
-            await self._recorded(streamed=True)
+        if ends and self._early_reads_left > 0:
+            self._early_reads_left -= 1
+            await self._record(streamed=True)
 
-    # ── its parts ────────────────────────────────────────────────────────────────────────────────────
+    # ── Sending and recording ────────────────────────────────────────────────────────────────────────
 
     async def _start(self, send: Send, *, length: int | None = None) -> None:
         headers = self.raw_headers
@@ -234,42 +249,43 @@ class ResponseStream(Response):
         await send({"type": "http.response.start", "status": self.status_code, "headers": headers})
 
     async def _send(self, send: Send, chunk: bytes, *, more: bool = True) -> None:
-        """Pass on a piece, unless nobody takes it any more."""
-        chunk = forwarded_headers.without(self._told.secret, chunk)
-        if not self._gone:
+        """Send a chunk to the client, unless it has disconnected; a client that does not read counts as that."""
+        chunk = forwarded_headers.without_secret(self._proxy_request.secret, chunk)
+        if not self._disconnected_at:
             try:
-                async with asyncio.timeout(self._silence):
+                async with asyncio.timeout(self._silence_s):
                     await send({"type": "http.response.body", "body": chunk, "more_body": more})
             except (TimeoutError, OSError):
-                self._gone = time.monotonic()
+                self._disconnected_at = time.monotonic()
 
     def _keep(self, chunk: bytes) -> None:
-        self._size += len(chunk)
-        self._kept.append(chunk)
+        self._copy_bytes += len(chunk)
+        self._copy.append(chunk)
 
-    async def _nobody_listens(self) -> bool:
-        """The client has hung up, and the answer has had all the time that it gets after that."""
+    async def _is_abandoned(self) -> bool:
+        """Return whether the client has disconnected and the response is not worth reading any further."""
         now = time.monotonic()
-        if not self._gone and now - self._looked > LOOK_EVERY:
-            self._looked = now
+        if not self._disconnected_at and now - self._connection_checked_at > DISCONNECT_CHECK_INTERVAL_S:
+            self._connection_checked_at = now
             if await self._request.is_disconnected():
-                self._gone = now
-        return bool(self._gone) and (now - self._gone > AFTER_ALL or self._exchange is None)
+                self._disconnected_at = now
+        late = now - self._disconnected_at > MAX_SECONDS_AFTER_DISCONNECT
+        return bool(self._disconnected_at) and (late or self._exchange is None)
 
-    async def _recorded(self, *, streamed: bool) -> None:
-        """Have the answer recorded, if all of it is here."""
+    async def _record(self, *, streamed: bool) -> None:
+        """Record the response if the copy is complete."""
         exchange = self._exchange
         if exchange is None:
             return
-        read = partial(upstream_reply.read, b"".join(self._kept), self._told.asked.dialect, streamed=streamed)
-        # A long one takes a while to read, and others are waiting.
-        answer = read() if self._size < LONG else await asyncio.to_thread(read)
-        if answer is not None:
+        data, dialect = b"".join(self._copy), self._proxy_request.client_request.dialect
+        read = partial(upstream_reply.read_reply, data, dialect, streamed=streamed)
+        reply = read() if self._copy_bytes < MIN_BYTES_FOR_THREAD else await asyncio.to_thread(read)
+        if reply is not None:
             self._exchange = None
-            with suppress(FovealError):  # the client brings its answer along with its next request
-                await exchange.answered(answer)
+            with suppress(FovealError):  # the client's next request contains the reply again
+                await exchange.record_reply(reply)
 
 
-def streams(response: aiohttp.ClientResponse) -> bool:
-    """It comes as events."""
+def is_event_stream(response: aiohttp.ClientResponse) -> bool:
+    """Return whether a response consists of server-sent events."""
     return response.headers.get("content-type", "").lower().startswith("text/event-stream")

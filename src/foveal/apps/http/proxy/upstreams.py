@@ -1,11 +1,13 @@
-"""Where a client's request goes: whose address, with whose key.
+"""Upstreams of the proxy: where a request goes, and with which key.
+
+The address of a request is the first of these:
 
 1. `server.openai_url` or `server.anthropic_url`, else OPENAI_BASE_URL or ANTHROPIC_BASE_URL;
-2. the provider's own address, if the client brings a key or the environment has one;
-3. where the configured model is, if it speaks the dialect: this is how the local model is reached.
+2. the provider's own address, if the client sends a key or the environment has one;
+3. the address of the configured model, if it uses the same dialect: requests reach the local model in this way.
 
-A key that the client brings goes on; one of ours is used only where it brings none. Redirects are not followed, and
-nothing is unpacked on the way.
+A key that the client sends is forwarded; the server's own key is used only if the client sends none. Redirects
+are not followed, and responses are not decompressed.
 """
 
 from __future__ import annotations
@@ -20,25 +22,22 @@ import aiohttp
 from yarl import URL
 
 from foveal.apps.http.http_errors import HttpError
-from foveal.apps.http.http_headers import Headers, first, is_loopback
+from foveal.apps.http.http_headers import Headers, header_value, is_loopback
 from foveal.apps.http.proxy import forwarded_headers
 from foveal.core.log.events import Dialect
-from foveal.core.models import model as models
-from foveal.core.models.model import Model
+from foveal.core.models.model import Model, model
 from foveal.errors import ProviderError
 from foveal.providers.base import BaseProvider
 from foveal.providers.local.local_model import LocalModel
 from foveal.providers.selection import SERVICES
 from foveal.server.proxy import upstream_reply
-from foveal.server.proxy.new_messages import RequestCache
+from foveal.server.proxy.client_history import RequestCache
 from foveal.server.proxy.tenant_conversations import ProxyConversations
 from foveal.server.service import Service
 
-CONNECT: Final = 15.0
-"""Seconds until a connection must stand."""
-KNOWN: Final = 1_000
-"""Models whose facts are remembered."""
-PATHS: Final[Mapping[Dialect, str]] = {
+CONNECT_TIMEOUT_S: Final = 15.0
+MAX_CACHED_MODELS: Final = 1_000
+DIALECT_PATHS: Final[Mapping[Dialect, str]] = {
     "openai_chat": "/chat/completions",
     "openai_responses": "/responses",
     "anthropic": "/messages",
@@ -46,120 +45,129 @@ PATHS: Final[Mapping[Dialect, str]] = {
 
 
 class UpstreamTarget(NamedTuple):
-    """Where a request goes, and as what."""
+    """The URL and headers of a request to an upstream."""
 
     url: str
     headers: list[tuple[str, str]]
-    served: str = ""
-    """What the server there calls its model, if it has only one."""
+    model_id: str = ""
+    """The upstream's name of its model, if it serves only one."""
     model: Model | None = None
     """That model."""
     secret: str = ""
-    """The server's own key, if it goes along: no client may ever see it."""
+    """The server's own key, if the request carries it; no client may see it."""
 
     @property
     def host(self) -> str:
-        """The part of the address that may be told."""
+        """The host name, for messages: the rest of the URL may contain credentials."""
         return urlsplit(self.url).hostname or ""
 
 
 class Upstreams:
-    """The way to all upstreams, and the conversations that go there."""
+    """Connections to all upstreams, and the conversations that go through them."""
 
     def __init__(self, service: Service) -> None:
-        self.registry = ProxyConversations(service)
-        self.memory = RequestCache()
-        self.via = secrets.token_hex(8)
-        self._ground = service.ground
-        self.silence: int = service.ground.config.get("server.silence")
-        self._window: int | None = service.ground.config.get("window")
-        self._addresses = {name: self._address(name) for name in ("openai", "anthropic")}
+        self.conversations = ProxyConversations(service)
+        self.request_cache = RequestCache()
+        self.silence_s: int = service.runtime.config.get("server.silence")
+        """Time that an upstream may send nothing."""
+        self._id = secrets.token_hex(8)
+        self._runtime = service.runtime
+        self._window: int | None = service.runtime.config.get("window")
+        self._addresses = {name: self._configured_address(name) for name in ("openai", "anthropic")}
         self._clients: dict[bool, aiohttp.ClientSession] = {}
         self._models: dict[str, Model] = {}
 
     async def close(self) -> None:
-        await self.registry.close()
+        """End all conversations and close the connections."""
+        await self.conversations.close()
         for client in self._clients.values():
             await client.close()
         self._clients.clear()
 
     def model(self, name: str) -> Model:
-        """What is known of a model."""
+        """Return window and prices of a model."""
         if name not in self._models:
-            if len(self._models) >= KNOWN:
+            if len(self._models) >= MAX_CACHED_MODELS:
                 self._models.clear()
-            self._models[name] = models.model(name, window=self._window)
+            self._models[name] = model(name, window=self._window)
         return self._models[name]
 
-    def own(self) -> str:
-        """The local model, if that is who answers where nobody has a key; "" when it is not."""
+    def local_model_name(self) -> str:
+        """Return the name of the local model if it answers requests without a key; otherwise ""."""
         try:
-            provider = self._ground.provider("")
+            provider = self._runtime.provider("")
         except ProviderError:
             return ""
         return provider.name if isinstance(provider, LocalModel) else ""
 
-    # ── where to ─────────────────────────────────────────────────────────────────────────────────────
+    # ── Target of a request ──────────────────────────────────────────────────────────────────────────
 
     async def target(
         self, dialect: Dialect, headers: Headers, *, path: str = "", query: str = ""
     ) -> UpstreamTarget:
-        """Where a request of a dialect goes; raises `Refusal` when there is nowhere."""
-        if first(headers, forwarded_headers.VIA) == self.via.encode():
-            told = "the upstream address is this server itself: set server.openai_url or server.anthropic_url"
-            raise HttpError(508, told, title="Loop", code="upstream_loop")
+        """Return where a client's request goes; raises `HttpError` if there is no upstream for it."""
+        if header_value(headers, forwarded_headers.VIA_HEADER) == self._id.encode():
+            detail = (
+                "the upstream address is this server itself: set server.openai_url or server.anthropic_url"
+            )
+            raise HttpError(508, detail, title="Loop", code="upstream_loop")
         service = "anthropic" if dialect == "anthropic" else "openai"
-        key, given = forwarded_headers.key_of(headers), self._addresses[service]
-        environment = self._ground.environment
-        own = next(
-            (environment[name] for name in SERVICES[service].keys if environment.get(name)), ""
-        ).strip()
-        sent = forwarded_headers.upstream(headers)
-        if not given and not own and not key.real:
-            return await self._configured(dialect, sent, path=path, query=query)
-        base = (given or SERVICES[service].url).rstrip("/")
-        if key.value and (key.real or given):
-            sent.append((key.header.decode(), key.value.decode("latin-1")))
-            own = ""
-        elif own:
-            sent.append(_with_key(dialect, own))
-        return UpstreamTarget(_joined(base, dialect, path, query), self._ours(sent), secret=own)
+        key, address = forwarded_headers.client_key(headers), self._addresses[service]
+        own_key = self._own_key(service)
+        forwarded = forwarded_headers.to_upstream(headers)
+        if not address and not own_key and not key.is_plausible:
+            return await self._configured_model_target(dialect, forwarded, path=path, query=query)
+        base = (address or SERVICES[service].url).rstrip("/")
+        if key.value and (key.is_plausible or address):
+            forwarded.append((key.header.decode(), key.value.decode("latin-1")))
+            own_key = ""
+        elif own_key:
+            forwarded.append(_key_header(dialect, own_key))
+        url = _upstream_url(base, dialect, path, query)
+        return UpstreamTarget(url, self._with_own_headers(forwarded), secret=own_key)
 
-    def _address(self, service: str) -> str:
-        set_: str | None = self._ground.config.get(f"server.{service}_url")
-        names = SERVICES[service].url_from
-        return set_ or next((self._ground.environment.get(name, "") for name in names), "")
+    def _configured_address(self, service: str) -> str:
+        setting: str | None = self._runtime.config.get(f"server.{service}_url")
+        names = SERVICES[service].url_variables
+        return setting or next((self._runtime.environment.get(name, "") for name in names), "")
 
-    async def _configured(
-        self, dialect: Dialect, sent: list[tuple[str, str]], *, path: str, query: str
+    def _own_key(self, service: str) -> str:
+        environment, names = self._runtime.environment, SERVICES[service].key_variables
+        return next((environment[name] for name in names if environment.get(name)), "").strip()
+
+    async def _configured_model_target(
+        self, dialect: Dialect, headers: list[tuple[str, str]], *, path: str, query: str
     ) -> UpstreamTarget:
-        """The place of the configured model, if it speaks the dialect."""
+        """Return the address of the configured model; raises `HttpError` if it uses another dialect."""
         provider: Any = None
         try:
-            provider = self._ground.provider("")
+            provider = self._runtime.provider("")
             if isinstance(provider, LocalModel) and dialect == "openai_chat":
                 await provider.start()
         except ProviderError as problem:
-            raise _nowhere(dialect, f" ({problem})") from None
-        if isinstance(provider, LocalModel) and dialect == "openai_chat" and provider.engine is not None:
-            url = _joined(provider.engine.url, dialect, path, query)
-            return UpstreamTarget(url, self._ours(sent), served=provider.engine.served, model=provider.model)
+            raise _no_upstream_error(dialect, f" ({problem})") from None
+        if isinstance(provider, LocalModel) and dialect == "openai_chat" and provider.server is not None:
+            url = _upstream_url(provider.server.url, dialect, path, query)
+            own_headers = self._with_own_headers(headers)
+            return UpstreamTarget(url, own_headers, model_id=provider.server.model_id, model=provider.model)
         if isinstance(provider, BaseProvider) and provider.dialect == dialect:
-            own = provider.place.key.reveal()
-            if own:
-                sent.append(_with_key(dialect, own))
-            url = _joined(provider.place.url.rstrip("/"), dialect, path, query)
-            return UpstreamTarget(url, self._ours(sent), secret=own)
-        raise _nowhere(dialect)
+            own_key = provider.endpoint.key.reveal()
+            if own_key:
+                headers.append(_key_header(dialect, own_key))
+            url = _upstream_url(provider.endpoint.url.rstrip("/"), dialect, path, query)
+            return UpstreamTarget(url, self._with_own_headers(headers), secret=own_key)
+        raise _no_upstream_error(dialect)
 
-    def _ours(self, headers: list[tuple[str, str]]) -> list[tuple[str, str]]:
-        return [*headers, ("accept-encoding", "identity"), (forwarded_headers.VIA.decode(), self.via)]
+    def _with_own_headers(self, headers: list[tuple[str, str]]) -> list[tuple[str, str]]:
+        via = forwarded_headers.VIA_HEADER.decode(), self._id
+        return [*headers, ("accept-encoding", "identity"), via]
 
-    # ── sending ──────────────────────────────────────────────────────────────────────────────────────
+    # ── Sending ──────────────────────────────────────────────────────────────────────────────────────
 
     async def send(self, method: str, target: UpstreamTarget, body: bytes | None) -> aiohttp.ClientResponse:
-        """The answer's head; raises `Refusal` when there is none."""
-        client = self._client(near=is_loopback(target.host))
+        """Send a request and return the response before its body is read; raises `HttpError`."""
+        client = self._client(is_local=is_loopback(target.host))
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S, sock_read=self.silence_s)
         for attempt in (1, 2):
             try:
                 return await client.request(
@@ -168,73 +176,73 @@ class Upstreams:
                     data=body,
                     headers=target.headers,
                     allow_redirects=False,
-                    timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT, sock_read=self.silence),
+                    timeout=timeout,
                 )
             except (aiohttp.ServerDisconnectedError, ConnectionResetError) as problem:
-                if attempt == 2:  # the first time, a connection that was kept may have been closed meanwhile
-                    raise unreachable(target, problem) from None
+                if attempt == 2:  # the first time, the upstream may just have closed an idle connection
+                    raise unreachable_error(target, problem) from None
             except (aiohttp.ClientError, OSError, ValueError) as problem:  # a time-out is an OSError
-                raise unreachable(target, problem, silence=self.silence) from None
-        raise AssertionError("the second attempt answers or raises")
+                raise unreachable_error(target, problem, silence_s=self.silence_s) from None
+        raise AssertionError("the second attempt returns or raises")
 
-    async def ask(self, target: UpstreamTarget, body: bytes, *, patience: float) -> tuple[int, bytes]:
-        """A whole answer: its status and its body."""
-        async with asyncio.timeout(patience):
+    async def send_and_read(
+        self, target: UpstreamTarget, body: bytes, *, timeout_s: float
+    ) -> tuple[int, bytes]:
+        """Send a request and return status and body of the response."""
+        async with asyncio.timeout(timeout_s):
             response = await self.send("POST", target, body)
             async with response:
-                said = bytearray()
+                data = bytearray()
                 async for chunk in response.content.iter_any():
-                    said += chunk
-                    if len(said) > upstream_reply.LARGEST:
-                        raise HttpError(502, "the provider's answer is too large", code="upstream_too_large")
-                return response.status, bytes(said)
+                    data += chunk
+                    if len(data) > upstream_reply.MAX_RECORDED_REPLY_BYTES:
+                        raise HttpError(
+                            502, "the provider's response is too large", code="upstream_too_large"
+                        )
+                return response.status, bytes(data)
 
-    def _client(self, *, near: bool) -> aiohttp.ClientSession:
-        """A machine's own upstream is never asked through a proxy."""
-        if near not in self._clients:
-            self._clients[near] = aiohttp.ClientSession(
+    def _client(self, *, is_local: bool) -> aiohttp.ClientSession:
+        """Return the HTTP client; only requests to other machines use the proxy of the environment."""
+        if is_local not in self._clients:
+            self._clients[is_local] = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=0),
                 cookie_jar=aiohttp.DummyCookieJar(),
                 auto_decompress=False,
-                trust_env=not near,
+                trust_env=not is_local,
                 skip_auto_headers=("User-Agent", "Content-Type"),
             )
-        return self._clients[near]
+        return self._clients[is_local]
 
 
-def unreachable(target: UpstreamTarget, problem: Exception, *, silence: int = 0) -> HttpError:
-    """That there is no answer, and why; without anything that the request carried."""
+def unreachable_error(target: UpstreamTarget, problem: Exception, *, silence_s: int = 0) -> HttpError:
+    """Return the error for a missing response; it contains nothing of the request but the host."""
     if isinstance(problem, TimeoutError):
-        told = f"the provider at {target.host} has not sent anything for {silence:,} s (`server.silence`)"
-        return HttpError(504, told, code="upstream_silent")
-    why = (
-        "it does not accept connections"
-        if isinstance(problem, aiohttp.ClientConnectorError)
-        else "it hung up"
-    )
-    return HttpError(
-        502, f"the provider at {target.host} cannot be reached: {why}", code="upstream_unreachable"
-    )
+        detail = f"the provider at {target.host} has not sent anything for {silence_s:,} s (`server.silence`)"
+        return HttpError(504, detail, code="upstream_silent")
+    refused = isinstance(problem, aiohttp.ClientConnectorError)
+    why = "it does not accept connections" if refused else "it closed the connection"
+    detail = f"the provider at {target.host} cannot be reached: {why}"
+    return HttpError(502, detail, code="upstream_unreachable")
 
 
-def _with_key(dialect: Dialect, key: str) -> tuple[str, str]:
+def _key_header(dialect: Dialect, key: str) -> tuple[str, str]:
     return ("x-api-key", key) if dialect == "anthropic" else ("authorization", f"Bearer {key}")
 
 
-def _joined(base: str, dialect: Dialect, path: str, query: str) -> str:
-    """The whole address; Anthropic's own ends before the version."""
+def _upstream_url(base: str, dialect: Dialect, path: str, query: str) -> str:
+    """Return the whole URL; base URLs of Anthropic end before the version, those of OpenAI after it."""
     base = base.rstrip("/")
     if dialect == "anthropic" and not base.endswith("/v1"):
         base = f"{base}/v1"
-    return f"{base}{path or PATHS[dialect]}{'?' if query else ''}{query}"
+    return f"{base}{path or DIALECT_PATHS[dialect]}{'?' if query else ''}{query}"
 
 
-def _nowhere(dialect: Dialect, why: str = "") -> HttpError:
+def _no_upstream_error(dialect: Dialect, why: str = "") -> HttpError:
     service = "anthropic" if dialect == "anthropic" else "openai"
-    variable = SERVICES[service].keys[0]
+    variable = SERVICES[service].key_variables[0]
     return HttpError(
         501,
-        f"no provider is known for this{why}: send your own key, or start the server with {variable}, or with "
-        f"`server.{service}_url` set to whoever speaks this dialect",
+        f"no provider is configured for this request{why}: send your own key, or start the server with {variable}, "
+        f"or with `server.{service}_url` set to an upstream of this dialect",
         code="no_upstream",
     )

@@ -1,15 +1,14 @@
-"""The part of a summary that code writes: what happened, told from the log alone.
+"""Composes the ledger, the part of a summary that needs no model.
 
-    ledger(events, room=2_000, counter=counter)
+    write_ledger(events, room=2_000, counter=counter)
 
-It needs no model, always succeeds and says the same for the same events. Each section has a share of the room, with
-the most valuable items first: requests and their state, what the model said last, failures that still stand, calls
-without a result, files, commands, lines and names that are likely to be needed again, and at the end the handles to
-look back with. Whatever it quotes of the conversation stands behind `- ` or `  > `; lines that begin at the margin
-are ours.
-
-Pinned rules, instructions and earlier summaries are left out: the first two stay in the request, and what the last
-stood for is among the events.
+1. It is derived from the log alone, always succeeds, and is the same for the same events.
+2. Each section has a share of the room, with its most valuable items first: requests and their state, what the
+   model said last, unresolved errors, calls without a result, files, commands, lines and names that are likely to
+   be needed again, and at the end the handles of the range for recall.
+3. Text quoted from the conversation follows `- ` or `  > `; lines that begin at the margin are the ledger's own.
+4. Pinned rules, instructions and earlier summaries are left out: the first two stay in the request, and the events
+   that an earlier summary covers are among the events.
 """
 
 from __future__ import annotations
@@ -18,19 +17,19 @@ from collections.abc import Sequence, Set
 from typing import Final
 
 from foveal.core.compaction.ledger import agent_actions, likely_reused
-from foveal.core.compaction.ledger.sections import filled
-from foveal.core.compaction.ledger.user_requests import requests, sayings
+from foveal.core.compaction.ledger.sections import fill_sections
+from foveal.core.compaction.ledger.user_requests import requests_section, sayings_section
 from foveal.core.log.events import Event, ModelSaid, ToolReturned, UserSaid
 from foveal.core.tokens.counter import Counter
 
-SAID: Final = (UserSaid, ModelSaid, ToolReturned)
-FEWEST_CALLS: Final = 120
-"""So many calls, the newest, are read for what they did; more when there is room to tell more."""
-CALL: Final = 25
-"""Units that are enough to tell of one call."""
+_MESSAGE_FACTS: Final = (UserSaid, ModelSaid, ToolReturned)
+MIN_CALLS_READ: Final = 120
+"""Newest calls that are always read for what they did; a larger room reads more."""
+UNITS_PER_CALL: Final = 25
+"""Units that are enough for the items of one call."""
 
 
-def ledger(
+def write_ledger(
     events: Sequence[Event],
     *,
     room: int,
@@ -39,29 +38,30 @@ def ledger(
     elsewhere: Set[str] = frozenset(),
     after: Sequence[Event] = (),
 ) -> str:
-    """What happened in these events (those that count, of one range of the log, oldest first), in at most `room`
-    units of `counter`. Events in `keep` stay visible beside it and are only referred to; names in `elsewhere` are
-    shown anyway and count for less. `after` is what came after the range: it may have answered a request, or set
-    right what had failed."""
-    if room <= 0 or not any(isinstance(event.fact, SAID) for event in events):
+    """Return the ledger of a range in at most `room` units of `counter`.
+
+    `events` are the effective events of the range, oldest first. Events in `keep` stay visible beside the ledger
+    and are only referred to; names in `elsewhere` are shown anyway and count for less. The events `after` the
+    range may have answered a request or resolved an error inside it."""
+    if room <= 0 or not any(isinstance(event.fact, _MESSAGE_FACTS) for event in events):
         return ""
-    done = agent_actions.deeds(events, most=max(FEWEST_CALLS, room // CALL))
-    since = agent_actions.deeds(after, most=FEWEST_CALLS)
-    away = [event for event in events if event.seq not in keep] if keep else events
-    signs = likely_reused.ReuseSigns(away, done)
+    actions = agent_actions.collect_actions(events, max_calls=max(MIN_CALLS_READ, room // UNITS_PER_CALL))
+    later = agent_actions.collect_actions(after, max_calls=MIN_CALLS_READ)
+    replaced = [event for event in events if event.seq not in keep] if keep else events
+    signs = likely_reused.ReuseSigns(replaced, actions)
     sections = (
-        requests(events, keep=keep, room=room, counter=counter, after=after),
-        sayings(events, keep=keep),
-        agent_actions.errors(done, keep=keep, since=since),
-        agent_actions.open_calls(done),
-        agent_actions.files(done, elsewhere=elsewhere),
-        agent_actions.commands(done, since=since),
+        requests_section(events, keep=keep, room=room, counter=counter, after=after),
+        sayings_section(events, keep=keep),
+        agent_actions.errors_section(actions, keep=keep, later=later),
+        agent_actions.open_calls_section(actions),
+        agent_actions.files_section(actions, elsewhere=elsewhere),
+        agent_actions.commands_section(actions, later=later),
         likely_reused.line_section(signs),
         likely_reused.name_section(signs, elsewhere=elsewhere),
     )
-    return filled(sections, last=_look_back(events), room=room, counter=counter)
+    return fill_sections(sections, last=_range_line(events), room=room, counter=counter)
 
 
-def _look_back(events: Sequence[Event]) -> str:
+def _range_line(events: Sequence[Event]) -> str:
     first, last = events[0].handle, events[-1].handle
     return f"look back: {first}–{last}" if last != first else f"look back: {first}"

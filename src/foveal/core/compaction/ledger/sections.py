@@ -1,9 +1,12 @@
-"""Room given out by value: every section has a share, and what one leaves over goes to the others.
+"""Shares a ledger's room among its sections and quotes text safely in it.
 
-Items of a section come with the most valuable first, and are made only as far as there is room for them. The next
-item is always taken from the section that is furthest behind its share, so the room is never used up by whoever
-comes first. What was given out is counted at the end; should the whole be larger than its parts, the last items go
-again.
+1. Each section has a share of the room; what it does not use goes to the others.
+2. The items of a section come most valuable first and are produced only while there is room. The next item is
+   always taken from the section that is furthest behind its share, so the first section cannot use up the room.
+3. The composed text is counted at the end; if it exceeds the room, the items taken last are removed again.
+4. Headings begin at the margin. Text from the conversation follows `- ` or `  > ` on one bounded line, with
+   visible control characters and with role tags and placeholders altered, so that it cannot pass for a line of the
+   ledger.
 """
 
 from __future__ import annotations
@@ -13,164 +16,168 @@ from collections.abc import Callable, Iterator, Sequence
 from operator import attrgetter
 from typing import Final, NamedTuple
 
-from foveal.core.reduction.placeholder import names
 from foveal.core.tokens.counter import Counter
+from foveal.core.view.text_facts import find_names
 from foveal.core.wire.safe_print import visible
 
-# ── quoting ───────────────────────────────────────────────────────────────────────────────────────
-# Text of the conversation inside a ledger: quoted data, never a line that could pass for one of ours.
-#
-# Headings of a ledger begin at the margin; whatever comes from the conversation stands behind `- ` or `  > `, on one
-# bounded line, with its control characters visible and its role tags and placeholders taken apart.
+# ── Quoting ──────────────────────────────────────────────────────────────────────────────────────────────
 
-ITEM: Final = "- "
-QUOTE: Final = "  > "
-WIDTH: Final = 200
-"""Characters of one quoted line."""
+ITEM_PREFIX: Final = "- "
+QUOTE_PREFIX: Final = "  > "
+MAX_QUOTED_LINE_CHARS: Final = 200
+"""Limit of one quoted line."""
 
 _ROLES: Final = "system|developer|user|assistant|human|tool|function|summary|instructions?|foveal"
-_FALSE: Final = re.compile(rf"\[(?=\s*foveal)|<(?=\||/?\s*(?:{_ROLES})\b)|【(?=\s*foveal)", re.IGNORECASE)
-_PARTED: Final = {"[": "(", "<": "‹", "【": "("}
+_FAKE_MARKUP: Final = re.compile(
+    rf"\[(?=\s*foveal)|<(?=\||/?\s*(?:{_ROLES})\b)|【(?=\s*foveal)", re.IGNORECASE
+)
+_REPLACEMENTS: Final = {"[": "(", "<": "‹", "【": "("}
 
 
-def safe(text: str) -> str:
-    """The text with nothing in it that a reader could take for a tag or a placeholder of ours."""
+def escape_tags(text: str) -> str:
+    """Return the text without anything that looks like a role tag or a Foveal placeholder."""
     text = visible(text)
     if "[" in text or "<" in text or "【" in text:
-        return _FALSE.sub(lambda found: _PARTED[found.group()], text)
+        return _FAKE_MARKUP.sub(lambda found: _REPLACEMENTS[found.group()], text)
     return text
 
 
-def inline(text: str, width: int = WIDTH) -> str:
-    """The beginning of a text on one line, blanks folded."""
-    words = safe(" ".join(text[: 4 * width].split()))
+def inline(text: str, width: int = MAX_QUOTED_LINE_CHARS) -> str:
+    """Return the beginning of a text on one line, with whitespace collapsed."""
+    words = escape_tags(" ".join(text[: 4 * width].split()))
     return words if len(words) <= width and len(text) <= 4 * width else words[: width - 1] + "…"
 
 
-def verbatim(line: str, width: int = WIDTH) -> str:
-    """One line as it stands, without its indent."""
-    line = safe(line[: 2 * width].strip().replace("\n", "␊"))
+def quote_line(line: str, width: int = MAX_QUOTED_LINE_CHARS) -> str:
+    """Return one line verbatim, without its indent."""
+    line = escape_tags(line[: 2 * width].strip().replace("\n", "␊"))
     return line if len(line) <= width else line[: width - 1] + "…"
 
 
-def block(text: str) -> str:
-    """All lines of a text, each behind the quotation mark."""
-    return "\n".join(QUOTE + line.rstrip() for line in safe(text).split("\n"))
+def quote_block(text: str) -> str:
+    """Return all lines of a text, each with the quote prefix."""
+    return "\n".join(QUOTE_PREFIX + line.rstrip() for line in escape_tags(text).split("\n"))
 
 
-# ── share ─────────────────────────────────────────────────────────────────────────────────────────
+# ── Sections ─────────────────────────────────────────────────────────────────────────────────────────────
 
-_FIRST: Final = 2
-"""So many times as urgent as its share says is the first item of a section: one of each tells most."""
-_SHORT: Final = 300
+_FIRST_ITEM_URGENCY: Final = 2
+"""How much more urgent the first item of a section is: an item from each section is worth most."""
+_MAX_SEARCHED_CHARS: Final = 300
 """Longer items are not searched for the names that they show."""
-_MISSES: Final = 3
+_MAX_MISSES: Final = 3
 """A section is closed after so many items in a row that did not fit."""
 
 
 class Section(NamedTuple):
+    """A part of a ledger: a heading and items, the most valuable first."""
+
     heading: str
     weight: float
+    """Share of the room, relative to the other sections."""
     items: Iterator[str]
-    """The most valuable first."""
     joined: bool = False
-    """Single names, all on one line with commas between; those that an item taken before shows are left out."""
-    most: int | None = None
-    """Units that it may take at most."""
+    """Whether the items are names, joined by commas on one line, without those that other items show."""
+    max_units: int | None = None
+    """Limit of the section, beside the room."""
 
 
 class _OpenSection:
-    """A section while the room is given out."""
+    """A section while items are being chosen."""
 
-    def __init__(self, section: Section, counter: Counter) -> None:
-        self.section = section
+    def __init__(self, spec: Section, counter: Counter) -> None:
+        self.spec = spec
         self.chosen: list[str] = []
         self.item: str | None = None
-        """The next one, None when there is none."""
+        """The next item, None at the end."""
         self.cost = 0
-        """Of the next item; with the first one comes the heading."""
+        """Units of the next item; the first item includes the heading."""
         self.due = 0.0
-        """How far the section would be when it had taken that, in shares."""
+        """Units used with the next item, divided by the weight: the section with the lowest value is next."""
         self._spent = 0
         self._misses = 0
         self._count = counter.count
-        self._heading = counter.count(section.heading + "\n") + 1
-        self.move()
+        self._heading = counter.count(spec.heading + "\n") + 1
+        self.advance()
 
     @property
-    def done(self) -> bool:
-        return self.item is None or self._misses >= _MISSES
+    def is_done(self) -> bool:
+        return self.item is None or self._misses >= _MAX_MISSES
 
     def fits(self, room: int) -> bool:
-        most = self.section.most
-        return self.cost <= room and (most is None or self._spent + self.cost <= most)
+        limit = self.spec.max_units
+        return self.cost <= room and (limit is None or self._spent + self.cost <= limit)
 
     def take(self, item: str) -> None:
         self.chosen.append(item)
         self._spent += self.cost
         self._misses = 0
-        self.move()
+        self.advance()
 
     def miss(self) -> None:
         self._misses += 1
-        self.move()
+        self.advance()
 
-    def move(self) -> None:
-        """On to the next item."""
-        self.item = next(self.section.items, None)
+    def advance(self) -> None:
+        """Go on to the next item."""
+        self.item = next(self.spec.items, None)
         if self.item is not None:
-            price = self._count(f" {self.item}," if self.section.joined else self.item + "\n")
+            price = self._count(f" {self.item}," if self.spec.joined else self.item + "\n")
             self.cost = price if self.chosen else price + self._heading
-            self.due = (self._spent + self.cost) / self.section.weight / (1 if self.chosen else _FIRST)
+            self.due = (
+                (self._spent + self.cost) / self.spec.weight / (1 if self.chosen else _FIRST_ITEM_URGENCY)
+            )
 
     def lines(self) -> list[str]:
-        if self.section.joined:
-            return [self.section.heading, "- " + ", ".join(self.chosen)]
-        return [self.section.heading, *self.chosen]
+        if self.spec.joined:
+            return [self.spec.heading, "- " + ", ".join(self.chosen)]
+        return [self.spec.heading, *self.chosen]
 
 
-def filled(sections: Sequence[Section], *, last: str, room: int, counter: Counter) -> str:
-    """The sections as far as the room goes, then the line `last`; "" when not even that fits."""
+def fill_sections(sections: Sequence[Section], *, last: str, room: int, counter: Counter) -> str:
+    """Return the sections that fit into the room, then the line `last`; "" when not even that line fits."""
     if counter.count(last) > room:
         return ""
     opened = [_OpenSection(section, counter) for section in sections]
-    taken = _taken(opened, room - counter.count("\n" + last) - 1)
-    return _within(lambda: _text(opened, last), taken, room=room, counter=counter)
+    taken = _choose_items(opened, room - counter.count("\n" + last) - 1)
+    return _shrink_to_room(lambda: _compose(opened, last), taken, room=room, counter=counter)
 
 
-def _taken(opened: Sequence[_OpenSection], room: int) -> list[_OpenSection]:
-    """The sections in the order in which they took an item each, until the room is given out."""
+def _choose_items(opened: Sequence[_OpenSection], room: int) -> list[_OpenSection]:
+    """Choose items until the room is used up; return the section of each item, in order."""
     taken: list[_OpenSection] = []
     shown: set[str] = set()
-    waiting = [section for section in opened if not section.done]
+    waiting = [section for section in opened if not section.is_done]
     while waiting:
-        turn = min(waiting, key=attrgetter("due"))
-        item, joined = turn.item or "", turn.section.joined
+        section = min(waiting, key=attrgetter("due"))
+        item, joined = section.item or "", section.spec.joined
         if joined and item in shown:
-            turn.move()
-        elif turn.fits(room):
-            room -= turn.cost
-            if joined or len(item) <= _SHORT:
-                shown.update((item,) if joined else names(item))
-            turn.take(item)
-            taken.append(turn)
+            section.advance()
+        elif section.fits(room):
+            room -= section.cost
+            if joined or len(item) <= _MAX_SEARCHED_CHARS:
+                shown.update((item,) if joined else find_names(item))
+            section.take(item)
+            taken.append(section)
         else:
-            turn.miss()
-        if turn.done:
-            waiting.remove(turn)
+            section.miss()
+        if section.is_done:
+            waiting.remove(section)
     return taken
 
 
-def _text(opened: Sequence[_OpenSection], last: str) -> str:
+def _compose(opened: Sequence[_OpenSection], last: str) -> str:
     lines = [line for section in opened if section.chosen for line in section.lines()]
     return "\n".join([*lines, last])
 
 
-def _within(text: Callable[[], str], taken: list[_OpenSection], *, room: int, counter: Counter) -> str:
-    """The text once it is within the room: the items taken last are given back, more of them each time."""
-    back = 1
-    while counter.count(shown := text()) > room and taken:
-        for _ in range(min(back, len(taken))):
+def _shrink_to_room(
+    compose: Callable[[], str], taken: list[_OpenSection], *, room: int, counter: Counter
+) -> str:
+    """Return the text within the room: the items taken last are removed, twice as many each time."""
+    count = 1
+    while counter.count(text := compose()) > room and taken:
+        for _ in range(min(count, len(taken))):
             taken.pop().chosen.pop()
-        back *= 2
-    return shown
+        count *= 2
+    return text

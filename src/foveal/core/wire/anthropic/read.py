@@ -1,10 +1,14 @@
-"""Anthropic messages: results of tools are blocks in a user's message, and roles alternate.
+"""Reads Anthropic messages into facts.
 
-A message of the user becomes one `ToolReturned` for each result and one `UserSaid` for the rest. Read, written and
-joined, legal messages are equal to what they were, with these exceptions: neighbours of the same role become one
-message; results stand first; empty texts, empty messages and thoughts at the end of a message are left out; an
-empty result has no content; system text among the messages is told as the user's; what a reply carries beside role
-and content is not sent back.
+Tool results are blocks of a user message, which becomes one `ToolReturned` per result and one `UserSaid` for the
+other blocks. Legal messages that are read, written and joined are unchanged, with these exceptions:
+
+1. neighbouring messages of the same role become one message;
+2. tool results come first in a message;
+3. empty texts, empty messages, and thinking at the end of a message are left out;
+4. an empty tool result has no content;
+5. system text among the messages becomes a user message;
+6. the fields of a reply other than role and content are not sent back.
 """
 
 from __future__ import annotations
@@ -28,44 +32,37 @@ from foveal.core.log.events import (
     ToolReturned,
     UserSaid,
 )
-from foveal.core.wire.anthropic.write import join, write
+from foveal.core.wire.anthropic.write import ANTHROPIC
 from foveal.core.wire.common import (
     BadField,
     MessageChunk,
-    at,
-    each,
+    indexed_from,
     json_text,
-    media,
-    opaque,
-    owner,
-    rest,
-    string,
-    tail,
+    native_dialect,
+    other_fields,
+    raw_json,
+    read_at,
+    read_list,
+    read_media,
+    required_string,
 )
 
-__all__ = ["dialect", "join", "read", "write"]
-
-dialect: Final[Dialect] = "anthropic"
-
-_SAID: Final = frozenset({"role", "content"})
-_REPLY: Final = frozenset(
+_MESSAGE_FIELDS: Final = frozenset({"role", "content"})
+_REPLY_FIELDS: Final = frozenset(
     {"id", "type", "role", "content", "model", "usage", "container", "context_management",
      "stop_reason", "stop_sequence", "stop_details"}
 )  # fmt: skip
-"""What a whole reply of the provider has; none of it but role and content may be sent."""
-_TEXT: Final = frozenset({"type", "text"})
-_USE: Final = frozenset({"type", "id", "name", "input"})
-_RESULT: Final = frozenset({"type", "tool_use_id", "content", "is_error"})
-
-
-# ── reading ──────────────────────────────────────────────────────────────────────────────────────────────
+"""Fields of a whole reply; only role and content may be sent back."""
+_TEXT_FIELDS: Final = frozenset({"type", "text"})
+_CALL_FIELDS: Final = frozenset({"type", "id", "name", "input"})
+_RESULT_FIELDS: Final = frozenset({"type", "tool_use_id", "content", "is_error"})
 
 
 def read(messages: Sequence[object], start: int = 0) -> Iterator[MessageChunk]:
-    """Each message as a chunk of its own."""
-    new, kind = tuple.__new__, MessageChunk  # a NamedTuple's own constructor takes longer than all the rest
-    for index, message in tail(messages, start):
-        if type(message) is dict and len(message) == 2:  # the shortest way for what most messages are
+    """Yield one chunk for each message; raises `MalformedMessage`."""
+    new, kind = tuple.__new__, MessageChunk  # faster than calling the NamedTuple, which would dominate
+    for index, message in indexed_from(messages, start):
+        if type(message) is dict and len(message) == 2:  # fast path: most messages are a role and a text
             content = message.get("content")
             if type(content) is str:
                 role = message.get("role")
@@ -75,46 +72,48 @@ def read(messages: Sequence[object], start: int = 0) -> Iterator[MessageChunk]:
                 if role == "assistant":
                     yield new(kind, (1, (ModelSaid(content=content),)))
                     continue
-        yield new(kind, (1, at(index, _message, message)))
+        yield new(kind, (1, read_at(index, _read_message, message)))
 
 
-def _message(message: Mapping[str, Any]) -> tuple[AnyFact, ...]:
-    extra = rest(message, _REPLY if message.get("type") == "message" else _SAID)
+def _read_message(message: Mapping[str, Any]) -> tuple[AnyFact, ...]:
+    extra = other_fields(message, _REPLY_FIELDS if message.get("type") == "message" else _MESSAGE_FIELDS)
     content: Content | list[AnyPart | ToolReturned] | None = message.get("content")
     if not isinstance(content, str):
-        content = [] if content is None else each(content, "content", _block)
+        content = [] if content is None else read_list(content, "content", _read_block)
     match message.get("role"):
         case "user":
-            return _user(content, extra)
+            return _user_facts(content, extra)
         case "assistant":
-            said = _parts(content)
-            bare = all(isinstance(part, Text) for part in said)
-            listed = not isinstance(said, str) and bool(said) and bare
-            return (ModelSaid(content=said, listed=listed, dialect=_owner(extra, said), extra=extra),)
+            parts = _without_results(content)
+            only_text = all(isinstance(part, Text) for part in parts)
+            listed = not isinstance(parts, str) and bool(parts) and only_text
+            return (
+                ModelSaid(content=parts, listed=listed, dialect=_native_dialect(extra, parts), extra=extra),
+            )
         case "system":
-            said = _parts(content)
-            return (Instructed(content=said, dialect=_owner(extra, said), extra=extra),)
+            parts = _without_results(content)
+            return (Instructed(content=parts, dialect=_native_dialect(extra, parts), extra=extra),)
         case None:
             raise BadField("role", "is missing")
         case other:
             raise BadField("role", f"{other!r} is not a role of Anthropic messages")
 
 
-def _owner(extra: Any, content: Content) -> Dialect:
-    return owner(dialect, extra, () if isinstance(content, str) else content)
+def _native_dialect(extra: Any, content: Content) -> Dialect:
+    return native_dialect(ANTHROPIC, extra, () if isinstance(content, str) else content)
 
 
-def _user(content: str | list[AnyPart | ToolReturned], extra: Any) -> tuple[AnyFact, ...]:
+def _user_facts(content: str | list[AnyPart | ToolReturned], extra: Any) -> tuple[AnyFact, ...]:
     if isinstance(content, str):
-        return (UserSaid(content=content, dialect=_owner(extra, ""), extra=extra),)
+        return (UserSaid(content=content, dialect=_native_dialect(extra, ""), extra=extra),)
     results = [block for block in content if isinstance(block, ToolReturned)]
-    said = tuple(block for block in content if not isinstance(block, ToolReturned))
-    if results and not said:
+    parts = tuple(block for block in content if not isinstance(block, ToolReturned))
+    if results and not parts:
         return tuple(results)
-    return (*results, UserSaid(content=said, dialect=_owner(extra, said), extra=extra))
+    return (*results, UserSaid(content=parts, dialect=_native_dialect(extra, parts), extra=extra))
 
 
-def _parts(content: str | list[AnyPart | ToolReturned]) -> Content:
+def _without_results(content: str | list[AnyPart | ToolReturned]) -> Content:
     if isinstance(content, str):
         return content
     for place, block in enumerate(content):
@@ -123,52 +122,52 @@ def _parts(content: str | list[AnyPart | ToolReturned]) -> Content:
     return tuple(block for block in content if not isinstance(block, ToolReturned))
 
 
-def _block(item: Mapping[str, Any]) -> AnyPart | ToolReturned:
-    return _result(item) if item.get("type") == "tool_result" else _part(item)
+def _read_block(item: Mapping[str, Any]) -> AnyPart | ToolReturned:
+    return _read_result(item) if item.get("type") == "tool_result" else _read_part(item)
 
 
-def _part(item: Mapping[str, Any]) -> AnyPart:
-    match string(item, "type"):
+def _read_part(item: Mapping[str, Any]) -> AnyPart:
+    match required_string(item, "type"):
         case "text":
-            return Text(text=string(item, "text"), extra=rest(item, _TEXT))
+            return Text(text=required_string(item, "text"), extra=other_fields(item, _TEXT_FIELDS))
         case "tool_use":
-            return _call(item)
+            return _read_call(item)
         case "thinking":
-            return Thinking(native=opaque(item), text=string(item, "thinking"))
+            return Thinking(native=raw_json(item), text=required_string(item, "thinking"))
         case "redacted_thinking":
-            return Thinking(native=opaque(item))
+            return Thinking(native=raw_json(item))
         case "image" | "document":
-            return media(item)
+            return read_media(item)
         case _:
-            return Opaque(native=opaque(item))
+            return Opaque(native=raw_json(item))
 
 
-def _call(item: Mapping[str, Any]) -> Call:
-    id, name, given = string(item, "id"), string(item, "name"), item.get("input")
-    if given is None:
+def _read_call(item: Mapping[str, Any]) -> Call:
+    id, name, arguments = required_string(item, "id"), required_string(item, "name"), item.get("input")
+    if arguments is None:
         raise BadField("input", "is missing")
     return Call(
         id=id,
         name=name,
-        arguments=given if isinstance(given, str) else json_text(given),
-        extra=rest(item, _USE),
+        arguments=arguments if isinstance(arguments, str) else json_text(arguments),
+        extra=other_fields(item, _CALL_FIELDS),
     )
 
 
-def _result(item: Mapping[str, Any]) -> ToolReturned:
-    given = item.get("content")
-    if isinstance(given, str):
-        content: Content = given
+def _read_result(item: Mapping[str, Any]) -> ToolReturned:
+    blocks = item.get("content")
+    if isinstance(blocks, str):
+        content: Content = blocks
     else:
-        content = () if given is None else tuple(each(given, "content", _part))
-    beside = {name: value for name, value in item.items() if name not in _RESULT}
+        content = () if blocks is None else tuple(read_list(blocks, "content", _read_part))
+    others = {name: value for name, value in item.items() if name not in _RESULT_FIELDS}
     if item.get("is_error") is False:
-        beside["is_error"] = False
-    extra = opaque(beside) if beside else UNSET
+        others["is_error"] = False
+    extra = raw_json(others) if others else UNSET
     return ToolReturned(
-        call_id=string(item, "tool_use_id"),
+        call_id=required_string(item, "tool_use_id"),
         content=content,
         error=item.get("is_error") is True,
-        dialect=_owner(extra, content),
+        dialect=_native_dialect(extra, content),
         extra=extra,
     )

@@ -1,4 +1,8 @@
-"""Facts as Anthropic messages: roles alternate, the user begins, ids differ within a message."""
+"""Writes facts as Anthropic messages.
+
+`write` gives the messages of one fact; `join` makes a legal list of them: roles alternate, the user speaks first,
+tool results come first in their message, and the call ids of a message differ.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +21,7 @@ from foveal.core.log.events import (
     AnyFact,
     AnyPart,
     Call,
+    Dialect,
     Instructed,
     Media,
     ModelSaid,
@@ -26,93 +31,97 @@ from foveal.core.log.events import (
     extras,
     unraw,
 )
-from foveal.core.wire.common import Json, as_function, instead_of
-from foveal.core.wire.media import source
+from foveal.core.wire.common import Json, function_arguments, is_native, media_notice
+from foveal.core.wire.media import media_source
 
-OPENING: Final = "[The conversation continues from here.]"
-"""What the user says where the first words would be the model's."""
-_ID: Final = pattern(r"[a-zA-Z0-9_-]+")
-_NOT_ID: Final = pattern(r"[^a-zA-Z0-9_-]")
-_THOUGHTS: Final = ("thinking", "redacted_thinking")
-_PICTURES: Final = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
+ANTHROPIC: Final[Dialect] = "anthropic"
+OPENING_USER_TEXT: Final = "[The conversation continues from here.]"
+"""User message that `join` adds before a history that begins with the assistant."""
+_LEGAL_ID: Final = pattern(r"[a-zA-Z0-9_-]+")
+_ILLEGAL_ID_CHAR: Final = pattern(r"[^a-zA-Z0-9_-]")
+_THINKING_TYPES: Final = ("thinking", "redacted_thinking")
+_IMAGE_TYPES: Final = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
 
 
-# ── one fact ─────────────────────────────────────────────────────────────────────────────────────────────────
+# ── One fact ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def write(fact: AnyFact) -> list[Json]:
-    """The message of one fact; none when nothing of it may be sent."""
+    """Return the message of one fact; none if nothing of it may be sent."""
     match fact:
         case ToolReturned():
             return [{"role": "user", "content": [_write_result(fact)]}]
         case ModelSaid():
-            return _write_said("assistant", fact)
+            return _write_message("assistant", fact)
         case UserSaid():
-            return _write_said("user", fact)
+            return _write_message("user", fact)
         case Instructed() if not fact.aside:
-            return _write_said("user", fact)
+            return _write_message("user", fact)
         case _:
             return []
 
 
-def _own(fact: UserSaid | Instructed | ModelSaid | ToolReturned) -> bool:
-    return fact.dialect in ("", "anthropic")
-
-
-def _write_said(role: str, fact: UserSaid | Instructed | ModelSaid) -> list[Json]:
-    own, content = _own(fact), fact.content
+def _write_message(role: str, fact: UserSaid | Instructed | ModelSaid) -> list[Json]:
+    same_dialect, content = is_native(fact, ANTHROPIC), fact.content
     if isinstance(content, str):
         blocks = "" if content.isspace() else content
     else:
-        blocks = _write_parts(content, own=own, seen=role == "user")
-        while blocks and blocks[-1]["type"] in _THOUGHTS:  # refused where nothing follows them
+        blocks = _write_parts(content, same_dialect=same_dialect, allows_media=role == "user")
+        while blocks and blocks[-1]["type"] in _THINKING_TYPES:  # the provider refuses thinking at the end
             blocks.pop()
     if not blocks:
         return []
-    if fact.extra is UNSET or not own:
+    if fact.extra is UNSET or not same_dialect:
         return [{"role": role, "content": blocks}]
     return [{"role": role, "content": blocks, **extras(fact.extra)}]
 
 
 def _write_result(fact: ToolReturned) -> Json:
-    own, content = _own(fact), fact.content
+    same_dialect, content = is_native(fact, ANTHROPIC), fact.content
     block: Json = {"type": "tool_result", "tool_use_id": legal_id(fact.call_id)}
     if isinstance(content, str):
         block["content"] = content
-    elif blocks := _write_parts(content, own=own, seen=True):
+    elif blocks := _write_parts(content, same_dialect=same_dialect, allows_media=True):
         block["content"] = blocks
     if fact.error:
         block["is_error"] = True
-    if own and fact.extra is not UNSET:
+    if same_dialect and fact.extra is not UNSET:
         block.update(extras(fact.extra))
     return block
 
 
-def _write_parts(content: Iterable[AnyPart], *, own: bool, seen: bool) -> Any:
-    return [block for part in content if (block := _write_part(part, own=own, seen=seen)) is not None]
+def _write_parts(content: Iterable[AnyPart], *, same_dialect: bool, allows_media: bool) -> Any:
+    return [
+        block
+        for part in content
+        if (block := _write_part(part, same_dialect=same_dialect, allows_media=allows_media)) is not None
+    ]
 
 
-def _write_part(part: AnyPart, *, own: bool, seen: bool) -> Json | None:
+def _write_part(part: AnyPart, *, same_dialect: bool, allows_media: bool) -> Json | None:
     match part:
         case Text():
             if not part.text or part.text.isspace():
                 return None
-            return {"type": "text", "text": part.text, **(extras(part.extra) if own else {})}
+            return {"type": "text", "text": part.text, **(extras(part.extra) if same_dialect else {})}
         case Call():
-            extra = extras(part.extra) if own else {}
-            given = _object(as_function(part))
+            extra = extras(part.extra) if same_dialect else {}
+            given = _arguments_object(function_arguments(part))
             return {"type": "tool_use", "id": legal_id(part.id), "name": part.name, "input": given, **extra}
-        case Media() if not own:
-            return (_write_media(part) if seen else None) or {"type": "text", "text": instead_of(part)}
-        case _ if own:
+        case Media() if not same_dialect:
+            return (_write_media(part) if allows_media else None) or {
+                "type": "text",
+                "text": media_notice(part),
+            }
+        case _ if same_dialect:
             native: Json = unraw(part.native)
             return native
         case _:
             return None
 
 
-def _object(arguments: str) -> Json:
-    """Arguments as the object that Anthropic demands; what is none stays readable inside one."""
+def _arguments_object(arguments: str) -> Json:
+    """Return arguments as the object that Anthropic requires; other text is kept under `_raw`."""
     if not arguments.strip():
         return {}
     try:
@@ -120,71 +129,70 @@ def _object(arguments: str) -> Json:
     except RecursionError:
         return {"_raw": arguments}
     except (ValueError, UnicodeEncodeError):
-        given = _escaped(arguments)
+        given = _parse_surrogates(arguments)
     return given if isinstance(given, dict) else {"_raw": arguments}
 
 
-def _escaped(arguments: str) -> Any:
-    """JSON with escapes that are not valid Unicode, which only the standard library reads."""
+def _parse_surrogates(arguments: str) -> Any:
+    """Parse JSON with escapes of lone surrogates, which only the standard library reads."""
     try:
-        return json.loads(arguments, parse_constant=_refuse)
+        return json.loads(arguments, parse_constant=_reject_constant)
     except (ValueError, RecursionError):
         return None
 
 
-def _refuse(constant: str) -> None:
+def _reject_constant(constant: str) -> None:
     raise ValueError(f"{constant} is not JSON")
 
 
 def legal_id(name: str) -> str:
-    """An id in the letters that Anthropic allows: always the same one for the same id, and no other's."""
-    if _ID.fullmatch(name):
+    """Return an id in the characters that Anthropic allows, always the same for the same id and unique to it."""
+    if _LEGAL_ID.fullmatch(name):
         return name
     digest = blake2b(name.encode("utf-8", "surrogatepass"), digest_size=4).hexdigest()
-    return f"{_NOT_ID.sub('_', name)[:40]}_{digest}"
+    return f"{_ILLEGAL_ID_CHAR.sub('_', name)[:40]}_{digest}"
 
 
 def _write_media(part: Media) -> Json | None:
-    """A picture or document from another dialect, None when Anthropic has no form for it."""
-    found = source(unraw(part.native))
+    """Return an image or document of another dialect, None if Anthropic has no form for it."""
+    found = media_source(unraw(part.native))
     if found is None or found.kind == "audio":
         return None
     block = "image" if found.kind == "image" else "document"
     if found.url:
         return {"type": block, "source": {"type": "url", "url": found.url}}
-    if found.mime in _PICTURES if block == "image" else found.mime == "application/pdf":
+    if found.mime in _IMAGE_TYPES if block == "image" else found.mime == "application/pdf":
         given = {"type": "base64", "media_type": found.mime, "data": found.base64}
         return {"type": block, "source": given}
     return None
 
 
-# ── all of them ─────────────────────────────────────────────────────────────────────────────────────────────
+# ── All messages ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def join(groups: Iterable[Sequence[Json]]) -> list[Json]:
-    """The messages of all steps as one legal list; the groups stay as they are."""
+    """Return the messages of all steps as one legal list; the groups are not changed."""
     joined: list[Json] = []
     last = ""
-    fresh = False
-    """The last message is ours to add to; a message of a group never is."""
+    fresh = False  # whether the last message is a copy and may be changed; messages of a group may not
     names: dict[str, list[str]] = {}
     for message in chain.from_iterable(groups):
         role = message["role"]
         if type(message["content"]) is list:
-            message, names = _told_apart(message, names)
+            message, names = _with_distinct_ids(message, names)
         if role != last:
             if not joined and role == "assistant":
-                joined.append({"role": "user", "content": OPENING})
+                joined.append({"role": "user", "content": OPENING_USER_TEXT})
             joined.append(message)
             last, fresh = role, False
             continue
         if not fresh:
             joined[-1], fresh = {**joined[-1], "content": list(_blocks(joined[-1]))}, True
-        _add(joined[-1], message)
+        _append(joined[-1], message)
     return joined
 
 
-def _add(target: Json, message: Json) -> None:
+def _append(target: Json, message: Json) -> None:
     blocks: list[Json] = target["content"]
     added = _blocks(message)
     if added[0].get("type") == "tool_result" and blocks[-1].get("type") != "tool_result":
@@ -203,23 +211,23 @@ def _after_results(block: Json) -> bool:
     return block.get("type") != "tool_result"
 
 
-def _told_apart(message: Json, names: dict[str, list[str]]) -> tuple[Json, dict[str, list[str]]]:
-    """The message with an id of its own for each call, and its results likewise.
+def _with_distinct_ids(message: Json, names: dict[str, list[str]]) -> tuple[Json, dict[str, list[str]]]:
+    """Return the message with a distinct id for each call, or with the ids of its results adapted.
 
-    `names` holds, for each repeated id of the calls before, the ids that its results still have to take.
+    `names` holds, for each repeated id of the calls before, the new ids that its results have not taken yet.
     """
     if message["role"] == "user":
-        return (_renamed(message, "tool_use_id", names) if names else message), names
+        return (_with_new_ids(message, "tool_use_id", names) if names else message), names
     ids = [block["id"] for block in message["content"] if block.get("type") == "tool_use"]
     if len(ids) == len(set(ids)):
         return message, {}
-    names = _distinct(ids)
-    waiting = {name: list(taken) for name, taken in names.items()}
-    return _renamed(message, "id", names), waiting
+    names = _distinct_ids(ids)
+    untaken = {name: list(taken) for name, taken in names.items()}
+    return _with_new_ids(message, "id", names), untaken
 
 
-def _distinct(ids: list[str]) -> dict[str, list[str]]:
-    """For each id that occurs more than once, one id for each time, derived from it."""
+def _distinct_ids(ids: list[str]) -> dict[str, list[str]]:
+    """Return, for each id that occurs more than once, one derived id per occurrence."""
     taken = set(ids)
     names: dict[str, list[str]] = {}
     for name, count in Counter(ids).items():
@@ -235,7 +243,7 @@ def _distinct(ids: list[str]) -> dict[str, list[str]]:
     return names
 
 
-def _renamed(message: Json, field: str, names: dict[str, list[str]]) -> Json:
+def _with_new_ids(message: Json, field: str, names: dict[str, list[str]]) -> Json:
     blocks: list[Json] = []
     for block in message["content"]:
         left = names.get(block[field]) if block.get("type") in ("tool_use", "tool_result") else None

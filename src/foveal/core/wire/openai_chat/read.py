@@ -1,8 +1,13 @@
-"""OpenAI chat completions: one message is one fact.
+"""Reads messages of OpenAI chat completions: one message gives one fact.
 
-Read and written back, a legal message is equal to what it was, with these exceptions: missing content of a message
-becomes null (with calls) or "" (without), an empty list becomes "", `tool_calls` that are null or empty are left
-out, and arguments that were given parsed come back as text. Of a legacy `function_call` the name serves as the id.
+A legal message that is read and written back is unchanged, with these exceptions:
+
+1. missing content becomes null (with calls) or "" (without);
+2. an empty list becomes "";
+3. `tool_calls` that are null or empty are left out;
+4. arguments that were given as an object come back as text.
+
+The name of a legacy `function_call` serves as its id.
 """
 
 from __future__ import annotations
@@ -28,40 +33,33 @@ from foveal.core.log.events import (
 from foveal.core.wire.common import (
     BadField,
     MessageChunk,
-    arguments_of,
-    at,
-    each,
+    arguments_text,
+    as_mapping,
+    indexed_from,
     json_text,
-    mapping,
-    media,
-    opaque,
-    owner,
-    rest,
-    string,
-    tail,
+    native_dialect,
+    other_fields,
+    raw_json,
+    read_at,
+    read_list,
+    read_media,
+    required_string,
 )
-from foveal.core.wire.openai_chat.write import LEGACY, join, write
+from foveal.core.wire.openai_chat.write import LEGACY_CALL, OPENAI_CHAT
 
-__all__ = ["dialect", "join", "read", "write"]
-
-dialect: Final[Dialect] = "openai_chat"
-
-_MEDIA: Final = frozenset({"image_url", "input_audio", "file"})
-_SAID: Final = frozenset({"role", "content"})
-_CALLED: Final = frozenset({"role", "content", "tool_calls", "function_call"})
-_RETURNED: Final = frozenset({"role", "content", "tool_call_id", "name"})
-_TEXT: Final = frozenset({"type", "text"})
-_CALL: Final = frozenset({"id", "type", "function", "custom"})
-
-
-# ── reading ──────────────────────────────────────────────────────────────────────────────────────────────
+_MEDIA_TYPES: Final = frozenset({"image_url", "input_audio", "file"})
+_MESSAGE_FIELDS: Final = frozenset({"role", "content"})
+_ASSISTANT_FIELDS: Final = frozenset({"role", "content", "tool_calls", "function_call"})
+_RESULT_FIELDS: Final = frozenset({"role", "content", "tool_call_id", "name"})
+_TEXT_FIELDS: Final = frozenset({"type", "text"})
+_CALL_FIELDS: Final = frozenset({"id", "type", "function", "custom"})
 
 
 def read(messages: Sequence[object], start: int = 0) -> Iterator[MessageChunk]:
-    """Each message as a chunk of its own."""
-    new, kind = tuple.__new__, MessageChunk  # a NamedTuple's own constructor takes longer than all the rest
-    for index, message in tail(messages, start):
-        if type(message) is dict and len(message) == 2:  # the shortest way for what most messages are
+    """Yield one chunk for each message; raises `MalformedMessage`."""
+    new, kind = tuple.__new__, MessageChunk  # faster than calling the NamedTuple, which would dominate
+    for index, message in indexed_from(messages, start):
+        if type(message) is dict and len(message) == 2:  # fast path: most messages are a role and a text
             content = message.get("content")
             if type(content) is str:
                 role = message.get("role")
@@ -71,26 +69,26 @@ def read(messages: Sequence[object], start: int = 0) -> Iterator[MessageChunk]:
                 if role == "assistant":
                     yield new(kind, (1, (ModelSaid(content=content),)))
                     continue
-        yield new(kind, (1, (at(index, _message, message),)))
+        yield new(kind, (1, (read_at(index, _read_message, message),)))
 
 
-def _message(message: Mapping[str, Any]) -> AnyFact:
+def _read_message(message: Mapping[str, Any]) -> AnyFact:
     match message.get("role"):
         case "assistant":
-            return _assistant(message)
+            return _read_assistant(message)
         case "tool":
-            return _result(message, string(message, "tool_call_id"), "function")
+            return _read_result(message, required_string(message, "tool_call_id"), "function")
         case "function":
-            return _result(message, string(message, "name"), LEGACY)
+            return _read_result(message, required_string(message, "name"), LEGACY_CALL)
         case "user":
-            content, extra = _content(message), rest(message, _SAID)
-            return UserSaid(content=content, dialect=_owner(extra, content), extra=extra)
+            content, extra = _read_content(message), other_fields(message, _MESSAGE_FIELDS)
+            return UserSaid(content=content, dialect=_native_dialect(extra, content), extra=extra)
         case "system" | "developer" as role:
-            content, extra = _content(message), rest(message, _SAID)
+            content, extra = _read_content(message), other_fields(message, _MESSAGE_FIELDS)
             return Instructed(
                 content=content,
                 role="developer" if role == "developer" else "system",
-                dialect=_owner(extra, content),
+                dialect=_native_dialect(extra, content),
                 extra=extra,
             )
         case None:
@@ -99,101 +97,109 @@ def _message(message: Mapping[str, Any]) -> AnyFact:
             raise BadField("role", f"{other!r} is not a role of chat messages")
 
 
-def _owner(extra: Any, content: Content) -> Dialect:
-    return owner(dialect, extra, () if isinstance(content, str) else content)
+def _native_dialect(extra: Any, content: Content) -> Dialect:
+    return native_dialect(OPENAI_CHAT, extra, () if isinstance(content, str) else content)
 
 
-def _assistant(message: Mapping[str, Any]) -> ModelSaid:
-    content, extra = _content(message), rest(message, _CALLED)
+def _read_assistant(message: Mapping[str, Any]) -> ModelSaid:
+    content, extra = _read_content(message), other_fields(message, _ASSISTANT_FIELDS)
     calls: list[Call] = []
     if message.get("tool_calls"):
-        calls = each(message["tool_calls"], "tool_calls", _call)
+        calls = read_list(message["tool_calls"], "tool_calls", _read_call)
     if message.get("function_call") is not None:
-        calls.append(_legacy_call(message["function_call"]))
+        calls.append(_read_legacy_call(message["function_call"]))
     listed = not isinstance(content, str) and bool(content)
     if calls:
         said = (Text(text=content),) if isinstance(content, str) else content
         content = (*said, *calls)
-    return ModelSaid(content=content, listed=listed, dialect=_owner(extra, content), extra=extra)
+    return ModelSaid(content=content, listed=listed, dialect=_native_dialect(extra, content), extra=extra)
 
 
-def _result(message: Mapping[str, Any], call_id: str, variety: str) -> ToolReturned:
-    content, extra = _content(message), rest(message, _RETURNED)
+def _read_result(message: Mapping[str, Any], call_id: str, variety: str) -> ToolReturned:
+    content, extra = _read_content(message), other_fields(message, _RESULT_FIELDS)
     name = message.get("name")
     return ToolReturned(
         call_id=call_id,
         content=content,
         name=name if isinstance(name, str) else "",
         variety=variety,
-        dialect=_owner(extra, content),
+        dialect=_native_dialect(extra, content),
         extra=extra,
     )
 
 
-def _content(message: Mapping[str, Any]) -> Content:
+def _read_content(message: Mapping[str, Any]) -> Content:
     content = message.get("content")
     if isinstance(content, str):
         return content
-    return () if content is None else tuple(each(content, "content", _part))
+    return () if content is None else tuple(read_list(content, "content", _read_part))
 
 
-def _part(item: Mapping[str, Any]) -> AnyPart:
-    kind = string(item, "type")
+def _read_part(item: Mapping[str, Any]) -> AnyPart:
+    kind = required_string(item, "type")
     if kind == "text":
-        return Text(text=string(item, "text"), extra=rest(item, _TEXT))
+        return Text(text=required_string(item, "text"), extra=other_fields(item, _TEXT_FIELDS))
     if kind == "refusal":
-        return Text(text=string(item, "refusal"), extra=rest(item, frozenset({"refusal"})))
-    return media(item) if kind in _MEDIA else Opaque(native=opaque(item))
+        return Text(text=required_string(item, "refusal"), extra=other_fields(item, frozenset({"refusal"})))
+    return read_media(item) if kind in _MEDIA_TYPES else Opaque(native=raw_json(item))
 
 
-def _call(item: Mapping[str, Any]) -> Call:
-    kind = "function" if item.get("type") is None else string(item, "type")
+def _read_call(item: Mapping[str, Any]) -> Call:
+    kind = "function" if item.get("type") is None else required_string(item, "type")
     if kind not in ("function", "custom"):
-        return _strange_call(item, kind)
-    body, field = _inner(item, kind), "arguments" if kind == "function" else "input"
+        return _read_unknown_call(item, kind)
+    body, field = _call_body(item, kind), "arguments" if kind == "function" else "input"
     return Call(
-        id=string(item, "id"),
-        name=_inside(kind, body, "name"),
-        arguments=arguments_of(body, field),
+        id=required_string(item, "id"),
+        name=_body_string(kind, body, "name"),
+        arguments=arguments_text(body, field),
         variety=kind,
         extra=_call_extra(item, kind, body, field),
     )
 
 
-def _strange_call(item: Mapping[str, Any], kind: str) -> Call:
-    """A sort of call that is not known here: it has an id, so it will have a result."""
-    return Call(id=string(item, "id"), name=kind, arguments=json_text(item), variety=kind, extra=opaque(item))
+def _read_unknown_call(item: Mapping[str, Any], kind: str) -> Call:
+    """Read a call of an unknown type, kept whole: it has an id, so a result follows."""
+    return Call(
+        id=required_string(item, "id"),
+        name=kind,
+        arguments=json_text(item),
+        variety=kind,
+        extra=raw_json(item),
+    )
 
 
-def _legacy_call(value: object) -> Call:
+def _read_legacy_call(value: object) -> Call:
     try:
-        body = mapping(value)
-        name = string(body, "name")
+        body = as_mapping(value)
+        name = required_string(body, "name")
     except BadField as bad:
         raise bad.inside("function_call") from None
-    extra = rest(body, frozenset({"name", "arguments"}))
-    return Call(id=name, name=name, arguments=arguments_of(body, "arguments"), variety=LEGACY, extra=extra)
+    extra = other_fields(body, frozenset({"name", "arguments"}))
+    return Call(
+        id=name, name=name, arguments=arguments_text(body, "arguments"), variety=LEGACY_CALL, extra=extra
+    )
 
 
-def _inner(item: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
+def _call_body(item: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
     try:
-        return mapping(item.get(kind))
+        return as_mapping(item.get(kind))
     except BadField as bad:
         raise bad.inside(kind) from None
 
 
-def _inside(outer: str, item: Mapping[str, Any], field: str) -> str:
+def _body_string(outer: str, item: Mapping[str, Any], field: str) -> str:
     try:
-        return string(item, field)
+        return required_string(item, field)
     except BadField as bad:
         raise bad.inside(outer) from None
 
 
 def _call_extra(item: Mapping[str, Any], kind: str, body: Mapping[str, Any], field: str) -> Any:
-    """What a call has beside the usual: its own fields, and under its kind those of its body."""
-    if item.keys() <= _CALL and len(body) <= 2:
+    """Return the additional fields of a call, and under its type those of its body."""
+    if item.keys() <= _CALL_FIELDS and len(body) <= 2:
         return UNSET
     inner = {name: value for name, value in body.items() if name not in ("name", field)}
-    outer = {name: value for name, value in item.items() if name not in _CALL}
+    outer = {name: value for name, value in item.items() if name not in _CALL_FIELDS}
     kept = {**outer, kind: inner} if inner else outer
-    return opaque(kept) if kept else UNSET
+    return raw_json(kept) if kept else UNSET

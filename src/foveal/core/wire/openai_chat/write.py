@@ -1,4 +1,4 @@
-"""Facts as messages of OpenAI chat completions."""
+"""Writes facts as messages of OpenAI chat completions."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from foveal.core.log.events import (
     AnyPart,
     Call,
     Content,
+    Dialect,
     Instructed,
     Media,
     ModelSaid,
@@ -23,107 +24,112 @@ from foveal.core.log.events import (
     extras,
     unraw,
 )
-from foveal.core.wire.common import Json, as_function, instead_of
-from foveal.core.wire.media import source
+from foveal.core.wire.common import Json, function_arguments, is_native, media_notice
+from foveal.core.wire.media import media_source
 
-LEGACY: Final = "function_call"
-"""The variety of calls from before there were `tool_calls`."""
-_SPOKEN_OTHERWISE: Final = frozenset({"refusal", "audio"})
-"""Fields that let an assistant's content be null."""
+OPENAI_CHAT: Final[Dialect] = "openai_chat"
+LEGACY_CALL: Final = "function_call"
+"""Variety of the deprecated `function_call`, which preceded `tool_calls`."""
+_CONTENT_SUBSTITUTES: Final = frozenset({"refusal", "audio"})
+"""Fields of an assistant message that allow its content to be null."""
 
 
 def write(fact: AnyFact) -> list[Json]:
-    """The message of one fact; none for facts that no model sees."""
+    """Return the message of one fact; none for facts that no model sees."""
     if isinstance(fact, ModelSaid):
         if fact.extra is UNSET and type(fact.content) is str:
             return [{"role": "assistant", "content": fact.content}]
-        return [_write_utterance(fact)]
+        return [_write_assistant(fact)]
     if isinstance(fact, ToolReturned):
         return [_write_result(fact)]
     if isinstance(fact, UserSaid):
         if fact.extra is UNSET and type(fact.content) is str:
             return [{"role": "user", "content": fact.content}]
-        return [_write_said("user", fact)]
+        return [_write_message("user", fact)]
     if isinstance(fact, Instructed) and not fact.aside:
-        return [_write_said(fact.role, fact)]
+        return [_write_message(fact.role, fact)]
     return []
 
 
 def join(groups: Iterable[Sequence[Json]]) -> list[Json]:
-    """The messages of all steps as one list."""
+    """Return the messages of all steps as one list."""
     return list(chain.from_iterable(groups))
 
 
-def _own(fact: UserSaid | Instructed | ModelSaid | ToolReturned) -> bool:
-    return fact.dialect in ("", "openai_chat")
-
-
-def _write_said(role: str, fact: UserSaid | Instructed) -> Json:
-    own = _own(fact)
-    content = _write_content(fact.content, own=own, seen=role == "user")
-    return {"role": role, "content": content, **(extras(fact.extra) if own else {})}
+def _write_message(role: str, fact: UserSaid | Instructed) -> Json:
+    same_dialect = is_native(fact, OPENAI_CHAT)
+    content = _write_content(fact.content, same_dialect=same_dialect, allows_media=role == "user")
+    return {"role": role, "content": content, **(extras(fact.extra) if same_dialect else {})}
 
 
 def _write_result(fact: ToolReturned) -> Json:
-    own = _own(fact)
-    content = _write_content(fact.content, own=own, seen=False)
-    if fact.variety == LEGACY:
+    same_dialect = is_native(fact, OPENAI_CHAT)
+    content = _write_content(fact.content, same_dialect=same_dialect, allows_media=False)
+    if fact.variety == LEGACY_CALL:
         message = {"role": "function", "name": fact.name or fact.call_id, "content": content}
     else:
         message = {"role": "tool", "tool_call_id": fact.call_id, "content": content}
         if fact.name:
             message["name"] = fact.name
-    if own and fact.extra is not UNSET:
+    if same_dialect and fact.extra is not UNSET:
         message.update(extras(fact.extra))
     return message
 
 
-def _write_utterance(fact: ModelSaid) -> Json:
-    content, own = fact.content, _own(fact)
-    extra = extras(fact.extra) if own and fact.extra is not UNSET else {}
+def _write_assistant(fact: ModelSaid) -> Json:
+    content, same_dialect = fact.content, is_native(fact, OPENAI_CHAT)
+    extra = extras(fact.extra) if same_dialect and fact.extra is not UNSET else {}
     if isinstance(content, str):
         return {"role": "assistant", "content": content, **extra}
     calls = [part for part in content if isinstance(part, Call)]
-    said = tuple(part for part in content if not isinstance(part, Call))
-    message: Json = {"role": "assistant", "content": _write_speech(said, fact, own=own), **extra}
+    other_parts = tuple(part for part in content if not isinstance(part, Call))
+    message: Json = {
+        "role": "assistant",
+        "content": _write_assistant_content(other_parts, fact, same_dialect=same_dialect),
+        **extra,
+    }
     if not calls:
-        if message["content"] is None and not any(map(extra.get, _SPOKEN_OTHERWISE)):
+        if message["content"] is None and not any(map(extra.get, _CONTENT_SUBSTITUTES)):
             message["content"] = ""
         return message
-    called = [_write_call(call, own=own) for call in calls if call.variety != LEGACY]
-    if called:
-        message["tool_calls"] = called
+    tool_calls = [
+        _write_call(call, same_dialect=same_dialect) for call in calls if call.variety != LEGACY_CALL
+    ]
+    if tool_calls:
+        message["tool_calls"] = tool_calls
     for call in calls:
-        if call.variety == LEGACY:
+        if call.variety == LEGACY_CALL:
             message["function_call"] = {"name": call.name, "arguments": call.arguments, **extras(call.extra)}
     return message
 
 
-def _write_speech(said: tuple[AnyPart, ...], fact: ModelSaid, *, own: bool) -> str | list[Json] | None:
-    """The words beside the calls: one text where it was one, null where there are none."""
-    if fact.listed and own:
-        return _write_content(said, own=own, seen=False) or None
-    words = [words for part in said if (words := _words(part))]
-    return "\n".join(words) if words else "" if said and own else None
+def _write_assistant_content(
+    other_parts: tuple[AnyPart, ...], fact: ModelSaid, *, same_dialect: bool
+) -> str | list[Json] | None:
+    """Return the content beside the calls: a list if it was one, else one text, or null if there is none."""
+    if fact.listed and same_dialect:
+        return _write_content(other_parts, same_dialect=same_dialect, allows_media=False) or None
+    texts = [text for part in other_parts if (text := _part_text(part))]
+    return "\n".join(texts) if texts else "" if other_parts and same_dialect else None
 
 
-def _words(part: AnyPart) -> str:
+def _part_text(part: AnyPart) -> str:
     match part:
         case Text():
             return part.text
         case Media():
-            return instead_of(part)
+            return media_notice(part)
         case _:
             return ""
 
 
-def _write_call(call: Call, *, own: bool) -> Json:
+def _write_call(call: Call, *, same_dialect: bool) -> Json:
     if call.extra is UNSET and call.variety == "function":
         body = {"name": call.name, "arguments": call.arguments}
         return {"id": call.id, "type": "function", "function": body}
-    extra = dict(extras(call.extra)) if own else {}
-    if not own or call.variety == "function":
-        body = {"name": call.name, "arguments": as_function(call), **extra.pop("function", {})}
+    extra = dict(extras(call.extra)) if same_dialect else {}
+    if not same_dialect or call.variety == "function":
+        body = {"name": call.name, "arguments": function_arguments(call), **extra.pop("function", {})}
         return {"id": call.id, "type": "function", "function": body, **extra}
     if call.variety == "custom":
         body = {"name": call.name, "input": call.arguments, **extra.pop("custom", {})}
@@ -131,37 +137,44 @@ def _write_call(call: Call, *, own: bool) -> Json:
     return extra
 
 
-def _write_content(content: Content, *, own: bool, seen: bool) -> str | list[Json]:
-    """Content for a role that sees pictures or not; only a text where it came from another dialect as texts."""
+def _write_content(content: Content, *, same_dialect: bool, allows_media: bool) -> str | list[Json]:
+    """Return content for a role that may or may not have media; texts of another dialect become one text."""
     if isinstance(content, str):
         return content
-    items = [item for part in content if (item := _write_part(part, own=own, seen=seen)) is not None]
-    if not own and all(item["type"] == "text" for item in items):
+    items = [
+        item
+        for part in content
+        if (item := _write_part(part, same_dialect=same_dialect, allows_media=allows_media)) is not None
+    ]
+    if not same_dialect and all(item["type"] == "text" for item in items):
         return "\n".join(item["text"] for item in items)
     return items or ""
 
 
-def _write_part(part: AnyPart, *, own: bool, seen: bool) -> Json | None:
+def _write_part(part: AnyPart, *, same_dialect: bool, allows_media: bool) -> Json | None:
     match part:
         case Text():
-            extra = extras(part.extra) if own else {}
+            extra = extras(part.extra) if same_dialect else {}
             name = "refusal" if extra.get("type") == "refusal" else "text"
             return {"type": "text", name: part.text, **extra}
-        case Media() | Opaque() if own:
+        case Media() | Opaque() if same_dialect:
             native: Json = unraw(part.native)
             return native
         case Media():
-            return _write_media(part, seen=seen) or {"type": "text", "text": instead_of(part)}
+            return _write_media(part, allows_media=allows_media) or {
+                "type": "text",
+                "text": media_notice(part),
+            }
         case _:
             return None
 
 
-def _write_media(part: Media, *, seen: bool) -> Json | None:
-    """A picture, sound or file from another dialect, None when chat has no form for it."""
-    found = source(unraw(part.native))
+def _write_media(part: Media, *, allows_media: bool) -> Json | None:
+    """Return an image, sound or file of another dialect, None if chat has no form for it."""
+    found = media_source(unraw(part.native))
     if found is not None and found.plain:
         return {"type": "text", "text": found.data}
-    if found is None or not seen:
+    if found is None or not allows_media:
         return None
     match found.kind:
         case "image":

@@ -1,12 +1,15 @@
-"""OpenAI Responses: a run of the model's items is one fact, every other item is one fact.
+"""Reads items of OpenAI Responses into facts.
 
-A run (reasoning, messages of the assistant, calls, what tools of the server did) stays together, so reasoning never
-loses the item that it belongs to. Read and written back, legal items are equal to what they were, with these
-exceptions: reasoning that nothing follows is not sent again, because the provider refuses it; an empty text beside
-calls is left out; arguments that were given parsed come back as text.
+A run of the model's items (reasoning, assistant messages, calls, actions of server tools) gives one fact, so
+reasoning is never separated from the item that it belongs to; every other item gives one fact. Legal items that are
+read and written back are unchanged, with these exceptions:
 
-Where a message of the assistant begins is noted in the extra of its first text, under `item`; a text that was a
-part of a list has its `type` there.
+1. reasoning that no item follows is not sent again, because the provider refuses it;
+2. an empty text beside calls is left out;
+3. arguments that were given as an object come back as text.
+
+The extra fields of a text record the structure around it: the first text of an assistant message has the message's
+fields under `item`, and a text that was part of a list has its `type`.
 """
 
 from __future__ import annotations
@@ -20,7 +23,6 @@ from foveal.core.log.events import (
     AnyPart,
     Call,
     Content,
-    Dialect,
     Instructed,
     ModelSaid,
     Opaque,
@@ -33,73 +35,72 @@ from foveal.core.wire.common import (
     BadField,
     Json,
     MessageChunk,
-    arguments_of,
-    at,
-    each,
+    arguments_text,
+    indexed_from,
     json_text,
-    media,
-    opaque,
-    owner,
-    rest,
-    string,
-    tail,
+    native_dialect,
+    other_fields,
+    raw_json,
+    read_at,
+    read_list,
+    read_media,
+    required_string,
 )
-from foveal.core.wire.openai_responses.write import CUSTOM, FROM_USER, NATIVE, STDERR, join, write
+from foveal.core.wire.openai_responses.write import (
+    APPROVAL_TYPE,
+    CUSTOM_CALL,
+    NATIVE_CALLS,
+    OPENAI_RESPONSES,
+    STDERR_FIELDS,
+)
 
-__all__ = ["dialect", "join", "read", "write"]
-
-dialect: Final[Dialect] = "openai_responses"
-
-_MESSAGE: Final = frozenset({"role", "content"})
-_CALL: Final = frozenset({"type", "call_id", "name", "arguments"})
-_CUSTOM: Final = frozenset({"type", "call_id", "name", "input"})
-_ENVELOPE: Final = frozenset({"type", "id", "call_id", "status"})
-_RESULTS: Final = {f"{variety}_output": variety for variety in (*NATIVE, CUSTOM)} | {
+_MESSAGE_FIELDS: Final = frozenset({"role", "content"})
+_CALL_FIELDS: Final = frozenset({"type", "call_id", "name", "arguments"})
+_CUSTOM_CALL_FIELDS: Final = frozenset({"type", "call_id", "name", "input"})
+_NATIVE_CALL_FIELDS: Final = frozenset({"type", "id", "call_id", "status"})
+_RESULT_TYPES: Final = {f"{variety}_output": variety for variety in (*NATIVE_CALLS, CUSTOM_CALL)} | {
     "function_call_output": "function"
 }
-_MEDIA: Final = frozenset({"input_image", "input_file", "input_audio", "computer_screenshot"})
-_TEXT: Final = frozenset({"type", "text"})
-_RESULT: Final = frozenset({"type", "call_id", "output", "answers"})
-
-
-# ── reading ──────────────────────────────────────────────────────────────────────────────────────────────
+_MEDIA_TYPES: Final = frozenset({"input_image", "input_file", "input_audio", "computer_screenshot"})
+_TEXT_FIELDS: Final = frozenset({"type", "text"})
+_RESULT_FIELDS: Final = frozenset({"type", "call_id", "output", "answers"})
 
 
 def read(messages: Sequence[object], start: int = 0) -> Iterator[MessageChunk]:
-    """Runs of the model's items, and every other item for itself."""
+    """Yield one chunk for each run of the model's items and for every other item; raises `MalformedMessage`."""
     run: list[AnyPart] = []
     length = 0
-    for index, message in tail(messages, start):
-        if type(message) is dict and message.get("role") == "assistant" and _plain(message):
+    for index, message in indexed_from(messages, start):
+        if type(message) is dict and message.get("role") == "assistant" and _is_plain(message):
             run.append(Text(text=message["content"]))
             length += 1
             continue
-        item, kind = at(index, _kinded, message)
+        item, kind = read_at(index, _with_kind, message)
         if kind == "model":
-            run += at(index, _uttered, item)
+            run += read_at(index, _read_model_item, item)
             length += 1
             continue
         if length:
-            yield MessageChunk(length, (_utterance(run),))
+            yield MessageChunk(length, (_model_fact(run),))
             run, length = [], 0
         if kind == "plain":
             yield MessageChunk(1, (UserSaid(content=item["content"]),))
         elif kind == "said":
-            yield MessageChunk(1, (at(index, _said, item),))
+            yield MessageChunk(1, (read_at(index, _read_said, item),))
         else:
-            yield MessageChunk(1, (at(index, _result, _with_call_id(item, messages, index)),))
+            yield MessageChunk(1, (read_at(index, _read_result, _with_call_id(item, messages, index)),))
     if length:
-        yield MessageChunk(length, (_utterance(run),))
+        yield MessageChunk(length, (_model_fact(run),))
 
 
-def _plain(item: Mapping[str, Any]) -> bool:
-    """Role and text, and nothing else: what most messages are."""
+def _is_plain(item: Mapping[str, Any]) -> bool:
+    """Say whether a message has only a role and a text, as most have."""
     return len(item) == 2 and type(item.get("content")) is str
 
 
-def _kinded(item: Mapping[str, Any]) -> tuple[Mapping[str, Any], str]:
-    """An item, and who said it: the model, a tool, or somebody else."""
-    if item.get("role") == "user" and _plain(item):
+def _with_kind(item: Mapping[str, Any]) -> tuple[Mapping[str, Any], str]:
+    """Return an item with its kind: `model`, `result`, `said` (user or system), or `plain` (a user text)."""
+    if item.get("role") == "user" and _is_plain(item):
         return item, "plain"
     kind = item.get("type")
     if kind is None and "role" not in item and "id" not in item:
@@ -108,24 +109,24 @@ def _kinded(item: Mapping[str, Any]) -> tuple[Mapping[str, Any], str]:
         raise BadField("type", f"must be a string, not {type(kind).__name__}")
     if kind == "message" or (kind is None and "role" in item):
         return item, "model" if item.get("role") == "assistant" else "said"
-    if kind in _RESULTS:
+    if kind in _RESULT_TYPES:
         return item, "result"
-    return item, "said" if kind == FROM_USER else "model"
+    return item, "said" if kind == APPROVAL_TYPE else "model"
 
 
-def _said(item: Mapping[str, Any]) -> UserSaid | Instructed:
-    if item.get("type") == FROM_USER:
-        return UserSaid(content=(Opaque(native=opaque(item)),), dialect=dialect)
-    content, extra = _content(item, "content"), rest(item, _MESSAGE)
-    whose = owner(dialect, extra, () if isinstance(content, str) else content)
+def _read_said(item: Mapping[str, Any]) -> UserSaid | Instructed:
+    if item.get("type") == APPROVAL_TYPE:
+        return UserSaid(content=(Opaque(native=raw_json(item)),), dialect=OPENAI_RESPONSES)
+    content, extra = _read_content(item, "content"), other_fields(item, _MESSAGE_FIELDS)
+    fact_dialect = native_dialect(OPENAI_RESPONSES, extra, () if isinstance(content, str) else content)
     match item.get("role"):
         case "user":
-            return UserSaid(content=content, dialect=whose, extra=extra)
+            return UserSaid(content=content, dialect=fact_dialect, extra=extra)
         case "system" | "developer" as role:
             return Instructed(
                 content=content,
                 role="developer" if role == "developer" else "system",
-                dialect=whose,
+                dialect=fact_dialect,
                 extra=extra,
             )
         case None:
@@ -134,159 +135,163 @@ def _said(item: Mapping[str, Any]) -> UserSaid | Instructed:
             raise BadField("role", f"{other!r} is not a role of Responses messages")
 
 
-def _utterance(run: list[AnyPart]) -> ModelSaid:
+def _model_fact(run: list[AnyPart]) -> ModelSaid:
     first = run[0] if len(run) == 1 else None
     if isinstance(first, Text) and first.extra is UNSET:
         return ModelSaid(content=first.text)
-    return ModelSaid(content=tuple(run), dialect=owner(dialect, UNSET, run))
+    return ModelSaid(content=tuple(run), dialect=native_dialect(OPENAI_RESPONSES, UNSET, run))
 
 
-def _uttered(item: Mapping[str, Any]) -> Sequence[AnyPart]:
+def _read_model_item(item: Mapping[str, Any]) -> Sequence[AnyPart]:
     match item.get("type"):
         case "message" | None if "role" in item:
-            return _spoken(item)
+            return _read_assistant_texts(item)
         case "reasoning":
-            return (Thinking(native=opaque(item), text=_summary(item)),)
+            return (Thinking(native=raw_json(item), text=_reasoning_text(item)),)
         case "function_call":
-            return (_call(item, "arguments", "function", _CALL),)
+            return (_read_call(item, "arguments", "function", _CALL_FIELDS),)
         case "custom_tool_call":
-            return (_call(item, "input", CUSTOM, _CUSTOM),)
-        case variety if variety in NATIVE:
-            return (_native_call(item, variety),)
+            return (_read_call(item, "input", CUSTOM_CALL, _CUSTOM_CALL_FIELDS),)
+        case variety if variety in NATIVE_CALLS:
+            return (_read_native_call(item, variety),)
         case _:
-            return (Opaque(native=opaque(item)),)
+            return (Opaque(native=raw_json(item)),)
 
 
-def _spoken(item: Mapping[str, Any]) -> Sequence[AnyPart]:
-    """The texts of a message of the assistant; a message with anything else in it is kept as it is."""
+def _read_assistant_texts(item: Mapping[str, Any]) -> Sequence[AnyPart]:
+    """Return the texts of an assistant message; a message with other parts is kept whole as `Opaque`."""
     content = item.get("content")
     if isinstance(content, str):
-        extra = UNSET if item.keys() <= _MESSAGE else opaque({"item": _beside(item)})
+        extra = UNSET if item.keys() <= _MESSAGE_FIELDS else raw_json({"item": _other_message_fields(item)})
         return (Text(text=content, extra=extra),)
-    parts = each(content, "content", dict)
-    if not parts or not all(isinstance(part.get(_words(part)), str) for part in parts):
-        return (Opaque(native=opaque(item)),)
-    return [_text(part, item if place == 0 else None) for place, part in enumerate(parts)]
+    parts = read_list(content, "content", dict)
+    if not parts or not all(isinstance(part.get(_text_field(part)), str) for part in parts):
+        return (Opaque(native=raw_json(item)),)
+    return [_read_text(part, item if place == 0 else None) for place, part in enumerate(parts)]
 
 
-def _words(part: Mapping[str, Any]) -> str:
+def _text_field(part: Mapping[str, Any]) -> str:
     return "refusal" if part.get("type") == "refusal" else "text"
 
 
-def _text(part: Mapping[str, Any], item: Mapping[str, Any] | None) -> Text:
-    field = _words(part)
-    string(part, "type")
+def _read_text(part: Mapping[str, Any], item: Mapping[str, Any] | None) -> Text:
+    field = _text_field(part)
+    required_string(part, "type")
     extra = {name: value for name, value in part.items() if name != field}
     if item is not None:
-        extra["item"] = _beside(item)
-    return Text(text=part[field], extra=opaque(extra))
+        extra["item"] = _other_message_fields(item)
+    return Text(text=part[field], extra=raw_json(extra))
 
 
-def _beside(item: Mapping[str, Any]) -> Json:
-    return {name: value for name, value in item.items() if name not in _MESSAGE}
+def _other_message_fields(item: Mapping[str, Any]) -> Json:
+    return {name: value for name, value in item.items() if name not in _MESSAGE_FIELDS}
 
 
-def _summary(item: Mapping[str, Any]) -> str:
-    """The words of a reasoning item, as far as the provider shows them."""
+def _reasoning_text(item: Mapping[str, Any]) -> str:
+    """Return the text of a reasoning item, as far as the provider reveals it."""
     found: list[str] = []
     for field in ("summary", "content"):
-        words = [part.get("text") for part in each(item.get(field) or (), field, dict)]
+        words = [part.get("text") for part in read_list(item.get(field) or (), field, dict)]
         found += [text for text in words if isinstance(text, str)]
     return "\n".join(found)
 
 
-def _call(item: Mapping[str, Any], field: str, variety: str, known: frozenset[str]) -> Call:
+def _read_call(item: Mapping[str, Any], field: str, variety: str, known: frozenset[str]) -> Call:
     return Call(
-        id=string(item, "call_id"),
-        name=string(item, "name"),
-        arguments=arguments_of(item, field),
+        id=required_string(item, "call_id"),
+        name=required_string(item, "name"),
+        arguments=arguments_text(item, field),
         variety=variety,
-        extra=rest(item, known),
+        extra=other_fields(item, known),
     )
 
 
-def _native_call(item: Mapping[str, Any], variety: str) -> Call:
-    """A call with a form of its own: kept whole, and told as a function for other dialects."""
+def _read_native_call(item: Mapping[str, Any], variety: str) -> Call:
+    """Read a call of a native type, kept whole; other dialects see it as a function call."""
     return Call(
-        id=string(item, "call_id"),
+        id=required_string(item, "call_id"),
         name=variety.removesuffix("_call"),
-        arguments=json_text({name: value for name, value in item.items() if name not in _ENVELOPE}),
+        arguments=json_text({name: value for name, value in item.items() if name not in _NATIVE_CALL_FIELDS}),
         variety=variety,
-        extra=opaque(item),
+        extra=raw_json(item),
     )
 
 
 def _with_call_id(item: Mapping[str, Any], messages: Sequence[object], index: int) -> Mapping[str, Any]:
-    """A result that names the item of its call gets the call's id: older results of the local shell do."""
+    """Add the call's id to a result that names the item of its call, as older local shell results do."""
     if item.get("call_id") is not None or item.get("type") != "local_shell_call_output":
         return item
     for place in range(index - 1, -1, -1):
-        call, _ = at(place, _kinded, messages[place])
+        call, _ = read_at(place, _with_kind, messages[place])
         if call.get("type") == "local_shell_call" and call.get("id") == item.get("id"):
             return {**item, "answers": call.get("call_id")}
     return {**item, "answers": item.get("id")}
 
 
-# ── results and contents ────────────────────────────────────────────────────────────────────────────────────
+# ── Results and content ────────────────────────────────────────────────────────────────────────────────────
 
 
-def _content(item: Mapping[str, Any], field: str) -> Content:
+def _read_content(item: Mapping[str, Any], field: str) -> Content:
     content = item.get(field)
     if isinstance(content, str):
         return content
-    return () if content is None else tuple(each(content, field, _part))
+    return () if content is None else tuple(read_list(content, field, _read_part))
 
 
-def _part(item: Mapping[str, Any]) -> AnyPart:
-    kind = string(item, "type")
+def _read_part(item: Mapping[str, Any]) -> AnyPart:
+    kind = required_string(item, "type")
     if kind == "input_text":
-        return Text(text=string(item, "text"), extra=rest(item, _TEXT))
+        return Text(text=required_string(item, "text"), extra=other_fields(item, _TEXT_FIELDS))
     if kind in ("text", "output_text"):
-        return Text(text=string(item, "text"), extra=rest(item, frozenset({"text"})))
-    return media(item) if kind in _MEDIA else Opaque(native=opaque(item))
+        return Text(text=required_string(item, "text"), extra=other_fields(item, frozenset({"text"})))
+    return read_media(item) if kind in _MEDIA_TYPES else Opaque(native=raw_json(item))
 
 
-def _result(item: Mapping[str, Any]) -> ToolReturned:
-    kind = string(item, "type")
+def _read_result(item: Mapping[str, Any]) -> ToolReturned:
+    kind = required_string(item, "type")
     variety = "function" if kind == "function_call_output" else kind.removesuffix("_output")
     call_id = item.get("answers") or item.get("call_id")
     if not isinstance(call_id, str):
         raise BadField("call_id", "is missing" if call_id is None else "must be a string")
-    content, extra = _output(item, variety), _result_extra(item)
+    content, extra = _read_output(item, variety), _result_extra(item)
     return ToolReturned(
         call_id=call_id,
         content=content,
         error=item.get("status") == "failed",
         variety=variety,
-        dialect=dialect
+        dialect=OPENAI_RESPONSES
         if variety != "function"
-        else owner(dialect, extra, () if isinstance(content, str) else content),
+        else native_dialect(OPENAI_RESPONSES, extra, () if isinstance(content, str) else content),
         extra=extra,
     )
 
 
 def _result_extra(item: Mapping[str, Any]) -> Any:
-    """The other fields; a result that had no output, or that named its call otherwise, says so."""
-    kept = {name: value for name, value in item.items() if name not in _RESULT}
+    """Return the other fields; a null `call_id` marks a result that did not have one."""
+    others = {name: value for name, value in item.items() if name not in _RESULT_FIELDS}
     if "answers" in item:
-        kept["call_id"] = None
-    return opaque(kept) if kept else UNSET
+        others["call_id"] = None
+    return raw_json(others) if others else UNSET
 
 
-def _output(item: Mapping[str, Any], variety: str) -> Content:
+def _read_output(item: Mapping[str, Any], variety: str) -> Content:
     output = item.get("output")
     if variety == "shell_call" and not isinstance(output, str):
-        entries = each(output, "output", _shell_entry)
+        entries = read_list(output, "output", _read_shell_entry)
         return tuple(part for parts in entries for part in parts)
     if variety == "computer_call" and not isinstance(output, str | list):
-        return (media(output),) if isinstance(output, Mapping) else (Opaque(native=opaque(output)),)
-    return _content(item, "output")
+        return (read_media(output),) if isinstance(output, Mapping) else (Opaque(native=raw_json(output)),)
+    return _read_content(item, "output")
 
 
-def _shell_entry(entry: Mapping[str, Any]) -> tuple[AnyPart, ...]:
-    """What one command printed: two texts when it also wrote to stderr."""
-    words = Text(text=string(entry, "stdout"), extra=rest(entry, frozenset({"stdout", "stderr"})))
+def _read_shell_entry(entry: Mapping[str, Any]) -> tuple[AnyPart, ...]:
+    """Return the output of one command: a second text if it also wrote to stderr."""
+    words = Text(
+        text=required_string(entry, "stdout"), extra=other_fields(entry, frozenset({"stdout", "stderr"}))
+    )
     stderr = entry.get("stderr")
     return (
-        (words, Text(text=stderr, extra=opaque(STDERR))) if isinstance(stderr, str) and stderr else (words,)
+        (words, Text(text=stderr, extra=raw_json(STDERR_FIELDS)))
+        if isinstance(stderr, str) and stderr
+        else (words,)
     )

@@ -1,4 +1,7 @@
-"""Facts as items of OpenAI Responses: each sort of call has a form of its own, and so has its result."""
+"""Writes facts as items of OpenAI Responses.
+
+Each variety of call has its own type of item, and so has its result.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ from foveal.core.log.events import (
     AnyPart,
     Call,
     Content,
+    Dialect,
     Instructed,
     Media,
     ModelSaid,
@@ -24,93 +28,94 @@ from foveal.core.log.events import (
     extras,
     unraw,
 )
-from foveal.core.wire.common import Json, as_function, instead_of
-from foveal.core.wire.media import source
+from foveal.core.wire.common import Json, function_arguments, is_native, media_notice
+from foveal.core.wire.media import media_source
 
-CUSTOM: Final = "custom_tool_call"
-NATIVE: Final = frozenset({"local_shell_call", "shell_call", "computer_call", "apply_patch_call"})
-"""Calls that the client runs and that have a form of their own."""
+OPENAI_RESPONSES: Final[Dialect] = "openai_responses"
+CUSTOM_CALL: Final = "custom_tool_call"
+NATIVE_CALLS: Final = frozenset({"local_shell_call", "shell_call", "computer_call", "apply_patch_call"})
+"""Types of calls, run by the client, that have their own type of item."""
 
-BLANK: Final = (
+BLANK_IMAGE_URL: Final = (
     "data:image/png;base64,"
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR4nGNgYGBgAAAABQABpfZFQAAAAABJRU5ErkJggg=="
 )
-"""One transparent pixel: the result of a computer call must be a picture, even where none is shown."""
-STDERR: Final = {"stream": "stderr"}
-FROM_USER: Final = "mcp_approval_response"
-"""The one item beside messages and results that is the user's."""
-_CALM: Final = {"type": "exit", "exit_code": 0}
+"""One transparent pixel: the result of a computer call must be an image, even if none is shown."""
+STDERR_FIELDS: Final = {"stream": "stderr"}
+APPROVAL_TYPE: Final = "mcp_approval_response"
+"""The only type of item, apart from messages and results, that comes from the user."""
+_SUCCESS_OUTCOME: Final = {"type": "exit", "exit_code": 0}
 
 
 def write(fact: AnyFact) -> list[Json]:
-    """The items of one fact; none for facts that no model sees."""
+    """Return the items of one fact; none for facts that no model sees."""
     match fact:
         case ToolReturned():
-            return _write_result(fact, own=_own(fact))
+            return _write_result(fact, same_dialect=is_native(fact, OPENAI_RESPONSES))
         case ModelSaid():
-            return _write_utterance(fact)
+            return _write_model_items(fact)
         case UserSaid():
-            return [_write_said("user", fact)]
+            return [_write_message("user", fact)]
         case Instructed() if not fact.aside:
-            return [_write_said(fact.role, fact)]
+            return [_write_message(fact.role, fact)]
         case _:
             return []
 
 
 def join(groups: Iterable[Sequence[Json]]) -> list[Json]:
-    """The items of all steps as one list."""
+    """Return the items of all steps as one list."""
     return list(chain.from_iterable(groups))
 
 
-def _own(fact: UserSaid | Instructed | ModelSaid | ToolReturned) -> bool:
-    return fact.dialect in ("", "openai_responses")
-
-
-def _write_said(role: str, fact: UserSaid | Instructed) -> Json:
+def _write_message(role: str, fact: UserSaid | Instructed) -> Json:
     content = fact.content
     if isinstance(content, str) and fact.extra is UNSET:
         return {"role": role, "content": content}
-    own = _own(fact)
-    if own and len(content) == 1 and isinstance(content[0], Opaque):
+    same_dialect = is_native(fact, OPENAI_RESPONSES)
+    if same_dialect and len(content) == 1 and isinstance(content[0], Opaque):
         native: Json = unraw(content[0].native)
-        if native.get("type") == FROM_USER:
+        if native.get("type") == APPROVAL_TYPE:
             return native
-    extra = extras(fact.extra) if own else {}
-    return {"role": role, "content": _write_content(content, own=own, seen=role == "user"), **extra}
+    extra = extras(fact.extra) if same_dialect else {}
+    return {
+        "role": role,
+        "content": _write_content(content, same_dialect=same_dialect, allows_media=role == "user"),
+        **extra,
+    }
 
 
-def _write_utterance(fact: ModelSaid) -> list[Json]:
+def _write_model_items(fact: ModelSaid) -> list[Json]:
     if isinstance(fact.content, str):
         return [{"role": "assistant", "content": fact.content}]
-    own = _own(fact)
+    same_dialect = is_native(fact, OPENAI_RESPONSES)
     items: list[Json] = []
-    for part in _without_loose_thoughts(fact.content):
+    for part in _without_trailing_reasoning(fact.content):
         match part:
             case Text():
-                _write_text(part, items, own=own)
+                _write_text(part, items, same_dialect=same_dialect)
             case Call():
-                items.append(_write_call(part, own=own))
-            case Thinking() | Opaque() if own:
+                items.append(_write_call(part, same_dialect=same_dialect))
+            case Thinking() | Opaque() if same_dialect:
                 items.append(unraw(part.native))
             case _:
                 pass
     return items
 
 
-def _without_loose_thoughts(content: Content) -> Sequence[AnyPart]:
-    """The parts up to the last that is not reasoning."""
+def _without_trailing_reasoning(content: Content) -> Sequence[AnyPart]:
+    """Return the parts without the reasoning at the end, which the provider refuses."""
     end = len(content)
     while end and isinstance(content[end - 1], Thinking):
         end -= 1
     return content[:end]  # type: ignore[return-value]
 
 
-def _write_text(part: Text, items: list[Json], *, own: bool) -> None:
-    """Begin a message with this text, or add it to the one that is being written."""
-    extra = dict(extras(part.extra)) if own else {}
+def _write_text(part: Text, items: list[Json], *, same_dialect: bool) -> None:
+    """Append the text to the last message if it belongs there, otherwise as a new message."""
+    extra = dict(extras(part.extra)) if same_dialect else {}
     beside = extra.pop("item", None)
     if "type" not in extra:
-        if part.text or beside is not None:  # nothing was said beside the calls
+        if part.text or beside is not None:  # otherwise the text beside the calls is empty
             items.append({"role": "assistant", "content": part.text, **(beside or {})})
         return
     words = {**extra, "refusal" if extra["type"] == "refusal" else "text": part.text}
@@ -120,31 +125,31 @@ def _write_text(part: Text, items: list[Json], *, own: bool) -> None:
         items.append({"role": "assistant", "content": [words], **(beside or {})})
 
 
-def _write_call(call: Call, *, own: bool) -> Json:
-    if own and call.variety in NATIVE and call.extra is not UNSET:
+def _write_call(call: Call, *, same_dialect: bool) -> Json:
+    if same_dialect and call.variety in NATIVE_CALLS and call.extra is not UNSET:
         native: Json = unraw(call.extra)
         return native
-    extra = extras(call.extra) if own else {}
-    if own and call.variety == CUSTOM:
+    extra = extras(call.extra) if same_dialect else {}
+    if same_dialect and call.variety == CUSTOM_CALL:
         body = {"type": "custom_tool_call", "name": call.name, "input": call.arguments}
     else:
-        body = {"type": "function_call", "name": call.name, "arguments": as_function(call)}
+        body = {"type": "function_call", "name": call.name, "arguments": function_arguments(call)}
     return {"call_id": call.id, **body, **extra}
 
 
-# ── results and contents ────────────────────────────────────────────────────────────────────────────────────
+# ── Results and content ────────────────────────────────────────────────────────────────────────────────────
 
 
-def _write_result(fact: ToolReturned, *, own: bool) -> list[Json]:
+def _write_result(fact: ToolReturned, *, same_dialect: bool) -> list[Json]:
     if fact.variety == "computer_call":
         return _write_screenshot(fact)
-    extra = dict(extras(fact.extra)) if own else {}
-    kind = fact.variety if fact.variety in NATIVE or fact.variety == CUSTOM else "function_call"
+    extra = dict(extras(fact.extra)) if same_dialect else {}
+    kind = fact.variety if fact.variety in NATIVE_CALLS or fact.variety == CUSTOM_CALL else "function_call"
     item: Json = {"type": f"{kind}_output", "call_id": fact.call_id}
     if fact.variety == "shell_call":
         item["output"] = _write_shell(fact.content)
     elif fact.content or fact.variety != "apply_patch_call":
-        item["output"] = _write_content(fact.content, own=own, seen=True)
+        item["output"] = _write_content(fact.content, same_dialect=same_dialect, allows_media=True)
     if fact.variety == "apply_patch_call":
         item["status"] = "failed" if fact.error else "completed"
     item |= extra
@@ -154,13 +159,13 @@ def _write_result(fact: ToolReturned, *, own: bool) -> list[Json]:
 
 
 def _write_screenshot(fact: ToolReturned) -> list[Json]:
-    """A picture; words in its place follow as a message, because the picture can only be blank."""
+    """Write an image; a text in its place follows as a message, beside a blank image."""
     item: Json = {"type": "computer_call_output", "call_id": fact.call_id, **extras(fact.extra)}
     first = None if isinstance(fact.content, str) or not fact.content else fact.content[0]
     if isinstance(first, Media | Opaque):
         return [{**item, "output": unraw(first.native)}]
     words = fact.content if isinstance(fact.content, str) else getattr(first, "text", "")
-    blank = {**item, "output": {"type": "computer_screenshot", "image_url": BLANK}}
+    blank = {**item, "output": {"type": "computer_screenshot", "image_url": BLANK_IMAGE_URL}}
     return [blank, {"role": "user", "content": words}] if words else [blank]
 
 
@@ -170,42 +175,49 @@ def _write_shell(content: Content) -> list[Json]:
         if not isinstance(part, Text):
             continue
         extra = extras(part.extra)
-        if extra == STDERR and entries:
+        if extra == STDERR_FIELDS and entries:
             entries[-1]["stderr"] = part.text
         else:
-            entries.append({"outcome": dict(_CALM), **extra, "stdout": part.text, "stderr": ""})
+            entries.append({"outcome": dict(_SUCCESS_OUTCOME), **extra, "stdout": part.text, "stderr": ""})
     return entries
 
 
-def _write_content(content: Content, *, own: bool, seen: bool) -> str | list[Json]:
-    """Content for a role that sees pictures or not; only a text where it came from another dialect as texts."""
+def _write_content(content: Content, *, same_dialect: bool, allows_media: bool) -> str | list[Json]:
+    """Return content for a role that may or may not have media; texts of another dialect become one text."""
     if isinstance(content, str):
         return content
-    items = [item for part in content if (item := _write_part(part, own=own, seen=seen)) is not None]
-    if not own and all(item["type"] == "input_text" for item in items):
+    items = [
+        item
+        for part in content
+        if (item := _write_part(part, same_dialect=same_dialect, allows_media=allows_media)) is not None
+    ]
+    if not same_dialect and all(item["type"] == "input_text" for item in items):
         return "\n".join(item["text"] for item in items)
     return items or ""
 
 
-def _write_part(part: AnyPart, *, own: bool, seen: bool) -> Json | None:
+def _write_part(part: AnyPart, *, same_dialect: bool, allows_media: bool) -> Json | None:
     match part:
         case Text():
-            return {"type": "input_text", "text": part.text, **(extras(part.extra) if own else {})}
-        case Media() | Opaque() if own:
+            return {"type": "input_text", "text": part.text, **(extras(part.extra) if same_dialect else {})}
+        case Media() | Opaque() if same_dialect:
             native: Json = unraw(part.native)
             return native
         case Media():
-            return _write_media(part, seen=seen) or {"type": "input_text", "text": instead_of(part)}
+            return _write_media(part, allows_media=allows_media) or {
+                "type": "input_text",
+                "text": media_notice(part),
+            }
         case _:
             return None
 
 
-def _write_media(part: Media, *, seen: bool) -> Json | None:
-    """A picture or file from another dialect, None when Responses has no form for it."""
-    found = source(unraw(part.native))
+def _write_media(part: Media, *, allows_media: bool) -> Json | None:
+    """Return an image or file of another dialect, None if Responses has no form for it."""
+    found = media_source(unraw(part.native))
     if found is not None and found.plain:
         return {"type": "input_text", "text": found.data}
-    if found is None or not seen:
+    if found is None or not allows_media:
         return None
     if found.kind == "image":
         return {"type": "input_image", "image_url": found.data_url, "detail": "auto"}

@@ -1,4 +1,4 @@
-"""The slash commands: one table, which is also the help and what is completed."""
+"""Slash commands of the chat: the table, which is also the help, and the parser."""
 
 from __future__ import annotations
 
@@ -9,94 +9,102 @@ from typing import Final, NamedTuple
 
 from foveal.apps.cli.chat.chat_state import ChatState
 from foveal.apps.cli.chat.commands import read, write
-from foveal.apps.cli.chat.output.styled_text import Row, bold, columns, dim, row
+from foveal.apps.cli.chat.output.styled_text import Row, bold, dim, row, table_lines
 from foveal.errors import FovealError
 
-Run = Callable[[ChatState, str], Awaitable[list[Row]]]
+CommandFunction = Callable[[ChatState, str], Awaitable[list[Row]]]
 _COMMAND: Final = re.compile(r"/[a-z][a-z-]*")
 
 
 class LeaveChat(Exception):
-    """The user wants to go."""
+    """Raised by `/quit`: the chat ends."""
 
 
 class SlashCommand(NamedTuple):
+    """A row of the table."""
+
     name: str
     usage: str
-    about: str
-    run: Run
-    waits: bool = False
-    """It changes something, so it waits for the turn that runs; the others are answered at once."""
+    description: str
+    run: CommandFunction
+    is_queued: bool = False
+    """The command changes something, so it waits for the running turn; the others run at once."""
 
 
-async def _help(desk: ChatState, argument: str) -> list[Row]:
-    table = [(f"{command.name} {command.usage}".strip(), command.about) for command in COMMANDS]
-    keys = "Enter sends · Alt-Enter or Esc Enter begins a new line · Tab completes · Ctrl-C stops · Ctrl-D leaves"
-    return [row(bold("commands")), *(row(f"  {line}") for line in columns(table)), row(), row(dim(keys))]
+async def _help(state: ChatState, argument: str) -> list[Row]:
+    table = [(f"{command.name} {command.usage}".strip(), command.description) for command in COMMANDS]
+    keys = "Enter sends · Alt-Enter or Esc Enter inserts a new line · Tab completes · Ctrl-C stops · Ctrl-D quits"
+    return [row(bold("commands")), *(row(f"  {line}") for line in table_lines(table)), row(), row(dim(keys))]
 
 
-async def _quit(desk: ChatState, argument: str) -> list[Row]:
+async def _quit(state: ChatState, argument: str) -> list[Row]:
     raise LeaveChat
 
 
 COMMANDS: Final = (
-    SlashCommand("/context", "", "what fills the window: a grid, files, tools, thresholds", read.context),
-    SlashCommand("/tokens", "", "used, latest and average turn, turns left, threshold, cost", read.tokens),
+    SlashCommand("/context", "", "show what fills the window: grid, files, tools, thresholds", read.context),
+    SlashCommand("/tokens", "", "show tokens of the latest and average turn, turns left, cost", read.tokens),
     SlashCommand(
         "/compact",
         "[FOCUS]",
         "summarise old turns now; FOCUS is kept above all",
         write.compact,
-        waits=True,
-    ),
-    SlashCommand("/compaction-status", "", "mode, writers, summaries so far", read.compaction_status),
-    SlashCommand("/undo", "[HANDLE]", "take back the newest reduction, or this one", write.undo, waits=True),
-    SlashCommand(
-        "/expand",
-        "HANDLE [LINE]",
-        "print what was said in full (“model”: show it to the model)",
-        write.expand,
-    ),
-    SlashCommand("/why", "TEXT", "was it in the last request? which rule hid it?", read.why),
-    SlashCommand(
-        "/pin", "TEXT", "keep a rule, or the event of a handle, in every request", write.pin, waits=True
+        is_queued=True,
     ),
     SlashCommand(
-        "/instructions", "[PATH]", "the AGENTS.md files in force and what they take", read.instructions
+        "/compaction-status",
+        "",
+        "show the mode, the writers and the summaries so far",
+        read.compaction_status,
     ),
-    SlashCommand("/model", "[NAME]", "which model answers; another one from now on", write.model, waits=True),
+    SlashCommand("/undo", "[HANDLE]", "undo the newest reduction, or this one", write.undo, is_queued=True),
     SlashCommand(
-        "/policy", "[NAME]", "how the window is kept; another way from now on", write.policy, waits=True
+        "/expand", "HANDLE [LINE]", "print an event in full (“model”: show it to the model)", write.expand
     ),
-    SlashCommand("/sessions", "", "the sessions, newest first", read.sessions),
-    SlashCommand("/resume", "ID", "go on with another session", write.resume, waits=True),
-    SlashCommand("/fork", "[ID]", "go on with a copy of this session", write.fork, waits=True),
-    SlashCommand("/rewind", "[HANDLE]", "go back to before a message of yours", write.rewind, waits=True),
+    SlashCommand(
+        "/why", "TEXT", "say whether a text was in the last request, and which rule hid it", read.why
+    ),
+    SlashCommand(
+        "/pin", "TEXT", "keep a rule, or the event of a handle, in every request", write.pin, is_queued=True
+    ),
+    SlashCommand(
+        "/instructions", "[PATH]", "list the AGENTS.md files in force with their tokens", read.instructions
+    ),
+    SlashCommand("/model", "[NAME]", "show the model, or switch to another", write.model, is_queued=True),
+    SlashCommand("/policy", "[NAME]", "show the policy, or switch to another", write.policy, is_queued=True),
+    SlashCommand("/sessions", "", "list the sessions, newest first", read.sessions),
+    SlashCommand("/resume", "ID", "switch to another session", write.resume, is_queued=True),
+    SlashCommand("/fork", "[ID]", "switch to a copy of this session", write.fork, is_queued=True),
+    SlashCommand(
+        "/rewind", "[HANDLE]", "go back to before one of your messages", write.rewind, is_queued=True
+    ),
     SlashCommand(
         "/continue-from",
         "ID",
-        "a new session with the summary and rules of another",
+        "start a session with the summary and rules of another",
         write.continue_from,
-        waits=True,
+        is_queued=True,
     ),
     SlashCommand(
         "/export", "FILE [FORMAT]", "write the session: foveal, openai, responses, anthropic", write.export
     ),
-    SlashCommand("/help", "", "this", _help),
-    SlashCommand("/quit", "", "leave; the session stays", _quit),
+    SlashCommand("/help", "", "list the commands", _help),
+    SlashCommand("/quit", "", "quit; the session is kept", _quit),
 )
-NAMED: Final = {command.name: command for command in COMMANDS} | {"/exit": COMMANDS[-1]}
+COMMANDS_BY_NAME: Final = {command.name: command for command in COMMANDS} | {"/exit": COMMANDS[-1]}
 
 
-def command(text: str) -> tuple[SlashCommand, str] | None:
-    """The command that a line means, and what stands behind it; None for a message. Raises for a command that there
-    is not: nobody wants a mistyped command to be sent to a model."""
+def parse_command(text: str) -> tuple[SlashCommand, str] | None:
+    """Return the command of a line and its argument, or None for a message.
+
+    Raises `FovealError` for an unknown command, so that a mistyped command is not sent to the model.
+    """
     word, _, rest = text.strip().partition(" ")
     if not _COMMAND.fullmatch(word) or "\n" in text.strip():
         return None
-    found = NAMED.get(word)
+    found = COMMANDS_BY_NAME.get(word)
     if found is None:
-        near = difflib.get_close_matches(word, NAMED, n=1)
+        near = difflib.get_close_matches(word, COMMANDS_BY_NAME, n=1)
         hint = f"did you mean {near[0]}?" if near else "/help lists them"
         raise FovealError(f"there is no command {word}; {hint}")
     return found, rest.strip()

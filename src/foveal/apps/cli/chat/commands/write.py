@@ -1,25 +1,26 @@
-"""Commands that change something: the view, the session, the model. Each says what it has done and how to take it
-back."""
+"""Slash commands that change the view, the session or the model.
+
+Each returns rows that say what it did and how to undo it.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from foveal import transcripts
 from foveal.apps.cli.chat import factory
 from foveal.apps.cli.chat.chat_state import ChatState
-from foveal.apps.cli.chat.output.context_card import source, usage
-from foveal.apps.cli.chat.output.event_text_rows import note, reductions
-from foveal.apps.cli.chat.output.styled_text import Row, bold, columns, dim, row, text_rows
+from foveal.apps.cli.chat.output.agent_event_rows import note, reduction_rows
+from foveal.apps.cli.chat.output.context_card import window_source
+from foveal.apps.cli.chat.output.status_line import usage_row
+from foveal.apps.cli.chat.output.styled_text import Row, bold, dim, row, table_lines, text_rows
 from foveal.apps.cli.chat.user_interface import Question
+from foveal.apps.cli.stored_sessions import EXPORT_DIALECTS, export_session, find_session
 from foveal.core import wire
 from foveal.core.log.events import (
     Compacted,
-    Dialect,
     Dropped,
     Event,
     Masked,
@@ -29,139 +30,130 @@ from foveal.core.log.events import (
     text_of,
 )
 from foveal.core.policies.presets import PRESETS
-from foveal.core.view.fold import effective
-from foveal.core.view.view import hidden_by
+from foveal.core.view.covered_ranges import hidden_ranges
+from foveal.core.view.fold import effective_events
 from foveal.core.wire.safe_print import one_line
 from foveal.errors import FovealError, UnknownHandle
 from foveal.sessions.session import Session
 
-FORMATS: Final[dict[str, Dialect]] = {
-    "openai": "openai_chat",
-    "responses": "openai_responses",
-    "anthropic": "anthropic",
-}
-LONGEST: Final = 200
-"""Lines of a text that are printed at once."""
-TURNS: Final = 10
-"""Turns that /rewind lists."""
+MAX_EXPANDED_LINES: Final = 200
+"""Lines of a text that `/expand` prints at once."""
+MAX_LISTED_TURNS: Final = 10
+"""Messages that `/rewind` lists."""
 
 
 # ── the view ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def compact(desk: ChatState, argument: str) -> list[Row]:
-    """Summarise old turns now, after a yes."""
-    before = await desk.session.report()
-    desk.front.show([usage(before)])
-    if desk.front.asks:
-        question = Question(text="Compact the conversation now?", stays=False)
-        if await desk.front.ask(question) != "y":
+async def compact(state: ChatState, argument: str) -> list[Row]:
+    """Ask, then summarise old turns."""
+    before = await state.session.report()
+    state.ui.show([usage_row(before)])
+    if state.ui.can_ask:
+        question = Question(text="Compact the conversation now?", waits=False)
+        if await state.ui.ask(question) != "y":
             return [note("nothing was changed")]
-    return await compacted(desk, argument)
+    return await run_compaction(state, argument)
 
 
-async def compacted(desk: ChatState, focus: str = "") -> list[Row]:
-    """Summarise, and show what came of it."""
-    before = await desk.session.report()
-    desk.front.progress("compacting")
+async def run_compaction(state: ChatState, focus: str = "") -> list[Row]:
+    """Summarise old turns, and return the summary with the sizes before and after."""
+    before = await state.session.report()
+    state.ui.show_progress("compacting")
     try:
-        event = await desk.session.compact(focus)
+        event = await state.session.event(await state.session.compact(focus))
     finally:
-        desk.front.progress("")
-    after = await desk.session.report()
+        state.ui.show_progress("")
+    after = await state.session.report()
     summary = event.fact.summary if isinstance(event.fact, Compacted) else ""
     sizes = f"{before.used:,} → {after.used:,} tokens"
     return [
-        *reductions([event], 0, 0),
+        *reduction_rows([event], 0, 0),
         *text_rows(summary, style="dim", indent="  │ "),
         row(bold(f"before and after: {sizes}"), dim(f" · /undo {event.handle} takes it back")),
-        usage(after),
+        usage_row(after),
     ]
 
 
-async def undo(desk: ChatState, argument: str) -> list[Row]:
-    event = await desk.session.undo(argument or None)
+async def undo(state: ChatState, argument: str) -> list[Row]:
+    event = await state.session.event(await state.session.undo(argument or None))
     return [note(f"took back {event.handle} ({kind(event.fact)}): what it had hidden is shown again", "good")]
 
 
-async def expand(desk: ChatState, argument: str) -> list[Row]:
-    """Print what an event said, whatever is shown of it; `model` shows it to the model as well, for one turn."""
+async def expand(state: ChatState, argument: str) -> list[Row]:
+    """Print an event in full; with `model`, show it to the model in full for one turn."""
     name, _, rest = argument.partition(" ")
-    event = await _event(desk, name)
+    event = await _event_named(state, name)
     if rest.strip() == "model":
-        desk.expanding.append(event.handle)
-        return [
-            note(f"{event.handle} is shown whole to the model in the next turn, if there is room", "good")
-        ]
-    first = _number(rest.strip() or "1")
-    lines = _text(event, await desk.session.events()).split("\n")
-    part = lines[first - 1 : first - 1 + LONGEST]
+        state.expand_in_next_turn(event.handle)
+        return [note(f"{event.handle} is shown in full to the model in the next turn, if it fits", "good")]
+    first = _line_number(rest.strip() or "1")
+    lines = _full_text(event, await state.session.events()).split("\n")
+    part = lines[first - 1 : first - 1 + MAX_EXPANDED_LINES]
     head = f"{kind(event.fact)}, {len(lines):,} line{'s' * (len(lines) != 1)}"
     rows = [row(bold(f"{event.handle} "), dim(head)), *text_rows("\n".join(part), indent="  ")]
     if first - 1 + len(part) < len(lines):
-        rows.append(note(f"more with /expand {event.handle} {first + LONGEST}"))
+        rows.append(note(f"more lines: /expand {event.handle} {first + MAX_EXPANDED_LINES}"))
     return rows
 
 
-def _text(event: Event, log: Sequence[Event]) -> str:
-    """What an event said; for a reduction, what it hid."""
+def _full_text(event: Event, log: Sequence[Event]) -> str:
+    """Return the text of an event; for a reduction, the text that it hides."""
     fact = event.fact
     if isinstance(fact, Compacted | Dropped):
-        hidden = hidden_by(fact)
-        return wire.transcript(
-            [e.fact for e in effective(log) if any(low <= e.seq <= high for low, high in hidden)]
+        hidden = hidden_ranges(fact)
+        return wire.transcript_text(
+            [e.fact for e in effective_events(log) if any(low <= e.seq <= high for low, high in hidden)]
         )
     if isinstance(fact, Masked):
         targets = {mask.target for mask in fact.masks}
-        return wire.transcript([e.fact for e in log if e.seq in targets])
-    return wire.original(fact)
+        return wire.transcript_text([e.fact for e in log if e.seq in targets])
+    return wire.original_text(fact)
 
 
-def _number(text: str) -> int:
+def _line_number(text: str) -> int:
     if not text.isdecimal() or not 1 <= int(text) <= 10**9:
-        raise FovealError(
-            f"{text!r} is not allowed after the handle: the number of a line, or the word model"
-        )
+        raise FovealError(f"{text!r} is not allowed after the handle: give a line number, or the word model")
     return int(text)
 
 
-async def _event(desk: ChatState, name: str) -> Event:
+async def _event_named(state: ChatState, name: str) -> Event:
     seq = parse_handle(name) if name else None
-    found = await desk.session.pick([seq]) if seq is not None else []
+    found = await state.session.pick([seq]) if seq is not None else []
     if not found:
-        last = desk.session.last
-        raise UnknownHandle(f"{name!r} is no handle: this session has e0 to e{last}")
+        last = state.session.last
+        raise UnknownHandle(f"{name!r} is not a handle of this session, which has e0 to e{last}")
     return found[0]
 
 
-async def pin(desk: ChatState, argument: str) -> list[Row]:
+async def pin(state: ChatState, argument: str) -> list[Row]:
     if not argument:
         raise FovealError(
-            "/pin needs a text, a rule to keep in every request; or a handle, to keep that as it is now"
+            "/pin needs a text, the rule to keep in every request; or a handle, to keep that event as it is now"
         )
-    whole = parse_handle(argument) if argument.startswith(("e", "#e")) else None
-    handle = await (desk.session.pin(event=argument) if whole is not None else desk.session.pin(argument))
-    what = f"{argument} as it is now" if whole is not None else f"“{one_line(argument, width=60)}”"
+    seq = parse_handle(argument) if argument.startswith(("e", "#e")) else None
+    handle = await (state.session.pin(event=argument) if seq is not None else state.session.pin(argument))
+    what = f"{argument} as it is now" if seq is not None else f"“{one_line(argument, width=60)}”"
     return [note(f"pinned {what}, in every request from now on · /undo {handle}", "good")]
 
 
 # ── the session ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def model(desk: ChatState, argument: str) -> list[Row]:
+async def model(state: ChatState, argument: str) -> list[Row]:
     if argument:
-        await desk.exchange(model=argument)
-    report = await desk.session.report()
-    return [row(bold(desk.provider.name), f" · window {report.window:,} ({source(report)})")]
+        await state.switch(model=argument)
+    report = await state.session.report()
+    return [row(bold(state.provider.name), f" · window {report.window:,} ({window_source(report)})")]
 
 
-async def policy(desk: ChatState, argument: str) -> list[Row]:
+async def policy(state: ChatState, argument: str) -> list[Row]:
     if argument:
         if argument not in PRESETS:
             raise FovealError(f"there is no policy {argument!r}; there are {', '.join(PRESETS)}")
-        await desk.exchange(choice=desk.choice.with_policy(argument))
-    report = await desk.session.report()
-    chosen = desk.choice.settings(desk.provider.model)["policy"]
+        await state.switch(config=state.config.with_policy(argument))
+    report = await state.session.report()
+    chosen = state.config.session_settings(state.provider.model)["policy"]
     others = ", ".join(name for name in PRESETS if name != chosen.name)
     return [
         row(bold(chosen.name), f" · mode {chosen.mode} · acts at {report.act:,} of {report.window:,} tokens"),
@@ -169,88 +161,84 @@ async def policy(desk: ChatState, argument: str) -> list[Row]:
     ]
 
 
-async def resume(desk: ChatState, argument: str) -> list[Row]:
+async def resume(state: ChatState, argument: str) -> list[Row]:
     if not argument:
-        raise FovealError("/resume needs a session, or the beginning of its id; /sessions lists them")
-    await desk.exchange(id=await factory.named(desk.store, argument))
-    return await _opened(desk)
+        raise FovealError("/resume needs a session id, or the beginning of it; /sessions lists them")
+    await state.switch(id=await find_session(state.store, argument))
+    return await _session_rows(state)
 
 
-async def fork(desk: ChatState, argument: str) -> list[Row]:
-    """A copy of this session to go on with; this one stays as it is."""
-    id = argument or f"{desk.session.id}-{factory.new_id()[-4:]}"
-    await desk.session.fork(id)
-    await desk.exchange(id=id)
-    return await _opened(desk)
+async def fork(state: ChatState, argument: str) -> list[Row]:
+    """Switch to a copy of this session; the original stays as it is."""
+    id = argument or f"{state.session.id}-{factory.new_session_id()[-4:]}"
+    await state.session.fork(id)
+    await state.switch(id=id)
+    return await _session_rows(state)
 
 
-async def continue_from(desk: ChatState, argument: str) -> list[Row]:
-    """A new session that begins with the summary and the pinned rules of another."""
+async def continue_from(state: ChatState, argument: str) -> list[Row]:
+    """Start a session with the summary and the pinned rules of another."""
     if not argument:
-        raise FovealError("/continue-from needs a session, or the beginning of its id; /sessions lists them")
-    origin = await factory.named(desk.store, argument)
-    id, provider = factory.new_id(), desk.provider
-    settings = desk.choice.settings(provider.model)
+        raise FovealError("/continue-from needs a session id, or the beginning of it; /sessions lists them")
+    origin = await find_session(state.store, argument)
+    id, provider = factory.new_session_id(), state.provider
+    settings = state.config.session_settings(provider.model)
     settings.pop("prompt")
-    begun = await Session.continue_from(desk.store, origin, id, model=provider.model, **settings)
-    await begun.close()
-    await desk.exchange(id=id)
-    return await _opened(desk)
+    session = await Session.continue_from(state.store, origin, id, model=provider.model, **settings)
+    await session.close()
+    await state.switch(id=id)
+    return await _session_rows(state)
 
 
-async def _opened(desk: ChatState) -> list[Row]:
-    info, report = await desk.session.info(), await desk.session.report()
+async def _session_rows(state: ChatState) -> list[Row]:
+    info, report = await state.session.info(), await state.session.report()
     title = f" · {one_line(info.title, width=50)}" if info.title else ""
-    return [row(bold(f"session {info.id}"), f" · {info.events:,} events{title}"), usage(report)]
+    return [row(bold(f"session {info.id}"), f" · {info.events:,} events{title}"), usage_row(report)]
 
 
-async def rewind(desk: ChatState, argument: str) -> list[Row]:
-    """Go back to before a message; what came later stays in the log."""
-    asked = [e for e in effective(await desk.session.events()) if isinstance(e.fact, UserSaid)]
+async def rewind(state: ChatState, argument: str) -> list[Row]:
+    """Go back to before a message of the user; later events stay in the log."""
+    messages = [e for e in effective_events(await state.session.events()) if isinstance(e.fact, UserSaid)]
     if not argument:
-        table = [(e.handle, one_line(_words(e), width=60)) for e in asked[-TURNS:]]
-        rows = [row(f"  {line}") for line in columns(table)] if table else []
+        table = [(e.handle, one_line(_message_text(e), width=60)) for e in messages[-MAX_LISTED_TURNS:]]
+        rows = [row(f"  {line}") for line in table_lines(table)] if table else []
         return [
-            row("/rewind HANDLE goes back to before that message:" if rows else "nothing was said yet"),
+            row("/rewind HANDLE goes back to before that message:" if rows else "there are no messages yet"),
             *rows,
         ]
-    event = next((e for e in asked if e.handle == argument.lstrip("#")), None)
+    event = next((e for e in messages if e.handle == argument.lstrip("#")), None)
     if event is None:
-        names = ", ".join(e.handle for e in asked[-TURNS:]) or "none"
-        raise FovealError(f"{argument!r} is no message of yours that counts; there are {names}")
-    await desk.session.rewind(event.seq - 1)
+        names = ", ".join(e.handle for e in messages[-MAX_LISTED_TURNS:]) or "none"
+        raise FovealError(f"{argument!r} is not one of your messages in this session; there are {names}")
+    await state.session.rewind(event.seq - 1)
     return [
         note(
-            f"back to before “{one_line(_words(event), width=60)}”; what came later stays in the log", "good"
+            f"back to before “{one_line(_message_text(event), width=60)}”; later events stay in the log",
+            "good",
         )
     ]
 
 
-def _words(event: Event) -> str:
+def _message_text(event: Event) -> str:
     return text_of(event.fact.content) if isinstance(event.fact, UserSaid) else ""
 
 
-async def export(desk: ChatState, argument: str) -> list[Row]:
-    """Write the session to a file that is not there yet."""
+async def export(state: ChatState, argument: str) -> list[Row]:
+    """Write the session to a new file."""
     words = argument.split()
     format = words[1] if len(words) > 1 else "foveal"
-    if not words or len(words) > 2 or format not in ("foveal", *FORMATS):
-        raise FovealError(f"/export needs a file, and may be told a format: foveal, {', '.join(FORMATS)}")
-    events, info = await desk.session.events(), await desk.session.info()
-    if format == "foveal":
-        lines = transcripts.write_events(events, info.id, info.title)
-        data = b"".join(line.rstrip(b"\n") + b"\n" for line in lines)
-    else:
-        messages = transcripts.write_messages((event.fact for event in events), FORMATS[format])
-        data = json.dumps(messages, indent=2).encode() + b"\n"
-    path = desk.options.folder / Path(words[0]).expanduser()
-    await asyncio.to_thread(_written, path, data)
+    if not words or len(words) > 2 or format not in ("foveal", *EXPORT_DIALECTS):
+        raise FovealError(f"/export needs a file, and takes a format: foveal, {', '.join(EXPORT_DIALECTS)}")
+    events, info = await state.session.events(), await state.session.info()
+    data = export_session(events, info.id, info.title, format)
+    path = state.options.folder / Path(words[0]).expanduser()
+    await asyncio.to_thread(_write_new_file, path, data)
     return [note(f"{len(events):,} events written to {path}", "good")]
 
 
-def _written(path: Path, data: bytes) -> None:
+def _write_new_file(path: Path, data: bytes) -> None:
     try:
         with path.open("xb") as file:
             file.write(data)
     except FileExistsError:
-        raise FovealError(f"{path} exists already, and was not written over: name another file") from None
+        raise FovealError(f"{path} exists and was not overwritten: name another file") from None

@@ -1,4 +1,8 @@
-"""What fills the window, drawn: a grid of two hundred cells, a legend that adds up, and what is in the parts."""
+"""The context card of `/context`: what fills the window, as grid, legend and tables.
+
+The grid has 200 cells. The legend adds up to the window, the table of files to the category `instructions`, and the
+tool definitions to the category `tools`.
+"""
 
 from __future__ import annotations
 
@@ -8,21 +12,37 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from foveal.apps.cli.chat.output.live_area import bar, share, turns
-from foveal.apps.cli.chat.output.styled_text import STATES, Row, Span, Style, bold, columns, dim, row
+from foveal.apps.cli.chat.output.styled_text import (
+    STATE_STYLES,
+    Row,
+    Span,
+    Style,
+    bold,
+    dim,
+    row,
+    table_lines,
+)
 from foveal.core.engine.report import Report
 from foveal.core.log.events import Event, Instructed, ToolReturned, Used, UserSaid, parse_handle
 from foveal.core.models.model import Model
 from foveal.core.tokens.counter import counter
-from foveal.core.view.fold import effective
+from foveal.core.view.fold import effective_events
 from foveal.sessions.session import Session
 
-# ── figures ───────────────────────────────────────────────────────────────────────────────────────
-# Numbers behind the cards, read from the log: what each file, tool and turn takes.
+# ── tokens by file, tool and turn ────────────────────────────────────────────────────────────────────────
 
 
-async def by_file(session: Session, report: Report) -> list[CategoryPart]:
-    """What each file of instructions takes; the parts add up to `instructions`."""
+class CategoryPart(NamedTuple):
+    """A file or tool in a table below the grid."""
+
+    name: str
+    tokens: int
+    extra: str = ""
+    """A second figure; for a tool, the tokens of its results in view."""
+
+
+async def tokens_by_file(session: Session, report: Report) -> list[CategoryPart]:
+    """Return the tokens of each instruction file; they add up to the category `instructions`."""
     shown = {
         line.handle: line.tokens for line in report.events if line.kind == "instructed" and line.level != "-"
     }
@@ -31,23 +51,25 @@ async def by_file(session: Session, report: Report) -> list[CategoryPart]:
     for event in events:
         if isinstance(event.fact, Instructed) and event.fact.source:
             sizes[event.fact.source] = sizes.get(event.fact.source, 0) + shown[event.handle]
-    exact = shared(sizes, report.totals.get("instructions", 0))
+    exact = apportion(sizes, report.totals.get("instructions", 0))
     return [CategoryPart(name, tokens) for name, tokens in exact.items()]
 
 
-async def by_tool(session: Session, report: Report, offered: Sequence[dict[str, Any]]) -> list[CategoryPart]:
-    """What the definition of each tool takes, which add up to `tools`, and what is shown of its results."""
+async def tokens_by_tool(
+    session: Session, report: Report, offered: Sequence[dict[str, Any]]
+) -> list[CategoryPart]:
+    """Return the tokens of each tool's definition, which add up to `tools`, and of its results in view."""
     count = counter("auto", model=report.model).count
     sizes = {tool["name"]: count(json.dumps(tool)) for tool in offered}
-    exact = shared(sizes, report.totals.get("tools", 0))
-    results = await _results(session, report)
+    exact = apportion(sizes, report.totals.get("tools", 0))
+    results = await _result_tokens(session, report)
     return [
         CategoryPart(name, exact.get(name, 0), f"{results.get(name, 0):,}" if results.get(name) else "–")
         for name in dict.fromkeys((*sizes, *results))
     ]
 
 
-async def _results(session: Session, report: Report) -> dict[str, int]:
+async def _result_tokens(session: Session, report: Report) -> dict[str, int]:
     shown = {
         line.handle: line.tokens for line in report.events if line.kind == "tool_returned" and line.tokens
     }
@@ -61,35 +83,35 @@ async def _results(session: Session, report: Report) -> dict[str, int]:
 
 
 class TurnUsage(msgspec.Struct, kw_only=True):
-    """What one turn has used, as the provider reported it."""
+    """Usage of one turn, as the provider reported it."""
 
     calls: int = 0
     input: int = 0
-    """Tokens read, cached ones included, over all calls."""
+    """Input tokens of all calls, cached ones included."""
     cached: int = 0
     output: int = 0
     cost: float | None = 0.0
     size: int = 0
     """Tokens of the last request."""
     grown: int = 0
-    """By how much that was larger than the last one of the turn before."""
+    """Growth since the last request of the previous turn."""
 
 
 def turn_usages(events: Iterable[Event], model: Model) -> list[TurnUsage]:
-    """The turns that count, oldest first; those that no provider reported on are left out."""
-    made: list[TurnUsage] = []
-    for event in effective(list(events)):
+    """Return the turns in effect that have reported usage, oldest first."""
+    turns: list[TurnUsage] = []
+    for event in effective_events(list(events)):
         if isinstance(event.fact, UserSaid):
-            made.append(TurnUsage())
-        elif isinstance(event.fact, Used) and made:
-            _add(made[-1], event.fact, model)
-    made = [turn for turn in made if turn.calls]
-    for before, turn in zip([TurnUsage(), *made], made, strict=False):
+            turns.append(TurnUsage())
+        elif isinstance(event.fact, Used) and turns:
+            _add_usage(turns[-1], event.fact, model)
+    turns = [turn for turn in turns if turn.calls]
+    for before, turn in zip([TurnUsage(), *turns], turns, strict=False):
         turn.grown = turn.size - before.size
-    return made
+    return turns
 
 
-def _add(turn: TurnUsage, used: Used, model: Model) -> None:
+def _add_usage(turn: TurnUsage, used: Used, model: Model) -> None:
     turn.calls += 1
     turn.input += used.prompt
     turn.cached += used.cache_read
@@ -101,23 +123,23 @@ def _add(turn: TurnUsage, used: Used, model: Model) -> None:
     turn.cost = None if cost is None or turn.cost is None else turn.cost + cost
 
 
-# ── cards ─────────────────────────────────────────────────────────────────────────────────────────
+# ── the card ─────────────────────────────────────────────────────────────────────────────────────────────
 
-COLUMNS: Final = 20
-LINES: Final = 10
-WIDE: Final = 76
-"""Columns that grid and legend need beside each other."""
+GRID_COLUMNS: Final = 20
+GRID_LINES: Final = 10
+MIN_SIDE_BY_SIDE_COLUMNS: Final = 76
+"""Columns that grid and legend need side by side."""
 
 
 class CategoryStyle(NamedTuple):
-    """How a category looks: by colour, and by a letter where there are none."""
+    """The colour and cell of a category, and its letter for terminals without colours."""
 
     style: Style
     letter: str
     cell: str = "■"
 
 
-LOOKS: Final[dict[str, CategoryStyle]] = {
+CATEGORY_STYLES: Final[dict[str, CategoryStyle]] = {
     "system": CategoryStyle("magenta", "s"),
     "instructions": CategoryStyle("magenta", "i", "▣"),
     "tools": CategoryStyle("blue", "t"),
@@ -132,15 +154,7 @@ LOOKS: Final[dict[str, CategoryStyle]] = {
     "margin": CategoryStyle("dim", "-", "▫"),
     "free": CategoryStyle("dim", "·", "·"),
 }
-UNKNOWN: Final = CategoryStyle("", "?")
-
-
-class CategoryPart(NamedTuple):
-    """One thing of which a category is made."""
-
-    name: str
-    tokens: int
-    beside: str = ""
+UNKNOWN_CATEGORY: Final = CategoryStyle("", "?")
 
 
 def context_card(
@@ -151,33 +165,40 @@ def context_card(
     colours: bool = True,
     width: int = 80,
 ) -> list[Row]:
+    """Return the card as rows."""
     grid, legend = _grid(report, colours=colours), _legend(report, colours=colours)
     return [
-        row(bold("context "), dim(f"{report.model} · window {report.window:,} ({source(report)})")),
+        row(bold("context "), dim(f"{report.model} · window {report.window:,} ({window_source(report)})")),
         row(),
-        *(_beside(grid, legend) if width >= WIDE else [*grid, row(), *legend]),
+        *(_side_by_side(grid, legend) if width >= MIN_SIDE_BY_SIDE_COLUMNS else [*grid, row(), *legend]),
         row(),
         _thresholds(report),
-        *_made_of("instructions, by file", files),
-        *_made_of("tools: definition · results in view", tools),
-        *_remarks(report),
+        *_part_rows("instructions, by file", files),
+        *_part_rows("tools: definition · results in view", tools),
+        *_note_rows(report),
     ]
 
 
-def source(report: Report) -> str:
-    """Where the window is known from."""
+def window_source(report: Report) -> str:
+    """Return in words where the size of the window comes from."""
     if report.model.startswith("local/"):
-        return "as the local server is started"
-    words = {"yours": "given by you", "learned": "learned from the provider", "default": "a guess: not known"}
+        return "set for the local server"
+    words = {
+        "yours": "set by you",
+        "learned": "learned from the provider",
+        "default": "unknown model: a guess",
+    }
     return words.get(report.window_source, f"from the {report.window_source or 'provider'}")
 
 
-# ── the grid ─────────────────────────────────────────────────────────────────────────────────────────────
+# ── grid and legend ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def shared(amounts: Mapping[str, int], total: int) -> dict[str, int]:
-    """A whole number for each part, in proportion, that add up to the total; what is there has at least one while
-    there are enough."""
+def apportion(amounts: Mapping[str, int], total: int) -> dict[str, int]:
+    """Split `total` into whole numbers in proportion to the amounts.
+
+    The numbers add up to `total`. An amount above 0 gets at least 1, as long as there are enough.
+    """
     whole = sum(amounts.values())
     if whole <= 0 or total <= 0:
         return dict.fromkeys(amounts, 0)
@@ -194,16 +215,16 @@ def shared(amounts: Mapping[str, int], total: int) -> dict[str, int]:
 
 def _grid(report: Report, *, colours: bool) -> list[Row]:
     amounts = {name: max(0, tokens) for name, tokens in report.totals.items()}
-    cells = shared(amounts, COLUMNS * LINES)
-    spans = [_mark(name, colours=colours) for name, count in cells.items() for _ in range(count)]
-    spans += [Span(" ")] * (COLUMNS * LINES - len(spans))
-    lines = (spans[start : start + COLUMNS] for start in range(0, len(spans), COLUMNS))
+    cells = apportion(amounts, GRID_COLUMNS * GRID_LINES)
+    spans = [_category_mark(name, colours=colours) for name, count in cells.items() for _ in range(count)]
+    spans += [Span(" ")] * (GRID_COLUMNS * GRID_LINES - len(spans))
+    lines = (spans[start : start + GRID_COLUMNS] for start in range(0, len(spans), GRID_COLUMNS))
     return [tuple(Span(span.text + " ", span.style) for span in line) for line in lines]
 
 
-def _mark(name: str, *, colours: bool) -> Span:
-    look = LOOKS.get(name, UNKNOWN)
-    return Span(look.cell, look.style) if colours else Span(look.letter)
+def _category_mark(name: str, *, colours: bool) -> Span:
+    style = CATEGORY_STYLES.get(name, UNKNOWN_CATEGORY)
+    return Span(style.cell, style.style) if colours else Span(style.letter)
 
 
 def _legend(report: Report, *, colours: bool) -> list[Row]:
@@ -211,7 +232,7 @@ def _legend(report: Report, *, colours: bool) -> list[Row]:
     window = max(1, report.window)
     lines = [
         row(
-            _mark(name, colours=colours),
+            _category_mark(name, colours=colours),
             f" {name:<13}{tokens:>10,} {tokens / window:>7.1%}".replace("%", " %"),
         )
         for name, tokens in shown
@@ -220,44 +241,37 @@ def _legend(report: Report, *, colours: bool) -> list[Row]:
     return [*lines, row(dim(f"  {'window':<13}{total:>10,} {total / window:>7.1%}".replace("%", " %")))]
 
 
-def _beside(left: list[Row], right: list[Row]) -> list[Row]:
-    empty = row(" " * COLUMNS * 2)
+def _side_by_side(left: list[Row], right: list[Row]) -> list[Row]:
+    empty = row(" " * GRID_COLUMNS * 2)
     height = max(len(left), len(right))
     left, right = [*left, *[empty] * (height - len(left))], [*right, *[row()] * (height - len(right))]
-    return [(*one, Span("  "), *other) for one, other in zip(left, right, strict=True)]
+    return [(*first, Span("  "), *second) for first, second in zip(left, right, strict=True)]
 
 
-# ── what stands below it ─────────────────────────────────────────────────────────────────────────────────
+# ── below the grid ───────────────────────────────────────────────────────────────────────────────────────
 
 
 def _thresholds(report: Report) -> Row:
-    used = Span(f"used {report.used:,}", STATES[report.state])
+    used = Span(f"used {report.used:,}", STATE_STYLES[report.state])
     how = "measured" if report.measured else "estimated"
     marks = f" ({how}) · warns at {report.warn:,} · acts at {report.act:,} · at most {report.limit:,}"
     return row(used, dim(marks))
 
 
-def _made_of(title: str, parts: Sequence[CategoryPart]) -> list[Row]:
+def _part_rows(title: str, parts: Sequence[CategoryPart]) -> list[Row]:
     if not parts:
         return []
-    table = [(f"  {part.name}", f"{part.tokens:,}", part.beside) for part in parts]
-    return [row(), row(bold(title)), *(row(line) for line in columns(table, right=(1, 2)))]
+    table = [(f"  {part.name}", f"{part.tokens:,}", part.extra) for part in parts]
+    return [row(), row(bold(title)), *(row(line) for line in table_lines(table, right=(1, 2)))]
 
 
-def _remarks(report: Report) -> list[Row]:
+def _note_rows(report: Report) -> list[Row]:
     levels: dict[str, int] = {}
     for event in report.events:
         if event.level not in ("-", "full"):
             levels[event.level] = levels.get(event.level, 0) + 1
-    told = [f"{count:,} {level}" for level, count in levels.items()]
+    notes = [f"{count:,} {level}" for level, count in levels.items()]
     if report.breaks:
         last = report.breaks[-1]
-        told.append(f"{len(report.breaks)} prefix breaks in {report.calls} calls, the last by {last.cause}")
-    return [row(), row(dim(" · ".join(told)))] if told else []
-
-
-def usage(report: Report) -> Row:
-    """One line: how full it is."""
-    left = f" · {turns(report.turns_left)}" if report.turns_left is not None else ""
-    text = f"ctx {report.used:,}/{report.window:,} {share(report) * 100:.1f} % {bar(report)}"
-    return row(Span(text, STATES[report.state]), dim(left))
+        notes.append(f"{len(report.breaks)} prefix breaks in {report.calls} calls, the last by {last.cause}")
+    return [row(), row(dim(" · ".join(notes)))] if notes else []

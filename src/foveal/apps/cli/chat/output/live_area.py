@@ -1,5 +1,4 @@
-"""What is still moving, above the line where the user types: the answer as it grows, what is being waited for, the
-messages that wait, and a question that is open."""
+"""The live area above the input line: growing answer, activity, queue, open question."""
 
 from __future__ import annotations
 
@@ -7,132 +6,95 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
-from foveal.apps.cli.chat.output.styled_text import STATES, Row, Span, bold, cells, dim, row, wrapped
+from foveal.apps.cli.chat.output.styled_text import Row, Span, bold, dim, row, wrap
 from foveal.apps.cli.chat.user_interface import Question
-from foveal.core.engine.report import Report
 from foveal.core.wire.safe_print import one_line
 
-# ── status ────────────────────────────────────────────────────────────────────────────────────────
-# The line at the bottom: how full the window is, by the numbers that also trigger reductions.
-
-BAR: Final = 10
-
-
-def status(report: Report, *, width: int = 200) -> Row:
-    """The line in so many columns: what matters least is left out first."""
-    head = f" ctx {report.used:,}/{report.window:,} {share(report) * 100:.1f} % "
-    parts = [bar(report), *_parts(report)]
-    while len(parts) > 1 and cells(head + _joined(parts)) > width:
-        parts.pop()
-    return row(Span(head + parts[0], STATES[report.state]), dim(_joined(parts)[len(parts[0]) :]))
-
-
-def _joined(parts: list[str]) -> str:
-    return parts[0] + (" " + " · ".join(parts[1:]) if len(parts) > 1 else "")
-
-
-def _parts(report: Report) -> list[str]:
-    parts = []
-    if report.cached_share is not None:
-        parts.append(f"cache {report.cached_share * 100:.0f} %")
-    if report.turns_left is not None:
-        parts.append(turns(report.turns_left))
-    if report.spent:
-        parts.append(dollars(report.spent))
-    return parts
-
-
-def share(report: Report) -> float:
-    return report.used / report.window if report.window else 1.0
-
-
-def bar(report: Report, *, size: int = BAR) -> str:
-    """The used part of the window; something is visible as soon as there is something."""
-    filled = min(size, max(round(share(report) * size), 1 if report.used else 0))
-    return f"▕{'█' * filled}{'·' * (size - filled)}▏"
-
-
-def turns(left: int) -> str:
-    if left == 0:
-        return "next cut within a turn"
-    return f"~{left:,} turn{'s' * (left != 1)} left"
-
-
-def dollars(amount: float) -> str:
-    """Cents, and as many digits as it takes to see something."""
-    return f"${amount:.2f}" if amount >= 0.01 else f"${amount:.4f}"
-
-
-# ── live ──────────────────────────────────────────────────────────────────────────────────────────
-
-WHEEL: Final = "◐◓◑◒"
-QUEUED: Final = 3
-DETAILS: Final = 30
-"""Lines that are shown with a question."""
+SPINNER_FRAMES: Final = "◐◓◑◒"
+MAX_QUEUED_ROWS: Final = 3
+MAX_DETAIL_ROWS: Final = 30
+"""Rows that are shown with a question."""
 
 
 class LiveArea:
-    """The state, and how it looks now."""
+    """State of the live area; `rows` draws it."""
 
     def __init__(self) -> None:
         self.answer = ""
-        """The block that is growing, drawn."""
-        self.doing = ""
-        """What is being waited for; "" when nothing is."""
-        self.since = 0.0
-        self.stage = ""
-        """A summary, or a model that is fetched: what and how far."""
-        self.detail = ""
-        self.stage_since = 0.0
+        """The unfinished block of the answer, drawn."""
+        self.activity = ""
+        """What the turn is doing; "" when no turn runs."""
         self.question: Question | None = None
         self.queued: Sequence[str] = ()
+        self._activity_since = 0.0
+        self._stage = ""
+        """What runs beside the turn: a summary, or the download of a model."""
+        self._stage_detail = ""
+        self._stage_since = 0.0
 
     @property
-    def moving(self) -> bool:
-        return bool(self.doing or self.stage)
+    def is_animated(self) -> bool:
+        """Whether the area has a spinner."""
+        return bool(self.activity or self._stage)
 
-    def begin(self, doing: str) -> None:
-        self.doing, self.since = doing, time.monotonic()
+    def start(self, activity: str) -> None:
+        """Show an activity and count its seconds."""
+        self.activity, self._activity_since = activity, time.monotonic()
 
-    def wait_for(self, stage: str, detail: str) -> None:
-        if stage != self.stage:
-            self.stage_since = time.monotonic()
-        self.stage, self.detail = stage, detail
+    def stop(self) -> None:
+        """Show no activity."""
+        self.activity = ""
+
+    def set_answer(self, drawn: str) -> None:
+        self.answer = drawn
+
+    def set_question(self, question: Question | None) -> None:
+        self.question = question
+
+    def set_queued(self, texts: Sequence[str]) -> None:
+        self.queued = texts
+
+    def set_stage(self, stage: str, detail: str) -> None:
+        if stage != self._stage:
+            self._stage_since = time.monotonic()
+        self._stage, self._stage_detail = stage, detail
 
     def rows(self, *, width: int) -> list[Row]:
-        """What stands below the growing block."""
+        """Return the rows below the growing answer."""
         rows: list[Row] = []
-        if self.stage:
-            detail = f" · {self.detail}" if self.detail else ""
+        if self._stage:
+            detail = f" · {self._stage_detail}" if self._stage_detail else ""
             rows.append(
-                row(Span(f"{_wheel()} {self.stage}{detail}", "accent"), dim(_seconds(self.stage_since)))
+                row(Span(f"{_spinner()} {self._stage}{detail}", "accent"), dim(_elapsed(self._stage_since)))
             )
-        elif self.doing and self.question is None:
-            rows.append(row(dim(f"{_wheel()} {self.doing}{_seconds(self.since)} · Ctrl-C stops")))
-        rows += [row(dim(f"  waits: {one_line(text, width=70)}")) for text in self.queued[:QUEUED]]
-        if len(self.queued) > QUEUED:
-            rows.append(row(dim(f"  … and {len(self.queued) - QUEUED} more")))
+        elif self.activity and self.question is None:
+            elapsed = _elapsed(self._activity_since)
+            rows.append(row(dim(f"{_spinner()} {self.activity}{elapsed} · Ctrl-C stops")))
+        rows += [row(dim(f"  queued: {one_line(text, width=70)}")) for text in self.queued[:MAX_QUEUED_ROWS]]
+        if len(self.queued) > MAX_QUEUED_ROWS:
+            rows.append(row(dim(f"  … and {len(self.queued) - MAX_QUEUED_ROWS} more")))
         if self.question is not None:
-            rows += asked(self.question, width=width)
+            rows += question_rows(self.question, width=width)
         return rows
 
 
-def asked(question: Question, *, width: int) -> list[Row]:
-    """A question with what belongs to it; the end of a long text is never cut off."""
-    more = len(question.details) - DETAILS
+def question_rows(question: Question, *, width: int) -> list[Row]:
+    """Return a question with its details; a long text is wrapped, never cut."""
+    more = len(question.details) - MAX_DETAIL_ROWS
     rest = [row(dim(f"    … {more:,} more lines"))] if more > 0 else []
-    return [*question.details[:DETAILS], *rest, *(row(bold(line)) for line in wrapped(question.text, width))]
+    text = [row(bold(line)) for line in wrap(question.text, width)]
+    return [*question.details[:MAX_DETAIL_ROWS], *rest, *text]
 
 
-def choices(question: Question) -> str:
-    """What can be answered."""
+def answer_choices(question: Question) -> str:
+    """Return the possible answers, the default in upper case."""
     return f"[y/N/a = always {question.always}]" if question.always else "[y/N]"
 
 
-def _wheel() -> str:
-    return WHEEL[int(time.monotonic() * 4) % len(WHEEL)]
+def _spinner() -> str:
+    return SPINNER_FRAMES[int(time.monotonic() * 4) % len(SPINNER_FRAMES)]
 
 
-def _seconds(since: float) -> str:
-    gone = int(time.monotonic() - since)
-    return f" · {gone} s" if gone else ""
+def _elapsed(since: float) -> str:
+    seconds = int(time.monotonic() - since)
+    return f" · {seconds} s" if seconds else ""

@@ -1,5 +1,7 @@
-"""The terminal. What is finished is printed above for good; what moves stands below it in a few lines; then comes
-the line where the user types, and the status. Everything that is printed has gone through `foveal.core.wire.safe_print`.
+"""The terminal screen: printed output, the live area, the input line, the status line.
+
+Finished output is printed above and scrolls away. Below it the screen redraws the live area (`live_area.py`), the
+input line and the status line. All text goes through `foveal.core.wire.safe_print`.
 """
 
 from __future__ import annotations
@@ -35,21 +37,25 @@ from foveal.agent.agent_events import (
     ToolFinished,
     UserMessageHeard,
 )
-from foveal.apps.cli.chat.output.event_text_rows import told
-from foveal.apps.cli.chat.output.live_area import LiveArea, asked, choices, status
-from foveal.apps.cli.chat.output.markdown import StreamingMarkdown
-from foveal.apps.cli.chat.output.styled_text import Row, Span, bold, dim, painted, row
-from foveal.apps.cli.chat.user_input import Pastes, bindings, buffer
-from foveal.apps.cli.chat.user_interface import Answer, Question
+from foveal.apps.cli.chat.output.agent_event_rows import agent_event_rows
+from foveal.apps.cli.chat.output.live_area import LiveArea, answer_choices, question_rows
+from foveal.apps.cli.chat.output.status_line import status_row
+from foveal.apps.cli.chat.output.streaming import StreamingMarkdown
+from foveal.apps.cli.chat.output.styled_text import Row, Span, ansi_text, bold, dim, row
+from foveal.apps.cli.chat.user_input import Pastes, input_buffer, key_bindings
+from foveal.apps.cli.chat.user_interface import Question, UserAnswer
 from foveal.core.engine.report import Report
 
 if TYPE_CHECKING:
     from prompt_toolkit.completion import Completer
 
-ENTRY: Final = 10
-"""Lines of the entry that are shown at once."""
-MENU: Final = 6
-LOOK: Final = Style.from_dict(
+MAX_INPUT_LINES: Final = 10
+"""Lines of the input that are visible at once."""
+MENU_LINES: Final = 6
+"""Completions that are visible at once."""
+MAX_ECHOED_LINES: Final = 8
+"""Lines of a sent message that are printed."""
+MENU_STYLE: Final = Style.from_dict(
     {
         "completion-menu": "bg:default fg:default",
         "completion-menu.completion": "bg:default fg:ansicyan",
@@ -63,41 +69,40 @@ LOOK: Final = Style.from_dict(
 
 
 class Screen:
-    """A `Front` with a person in front of it."""
+    """The `UserInterface` of a terminal."""
 
-    asks = True
+    can_ask = True
 
     def __init__(
-        self, completer: Completer, *, entered: Callable[[str], None], stopped: Callable[[], None]
+        self, completer: Completer, *, on_submit: Callable[[str], None], on_interrupt: Callable[[], None]
     ) -> None:
         self.colours = not os.environ.get("NO_COLOR")
         self.live = LiveArea()
         self.pastes = Pastes()
-        self.entry = buffer(completer)
-        self._entered = entered
-        self._growing = StreamingMarkdown(colours=self.colours)
+        self.entry = input_buffer(completer)
+        self._on_submit = on_submit
+        self._streaming = StreamingMarkdown(colours=self.colours)
         self._report: Report | None = None
-        self._answering: asyncio.Future[Answer] | None = None
-        self._gap = True
-        """The last line above is empty."""
-        self._said = False
-        """A part of the answer stands above."""
-        self._text = ""
-        """The message that is being worked on."""
+        self._pending_answer: asyncio.Future[UserAnswer] | None = None
+        self._ends_with_blank_line = True
+        """The last printed line is empty."""
+        self._has_printed_answer = False
+        """A part of the current answer is printed."""
+        self._message = ""
+        """The message of the running turn."""
         self.app: Application[None] = Application(
             layout=Layout(self._container(), focused_element=self.entry),
-            key_bindings=bindings(self, stopped),
-            style=LOOK,
+            key_bindings=key_bindings(self, on_interrupt),
+            style=MENU_STYLE,
             erase_when_done=True,
         )
-        self.app.renderer.cpr_support = (
-            CPR_Support.NOT_SUPPORTED
-        )  # nothing here needs to know where the cursor is
+        # The layout does not depend on the cursor position, so the terminal is not queried for it.
+        self.app.renderer.cpr_support = CPR_Support.NOT_SUPPORTED
 
     # ── layout ───────────────────────────────────────────────────────────────────────────────────────
 
     def _container(self) -> FloatContainer:
-        moving = Window(FormattedTextControl(self._moving), dont_extend_height=True, wrap_lines=False)
+        live = Window(FormattedTextControl(self._live), dont_extend_height=True, wrap_lines=False)
         entry = Window(
             BufferControl(self.entry),
             height=self._entry_height,
@@ -106,37 +111,37 @@ class Screen:
             get_line_prefix=self._prefix,
         )
         bottom = Window(FormattedTextControl(self._status), height=1, dont_extend_height=True)
-        anything = Condition(lambda: bool(self._moving_text()))
-        rows = HSplit([ConditionalContainer(moving, anything), entry, bottom], align=VerticalAlign.TOP)
-        menu = Float(CompletionsMenu(max_height=MENU), xcursor=True, ycursor=True)
+        is_visible = Condition(lambda: bool(self._live_text()))
+        rows = HSplit([ConditionalContainer(live, is_visible), entry, bottom], align=VerticalAlign.TOP)
+        menu = Float(CompletionsMenu(max_height=MENU_LINES), xcursor=True, ycursor=True)
         return FloatContainer(rows, [menu])
 
     def _entry_height(self) -> Dimension:
         completing = self.entry.complete_state is not None and bool(self.entry.complete_state.completions)
-        return Dimension(min=MENU + 1 if completing else 1, max=max(ENTRY, MENU + 1))
+        return Dimension(min=MENU_LINES + 1 if completing else 1, max=max(MAX_INPUT_LINES, MENU_LINES + 1))
 
     def _prefix(self, line: int, wrapped: int) -> AnyFormattedText:
         if line or wrapped:
             return "  "
-        mark = f"{choices(self.live.question)} " if self.live.question is not None else "› "
+        mark = f"{answer_choices(self.live.question)} " if self.live.question is not None else "› "
         return self._ansi([row(Span(mark, "fair" if self.live.question is not None else "accent"))])
 
     def _status(self) -> AnyFormattedText:
         if self._report is None:
             return self._ansi([row(dim(" opening …"))])
-        return self._ansi([status(self._report, width=self.width - 1)])
+        return self._ansi([status_row(self._report, width=self.width - 1)])
 
-    def _moving(self) -> AnyFormattedText:
-        return ANSI(self._moving_text())
+    def _live(self) -> AnyFormattedText:
+        return ANSI(self._live_text())
 
-    def _moving_text(self) -> str:
-        rows = painted(self.live.rows(width=self.width - 1), width=self.width - 1, colours=self.colours)
-        height = max(3, self.app.output.get_size().rows - rows.count("\n") - ENTRY - 3)
+    def _live_text(self) -> str:
+        rows = ansi_text(self.live.rows(width=self.width - 1), width=self.width - 1, colours=self.colours)
+        height = max(3, self.app.output.get_size().rows - rows.count("\n") - MAX_INPUT_LINES - 3)
         lines = self.live.answer.split("\n")[-height - 1 :]
         return ("\n".join(lines) + rows).rstrip("\n")
 
     def _ansi(self, rows: Sequence[Row]) -> ANSI:
-        return ANSI(painted(rows, colours=self.colours).rstrip("\n"))
+        return ANSI(ansi_text(rows, colours=self.colours).rstrip("\n"))
 
     @property
     def width(self) -> int:
@@ -145,7 +150,7 @@ class Screen:
     # ── printing ─────────────────────────────────────────────────────────────────────────────────────
 
     def write(self, text: str) -> None:
-        """Print above the entry, for good; `text` is safe and ends its lines."""
+        """Print safe text above the live area; it ends with a newline."""
         if not text:
             return
         output = self.app.output
@@ -153,146 +158,148 @@ class Screen:
             self.app.renderer.erase()
         output.write_raw(text)
         output.flush()
-        self._gap = text.endswith("\n\n") or text == "\n"
+        self._ends_with_blank_line = text.endswith("\n\n") or text == "\n"
         self.app.invalidate()
 
-    def gap(self) -> None:
-        """One empty line, if there is none."""
-        if not self._gap:
+    def ensure_blank_line(self) -> None:
+        """Print an empty line, unless the last line is empty."""
+        if not self._ends_with_blank_line:
             self.write("\n")
 
-    def rows(self, rows: Sequence[Row], *, whole: bool = False) -> None:
-        """Rows as lines; those of the model's tools are cut to the width, what was asked for is wrapped."""
-        self.write(painted(rows, width=0 if whole else self.width - 1, colours=self.colours))
+    def print_rows(self, rows: Sequence[Row], *, cut: bool = True) -> None:
+        """Print rows; those of tools are cut to the width, the output of commands is wrapped."""
+        self.write(ansi_text(rows, width=self.width - 1 if cut else 0, colours=self.colours))
 
     def show(self, rows: Sequence[Row]) -> None:
-        self.gap()
-        self.rows([*rows, row()], whole=True)
+        self.ensure_blank_line()
+        self.print_rows([*rows, row()], cut=False)
 
-    def tell(self, rows: Sequence[Row]) -> None:
-        self.finish()
-        self.rows(rows)
+    def notify(self, rows: Sequence[Row]) -> None:
+        self._print_rest_of_answer()
+        self.print_rows(rows)
 
-    def failed(self, problem: str, *, code: str = "") -> None:
-        self.gap()
-        self.write(painted([row(Span(f"✗ {problem}", "bad")), row()], colours=self.colours))
+    def show_error(self, problem: str, *, code: str = "") -> None:
+        self.ensure_blank_line()
+        self.write(ansi_text([row(Span(f"✗ {problem}", "bad")), row()], colours=self.colours))
 
     # ── a turn ───────────────────────────────────────────────────────────────────────────────────────
 
-    def began(self, text: str) -> None:
-        self.live.begin("sending")
-        self._text, self._said = text, False
+    def turn_started(self, text: str) -> None:
+        self.live.start("sending")
+        self._message, self._has_printed_answer = text, False
         self.app.invalidate()
 
-    def happened(self, happening: AgentEvent) -> None:
-        match happening:
+    def agent_event(self, event: AgentEvent) -> None:
+        match event:
             case UserMessageHeard():
-                self._heard(self._text)
+                self._print_message(self._message)
             case TextStreamed():
-                self._streamed(happening)
+                self._stream(event)
             case ModelAnswered():
-                self.finish()
-                self.live.begin("thinking")
+                self._print_rest_of_answer()
+                self.live.start("thinking")
             case ToolCalling():
-                self.finish()
-                self.gap()
-                self.rows(told(happening))
-                self.live.begin(happening.what)
+                self._print_rest_of_answer()
+                self.ensure_blank_line()
+                self.print_rows(agent_event_rows(event))
+                self.live.start(event.what)
             case ToolFinished():
-                self.tell([*told(happening), row()])
-                self.live.begin("thinking")
+                self.notify([*agent_event_rows(event), row()])
+                self.live.start("thinking")
             case _:
-                self.tell(told(happening))
+                self.notify(agent_event_rows(event))
 
-    def ended(self) -> None:
-        self.finish()
-        self.live.doing = ""
-        self._said = False
-        self.gap()
+    def turn_ended(self) -> None:
+        self._print_rest_of_answer()
+        self.live.stop()
+        self._has_printed_answer = False
+        self.ensure_blank_line()
 
-    def status(self, report: Report) -> None:
+    def show_status(self, report: Report) -> None:
         self._report = report
         self.app.invalidate()
 
-    def progress(self, stage: str, detail: str = "") -> None:
-        self.live.wait_for(stage, detail)
+    def show_progress(self, stage: str, detail: str = "") -> None:
+        self.live.set_stage(stage, detail)
         self.app.invalidate()
 
-    def _heard(self, text: str) -> None:
-        """What the user said is stored: now it stands above."""
+    def _print_message(self, text: str) -> None:
+        """Print the user's message, once it is stored."""
         lines = text.rstrip("\n").split("\n")
-        rows = [row(Span("› ", "accent"), bold(lines[0])), *(row("  ", bold(line)) for line in lines[1:8])]
-        if len(lines) > 8:
-            rows.append(row(dim(f"  … {len(lines) - 8:,} more lines, {len(text):,} characters in all")))
-        self.gap()
-        self.write(painted(rows, width=self.width - 1, colours=self.colours) + "\n")
-        self.live.begin("thinking")
+        shown = lines[1:MAX_ECHOED_LINES]
+        rows = [row(Span("› ", "accent"), bold(lines[0])), *(row("  ", bold(line)) for line in shown)]
+        if len(lines) > MAX_ECHOED_LINES:
+            more = f"  … {len(lines) - MAX_ECHOED_LINES:,} more lines, {len(text):,} characters in all"
+            rows.append(row(dim(more)))
+        self.ensure_blank_line()
+        self.write(ansi_text(rows, width=self.width - 1, colours=self.colours) + "\n")
+        self.live.start("thinking")
 
-    def _streamed(self, streamed: TextStreamed) -> None:
+    def _stream(self, streamed: TextStreamed) -> None:
         piece = streamed.piece
         if piece.kind != "text":
-            doing = "thinking" if piece.kind == "thinking" else "writing a call"
-            if self.live.doing != doing:
-                self.live.begin(doing)
+            activity = "thinking" if piece.kind == "thinking" else "writing a call"
+            if self.live.activity != activity:
+                self.live.start(activity)
             return
-        if self.live.doing != "answering":
-            self.live.begin("answering")
-        for block in self._growing.feed(piece.text, width=self.width):
-            self._block(block)
-        if (picture := self._growing.picture(width=self.width)) is not None:
-            self.live.answer = picture
+        if self.live.activity != "answering":
+            self.live.start("answering")
+        for block in self._streaming.feed(piece.text, width=self.width):
+            self._print_block(block)
+        if (preview := self._streaming.preview(width=self.width)) is not None:
+            self.live.set_answer(preview)
             self.app.invalidate()
 
-    def finish(self) -> None:
-        """Print what has come of an answer."""
-        self.live.answer = ""
-        self._block(self._growing.end(width=self.width))
+    def _print_rest_of_answer(self) -> None:
+        self.live.set_answer("")
+        self._print_block(self._streaming.end(width=self.width))
 
-    def _block(self, drawn: str) -> None:
+    def _print_block(self, drawn: str) -> None:
         if drawn:
-            if self._said:
-                self.gap()
+            if self._has_printed_answer:
+                self.ensure_blank_line()
             self.write(drawn)
-            self._said = True
+            self._has_printed_answer = True
 
-    # ── questions ────────────────────────────────────────────────────────────────────────────────────
+    # ── input and questions ──────────────────────────────────────────────────────────────────────────
 
-    async def ask(self, question: Question) -> Answer:
-        self.finish()
-        self._answering = asyncio.get_running_loop().create_future()
-        self.live.question = question
+    async def ask(self, question: Question) -> UserAnswer:
+        self._print_rest_of_answer()
+        self._pending_answer = asyncio.get_running_loop().create_future()
+        self.live.set_question(question)
         self.app.invalidate()
         try:
-            answer = await self._answering
-            said = {"y": "yes", "n": "no", "a": f"always {question.always}"}[answer]
-            rows = asked(question, width=self.width - 1)
-            self.rows([*rows[:-1], (*rows[-1], dim(f" {said}"))])
+            answer = await self._pending_answer
+            words = {"y": "yes", "n": "no", "a": f"always {question.always}"}[answer]
+            rows = question_rows(question, width=self.width - 1)
+            self.print_rows([*rows[:-1], (*rows[-1], dim(f" {words}"))])
             return answer
         finally:
-            self.live.question = self._answering = None
+            self._pending_answer = None
+            self.live.set_question(None)
             self.app.invalidate()
 
-    def enter(self, line: str) -> None:
-        """A line that the user has ended: an answer, if there is a question and the line is one."""
-        text = self.pastes.whole(line)
-        question, answering = self.live.question, self._answering
-        if question is not None and answering is not None and not answering.done():
-            answer = _answer(text, question)
+    def submit(self, line: str) -> None:
+        """Handle a line that the user has entered: the answer to an open question, or new input."""
+        text = self.pastes.expand(line)
+        question, pending = self.live.question, self._pending_answer
+        if question is not None and pending is not None and not pending.done():
+            answer = parse_answer(text, question)
             if answer is not None:
-                answering.set_result(answer)
+                pending.set_result(answer)
                 return
-            if not question.stays:
-                answering.set_result("n")
+            if not question.waits:
+                pending.set_result("n")
         if text.strip():
-            self._entered(text)
+            self._on_submit(text)
 
-    def queue(self, texts: Sequence[str]) -> None:
-        self.live.queued = texts
+    def show_queue(self, texts: Sequence[str]) -> None:
+        self.live.set_queued(texts)
         self.app.invalidate()
 
 
-def _answer(text: str, question: Question) -> Answer | None:
-    """What a line answers; None when it is no answer but another message."""
+def parse_answer(text: str, question: Question) -> UserAnswer | None:
+    """Return the answer that a line gives, or None if the line is not an answer."""
     word = text.strip().casefold()
     if word in ("", "n", "no"):
         return "n"

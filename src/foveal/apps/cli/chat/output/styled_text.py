@@ -1,6 +1,7 @@
-"""What is shown, as data: rows of spans with named styles. Whoever shows them decides about colours.
+"""Styled text: rows of spans with named styles, and their output.
 
-Whatever leaves this module is safe to print: every span goes through `foveal.core.wire.safe_print`.
+Rows are data; `plain_text` and `ansi_text` turn them into text without and with colours. Every span goes through
+`foveal.core.wire.safe_print`, so the text is safe to print.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Final, Literal, NamedTuple
 from foveal.core.wire.safe_print import visible
 
 Style = Literal["", "bold", "dim", "good", "fair", "bad", "accent", "blue", "magenta"]
-SGR: Final[dict[str, str]] = {
+SGR_CODES: Final[dict[str, str]] = {
     "bold": "1",
     "dim": "2",
     "good": "32",
@@ -22,12 +23,14 @@ SGR: Final[dict[str, str]] = {
     "blue": "34",
     "magenta": "35",
 }
-STATES: Final[dict[str, Style]] = {"ok": "good", "warn": "fair", "act": "bad", "over": "bad"}
-"""The colour of each state of a report."""
-TAB: Final = 4
+STATE_STYLES: Final[dict[str, Style]] = {"ok": "good", "warn": "fair", "act": "bad", "over": "bad"}
+"""Styles of the states of a report."""
+TAB_COLUMNS: Final = 4
 
 
 class Span(NamedTuple):
+    """A piece of text in one style."""
+
     text: str
     style: Style = ""
 
@@ -49,12 +52,12 @@ def bold(text: str) -> Span:
 
 
 def text_rows(text: str, *, style: Style = "", indent: str = "") -> list[Row]:
-    """A text of several lines."""
+    """Return each line of a text as a row."""
     return [row(Span(indent + line, style)) for line in text.split("\n")]
 
 
-def change_rows(text: str) -> list[Row]:
-    """What would change, with the lines of a diff in their colours."""
+def diff_rows(text: str) -> list[Row]:
+    """Return a diff as rows in the usual colours."""
     marks: dict[str, Style] = {"+": "good", "-": "bad", "@": "accent"}
     return [row(Span("    " + line, marks.get(line[:1], ""))) for line in text.rstrip("\n").split("\n")]
 
@@ -62,92 +65,91 @@ def change_rows(text: str) -> list[Row]:
 # ── width ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def cells(text: str) -> int:
-    """Columns that a text takes in a terminal."""
-    return len(text) if text.isascii() else sum(map(_cells, text))
+def cell_width(text: str) -> int:
+    """Return the number of terminal columns that a text takes."""
+    return len(text) if text.isascii() else sum(map(_char_width, text))
 
 
-def _cells(character: str) -> int:
+def _char_width(character: str) -> int:
     if unicodedata.combining(character):
         return 0
     return 2 if unicodedata.east_asian_width(character) in "WF" else 1
 
 
 def cut(text: str, width: int) -> str:
-    """The beginning of a text, in so many columns."""
-    text = flat(text)
-    if cells(text) <= width:
+    """Return a text on one line, cut to `width` columns."""
+    text = single_line(text)
+    if cell_width(text) <= width:
         return text
     room, kept = max(0, width - 1), []
     for character in text:
-        room -= _cells(character)
+        room -= _char_width(character)
         if room < 0:
             break
         kept.append(character)
     return "".join(kept) + "…"
 
 
-def fitted(parts: Row, width: int) -> Row:
-    """A row in so many columns."""
-    made: list[Span] = []
+def cut_row(parts: Row, width: int) -> Row:
+    """Return a row cut to `width` columns."""
+    spans: list[Span] = []
     for span in parts:
-        text = flat(span.text)
-        if (size := cells(text)) > width:
-            made.append(Span(cut(text, width), span.style))
+        text = single_line(span.text)
+        if (size := cell_width(text)) > width:
+            spans.append(Span(cut(text, width), span.style))
             break
-        made.append(Span(text, span.style))
+        spans.append(Span(text, span.style))
         width -= size
-    return tuple(made)
+    return tuple(spans)
 
 
-def wrapped(text: str, width: int) -> list[str]:
-    """A text in lines of so many columns; a word that is longer is broken."""
+def wrap(text: str, width: int) -> list[str]:
+    """Return a text in lines of at most `width` columns; a longer word is broken."""
     lines = [""]
-    for word in flat(text).split(" "):
-        if lines[-1] and cells(lines[-1]) + 1 + cells(word) > width:
+    for word in single_line(text).split(" "):
+        if lines[-1] and cell_width(lines[-1]) + 1 + cell_width(word) > width:
             lines.append("")
         lines[-1] += f" {word}" if lines[-1] else word
-        while cells(lines[-1]) > width:
+        while cell_width(lines[-1]) > width:
             head = cut(lines[-1], width + 1).removesuffix("…")[:width] or lines[-1][:1]
             lines[-1:] = [head, lines[-1][len(head) :]]
     return lines
 
 
-def flat(text: str) -> str:
-    """A text that is safe to print and stays on its line."""
-    return visible(text).replace("\n", "␊").expandtabs(TAB)
+def single_line(text: str) -> str:
+    """Return a text that is safe to print and has no line breaks."""
+    return visible(text).replace("\n", "␊").expandtabs(TAB_COLUMNS)
 
 
-# ── writing ──────────────────────────────────────────────────────────────────────────────────────────────
+# ── output ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def plain(rows: Iterable[Row]) -> str:
-    """Rows as text, each with its newline."""
-    return "".join("".join(flat(span.text) for span in parts).rstrip() + "\n" for parts in rows)
+def plain_text(rows: Iterable[Row]) -> str:
+    """Return rows as text without colours, each with its newline."""
+    return "".join("".join(single_line(span.text) for span in parts).rstrip() + "\n" for parts in rows)
 
 
-def painted(rows: Iterable[Row], *, width: int = 0, colours: bool = True) -> str:
-    """Rows as text for a terminal; cut to the width, if there is one."""
+def ansi_text(rows: Iterable[Row], *, width: int = 0, colours: bool = True) -> str:
+    """Return rows as text for a terminal; `width` 0 means that they are not cut."""
     if not colours:
-        return plain(fitted(parts, width) if width else parts for parts in rows)
-    cut_to = (fitted(parts, width) if width else parts for parts in rows)
-    return "".join("".join(map(_painted, parts)) + "\n" for parts in cut_to)
+        return plain_text(cut_row(parts, width) if width else parts for parts in rows)
+    cut_to = (cut_row(parts, width) if width else parts for parts in rows)
+    return "".join("".join(map(_ansi_span, parts)) + "\n" for parts in cut_to)
 
 
-def _painted(span: Span) -> str:
-    text = flat(span.text)
-    return f"\x1b[{SGR[span.style]}m{text}\x1b[0m" if span.style and text else text
+def _ansi_span(span: Span) -> str:
+    text = single_line(span.text)
+    return f"\x1b[{SGR_CODES[span.style]}m{text}\x1b[0m" if span.style and text else text
 
 
-def columns(table: Sequence[Sequence[str]], *, right: Sequence[int] = ()) -> list[str]:
-    """Lines of a table whose columns stand under each other; those in `right` are aligned to the right."""
-    widths = [max(map(cells, column)) for column in zip(*table, strict=True)]
+def table_lines(table: Sequence[Sequence[str]], *, right: Sequence[int] = ()) -> list[str]:
+    """Return a table as lines with aligned columns; the columns in `right` are aligned to the right."""
+    widths = [max(map(cell_width, column)) for column in zip(*table, strict=True)]
     return [
-        "  ".join(_cell(cell, widths[i], i in right) for i, cell in enumerate(line)).rstrip()
-        for line in table
+        "  ".join(_pad(cell, widths[i], i in right) for i, cell in enumerate(line)).rstrip() for line in table
     ]
 
 
-def _cell(text: str, width: int, at_the_right: bool) -> str:  # noqa: FBT001
-    space = " " * (width - cells(text))
+def _pad(text: str, width: int, at_the_right: bool) -> str:  # noqa: FBT001
+    space = " " * (width - cell_width(text))
     return space + text if at_the_right else text + space

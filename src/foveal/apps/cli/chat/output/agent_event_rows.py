@@ -1,4 +1,4 @@
-"""What the agent does, in words: one or a few rows for each happening, with the handles to look back by."""
+"""Agent events as rows: tool calls, results, reductions, with their handles."""
 
 from __future__ import annotations
 
@@ -15,74 +15,79 @@ from foveal.agent.agent_events import (
     TurnFinished,
 )
 from foveal.apps.cli.chat.output.styled_text import Row, Span, Style, dim, row
-from foveal.core.compaction.health import measures
+from foveal.core.compaction.health import read_metrics
 from foveal.core.log.events import Clipped, Compacted, CompactionFailed, Dropped, Event, Masked, Noted, handle
 from foveal.core.wire.safe_print import one_line
 
-PREVIEW: Final = 3
-"""Lines of a result that are shown."""
-NAMED: Final = 6
-"""Handles that are named before the rest is counted."""
-LONGEST: Final = 4_000
-"""Characters of a line that are looked at for a preview."""
+MAX_PREVIEW_LINES: Final = 3
+"""Lines of a tool result that are shown."""
+MAX_NAMED_HANDLES: Final = 6
+"""Handles that are listed; the rest is counted."""
+MAX_PREVIEW_LINE_CHARS: Final = 4_000
+"""A longer line of a result is cut before it is formatted."""
 
 
-def told(happening: AgentEvent) -> list[Row]:
-    """A happening as rows; none for what is shown in another way."""
-    match happening:
+def agent_event_rows(event: AgentEvent) -> list[Row]:
+    """Return an event as rows; no rows for events that the interface shows in another way."""
+    match event:
         case ToolCalling():
-            return [row(Span("● ", "accent"), happening.what)]
+            return [row(Span("● ", "accent"), event.what)]
         case ToolFinished():
-            return list(_result(happening))
+            return list(_result_rows(event))
         case ContextReduced():
-            return reductions(happening.events, happening.before, happening.after)
+            return reduction_rows(event.events, event.before, event.after)
         case RequestRefused():
-            problem = one_line(happening.problem, width=200)
-            return [
-                note(f"the provider found the request too large, a smaller one follows: {problem}", "fair")
-            ]
-        case HookFailed():
-            problem = one_line(happening.problem, width=200)
+            problem = one_line(event.problem, width=200)
             return [
                 note(
-                    f"the hook {happening.hook} failed at {happening.at} and was passed over: {problem}",
+                    f"the provider refused the request as too large, a smaller one follows: {problem}", "fair"
+                )
+            ]
+        case HookFailed():
+            problem = one_line(event.problem, width=200)
+            return [
+                note(
+                    f"the hook {event.hook} failed at {event.at} and was skipped: {problem}",
                     "bad",
                 )
             ]
         case TurnFinished(why="steps"):
-            return [note("stopped: the most steps of a turn are done. Say “go on” to go on.", "fair")]
+            return [
+                note("stopped: the turn has reached its limit of steps. Say “go on” to continue.", "fair")
+            ]
         case _:
             return []
 
 
 def note(text: str, style: Style = "dim") -> Row:
-    """A remark of ours, apart from what the model says."""
+    """Return a notice of Foveal, marked so that it differs from the model's text."""
     return row(Span(f"▪ {text}", style))
 
 
 # ── results ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _result(returned: ToolFinished) -> Iterator[Row]:
-    text = returned.text.rstrip("\n")
+def _result_rows(finished: ToolFinished) -> Iterator[Row]:
+    text = finished.text.rstrip("\n")
     count = text.count("\n") + 1 if text else 0
-    shown = [line for line in _first(text, PREVIEW) if line.strip()]
-    style: Style = "bad" if returned.error else "dim"
+    shown = [line for line in _first_lines(text, MAX_PREVIEW_LINES) if line.strip()]
+    style: Style = "bad" if finished.error else "dim"
     for line in shown:
         yield row(Span(f"  │ {line}", style))
     rest = count - len(shown)
     size = f"… {rest:,} more line{'s' * (rest != 1)}, {len(text):,} characters" if rest > 0 else ""
-    words = [size or ("" if text else "no output"), took(returned.seconds), f"/expand {returned.handle}"]
+    words = [size or ("" if text else "no output"), duration(finished.seconds), f"/expand {finished.handle}"]
     yield row(dim(f"  └ {' · '.join(filter(None, words))}"))
 
 
-def _first(text: str, most: int) -> list[str]:
-    """The first lines, without looking at the whole of a long text."""
-    lines = text[: most * LONGEST].split("\n", most)[:most]
-    return [line[:LONGEST] for line in lines]
+def _first_lines(text: str, most: int) -> list[str]:
+    """Return the first lines without splitting the whole of a long text."""
+    lines = text[: most * MAX_PREVIEW_LINE_CHARS].split("\n", most)[:most]
+    return [line[:MAX_PREVIEW_LINE_CHARS] for line in lines]
 
 
-def took(seconds: float) -> str:
+def duration(seconds: float) -> str:
+    """Return a duration in words; "" below a tenth of a second."""
     if seconds < 0.1:
         return ""
     return f"{seconds:.1f} s" if seconds < 60 else f"{seconds // 60:.0f} min {seconds % 60:.0f} s"
@@ -91,15 +96,15 @@ def took(seconds: float) -> str:
 # ── reductions ───────────────────────────────────────────────────────────────────────────────────────────
 
 
-def reductions(events: Iterable[Event], before: int, after: int) -> list[Row]:
-    """What was made smaller, and how to bring it back."""
-    rows = [note(text, style) for event in events for text, style in _reduction(event)]
+def reduction_rows(events: Iterable[Event], before: int, after: int) -> list[Row]:
+    """Return each reduction with the command that undoes or expands it."""
+    rows = [note(text, style) for event in events for text, style in _reduction_notes(event)]
     if rows and before > after:
         rows.append(note(f"the request has {after:,} tokens instead of {before:,}"))
     return rows
 
 
-def _reduction(event: Event) -> Iterator[tuple[str, Style]]:
+def _reduction_notes(event: Event) -> Iterator[tuple[str, Style]]:
     fact = event.fact
     match fact:
         case Clipped():
@@ -112,13 +117,15 @@ def _reduction(event: Event) -> Iterator[tuple[str, Style]]:
             seqs = list(dict.fromkeys(mask.target for mask in fact.masks))
             many = "1 old result" if len(seqs) == 1 else f"{len(seqs):,} old results"
             yield (
-                f"masked {many} ({_handles(seqs)}), a placeholder stands for each · /undo {event.handle}",
+                f"masked {many} ({_handle_list(seqs)}), replaced by placeholders · /undo {event.handle}",
                 "dim",
             )
         case Compacted():
-            yield f"{_summarised(fact)} · /expand {event.handle} · /undo {event.handle}", "accent"
+            yield f"{_compaction_text(fact)} · /expand {event.handle} · /undo {event.handle}", "accent"
         case Dropped():
-            ranges = ", ".join(f"{handle(low)}–{handle(high)}" for low, high in fact.ranges[:NAMED])
+            ranges = ", ".join(
+                f"{handle(low)}–{handle(high)}" for low, high in fact.ranges[:MAX_NAMED_HANDLES]
+            )
             yield f"dropped {ranges} from view, a notice says so · /undo {event.handle}", "fair"
         case CompactionFailed():
             problem = one_line(fact.problem, width=160)
@@ -129,13 +136,13 @@ def _reduction(event: Event) -> Iterator[tuple[str, Style]]:
             pass
 
 
-def _summarised(fact: Compacted) -> str:
-    sizes = measures(fact)
+def _compaction_text(fact: Compacted) -> str:
+    sizes = read_metrics(fact)
     size = f", {sizes.before:,} → {sizes.after:,} tokens" if sizes.before else ""
     by = f" by {fact.by}" if fact.by else ""
     return f"summarised {handle(fact.first)}–{handle(fact.last)}{by}{size}"
 
 
-def _handles(seqs: list[int]) -> str:
-    named = ", ".join(handle(seq) for seq in seqs[:NAMED])
-    return f"{named} and {len(seqs) - NAMED:,} more" if len(seqs) > NAMED else named
+def _handle_list(seqs: list[int]) -> str:
+    named = ", ".join(handle(seq) for seq in seqs[:MAX_NAMED_HANDLES])
+    return f"{named} and {len(seqs) - MAX_NAMED_HANDLES:,} more" if len(seqs) > MAX_NAMED_HANDLES else named

@@ -1,0 +1,138 @@
+"""HTTP protocol with limits on the size and duration of headers and bodies.
+
+uvicorn's parser has no such limits:
+
+1. The headers of a request have at most `MAX_HEADER_BYTES` bytes and arrive within `HEADERS_TIMEOUT_S` seconds.
+2. Of a body, at least `MIN_BODY_BYTES_PER_CHECK` bytes arrive in each `BODY_CHECK_INTERVAL_S` seconds, or its end,
+   except while the server itself has paused reading.
+3. The rest of a body whose response has already begun is read and discarded for one more interval; then the
+   connection is closed.
+
+The module needs httptools, which is not installed on Windows: `listener` imports it only where it is there.
+"""
+
+from __future__ import annotations
+
+from asyncio import TimerHandle, Transport
+from typing import Any, Final, Literal
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from foveal.apps.http.http_errors import HttpError, encode_json, error_body
+from foveal.apps.http.http_headers import MAX_HEADER_BYTES, SECURITY_HEADERS
+
+HEADERS_TIMEOUT_S: Final = 30.0
+BODY_CHECK_INTERVAL_S: Final = 30.0
+MIN_BODY_BYTES_PER_CHECK: Final = 16 * 1024
+
+
+class BoundedProtocol(HttpToolsProtocol):
+    """uvicorn's httptools protocol, most of which is C, with the limits of this module."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._expected: Literal["headers", "body", ""] = ""
+        """The part of a request that must arrive now."""
+        self._received = 0
+        """Bytes of that part since the last check, without those that arrived in the same read as its beginning."""
+        self._is_new = False
+        """The part began in the read that is being parsed."""
+        self._was_answered = False
+        """The last check found that the response had begun before the body was complete."""
+        self._timer: TimerHandle | None = None
+
+    def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._expect("headers")
+        self._schedule_check()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._expect("")
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if not self._expected or self.transport.is_closing():
+            return
+        if not self._is_new:
+            self._received += len(data)
+        self._is_new = False
+        if self._expected == "headers" and self._received > MAX_HEADER_BYTES:
+            self._refuse(431, "the headers of this request are too large")
+        elif self._timer is None:
+            self._schedule_check()
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._expect("headers")
+
+    def on_headers_complete(self) -> None:
+        self._expect("body")
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        self._expect("")
+        super().on_message_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        self._refuse(400, "this is not an HTTP request")
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """Log nothing: a request to upgrade the protocol is answered as plain HTTP."""
+
+    # ── Time limits ──────────────────────────────────────────────────────────────────────────────────
+
+    def _expect(self, part: Literal["headers", "body", ""]) -> None:
+        """Begin a new part of the request.
+
+        The timer starts only if the part is still incomplete after the current read (`data_received`), because most
+        requests arrive in one read.
+        """
+        self._expected = part
+        self._received = 0
+        self._is_new = True
+        self._was_answered = False
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _schedule_check(self) -> None:
+        delay = BODY_CHECK_INTERVAL_S if self._expected == "body" else HEADERS_TIMEOUT_S
+        self._timer = self.loop.call_later(delay, self._check)
+
+    def _check(self) -> None:
+        """Refuse the request if too little arrived since the last check."""
+        self._timer = None
+        if self._expected == "headers":
+            self._refuse(408, "the headers of this request did not arrive in time")
+        elif self.cycle.response_started and self._was_answered:
+            self.transport.close()
+        elif (
+            self._received >= MIN_BODY_BYTES_PER_CHECK or self.flow.read_paused or self.cycle.response_started
+        ):
+            self._was_answered = self.cycle.response_started
+            self._received = 0
+            self._schedule_check()
+        else:
+            self._refuse(408, "the body of this request did not arrive in time")
+
+    def _refuse(self, status: int, detail: str) -> None:
+        """Send an error in place of the application, and close the connection."""
+        self._expect("")
+        if not self.transport.is_closing():
+            self.transport.write(_raw_response(status, detail))
+            self.transport.close()
+
+
+def _raw_response(status: int, detail: str) -> bytes:
+    error = HttpError(status, detail)
+    body = encode_json(error_body(error, "problem"))
+    headers = (
+        (b"content-type", b"application/problem+json"),
+        (b"content-length", str(len(body)).encode()),
+        (b"connection", b"close"),
+        (b"cache-control", b"no-store"),
+        *SECURITY_HEADERS,
+    )
+    lines = b"".join(name + b": " + value + b"\r\n" for name, value in headers)
+    return f"HTTP/1.1 {status} {error.title}\r\n".encode() + lines + b"\r\n" + body

@@ -1,0 +1,375 @@
+"""Writing a summary, as a generator that yields requests and is sent replies.
+
+The generator returns the fact to record. It never waits, so short drivers run it without an event loop
+(`summariser.run_dialogue`) and with it (`sessions.async_summariser`).
+
+1. A writer whose provider has the conversation in its cache is asked inside the conversation (`shared`).
+2. Otherwise, or if that fails, the conversation is quoted (`cold`), in as many chunks as the writer's window needs.
+   The text about a chunk is never rewritten: a later summary of a wider range is made of the same parts.
+3. Several parts are joined if the room holds them, else merged by one more request, never in more than one level.
+4. Each draft is validated, and requested once more with its faults (`draft_requests`).
+5. A request that was too large is made smaller, at most twice. After any other failure the next writer continues
+   with what is not yet written, and after the last writer the ledger, which needs no model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence, Set
+from math import ceil
+from typing import Final
+
+from msgspec.structs import replace
+
+from foveal.core.compaction import summary_prompt, summary_text
+from foveal.core.compaction.chunks import TranscriptChunk, split_transcript
+from foveal.core.compaction.draft_requests import (
+    FAULT_LIST_UNITS,
+    DraftRequester,
+    DraftRules,
+    DraftTally,
+    RequestBuilder,
+    WriterCapacity,
+)
+from foveal.core.compaction.health import CompactionMetrics, CompactionOutcome
+from foveal.core.compaction.ledger.ledger import write_ledger
+from foveal.core.compaction.plan import Plan, resolve_plan
+from foveal.core.compaction.summariser_protocol import Dialogue, DraftFailure, DraftRequest, SummaryWriter
+from foveal.core.compaction.summary_text import LEDGER_AUTHOR, SummaryPart
+from foveal.core.compaction.validation import KnownNames, ValidatedDraft, score_summary
+from foveal.core.log.events import Compacted, CompactionFailed, Event, ModelSaid, ToolReturned, UserSaid, raw
+from foveal.core.tokens.counter import Counter
+from foveal.core.tokens.message_tokens import PER_MESSAGE
+
+MAX_CHUNKS: Final = 12
+"""Chunks that a model is asked about; the oldest part of a longer conversation has only a ledger."""
+MIN_SECTION_UNITS: Final = 80
+"""With fewer units for a model's sections, no model is asked."""
+SMALL_PART_UNITS: Final = 400
+"""Up to this size the text about one of several chunks may be as large as the chunk."""
+_UNLIMITED: Final = 10**9
+
+
+def summary_dialogue(
+    plan: Plan,
+    events: Sequence[Event],
+    *,
+    writers: Sequence[SummaryWriter],
+    counter: Counter,
+    ratio: float = 1.0,
+    prompt: str = "",
+    shared_total: int = 0,
+    earlier: Sequence[Compacted] = (),
+    elsewhere: Set[str] = frozenset(),
+    beside: Sequence[str] = (),
+    after: Sequence[Event] = (),
+) -> Dialogue[CompactionOutcome]:
+    """Write the summary of a plan's range.
+
+    `events` are the effective events of the range, oldest first. `ratio` is tokens per unit, `shared_total` the
+    tokens of the conversation's current request. What models wrote for `earlier` summaries inside the range is used
+    again. Names in `elsewhere` are shown outside of the range. So are the texts `beside` it (instructions, newer
+    messages), and a summary may use their names as well. The events `after` the range may have answered a request
+    or resolved an error inside it.
+    """
+    inside = [event for event in events if plan.first <= event.seq <= plan.last]
+    parts = summary_text.reuse_parts(plan, inside, earlier)
+    also = (*beside, *(part.text for part in parts), prompt, plan.focus)
+    known = KnownNames(inside, also=also, elsewhere=elsewhere)
+    work = _SummaryInProgress(plan, inside, parts, known, counter, ratio, prompt, after)
+    if work.rules.max_units < MIN_SECTION_UNITS and writers:
+        work.tally.note_small_room(plan.room)
+    elif writers:
+        for index, writer in enumerate(writers):
+            requester = DraftRequester(index, writer, work.rules, work.tally)
+            if (yield from work.complete(requester, shared_total)):
+                break
+    return work.outcome()
+
+
+def ledger_summary(
+    plan: Plan,
+    events: Sequence[Event],
+    *,
+    counter: Counter,
+    ratio: float,
+    elsewhere: Set[str] = frozenset(),
+) -> CompactionOutcome:
+    """Return the outcome of a plan without a model: the ledger.
+
+    `events` are the effective events, from any place at or before the range."""
+    resolved = resolve_plan(plan, events)
+    inside = [event for event in events if resolved.first <= event.seq <= resolved.last]
+    after = [event for event in events if event.seq > resolved.last]
+    dialogue = summary_dialogue(
+        resolved, inside, writers=(), counter=counter, ratio=ratio, elsewhere=elsewhere, after=after
+    )
+    try:
+        next(dialogue)
+    except StopIteration as done:
+        outcome: CompactionOutcome = done.value
+        return outcome
+    raise AssertionError("a dialogue without writers makes no request")
+
+
+class _SummaryInProgress:
+    """The parts written so far, and what is still to be written."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        events: Sequence[Event],
+        parts: list[SummaryPart],
+        known: KnownNames,
+        counter: Counter,
+        ratio: float,
+        prompt: str,
+        after: Sequence[Event],
+    ) -> None:
+        self.plan, self.events, self.parts, self.prompt = plan, events, parts, prompt
+        self.after = after
+        self.keep = frozenset(plan.keep)
+        self.counter = counter
+        self.rules = DraftRules(
+            known=known,
+            sections=summary_prompt.required_sections(summary_prompt.resolve_task(prompt)),
+            max_units=summary_text.max_text_units(plan) // 2,
+            max_accepted_units=int(summary_text.max_text_units(plan) * 0.85),
+            counter=counter,
+            ratio=max(ratio, 0.01),
+        )
+        self.tally = DraftTally()
+        self.merged = ""
+        self.authors: list[str] = []
+
+    def complete(self, requester: DraftRequester, shared_total: int) -> Dialogue[bool]:
+        """Ask one writer for all that is missing; return whether the summary is complete."""
+        if requester.writer.shares_cache and shared_total and self.unwritten():
+            yield from self._write_shared(requester, shared_total)
+        done = (not self.unwritten() or (yield from self._write_chunks(requester))) and (
+            yield from self._merge(requester)
+        )
+        if not done:
+            self.parts = [
+                part for part in self.parts if part.model
+            ]  # the next writer may do better than a ledger
+        return done
+
+    def unwritten(self) -> list[Event]:
+        """Return the events that no part covers."""
+        done = frozenset[int]().union(*(part.seqs for part in self.parts))
+        messages = (e for e in self.events if isinstance(e.fact, UserSaid | ModelSaid | ToolReturned))
+        return [event for event in messages if event.seq not in done]
+
+    def add(self, events: Sequence[Event], text: str, author: str = "") -> None:
+        """Add a part written by a model, or a ledger when `author` is empty."""
+        seqs = frozenset(event.seq for event in events)
+        self.parts.append(SummaryPart(events[-1].seq, seqs, text, model=bool(author)))
+        self.parts.sort(key=lambda part: part.last)
+        self.authors += [author] if author else []
+
+    # ── Inside the conversation ──
+
+    def _write_shared(self, requester: DraftRequester, total: int) -> Dialogue[None]:
+        message = summary_prompt.shared_message(
+            self.prompt, max_units=self.rules.max_units, focus=self.plan.focus
+        )
+        capacity = requester.capacity("")
+        needed = total + ceil((self.counter.count(message) + FAULT_LIST_UNITS) * requester.ratio)
+        if capacity is None or needed > requester.writer.model.input_limit(capacity.max_tokens):
+            return
+
+        def build(faults: Sequence[str]) -> DraftRequest:
+            text = summary_prompt.shared_message(
+                self.prompt, max_units=capacity.max_units, focus=self.plan.focus, faults=faults
+            )
+            return requester.build(capacity, "shared", text, stage="summary")
+
+        draft = yield from requester.request_valid(
+            build, max_units=capacity.max_units, before=self.plan.before
+        )
+        if isinstance(draft, ValidatedDraft):
+            self.add(self.unwritten(), draft.text, requester.label)
+        elif isinstance(draft, DraftFailure) and draft.overflow and draft.limit:
+            requester.limit_window(draft.limit)
+
+    # ── Quoted, in chunks ──
+
+    def _write_chunks(self, requester: DraftRequester) -> Dialogue[bool]:
+        """Return whether every event is now covered by a part."""
+        system = summary_prompt.cold_system(
+            self.prompt, max_units=self.rules.max_units, focus=self.plan.focus
+        )
+        message = summary_prompt.cold_message(
+            "", first=self.plan.first, last=self.plan.last, max_units=1, kept=True
+        )
+        while capacity := requester.capacity(system + message):
+            failure = yield from self._write_all_chunks(requester, capacity)
+            if failure is None:
+                return True
+            if not requester.shrink(failure):
+                return False
+        return False
+
+    def _write_all_chunks(
+        self, requester: DraftRequester, capacity: WriterCapacity
+    ) -> Dialogue[DraftFailure | None]:
+        chunks = split_transcript(self.unwritten(), room=capacity.room, counter=self.counter, keep=self.keep)
+        if oldest := [event for chunk in chunks[:-MAX_CHUNKS] for event in chunk.events]:
+            self._add_ledger(oldest)
+        chunks = chunks[-MAX_CHUNKS:]
+        missed = 0
+        for number, chunk in enumerate(chunks, 1):
+            draft = yield from self._write_chunk(requester, capacity, chunk, (number, len(chunks)))
+            if isinstance(draft, DraftFailure):
+                return draft
+            if isinstance(draft, ValidatedDraft):
+                self.add(chunk.events, draft.text, requester.label)
+                continue
+            missed += 1
+            # A writer that fails at the only chunk, or at the first two, will fail at the others.
+            if len(chunks) == 1 or missed == number == 2:
+                return DraftFailure(problem="its answers cannot be used")
+            self._add_ledger(chunk.events)
+        return None
+
+    def _write_chunk(
+        self,
+        requester: DraftRequester,
+        capacity: WriterCapacity,
+        chunk: TranscriptChunk,
+        position: tuple[int, int],
+    ) -> Dialogue[ValidatedDraft | DraftFailure | None]:
+        number, count = position
+        is_alone = count == 1 and not self.parts
+        max_units = capacity.max_units
+        if not is_alone:
+            max_units = min(max_units, max(MIN_SECTION_UNITS, chunk.units // 2))
+        system = summary_prompt.cold_system(self.prompt, max_units=max_units, focus=self.plan.focus)
+        kept = any(event.seq in self.keep for event in chunk.events)
+
+        def build(faults: Sequence[str]) -> DraftRequest:
+            text = summary_prompt.cold_message(
+                chunk.text,
+                first=chunk.first,
+                last=chunk.last,
+                max_units=max_units,
+                part=position,
+                kept=kept,
+                faults=faults,
+            )
+            stage = "summary" if count == 1 else f"part {number} of {count}"
+            return requester.build(capacity, "cold", text, system=system, stage=stage)
+
+        before = self.plan.before if is_alone else max(chunk.units, SMALL_PART_UNITS)
+        return (yield from requester.request_valid(build, max_units=max_units, before=before))
+
+    def _add_ledger(self, events: Sequence[Event]) -> None:
+        """Cover events with a ledger, because no model wrote about them."""
+        room = min(SMALL_PART_UNITS, self.rules.max_units)
+        self.add(events, write_ledger(events, room=room, counter=self.counter, keep=self.keep))
+
+    # ── Parts put together ──
+
+    def _max_joined_units(self) -> int:
+        is_several = sum(part.model for part in self.parts) > 1
+        return self.rules.max_units if is_several else self.rules.max_accepted_units
+
+    def _merge(self, requester: DraftRequester) -> Dialogue[bool]:
+        """Merge the parts into one text if they do not fit as they are; return whether they fit now."""
+        whole = summary_text.join_parts(self.parts, max_units=_UNLIMITED, counter=self.counter)
+        if self.counter.count(whole) <= self._max_joined_units():
+            return bool(whole)
+        records = [part.text for part in self.parts if part.text]
+        system = summary_prompt.merge_system(
+            self.prompt, max_units=self.rules.max_units, focus=self.plan.focus
+        )
+        while capacity := requester.capacity(system):
+            build = self._merge_request_builder(requester, capacity, system, records)
+            draft = yield from requester.request_valid(
+                build, max_units=capacity.max_units, before=self.plan.before
+            )
+            if isinstance(draft, ValidatedDraft):
+                self.merged = draft.text
+                self.authors.append(requester.label)
+                return True
+            if draft is None or not requester.shrink(draft):
+                return False
+        return False
+
+    def _merge_request_builder(
+        self, requester: DraftRequester, capacity: WriterCapacity, system: str, records: Sequence[str]
+    ) -> RequestBuilder:
+        room = capacity.room - 12 * len(records)
+        short = summary_text.shorten_texts(records, room=int(room * 0.9), counter=self.counter)
+
+        def build(faults: Sequence[str]) -> DraftRequest:
+            text = summary_prompt.merge_message(short, max_units=capacity.max_units, faults=faults)
+            return requester.build(capacity, "cold", text, system=system, stage="merge")
+
+        return build
+
+    # ── Outcome ──
+
+    def outcome(self) -> CompactionOutcome:
+        """Return the fact to record: a summary by models, the ledger alone, or a failure if neither fits."""
+        by = ", ".join(dict.fromkeys(self.authors)) or LEDGER_AUTHOR
+        sections = self.merged or summary_text.join_parts(
+            self.parts, max_units=self._max_joined_units(), counter=self.counter
+        )
+        summary = self._compose(by, sections)
+        if not summary:
+            by = LEDGER_AUTHOR
+            summary = self._compose(LEDGER_AUTHOR, "") or summary_text.compose_ledger_only(
+                self.plan, self.events, counter=self.counter, after=self.after
+            )
+        plan = self.plan
+        metrics = raw(self._metrics(summary))
+        if not summary:
+            sizes = [f"{round(units * self.rules.ratio):,}" for units in (plan.before, plan.room)]
+            problem = f"the range takes {sizes[0]} tokens, and no summary of it fits into {sizes[1]}"
+            return CompactionFailed(
+                first=plan.first, last=plan.last, problem=problem, by=by, metrics=metrics, reason=plan.reason
+            )
+        return Compacted(
+            first=plan.first,
+            last=plan.last,
+            summary=summary,
+            keep=plan.keep,
+            chunks=self._part_texts(),
+            by=by,
+            metrics=metrics,
+            reason=plan.reason,
+            rule=plan.rule,
+        )
+
+    def _compose(self, by: str, sections: str) -> str:
+        return summary_text.compose(
+            self.plan,
+            self.events,
+            by=by,
+            sections=sections,
+            counter=self.counter,
+            elsewhere=self.rules.known.elsewhere,
+            after=self.after,
+        )
+
+    def _part_texts(self) -> tuple[str, ...]:
+        """Return the texts for a later summary to reuse; none if no model wrote any, so that it reads anew."""
+        if not any(part.model for part in self.parts):
+            return ()
+        if rest := self.unwritten():
+            self._add_ledger(rest)
+        return tuple(part.text for part in self.parts if part.text)
+
+    def _metrics(self, summary: str) -> CompactionMetrics:
+        plan, ratio = self.plan, self.rules.ratio
+        after = self.counter.count(summary) + PER_MESSAGE if summary else 0
+        return replace(
+            self.tally.metrics(),
+            turns=plan.turns,
+            events=plan.events,
+            before=round(plan.before * ratio),
+            after=round(after * ratio),
+            chunks=len(self.parts),
+            score=score_summary(summary, self.rules.known) if summary else None,
+        )

@@ -1,0 +1,57 @@
+"""Where and why the prompt prefix moved between two requests.
+
+A provider reads a request from its cache up to the first message that differs from the request before. `moved_step`
+finds that place by comparing what was sent; `may_move_prefix` names the facts that can have caused it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from foveal.core.log.events import AnyFact, Clipped, Compacted, Dropped, Equipped, Instructed, Masked
+from foveal.core.view.steps import Step
+from foveal.core.view.view import View
+from foveal.core.wire.cache_marks import strip_cache_marks
+
+
+class PrefixBreak(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A request whose beginning differed from the request before, so that the provider had to read it again."""
+
+    call: int
+    """Which request, counted from 1."""
+    at: str
+    """Handle of the first event that was shown differently; "" when the tools or the system text changed."""
+    tokens: int
+    """Tokens from that place on."""
+    cause: str = ""
+    """Handle of the event that moved the prefix."""
+    why: str = ""
+    """The kind of that event."""
+
+
+def moved_step(view: View, before: list[Any], now: list[Any]) -> Step | None:
+    """Return the first step that is not as in the request before, or None if only new steps were added.
+
+    `before` and `now` hold what each step was sent as: provider messages, or facts. `now` belongs to `view`."""
+    if now[: len(before)] == before:
+        return None
+    # Cache marks move with every request and do not change what the provider caches.
+    same = (
+        old == new or strip_cache_marks(old) == strip_cache_marks(new)
+        for old, new in zip(before, now, strict=False)
+    )
+    at = next((i for i, equal in enumerate(same) if not equal), min(len(before), len(now)))
+    if at == len(before) or not now:
+        return None
+    return view.steps[min(at, len(now) - 1)]
+
+
+def may_move_prefix(fact: AnyFact) -> bool:
+    """Return whether a fact can change what an earlier request showed."""
+    if isinstance(fact, Clipped):
+        return fact.rule == "squeeze"  # other clips are recorded together with their result
+    if isinstance(fact, Instructed):
+        return fact.replaces is not None or fact.aside
+    return isinstance(fact, Masked | Dropped | Compacted | Equipped)

@@ -1,0 +1,85 @@
+"""Compaction as a rung of the ladder: which old turns to summarise.
+
+This rung returns a `Plan`. The caller has the summary written and records it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from msgspec.structs import replace
+
+from foveal.core.compaction.plan import NoPlan, Plan, RangeTerms, find_trigger, plan_range
+from foveal.core.log.ranges import common
+from foveal.core.models.budget import Budget
+from foveal.core.policies.ladder.mask import has_maskable_arguments, maskable_results
+from foveal.core.policies.moment import Moment
+from foveal.core.policies.presets import Policy
+from foveal.core.view.view import View
+
+PREPARE_AT_MESSAGE_SHARE: Final = 0.8
+"""At this share of the allowed number of messages, a summary of the oldest is prepared."""
+
+
+def summary_terms(policy: Policy) -> RangeTerms:
+    """Return what a policy says about the ranges to summarise."""
+    values = {field: getattr(policy, field) for field in RangeTerms.__struct_fields__ if field != "rule"}
+    return RangeTerms(rule=policy.name, **values)
+
+
+def plan_compaction(
+    view: View, budget: Budget, moment: Moment, policy: Policy, *, reason: str = ""
+) -> Plan | None:
+    """Return what to summarise, for the given reason or for what triggers a compaction now.
+
+    None when nothing triggers one, when the policy does not allow one, or when it is not worth it.
+    """
+    if not policy.compact or policy.mode != "auto" or moment.compacted:
+        return None
+    if moment.paused and view.units <= budget.hard:
+        return None
+    terms = summary_terms(policy)
+    reason = reason or find_trigger(view, budget, terms)
+    if not reason:
+        return None
+    if reason == "tokens" and (moment.refused or moment.switched):
+        reason = "overflow" if moment.refused else "model"
+    made = plan_range(view, budget, terms, reason=reason)
+    if isinstance(made, NoPlan) or (covers_reverted_summary(view, made) and view.units <= budget.hard):
+        return None
+    return replace(made, ask=not moment.paused)
+
+
+def covers_reverted_summary(view: View, plan: Plan) -> bool:
+    """Return whether a summary of some of this range was reverted: another is made only when there is no other
+    way."""
+    return bool(common(((plan.first, plan.last),), view.reverted_summaries))
+
+
+def foresee_compaction(view: View, budget: Budget, policy: Policy) -> str:
+    """Return why a summary will be needed soon; "" when none will.
+
+    `messages`: there are many messages. `tokens`: the warning threshold is passed and masks alone will not do.
+    """
+    if not policy.compact or policy.mode != "auto":
+        return ""
+    if budget.max_messages and len(view.seqs) > budget.max_messages * PREPARE_AT_MESSAGE_SHARE:
+        return "messages"
+    if view.units <= budget.warn:
+        return ""
+    if policy.ladder != "economy":
+        return "tokens"
+    results = (slot.result for slot in maskable_results(view, policy))
+    maskable = sum(shown.units(view.meter) for shown in results if shown is not None)
+    maskable += sum(_long_argument_units(view, policy))
+    left = view.units - maskable * (1 - policy.skeleton_share)
+    return "tokens" if left > budget.hard * (policy.target + 1) / 2 else ""
+
+
+def _long_argument_units(view: View, policy: Policy) -> Iterator[int]:
+    for slot in (slot for step in view.steps if has_maskable_arguments(view, step) for slot in step.slots):
+        if policy.mask_arguments and slot.has_whole_arguments:
+            units = slot.argument_units(view.meter)
+            if units >= policy.mask_arguments:
+                yield units

@@ -1,0 +1,168 @@
+"""Masking: old results, old call arguments and media become placeholders.
+
+A placeholder keeps a skeleton of the text (see `foveal.core.reduction.placeholder`) and the handle of the original.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence, Set
+from typing import Final
+
+from foveal.core.log.events import Mask, Masked, handle, text_of
+from foveal.core.models.budget import Budget
+from foveal.core.policies.presets import Policy
+from foveal.core.reduction.placeholder import arguments_placeholder, call_subject, placeholder
+from foveal.core.reduction.repeated_lines import CHARS_PER_UNIT
+from foveal.core.view.steps import Slot, Step
+from foveal.core.view.view import View
+
+MIN_SAVED_UNITS: Final = 24
+"""A mask or a clip that saves fewer units than this is not worth a changed prefix."""
+MIN_MASKED_UNITS: Final = 2 * MIN_SAVED_UNITS
+"""Texts up to this many units are not masked: their placeholder would be about as long."""
+
+
+# ── What may be masked ───────────────────────────────────────────────────────────────────────────────────
+
+
+def maskable_results(view: View, policy: Policy) -> list[Slot]:
+    """Return the results that may be masked, oldest first."""
+    newest = view.result_count - policy.keep_last
+    current = view.steps[-1] if view.steps else None
+    candidates = [
+        slot
+        for slot in view.unmasked_results.values()
+        if policy.keep_first <= slot.ordinal < newest
+        and slot.step is not current
+        and not slot.step.is_pinned
+        and slot.call.name not in policy.exempt_tools
+    ]
+    if not candidates:
+        return []
+    protected = _unresolved_failures(view) | view.reverted_masks
+    return [slot for slot in candidates if slot.result is not None and slot.result.seq not in protected]
+
+
+def _unresolved_failures(view: View) -> set[int]:
+    """Return the failed results of tools that have not succeeded since: the agent still works on them."""
+    found: set[int] = set()
+    succeeded: set[str] = set()
+    for step in reversed(view.steps):
+        for slot in reversed(step.slots):
+            result = slot.result
+            if result is None or slot.call.name in succeeded:
+                continue
+            if result.has_failed():
+                found.add(result.seq)
+            else:
+                succeeded.add(slot.call.name)
+    return found
+
+
+def has_maskable_arguments(view: View, step: Step) -> bool:
+    """Return whether the calls of a step may be masked: all are answered, and it is neither pinned nor the
+    newest."""
+    return not step.has_open_call and not step.is_pinned and step is not view.steps[-1]
+
+
+# ── Masks ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def mask_results(
+    view: View, slots: Iterable[Slot], policy: Policy, *, excess: float, reason: str
+) -> Masked | None:
+    """Mask results, oldest first, until `excess` units are saved; None when nothing can be saved."""
+    chosen = list(slots)
+    hidden = {id(slot.result) for slot in chosen}
+    elsewhere = view.names_shown(hidden=hidden) if policy.skeleton_share else set()
+    masks: list[Mask] = []
+    for slot in chosen:
+        if excess <= 0:
+            break
+        made = mask_result(view, slot, policy, elsewhere)
+        if made is not None:
+            masks.append(made[0])
+            excess -= made[1]
+    return Masked(masks=tuple(masks), reason=reason, rule=policy.name) if masks else None
+
+
+def mask_result(
+    view: View, slot: Slot, policy: Policy, elsewhere: Set[str], lines: Sequence[str] = ()
+) -> tuple[Mask, int] | None:
+    """Return the mask of one result and the units that it saves; None when they are too few.
+
+    `elsewhere` are the names that stay visible without the result, `lines` those of its lines that the mask keeps.
+    """
+    result = slot.result
+    assert result is not None
+    units = result.units(view.meter)
+    if units <= MIN_MASKED_UNITS:
+        return None
+
+    def write() -> str:
+        return placeholder(
+            text_of(result.fact.content),
+            what=f"result of {slot.call.name} {call_subject(slot.call)}".rstrip(),
+            handle=handle(result.seq),
+            tokens=view.meter.message(result.seq, result.fact),
+            room=_skeleton_chars(units, policy),
+            elsewhere=elsewhere,
+            lines=lines,
+            counts=None if result.overlays else result.name_counts(),
+        )
+
+    made = result.replacement(write, view.meter, min_saving=MIN_SAVED_UNITS)
+    return None if made is None else (Mask(target=result.seq, text=made[0]), made[1])
+
+
+def mask_arguments(view: View, slot: Slot, policy: Policy, elsewhere: Set[str]) -> Mask | None:
+    """Return the mask of the arguments of one call; None when it saves too little."""
+    units = slot.argument_units(view.meter)
+    made = _masked_arguments(view, slot, room=_skeleton_chars(units, policy), elsewhere=elsewhere)
+    return None if made is None else made[0]
+
+
+def mask_largest_arguments(view: View) -> Masked | None:
+    """Mask the arguments of the answered call where that saves most, without a skeleton; for when nothing else is
+    left."""
+    best: tuple[Mask, int] | None = None
+    for step in view.steps:
+        if step.has_open_call or step.is_pinned:
+            continue
+        for slot in step.slots:
+            made = _masked_arguments(view, slot, room=0) if slot.has_whole_arguments else None
+            if made is not None and (best is None or made[1] > best[1]):
+                best = made
+    return Masked(masks=(best[0],), reason="budget", rule="squeeze") if best else None
+
+
+def _masked_arguments(
+    view: View, slot: Slot, *, room: int, elsewhere: Set[str] = frozenset()
+) -> tuple[Mask, int] | None:
+    seq, units = slot.step.seq, slot.argument_units(view.meter)
+    text = arguments_placeholder(slot.call, handle=handle(seq), tokens=units, room=room, elsewhere=elsewhere)
+    saved = units - view.meter.counter.count(text)
+    return (Mask(target=seq, text=text, part=slot.place), saved) if saved >= MIN_SAVED_UNITS else None
+
+
+def _skeleton_chars(units: int, policy: Policy) -> int:
+    """Return the characters that the skeleton of a text of so many units may take."""
+    return int(min(units * policy.skeleton_share, policy.skeleton_tokens) * CHARS_PER_UNIT)
+
+
+def mask_media(view: View, budget: Budget) -> Masked | None:
+    """Mask the oldest images until their count and bytes are within their own budget."""
+    count, size = len(view.media), sum(part.size for part in view.media.values())
+    latest = view.latest_user
+    masks: list[Mask] = []
+    for (seq, place), part in view.media.items():
+        if count <= budget.max_images and size <= budget.max_media_bytes:
+            break
+        found = view.find(seq)
+        if found is not None and found[0] is not latest and not found[0].is_pinned:
+            text = (
+                f"[foveal: {part.mime or 'media'} of {part.size:,} bytes is not shown; whole: {handle(seq)}]"
+            )
+            masks.append(Mask(target=seq, text=text, part=place))
+            count, size = count - 1, size - part.size
+    return Masked(masks=tuple(masks), reason="media", rule="media budget") if masks else None

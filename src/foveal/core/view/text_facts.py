@@ -1,0 +1,95 @@
+"""Names, lines and outcomes that a text contains.
+
+Pure functions of one text. They know no tool, language or project. `ShownMessage` and `Step` cache what these
+functions return for the messages of a view.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+_NAME: Final = re.compile(r"[A-Za-z0-9_./:@#\-]{5,200}")
+_MIN_NAME_CHARS: Final = 5
+_PUNCTUATION_BEFORE: Final = ":-#@"
+_PUNCTUATION_AFTER: Final = ".:-#/@"
+# A plain short word is no name: a name has a digit, a separator, mixed case or nine letters.
+_DISTINCTIVE: Final = re.compile(r"[\d_./:@#\-]|[a-z][A-Z]|[A-Za-z]{9}")
+_EXIT_STATUS: Final = re.compile(
+    r"(?:exit(?:ed)?[ _]?(?:with[ _]?)?(?:code|status)?|return[ _]?code|status)\W{1,4}(-?\d{1,3})\b",
+    re.IGNORECASE,
+)
+_FAILURE: Final = re.compile(
+    r"Traceback \(most recent call last\)|^(?:[\w.]*(?:Error|Exception)|fatal|error|ERROR)\b ?:|command not found"
+    r"|No such file or directory|Permission denied|^FAILED\b|\b\d+ failed\b|panicked at|^make(?:\[\d+\])?: \*\*\* ",
+    re.MULTILINE,
+)
+_STATUS_EDGE_CHARS: Final = 200
+_FAILURE_EDGE_CHARS: Final = 2_000
+"""Characters at each end of a result that are searched for its outcome."""
+_LINE_NUMBER: Final = re.compile(r"\d+[\t:|-]\s*")
+
+
+def find_names(text: str) -> Iterator[str]:
+    """Yield the identifiers, paths and numbers of a text in their order, repeats included."""
+    for match in _NAME.finditer(text):
+        name = match.group().lstrip(_PUNCTUATION_BEFORE).rstrip(_PUNCTUATION_AFTER)
+        if len(name) >= _MIN_NAME_CHARS and _DISTINCTIVE.search(name):
+            yield name
+
+
+def count_names(texts: Iterable[str]) -> dict[str, int]:
+    """Return the names of the texts in their order, each with the number of its occurrences."""
+    counts: dict[str, int] = {}
+    for name in (name for text in texts for name in find_names(text)):
+        counts[name] = counts.get(name, 0) + 1
+    return counts
+
+
+def addressed_things(text: str) -> Iterator[str]:
+    """Yield the last parts of the names that have an address: paths, files, URLs."""
+    for name in find_names(text):
+        last = name.rpartition("/")[2]
+        if last and ("/" in name or "." in last[1:-1]) and not last.replace(".", "").isdigit():
+            yield last
+
+
+def exit_status(text: str) -> int | None:
+    """Return the exit status that a result reports in its first or last 200 characters."""
+    for region in (text[:_STATUS_EDGE_CHARS], text[-_STATUS_EDGE_CHARS:]):
+        found = _EXIT_STATUS.search(region)
+        if found:
+            return int(found.group(1))
+    return None
+
+
+def reports_failure(text: str) -> bool:
+    """Return whether a result reports a failure, as far as its ends show."""
+    status = exit_status(text)
+    if status is not None:
+        return status != 0
+    return bool(_FAILURE.search(text[:_FAILURE_EDGE_CHARS]) or _FAILURE.search(text[-_FAILURE_EDGE_CHARS:]))
+
+
+def strip_line_number(line: str) -> str:
+    """Return a line without surrounding blanks and without the number that a listing puts in front of it."""
+    line = line.strip()
+    return _LINE_NUMBER.sub("", line, count=1) if line[:1].isdigit() else line
+
+
+def string_values(arguments: str) -> list[str]:
+    """Return the strings among the JSON arguments of a call; the arguments themselves when they are not JSON."""
+    try:
+        return list(_strings(json.loads(arguments)))
+    except (ValueError, RecursionError):
+        return [arguments]
+
+
+def _strings(value: object) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list):
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from _strings(inner)

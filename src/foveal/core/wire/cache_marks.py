@@ -1,0 +1,48 @@
+"""Cache marks: the `cache_control` fields of Anthropic messages.
+
+A mark tells the provider where to end a cached prefix. It is not part of the content: two messages that differ
+only in their marks have the same text and read the same cache entry. Where new marks go is decided by
+`foveal.providers.cache_breakpoints`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+CACHE_MARK: Final = "cache_control"
+"""Name of the field."""
+_CACHE_MARK_JSON: Final = b'"cache_control"'
+
+
+def strip_cache_marks(value: Any, *, drop_nulls: bool = False) -> Any:
+    """Return a copy of a JSON value without cache marks and, if `drop_nulls` is set, without null fields."""
+    if isinstance(value, dict):
+        return {
+            name: strip_cache_marks(inner, drop_nulls=drop_nulls)
+            for name, inner in value.items()
+            if name != CACHE_MARK and not (drop_nulls and inner is None)
+        }
+    if isinstance(value, list):
+        return [strip_cache_marks(inner, drop_nulls=drop_nulls) for inner in value]
+    return value
+
+
+def has_cache_mark(block: Mapping[str, Any]) -> bool:
+    """Say whether a block, a tool or a message has a mark of its own."""
+    return CACHE_MARK in block
+
+
+def count_cache_marks(value: Any) -> int:
+    """Count the marks of messages, of tools or of a system text, also inside the content of tool results."""
+    if isinstance(value, list):
+        return sum(map(count_cache_marks, value))
+    if isinstance(value, dict):
+        inner = sum(count_cache_marks(item) for name, item in value.items() if name == "content")
+        return inner + has_cache_mark(value)
+    return 0
+
+
+def count_cache_marks_in_json(text: bytes) -> int:
+    """Count the marks in JSON text without decoding it; a string equal to the field name counts as well."""
+    return text.count(_CACHE_MARK_JSON)

@@ -1,0 +1,80 @@
+"""Summaries of a proxied conversation, written by the client's own model and key.
+
+A request of the `shared` form begins like the conversation itself, with the client's system text and tools, so that
+the upstream's prompt cache is used. The key stays in memory while the conversation is open and is never stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from foveal.core import wire
+from foveal.core.compaction.summariser import Summariser, SummaryRequest
+from foveal.core.log.events import Dialect
+from foveal.errors import ProviderError
+from foveal.server.proxy.proxied_conversation import ProxiedConversation
+
+SendUpstream = Callable[[Dialect, bytes], Awaitable[tuple[int, bytes]]]
+"""Sends a body upstream and returns the status and the body of the response."""
+MAX_ERROR_BODY_BYTES: Final = 20_000
+_SYSTEM_FIELDS: Final = frozenset({"system", "instructions"})
+
+
+class SummaryRefused(ProviderError):
+    """Upstream did not write a summary."""
+
+    def __init__(self, status: int, body: bytes) -> None:
+        super().__init__(f"upstream answered {status}", code="refused")
+        self.status_code = status
+        self.body = body[:MAX_ERROR_BODY_BYTES]
+
+
+class UpstreamSummariser:
+    """Writes the summaries of one conversation.
+
+    A session needs its summariser when it is opened, and a conversation needs its session: so `connect` sets the
+    conversation afterwards.
+    """
+
+    def __init__(self, name: str, send: SendUpstream) -> None:
+        self.summariser = Summariser(self._write, name=name)
+        self._send = send
+        self._conversation: ProxiedConversation | None = None
+
+    def connect(self, conversation: ProxiedConversation) -> None:
+        self._conversation = conversation
+
+    def use(self, send: SendUpstream) -> None:
+        """Send further requests with the key and address of the newest client request."""
+        self._send = send
+
+    async def _write(self, request: SummaryRequest) -> Any:
+        if self._conversation is None or self._conversation.last_request is None:
+            raise ProviderError("the conversation has no request yet", code="refused")
+        template, is_shared = self._conversation.last_request, request.form == "shared"
+        has_system = is_shared and _SYSTEM_FIELDS & template.fields.keys()
+        messages = _messages(
+            request, template.dialect, skip=bool(has_system) and request.dialect != "anthropic"
+        )
+        system: Mapping[str, Any] = {"system": request.system} if request.system else {}
+        body = template.encode(
+            messages, max_tokens=request.max_tokens, more=template.fields if is_shared else system
+        )
+        status, response = await self._send(template.dialect, body)
+        if status != 200:
+            raise SummaryRefused(status, response)
+        return msgspec.json.decode(response)
+
+
+def _messages(request: SummaryRequest, dialect: Dialect, *, skip: bool) -> list[dict[str, Any]]:
+    """Return the messages in the conversation's dialect; plain texts can be written in any. `skip` leaves out the
+    first message, the system text, if the client's request has it in a field of its own."""
+    messages = request.messages[1:] if skip else request.messages
+    if request.dialect == dialect:
+        return messages
+    writer = wire.wire_for(dialect)
+    facts = [fact for chunk in wire.wire_for(request.dialect).read(messages) for fact in chunk.facts]
+    return writer.join([writer.write(fact) for fact in facts])

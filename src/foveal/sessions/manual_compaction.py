@@ -1,0 +1,83 @@
+"""Compaction on request: the user's `compact`, and `prepare` for a summary needed soon."""
+
+from __future__ import annotations
+
+import asyncio
+
+from foveal.core.compaction.plan import Plan
+from foveal.core.engine.operations import compaction_handle, plan_manual_compaction
+from foveal.core.log.events import AnyFact, Compacted, CompactionFailed, Event
+from foveal.errors import NotCompacted
+from foveal.sessions.background_compaction import BackgroundCompaction
+from foveal.sessions.event_writer import EventWriter
+from foveal.sessions.fitter import RequestFitter
+
+
+class ManualCompaction:
+    """Compacts one session. It holds the session's lock except while a model writes."""
+
+    def __init__(
+        self,
+        writer: EventWriter,
+        fitter: RequestFitter,
+        background: BackgroundCompaction,
+        lock: asyncio.Lock,
+    ) -> None:
+        self._writer = writer
+        self._fitter = fitter
+        self._background = background
+        self._lock = lock
+
+    async def compact(self, focus: str) -> str:
+        """Summarise old turns now and return the handle of the recorded event; raises `NotCompacted`."""
+        finished = await self._wait_and_record()
+        while not self._background.is_idle:
+            finished = await self._wait_and_record() or finished
+        async with self._lock:
+            engine = await self._writer.refresh()
+            try:
+                plan = plan_manual_compaction(engine, focus)
+            except NotCompacted:
+                if finished is not None and isinstance(finished.fact, Compacted):
+                    return finished.handle  # the summary that was being written already is the one asked for
+                raise
+            first = await self._start(plan)
+        return compaction_handle(await self._outcome(plan, first))
+
+    async def prepare(self) -> Event | None:
+        """Write the summary that will be needed soon; None when there is none, or one is being written."""
+        async with self._lock:
+            plan = self._fitter.upcoming_summary(await self._writer.refresh())
+            if plan is None:
+                return None
+            first = await self._start(plan)
+        return await self._outcome(plan, first)
+
+    async def _start(self, plan: Plan) -> int:
+        """Start a summary and return the seq from which on its outcome will be found. The lock is held."""
+        engine = await self._writer.load()
+        self._background.start(await self._fitter.job(engine, plan))
+        return engine.next_seq
+
+    async def _outcome(self, plan: Plan, first: int) -> Event:
+        try:
+            event = await self._wait_and_record()
+        except asyncio.CancelledError:
+            await self._background.close()
+            raise
+        if event is None:  # a request that was fitted meanwhile has recorded it
+            newer = await self._writer.store.read(self._writer.id, first=first)
+            event = next(event for event in newer if _is_outcome(plan, event.fact))
+        return event
+
+    async def _wait_and_record(self) -> Event | None:
+        """Wait for the background summary, if any, and record its outcome."""
+        await self._background.wait()
+        async with self._lock:
+            return await self._fitter.record_summary()
+
+
+def _is_outcome(plan: Plan, fact: AnyFact) -> bool:
+    if not isinstance(fact, Compacted | CompactionFailed):
+        return False
+    return (fact.first, fact.last, fact.reason) == (plan.first, plan.last, plan.reason)

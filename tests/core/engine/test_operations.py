@@ -1,0 +1,119 @@
+"""Operations that `Context` and `Session` share: same handles, same facts, same errors."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+import pytest
+
+from foveal import Context, FovealError
+from foveal.core.log import AnyFact, Expanded, Masked
+from foveal.sessions import Session
+from foveal.stores.memory import MemoryStore
+from support.histories import ESTIMATE, Json, answered, asked, of, plain_model, user
+
+SETTINGS: Final[dict[str, Any]] = {"model": plain_model(8_000), "tokenizer": ESTIMATE, "policy": "handoff"}
+Operation = tuple[str, tuple[Any, ...], dict[str, Any]]
+
+
+def call(name: str, *args: Any, **kwargs: Any) -> Operation:
+    return name, args, kwargs
+
+
+def history(turns: int) -> list[Json]:
+    messages: list[Json] = []
+    for turn in range(turns):
+        messages += [
+            user(f"request {turn}"),
+            asked(f"c{turn}", "read", path=f"file_{turn}.py"),
+            answered(f"c{turn}", "\n".join(f"line {n} of file_{turn}.py" for n in range(30))),
+            {"role": "assistant", "content": f"file_{turn}.py is correct"},
+        ]
+    return messages
+
+
+def outcome(operation: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    try:
+        return operation(*args, **kwargs)
+    except FovealError as problem:
+        return type(problem), str(problem)
+
+
+async def outcome_async(operation: Awaitable[Any]) -> Any:
+    try:
+        return await operation
+    except FovealError as problem:
+        return type(problem), str(problem)
+
+
+def run_in_context(operations: list[Operation], turns: int) -> tuple[list[Any], list[AnyFact]]:
+    ctx = Context(dialect="openai_chat", **SETTINGS)
+    ctx.append(*history(turns))
+    found = []
+    for name, args, kwargs in operations:
+        found.append(outcome(getattr(ctx, name), *args, **kwargs))
+    return found, [event.fact for event in ctx.log]
+
+
+async def run_in_session(operations: list[Operation], turns: int) -> tuple[list[Any], list[AnyFact]]:
+    session = await Session.open(MemoryStore(), "demo", **SETTINGS)
+    await session.take(*history(turns), dialect="openai_chat")
+    found = []
+    for name, args, kwargs in operations:
+        found.append(await outcome_async(getattr(session, name)(*args, **kwargs)))
+    return found, [event.fact for event in await session.events()]
+
+
+@pytest.mark.parametrize(
+    "operations",
+    [
+        [call("pin", "Keep the API."), call("undo", "e25"), call("undo", "e25")],
+        [call("pin", event="e3"), call("compact"), call("pin", event="e6"), call("why", "e6")],
+        [call("pin"), call("pin", event="e999"), call("original", "e999"), call("why", "no handle")],
+        [call("snapshot", {"commit": "0123abc"}, label="git"), call("original", "e3")],
+        [call("undo"), call("undo", "e1"), call("compact", "the ports"), call("undo"), call("undo")],
+        [
+            call("compact"),
+            call("expand", "e25"),
+            call("why", "e2"),
+            call("expand", "e0"),
+            call("expand", 999),
+        ],
+        [call("compact"), call("compact"), call("undo", "e25"), call("why", "e25")],
+    ],
+)
+def test_context_and_session_return_and_record_the_same(operations: list[Operation]) -> None:
+    in_context, context_facts = run_in_context(operations, 6)
+    in_session, session_facts = asyncio.run(run_in_session(operations, 6))
+    assert in_session == in_context
+    assert session_facts == context_facts
+
+
+def test_operations_return_handles() -> None:
+    found, _ = run_in_context(
+        [call("pin", "Keep the API."), call("compact"), call("expand", "e26"), call("undo", "e26")], 6
+    )
+    assert found == ["e25", "e26", "e27", "e26"]
+
+
+def test_expand_of_several_results_returns_the_first_of_its_events() -> None:
+    ctx = Context(dialect="openai_chat", **{**SETTINGS, "policy": "rolling"})
+    ctx.append(*history(12))
+    ctx.fit()
+    masked = next(e for e in of(ctx.log, Masked) if isinstance(e.fact, Masked) and len(e.fact.masks) > 1)
+    count = len(ctx.log)
+    assert ctx.expand(masked.handle) == ctx.log[count].handle
+    assert len(ctx.log) - count > 1
+    assert all(isinstance(event.fact, Expanded) for event in ctx.log[count:]), "only `fit` reduces"
+
+
+def test_expand_without_room_raises_and_records_nothing() -> None:
+    operations = [call("compact"), call("expand", "e141")]
+    in_context, context_facts = run_in_context(operations, 35)
+    in_session, session_facts = asyncio.run(run_in_session(operations, 35))
+    assert in_session == in_context
+    assert "cannot be shown whole" in in_context[-1][1]
+    assert context_facts == session_facts
+    assert not any(isinstance(fact, Expanded) for fact in context_facts)
