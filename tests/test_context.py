@@ -17,14 +17,14 @@ from foveal.core.log import Clipped, Dropped, Instructed, Masked, Rewound, Snaps
 from support.histories import (
     PIXEL,
     Json,
-    answered,
-    asked,
+    call_message,
     context,
+    encode_and_decode,
+    events_of,
     masks,
-    of,
-    rendered,
-    reread,
+    render_log,
     result,
+    result_message,
     session,
     strings,
     user,
@@ -78,7 +78,7 @@ def test_a_tuple_and_single_appends_are_the_same_history() -> None:
         ctx.append(message)
     assert ctx.fit() == session(6)
     assert ctx.fit(session(6)) == session(6)
-    assert of(ctx.log, Rewound) == []
+    assert events_of(ctx.log, Rewound) == []
 
 
 def test_an_empty_history_is_an_empty_request() -> None:
@@ -113,7 +113,7 @@ def test_an_edited_message_causes_a_rewind_to_the_one_before() -> None:
     ctx.fit(history)
     edited = [*history[:6], user("No, look elsewhere.")]
     assert ctx.fit(edited) == edited
-    (rewind,) = of(ctx.log, Rewound)
+    (rewind,) = events_of(ctx.log, Rewound)
     assert ctx.why(rewind.handle).level == "-"
     gone = ctx.log[len(history)].handle
     assert (ctx.why(gone).level, ctx.why(gone).rule) == ("-", "rewound or reverted")
@@ -127,7 +127,7 @@ def test_a_message_changed_in_place_is_recognised_as_edited() -> None:
     history[5]["content"] = "something else"
     request = ctx.fit(history)
     assert request[5]["content"] == "something else"
-    assert len(of(ctx.log, Rewound)) == 1
+    assert len(events_of(ctx.log, Rewound)) == 1
     assert result(1) in [ctx.original(event.handle) for event in ctx.log]
 
 
@@ -136,7 +136,7 @@ def test_a_shorter_history_causes_a_rewind() -> None:
     ctx.fit(session(5))
     assert ctx.fit(session(3)) == session(3)
     assert ctx.fit(session(5)) == session(5)
-    assert len(of(ctx.log, Rewound)) == 1
+    assert len(events_of(ctx.log, Rewound)) == 1
 
 
 def test_a_rewind_keeps_the_masks_of_what_remains() -> None:
@@ -154,8 +154,8 @@ def test_a_last_message_that_always_changes_keeps_earlier_masks() -> None:
     requests = [ctx.fit([*history, user(f"It is {minute} past nine.")]) for minute in range(5)]
     assert all(request[:-1] == requests[0][:-1] for request in requests)
     assert requests[-1][-1] == user("It is 4 past nine.")
-    assert len(of(ctx.log, Masked)) == 1
-    assert len(of(ctx.log, Rewound)) == 4
+    assert len(events_of(ctx.log, Masked)) == 1
+    assert len(events_of(ctx.log, Rewound)) == 4
 
 
 def test_an_edited_system_message_is_replaced_and_masks_stay() -> None:
@@ -165,11 +165,11 @@ def test_an_edited_system_message_is_replaced_and_masks_stay() -> None:
     edited = [{"role": "system", "content": "You are very careful."}, *history[1:]]
     after = ctx.fit(edited)
     assert after == [edited[0], *before[1:]]
-    assert of(ctx.log, Rewound) == []
+    assert events_of(ctx.log, Rewound) == []
     assert ctx.fit([{"role": "system", "content": "Again."}, *history[1:]])[0]["content"] == "Again."
     assert ctx.fit(history) == before
-    assert [e.fact.replaces is None for e in of(ctx.log, Instructed)] == [True, False, False, False]  # type: ignore[union-attr]
-    assert rendered(reread(ctx.log), "openai_chat") == before
+    assert [e.fact.replaces is None for e in events_of(ctx.log, Instructed)] == [True, False, False, False]  # type: ignore[union-attr]
+    assert render_log(encode_and_decode(ctx.log), "openai_chat") == before
 
 
 def test_a_replaced_system_message_is_reported_as_cause_of_a_break() -> None:
@@ -182,9 +182,9 @@ def test_a_replaced_system_message_is_reported_as_cause_of_a_break() -> None:
 
 def test_a_late_result_is_reported_as_cause_of_a_break() -> None:
     ctx = context(50_000)
-    history = [user("go"), asked("a"), user("are you there?")]
+    history = [user("go"), call_message("a"), user("are you there?")]
     ctx.fit(history)
-    ctx.fit([*history, answered("a", "late")])
+    ctx.fit([*history, result_message("a", "late")])
     (broken,) = ctx.report().breaks
     late = ctx.log[-1]
     assert (broken.at, broken.cause, broken.why) == ("e2", late.handle, "tool_returned")
@@ -300,7 +300,7 @@ def test_why_names_the_rule_for_every_level() -> None:
     ctx = context(6_000, small)
     history = session(0)
     for number in range(60):
-        history += [asked(f"c{number}"), answered(f"c{number}", result(number, 800))]
+        history += [call_message(f"c{number}"), result_message(f"c{number}", result(number, 800))]
         ctx.fit(history)
     lines = {line.level: line for line in ctx.report().events}
     assert set(lines) == {"-", "full", "clipped", "masked", "dropped"}
@@ -314,7 +314,7 @@ def test_why_names_the_rule_for_every_level() -> None:
 def test_why_names_the_event_that_dropped_a_result() -> None:
     ctx = context(3_000, "recent")
     ctx.fit(session(30))
-    (drop,) = of(ctx.log, Dropped)
+    (drop,) = events_of(ctx.log, Dropped)
     gone = [line for line in ctx.report().events if line.level == "dropped"]
     assert gone
     assert {(line.rule, line.by) for line in gone} == {("recent", drop.handle)}
@@ -324,7 +324,7 @@ def test_why_of_a_replaced_system_text() -> None:
     ctx = context(dialect="anthropic")
     ctx.fit([user("hi")], system="one")
     ctx.fit([user("hi")], system="two")
-    old, new = (event.handle for event in of(ctx.log, Instructed))
+    old, new = (event.handle for event in events_of(ctx.log, Instructed))
     assert ctx.why(old).rule == "replaced by a newer one"
     assert ctx.why(new).level == "full"
 
@@ -354,7 +354,7 @@ ODD = "line one\r\nline two\n\n  indented\u2028separated\x0cpage\x1bend\n"
 @pytest.mark.parametrize("dialect", ["openai_chat", "openai_responses", "anthropic"])
 def test_the_original_of_a_result_of_several_texts_is_exact(dialect: Any) -> None:
     history: dict[str, list[Json]] = {
-        "openai_chat": [asked("a"), answered("a", [{"type": "text", "text": ODD}])],
+        "openai_chat": [call_message("a"), result_message("a", [{"type": "text", "text": ODD}])],
         "openai_responses": [
             {"type": "function_call", "call_id": "a", "name": "f", "arguments": "{}"},
             {"type": "function_call_output", "call_id": "a", "output": [{"type": "input_text", "text": ODD}]},
@@ -371,7 +371,7 @@ def test_the_original_of_a_result_of_several_texts_is_exact(dialect: Any) -> Non
 
 def test_the_original_of_a_call_holds_its_arguments_exactly() -> None:
     pretty = json.dumps({"path": "a.py", "content": "x = 1\n" * 3}, indent=2)
-    call = asked("a")
+    call = call_message("a")
     call["tool_calls"][0]["function"]["arguments"] = pretty
     ctx = context()
     ctx.fit([user("go"), call])
@@ -382,7 +382,7 @@ def test_every_handle_in_a_request_leads_to_an_original() -> None:
     ctx = context(9_000, {"preset": "economy", "compact": False})
     history = session(0)
     for number in range(40):
-        history += [asked(f"c{number}"), answered(f"c{number}", result(number, 300))]
+        history += [call_message(f"c{number}"), result_message(f"c{number}", result(number, 300))]
         request = ctx.fit(history)
     shown = "\n".join(strings(request))
     reduced = [line.handle for line in ctx.report().events if line.level in ("masked", "clipped")]
@@ -402,7 +402,7 @@ def test_a_pinned_rule_is_in_every_request(policy: str) -> None:
     ctx.pin("never push to main")
     history = session(0)
     for number in range(40):
-        history += [asked(f"c{number}"), answered(f"c{number}", result(number))]
+        history += [call_message(f"c{number}"), result_message(f"c{number}", result(number))]
         request = ctx.fit(history)
         assert sum("never push to main" in text for text in strings(request)) == 1
 
@@ -414,22 +414,22 @@ def test_a_pinned_step_stays_as_it_is(policy: str) -> None:
     ctx.fit(history)
     ctx.pin(event=ctx.log[-1].handle)
     for number in range(3, 40):
-        history += [asked(f"c{number}"), answered(f"c{number}", result(number))]
+        history += [call_message(f"c{number}"), result_message(f"c{number}", result(number))]
         request = ctx.fit(history)
-        assert answered("c2", result(2)) in request
+        assert result_message("c2", result(2)) in request
 
 
 @pytest.mark.parametrize("policy", ["economy", "rolling", "recent"])
 def test_a_pinned_result_is_not_squeezed_either(policy: str) -> None:
     ctx = context(4_000, policy)
-    history = [user("go"), asked("a"), answered("a", result(0, 600))]
+    history = [user("go"), call_message("a"), result_message("a", result(0, 600))]
     ctx.fit(history)
     ctx.pin(event="e3")
     try:
         request = ctx.fit([*history, user("word " * 2_200)])
     except ContextOverflow:
         return
-    assert answered("a", result(0, 600)) in request
+    assert result_message("a", result(0, 600)) in request
 
 
 def test_a_pinned_image_is_not_removed() -> None:
@@ -459,7 +459,7 @@ def test_an_empty_pin_raises_an_error() -> None:
 @pytest.mark.parametrize("policy", ["economy", "rolling", "recent"])
 def test_open_calls_stay_verbatim_whatever_is_pinned_after_them(policy: str) -> None:
     ctx = context(3_000, policy)
-    call = asked("open", command="word " * 300)
+    call = call_message("open", command="word " * 300)
     ctx.fit([*session(20), call])
     ctx.pin("a rule that comes later")
     request = ctx.fit([*session(20), call])
@@ -471,7 +471,7 @@ def test_open_calls_stay_verbatim_whatever_is_pinned_after_them(policy: str) -> 
 @pytest.mark.parametrize("policy", ["economy", "rolling", "recent"])
 def test_open_calls_stay_however_much_follows(policy: str) -> None:
     ctx = context(3_000, policy)
-    call = asked("open", command="word " * 300)
+    call = call_message("open", command="word " * 300)
     history = [*session(2), call]
     for number in range(12):
         history.append(user(f"{number} " + "word " * 200))
@@ -484,7 +484,7 @@ def test_a_snapshot_is_recorded_never_sent_and_survives() -> None:
     handle = ctx.snapshot({"commit": "abc123"}, label="git")
     request = ctx.fit(session(40))
     assert "abc123" not in json.dumps(request)
-    (event,) = of(reread(ctx.log), SnapshotTaken)
+    (event,) = events_of(encode_and_decode(ctx.log), SnapshotTaken)
     assert event.handle == handle
     assert ctx.why(handle).level == "-"
 
@@ -517,7 +517,7 @@ def test_only_the_newest_images_within_the_limit_are_sent() -> None:
     assert shown_pictures(request) == 3
     assert request[-3:] == pictures(10)[-3:]
     assert check_chat(request) == []
-    assert {event.fact.rule for event in of(ctx.log, Masked)} == {"media budget"}  # type: ignore[union-attr]
+    assert {event.fact.rule for event in events_of(ctx.log, Masked)} == {"media budget"}  # type: ignore[union-attr]
 
 
 def test_a_request_small_in_tokens_can_be_too_large_in_bytes() -> None:
@@ -550,7 +550,7 @@ def test_tools_that_are_no_longer_offered_are_not_counted() -> None:
     ctx.fit([user("hi")], tools=[{"type": "function", "function": {"name": "f", "description": "w " * 90}}])
     ctx.fit([user("hi")])
     assert ctx.report().totals["tools"] <= 2
-    assert reread(ctx.log) == list(ctx.log)
+    assert encode_and_decode(ctx.log) == list(ctx.log)
 
 
 def test_system_text_beside_the_messages_is_counted_and_not_returned() -> None:
@@ -558,7 +558,7 @@ def test_system_text_beside_the_messages_is_counted_and_not_returned() -> None:
     request = ctx.fit([user("hi")], system=[{"type": "text", "text": "be brief " * 20}])
     assert request == [user("hi")]
     assert ctx.report().totals["system"] > 30
-    assert reread(ctx.log) == list(ctx.log)
+    assert encode_and_decode(ctx.log) == list(ctx.log)
 
 
 def test_the_same_system_text_and_tools_are_recorded_once() -> None:
@@ -590,10 +590,14 @@ def too_large(policy: str, *, listed: bool) -> None:
     ctx = context(4_000, policy)
     text = result(0, 60_000)
     request = ctx.fit(
-        [user("go"), asked("a"), answered("a", [{"type": "text", "text": text}] if listed else text)]
+        [
+            user("go"),
+            call_message("a"),
+            result_message("a", [{"type": "text", "text": text}] if listed else text),
+        ]
     )
     assert check_chat(request) == []
-    assert of(ctx.log, Clipped) != []
+    assert events_of(ctx.log, Clipped) != []
     assert "whole text: e3]" in "\n".join(strings(request))
 
 
@@ -620,12 +624,12 @@ def test_many_threads_can_use_one_context() -> None:
     with ThreadPoolExecutor(8) as pool:
         assert sorted(pool.map(work, range(8))) == list(range(8))
     assert [event.seq for event in ctx.log] == list(range(len(ctx.log)))
-    said = [str(event.fact.content).split()[0] for event in of(ctx.log, UserSaid)]  # type: ignore[union-attr]
+    said = [str(event.fact.content).split()[0] for event in events_of(ctx.log, UserSaid)]  # type: ignore[union-attr]
     assert sorted(said) == sorted(f"{number}/{turn}" for number in range(8) for turn in range(25))
     for number in range(8):
         mine = [name for name in said if name.startswith(f"{number}/")]
         assert mine == [f"{number}/{turn}" for turn in range(25)]
-    assert rendered(reread(ctx.log), "openai_chat") == ctx.fit()
+    assert render_log(encode_and_decode(ctx.log), "openai_chat") == ctx.fit()
 
 
 # ── Regressions ────────────────────────────────────────────────────────────────────────────────
@@ -653,7 +657,7 @@ def test_a_rewind_far_back_shows_dropped_steps_again() -> None:
     ctx = context(4_000, "recent")
     history = session(40)
     ctx.fit(history)
-    assert of(ctx.log, Dropped)
+    assert events_of(ctx.log, Dropped)
     edited = [*history[:6], user("start over from here")]
     assert ctx.fit(edited) == edited
 
@@ -669,7 +673,7 @@ def test_moved_cache_marks_are_neither_an_edit_nor_a_break() -> None:
         assert sum("cache_control" in str(message) for message in request) == 1
         assert check_anthropic(request) == []
         history += [user([text]), {"role": "assistant", "content": f"answer {number}"}]
-    assert of(ctx.log, Rewound) == []
+    assert events_of(ctx.log, Rewound) == []
     assert ctx.report().breaks == ()
     assert [kind(event.fact) for event in ctx.log].count("user_said") == 12
 
@@ -690,7 +694,7 @@ def test_a_malformed_message_does_not_fix_the_dialect() -> None:
     ctx = context()
     with pytest.raises(MalformedMessage):
         ctx.fit([user([{"type": "tool_result"}])])
-    history = [user("q"), asked("a"), answered("a", "ok")]
+    history = [user("q"), call_message("a"), result_message("a", "ok")]
     assert ctx.fit(history) == history
 
 

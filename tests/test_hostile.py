@@ -15,14 +15,14 @@ from support.histories import (
     CHECKS,
     DIALECTS,
     Json,
-    answered,
-    asked,
+    call_message,
     context,
-    of,
+    encode_and_decode,
+    events_of,
     recount,
-    rendered,
-    reread,
+    render_log,
     result,
+    result_message,
     session,
     strings,
     user,
@@ -47,7 +47,7 @@ ODD = {
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_odd_characters_are_unchanged_after_a_reload(odd: str, dialect: Any) -> None:
     history: dict[str, list[Json]] = {
-        "openai_chat": [asked("a", command=odd), answered("a", odd)],
+        "openai_chat": [call_message("a", command=odd), result_message("a", odd)],
         "openai_responses": [
             {"type": "function_call", "call_id": "a", "name": "f", "arguments": json.dumps({"c": odd})},
             {"type": "function_call_output", "call_id": "a", "output": odd},
@@ -66,9 +66,9 @@ def test_odd_characters_are_unchanged_after_a_reload(odd: str, dialect: Any) -> 
     assert request == messages
     assert CHECKS[dialect](request) == []
     assert ctx.original("e1") == "q: " + odd
-    log = reread(ctx.log)
+    log = encode_and_decode(ctx.log)
     assert log == list(ctx.log)
-    assert wire_bytes(rendered(log, dialect)) == wire_bytes(request)
+    assert wire_bytes(render_log(log, dialect)) == wire_bytes(request)
     json.loads(ctx.report().json())
 
 
@@ -76,7 +76,7 @@ def test_a_lone_surrogate_beside_opaque_fields_survives_a_reload() -> None:
     part = {"type": "text", "text": "\ud800", "cache_control": {"type": "ephemeral", "note": "\udfff"}}
     ctx = context(dialect="anthropic")
     ctx.fit([user([part])])
-    assert reread(ctx.log) == list(ctx.log)
+    assert encode_and_decode(ctx.log) == list(ctx.log)
 
 
 @pytest.mark.parametrize("odd", ODD.values(), ids=ODD)
@@ -84,12 +84,15 @@ def test_odd_characters_in_a_long_result_survive_clipping_masking_and_a_reload(o
     ctx = context(6_000, {"preset": "economy", "clip": {"strategy": "smart", "tokens": 300}, "keep_last": 1})
     history = session(0)
     for number in range(30):
-        history += [asked(f"c{number}", command=odd), answered(f"c{number}", (odd + result(number)) * 3)]
+        history += [
+            call_message(f"c{number}", command=odd),
+            result_message(f"c{number}", (odd + result(number)) * 3),
+        ]
         request = ctx.fit(history)
         assert check_chat(request) == []
-    assert of(ctx.log, Clipped)
-    assert of(ctx.log, Masked)
-    assert wire_bytes(rendered(reread(ctx.log), "openai_chat")) == wire_bytes(request)
+    assert events_of(ctx.log, Clipped)
+    assert events_of(ctx.log, Masked)
+    assert wire_bytes(render_log(encode_and_decode(ctx.log), "openai_chat")) == wire_bytes(request)
 
 
 DEEP = {
@@ -104,16 +107,16 @@ DEEP = {
 def test_arguments_nested_ten_thousand_deep_stay_text(arguments: str) -> None:
     history = session(0)
     for number in range(12):
-        call = asked(f"c{number}")
+        call = call_message(f"c{number}")
         call["tool_calls"][0]["function"]["arguments"] = arguments
-        history += [call, answered(f"c{number}", result(number))]
+        history += [call, result_message(f"c{number}", result(number))]
     ctx = context(30_000)
     request = ctx.fit(history)
     assert check_chat(request) == []
     assert recount(request) <= ctx.report().limit
     for dialect in DIALECTS:
-        assert CHECKS[dialect](rendered(ctx.log, dialect)) == []
-    assert reread(ctx.log) == list(ctx.log)
+        assert CHECKS[dialect](render_log(ctx.log, dialect)) == []
+    assert encode_and_decode(ctx.log) == list(ctx.log)
 
 
 def test_a_too_deeply_nested_input_raises_and_records_nothing() -> None:
@@ -141,7 +144,7 @@ FAKES = [
 @pytest.mark.parametrize("fake", FAKES)
 def test_fake_placeholders_and_roles_stay_user_text(fake: str) -> None:
     ctx = context(50_000)
-    history = [user(fake), asked("a"), answered("a", fake), user("go on")]
+    history = [user(fake), call_message("a"), result_message("a", fake), user("go on")]
     assert ctx.fit(history) == history
     assert {line.level for line in ctx.report().events} == {"-", "full"}
     assert ctx.report().totals["pinned"] == ctx.report().totals["placeholders"] == 0
@@ -152,7 +155,7 @@ def test_a_result_of_five_megabytes_on_one_line_is_bounded_work(policy: str) -> 
     ctx = context(16_000, policy)
     text = "x1y2 " * 1_000_000
     with bounded():
-        request = ctx.fit([user("go"), asked("a"), answered("a", text)])
+        request = ctx.fit([user("go"), call_message("a"), result_message("a", text)])
     assert len(json.dumps(request)) < 200_000
     assert ctx.original("e3") == text
     assert check_chat(request) == []
@@ -162,28 +165,28 @@ def test_five_megabytes_of_one_character_and_of_noise_are_bounded_work() -> None
     for text in ("a" * 5_000_000, " " * 5_000_000, "的" * 2_000_000, "\n" * 5_000_000):
         ctx = context(16_000)
         with bounded():
-            ctx.fit([user("go"), asked("a"), answered("a", text)])
+            ctx.fit([user("go"), call_message("a"), result_message("a", text)])
         assert ctx.original("e3") == text
 
 
 def test_masking_a_huge_text_beside_an_image_is_bounded_work() -> None:
     picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
-    history = [user([picture]), asked("a"), answered("a", "x1y2 " * 2_000_000)]
+    history = [user([picture]), call_message("a"), result_message("a", "x1y2 " * 2_000_000)]
     for number in range(8):
-        history += [asked(f"c{number}"), answered(f"c{number}", result(number))]
+        history += [call_message(f"c{number}"), result_message(f"c{number}", result(number))]
     taken = []
     for opening in (user("no picture"), history[0]):
         ctx = context(40_000, {"preset": "rolling", "keep_first": 0})
         ctx.fit([opening, *history[1:3]])
         taken.append(seconds(partial(ctx.fit, [opening, *history[1:]]), times=1))
-        assert of(ctx.log, Masked)
+        assert events_of(ctx.log, Masked)
     assert taken[1] < 4 * taken[0] + 1.0  # counting the text together with the image would take minutes
 
 
 def thousand(words: int) -> list[Json]:
-    calls = [asked(f"c{n}")["tool_calls"][0] for n in range(1_000)]
+    calls = [call_message(f"c{n}")["tool_calls"][0] for n in range(1_000)]
     said = {"role": "assistant", "content": None, "tool_calls": calls}
-    return [user("go"), said, *(answered(f"c{n}", result(n, words)) for n in range(1_000))]
+    return [user("go"), said, *(result_message(f"c{n}", result(n, words)) for n in range(1_000))]
 
 
 @pytest.mark.parametrize("policy", ["economy", "recent", "rolling"])
@@ -227,11 +230,15 @@ def test_masked_arguments_of_a_native_call_are_not_sent_whole() -> None:
 def test_masked_arguments_of_a_strange_call_are_not_sent_whole() -> None:
     call = {"id": "c", "type": "grep", "grep": {"pattern": "word " * 4_000}}
     said = {"role": "assistant", "content": None, "tool_calls": [call]}
-    _small_or_refused(context(3_000, "recent"), [user("go"), said, answered("c", "ok")])
+    _small_or_refused(context(3_000, "recent"), [user("go"), said, result_message("c", "ok")])
 
 
 def test_fields_beside_a_masked_result_are_counted() -> None:
-    history = [user("go"), asked("a"), answered("a", result(0, 2_000)) | {"metadata": "word " * 4_000}]
+    history = [
+        user("go"),
+        call_message("a"),
+        result_message("a", result(0, 2_000)) | {"metadata": "word " * 4_000},
+    ]
     _small_or_refused(context(3_000, "recent"), history)
 
 
@@ -241,7 +248,7 @@ def test_fields_beside_a_text_are_counted() -> None:
 
 
 def test_fields_beside_a_call_are_counted() -> None:
-    call = asked("a")
+    call = call_message("a")
     call["tool_calls"][0]["note"] = "word " * 4_000
     _small_or_refused(context(3_000, "recent"), [user("go"), call])
 
@@ -271,7 +278,7 @@ def test_numbers_that_json_lacks_raise_an_error() -> None:
 
 def test_hostile_names_are_one_escaped_line_in_the_report() -> None:
     ctx = context()
-    ctx.fit([user("go"), asked("id\x1b[31m\nforged line", "na\x1b[2Jme\nme"), user("?")])
+    ctx.fit([user("go"), call_message("id\x1b[31m\nforged line", "na\x1b[2Jme\nme"), user("?")])
     card = str(ctx.report())
     assert "\x1b" not in card
     assert "\nforged line" not in card

@@ -31,22 +31,22 @@ from support.histories import (
     CHECKS,
     DIALECTS,
     ESTIMATE,
-    MOVERS,
     POLICIES,
+    PREFIX_MOVERS,
     TOOLS,
     WINDOWS,
-    Heard,
+    InputMessage,
     Json,
-    Spoken,
-    Told,
+    ModelMessage,
+    ScriptedHistory,
     context,
-    described,
-    flat,
+    describe_view,
+    encode_and_decode,
+    flatten,
     logs,
     recount,
-    rendered,
-    reread,
-    stories,
+    render_log,
+    scripted_histories,
     strings,
     wire_bytes,
 )
@@ -69,7 +69,7 @@ class Call(NamedTuple):
     overflow: ContextOverflow | None
 
 
-def loop(ctx: Context, story: Told, **beside: Any) -> Iterator[Call]:
+def loop(ctx: Context, story: ScriptedHistory, **beside: Any) -> Iterator[Call]:
     """Run a conversation as an agent does: fit the whole history so far before each utterance."""
     beside.setdefault("tools", TOOLS[story.dialect])
     for taken in story.calls:
@@ -84,9 +84,9 @@ def loop(ctx: Context, story: Told, **beside: Any) -> Iterator[Call]:
 
 
 @few
-@given(stories(), policies, windows)
+@given(scripted_histories(), policies, windows)
 def test_a_request_fits_or_an_error_says_by_how_much_it_does_not(
-    story: Told, policy: Any, window: int
+    story: ScriptedHistory, policy: Any, window: int
 ) -> None:
     for call in loop(context(window, policy), story):
         if call.overflow is not None:
@@ -102,8 +102,10 @@ def test_a_request_fits_or_an_error_says_by_how_much_it_does_not(
 
 
 @few
-@given(stories(), policies, windows)
-def test_tools_and_system_text_count_against_the_limit(story: Told, policy: Any, window: int) -> None:
+@given(scripted_histories(), policies, windows)
+def test_tools_and_system_text_count_against_the_limit(
+    story: ScriptedHistory, policy: Any, window: int
+) -> None:
     tools = json.dumps(TOOLS[story.dialect], separators=(",", ":"))
     beside = ESTIMATE.count(tools) + ESTIMATE.count("rule " * 30)
     for call in loop(context(window, policy), story, system="rule " * 30):
@@ -118,8 +120,8 @@ def test_tools_and_system_text_count_against_the_limit(story: Told, policy: Any,
 
 
 @few
-@given(stories(), policies, windows)
-def test_every_request_is_legal_in_its_dialect(story: Told, policy: Any, window: int) -> None:
+@given(scripted_histories(), policies, windows)
+def test_every_request_is_legal_in_its_dialect(story: ScriptedHistory, policy: Any, window: int) -> None:
     for call in loop(context(window, policy), story):
         if call.request is not None:
             assert CHECKS[story.dialect](call.request) == []
@@ -129,8 +131,8 @@ def test_every_request_is_legal_in_its_dialect(story: Told, policy: Any, window:
 @given(logs(), st.sampled_from(DIALECTS))
 def test_every_log_renders_legally_in_every_dialect(drawn: tuple[Any, list[Event]], other: Any) -> None:
     own, log = drawn
-    assert CHECKS[own](rendered(log, own)) == []
-    assert CHECKS[other](rendered(log, other)) == []
+    assert CHECKS[own](render_log(log, own)) == []
+    assert CHECKS[other](render_log(log, other)) == []
 
 
 # ── 3. Stable ────────────────────────────────────────────────────────────────────────────────────────────
@@ -139,7 +141,7 @@ def test_every_log_renders_legally_in_every_dialect(drawn: tuple[Any, list[Event
 def may_move_prefix(events: tuple[Event, ...]) -> bool:
     """Return whether one of these events may change what was shown before."""
     return any(
-        isinstance(e.fact, MOVERS)
+        isinstance(e.fact, PREFIX_MOVERS)
         or (isinstance(e.fact, Clipped) and e.fact.rule == "squeeze")
         or (isinstance(e.fact, Instructed) and e.fact.replaces is not None)
         for e in events
@@ -147,24 +149,24 @@ def may_move_prefix(events: tuple[Event, ...]) -> bool:
 
 
 @few
-@given(stories(), policies, windows)
+@given(scripted_histories(), policies, windows)
 def test_a_longer_history_extends_the_request_unless_it_is_reduced(
-    story: Told, policy: Any, window: int
+    story: ScriptedHistory, policy: Any, window: int
 ) -> None:
     before: Call | None = None
     for call in loop(context(window, policy), story):
         if before is not None and before.request is not None and call.request is not None:
             late = any(before.taken <= at < call.taken for at in story.late)
             if not late and not may_move_prefix(call.log[len(before.log) :]):
-                old = flat(before.request)
-                assert flat(call.request)[: len(old)] == old
+                old = flatten(before.request)
+                assert flatten(call.request)[: len(old)] == old
         before = call
 
 
 @few
-@given(stories(), policies, windows)
+@given(scripted_histories(), policies, windows)
 def test_the_same_history_gives_the_same_bytes_and_the_same_log(
-    story: Told, policy: Any, window: int
+    story: ScriptedHistory, policy: Any, window: int
 ) -> None:
     first, second = (list(loop(context(window, policy), story)) for _ in range(2))
     assert [c.request and wire_bytes(c.request) for c in first] == [
@@ -179,7 +181,7 @@ def test_the_same_log_renders_the_same_bytes_every_time(
     drawn: tuple[Any, list[Event]],
 ) -> None:
     dialect, log = drawn
-    assert wire_bytes(rendered(log, dialect)) == wire_bytes(rendered(list(log), dialect))
+    assert wire_bytes(render_log(log, dialect)) == wire_bytes(render_log(list(log), dialect))
 
 
 @few
@@ -193,16 +195,16 @@ def test_a_longer_log_extends_the_request_unless_a_change_is_recorded(
         fact = newer[0].fact
         if may_move_prefix(newer) or isinstance(fact, Clipped | ToolReturned):
             continue
-        old = flat(rendered(log[:cut], dialect))
-        assert flat(rendered(log[: cut + 1], dialect))[: len(old)] == old
+        old = flatten(render_log(log[:cut], dialect))
+        assert flatten(render_log(log[: cut + 1], dialect))[: len(old)] == old
 
 
 # ── 4. Lossless ──────────────────────────────────────────────────────────────────────────────────────────
 
 
 @few
-@given(stories(), policies, windows)
-def test_no_event_is_changed_or_deleted(story: Told, policy: Any, window: int) -> None:
+@given(scripted_histories(), policies, windows)
+def test_no_event_is_changed_or_deleted(story: ScriptedHistory, policy: Any, window: int) -> None:
     lines: list[bytes] = []
     for call in loop(context(window, policy), story):
         now = [encode(event) for event in call.log]
@@ -212,9 +214,9 @@ def test_no_event_is_changed_or_deleted(story: Told, policy: Any, window: int) -
 
 
 @few
-@given(stories(), policies, windows)
+@given(scripted_histories(), policies, windows)
 def test_every_placeholder_and_clip_names_the_event_with_the_whole_text(
-    story: Told, policy: Any, window: int
+    story: ScriptedHistory, policy: Any, window: int
 ) -> None:
     ctx = context(window, policy)
     for call in loop(ctx, story):
@@ -228,8 +230,10 @@ def test_every_placeholder_and_clip_names_the_event_with_the_whole_text(
 
 
 @few
-@given(stories(), policies, windows)
-def test_the_original_text_of_every_message_can_be_read(story: Told, policy: Any, window: int) -> None:
+@given(scripted_histories(), policies, windows)
+def test_the_original_text_of_every_message_can_be_read(
+    story: ScriptedHistory, policy: Any, window: int
+) -> None:
     ctx = context(window, policy)
     for _ in loop(ctx, story):
         pass
@@ -239,7 +243,7 @@ def test_the_original_text_of_every_message_can_be_read(story: Told, policy: Any
             fact.content, str
         ):
             assert ctx.original(event.handle) == fact.content
-    said = [beat.text for beat in story.tale if isinstance(beat, Heard)]
+    said = [beat.text for beat in story.script if isinstance(beat, InputMessage)]
     kept = [
         text_of(event.fact.content)
         for event in ctx.log
@@ -252,8 +256,8 @@ def test_the_original_text_of_every_message_can_be_read(story: Told, policy: Any
 
 
 @few
-@given(stories(), policies, windows)
-def test_fitting_twice_does_nothing_the_second_time(story: Told, policy: Any, window: int) -> None:
+@given(scripted_histories(), policies, windows)
+def test_fitting_twice_does_nothing_the_second_time(story: ScriptedHistory, policy: Any, window: int) -> None:
     ctx = context(window, policy)
     for call in loop(ctx, story):
         ctx._clock.now += 100_000  # type: ignore[union-attr]
@@ -265,9 +269,9 @@ def test_fitting_twice_does_nothing_the_second_time(story: Told, policy: Any, wi
 
 
 @few
-@given(stories(), policies, windows)
+@given(scripted_histories(), policies, windows)
 def test_an_overflow_raised_twice_is_the_same_and_records_nothing_new(
-    story: Told, policy: Any, window: int
+    story: ScriptedHistory, policy: Any, window: int
 ) -> None:
     ctx = context(window, policy)
     for call in loop(ctx, story):
@@ -280,8 +284,8 @@ def test_an_overflow_raised_twice_is_the_same_and_records_nothing_new(
 
 
 @few
-@given(stories(turns=3, steps=6), policies, windows)
-def test_nothing_is_masked_twice(story: Told, policy: Any, window: int) -> None:
+@given(scripted_histories(turns=3, steps=6), policies, windows)
+def test_nothing_is_masked_twice(story: ScriptedHistory, policy: Any, window: int) -> None:
     ctx = context(window, policy)
     for _ in loop(ctx, story):
         pass
@@ -293,9 +297,9 @@ def test_nothing_is_masked_twice(story: Told, policy: Any, window: int) -> None:
 
 
 @few
-@given(stories(), policies, windows, st.lists(st.integers(1, 60_000), max_size=6))
+@given(scripted_histories(), policies, windows, st.lists(st.integers(1, 60_000), max_size=6))
 def test_the_parts_of_the_report_add_up_and_are_marked_if_measured(
-    story: Told, policy: Any, window: int, reported: list[int]
+    story: ScriptedHistory, policy: Any, window: int, reported: list[int]
 ) -> None:
     ctx = context(window, policy)
     adds_up(ctx.report())
@@ -312,8 +316,8 @@ def test_the_parts_of_the_report_add_up_and_are_marked_if_measured(
 
 
 @few
-@given(stories(), policies, windows)
-def test_the_report_says_how_every_event_is_shown(story: Told, policy: Any, window: int) -> None:
+@given(scripted_histories(), policies, windows)
+def test_the_report_says_how_every_event_is_shown(story: ScriptedHistory, policy: Any, window: int) -> None:
     for call in loop(context(window, policy), story):
         assert [line.handle for line in call.report.events] == [event.handle for event in call.log]
         for line, event in zip(call.report.events, call.log, strict=True):
@@ -328,8 +332,10 @@ def test_the_report_says_how_every_event_is_shown(story: Told, policy: Any, wind
 
 
 @few
-@given(stories(), policies, windows)
-def test_protected_messages_are_verbatim_in_every_request(story: Told, policy: Any, window: int) -> None:
+@given(scripted_histories(), policies, windows)
+def test_protected_messages_are_verbatim_in_every_request(
+    story: ScriptedHistory, policy: Any, window: int
+) -> None:
     ctx = context(window, policy)
     ctx.pin("never delete the archive")
     for call in loop(ctx, story):
@@ -337,14 +343,14 @@ def test_protected_messages_are_verbatim_in_every_request(story: Told, policy: A
             continue
         words = set(strings(call.request))
         assert any("never delete the archive" in word for word in words)
-        so_far = [beat for beat, end in zip(story.tale, story.ends, strict=True) if end <= call.taken]
+        so_far = [beat for beat, end in zip(story.script, story.ends, strict=True) if end <= call.taken]
         for beat in so_far:
-            if isinstance(beat, Heard) and beat.who == "system" and beat.text.strip():
+            if isinstance(beat, InputMessage) and beat.who == "system" and beat.text.strip():
                 assert beat.text in words
-        latest = next((b for b in reversed(so_far) if isinstance(b, Heard) and b.who == "user"), None)
+        latest = next((b for b in reversed(so_far) if isinstance(b, InputMessage) and b.who == "user"), None)
         if latest is not None and latest.text.strip():
             assert latest.text in words
-        if so_far and isinstance(so_far[-1], Spoken):
+        if so_far and isinstance(so_far[-1], ModelMessage):
             for _, _, arguments in so_far[-1].calls:
                 assert any(
                     arguments["command"] in text
@@ -371,7 +377,7 @@ def test_instructions_and_pinned_steps_survive_every_recorded_reduction(
     view = fold(log, MessageTokens(ESTIMATE))
     counting = effective_events(log)
     replaced = {e.fact.replaces for e in counting if isinstance(e.fact, Instructed)}
-    words = set(strings(rendered(log, dialect)))
+    words = set(strings(render_log(log, dialect)))
     for event in counting:
         fact = event.fact
         if not isinstance(fact, Instructed) or fact.aside or fact.replaces is not None:
@@ -387,13 +393,15 @@ def test_instructions_and_pinned_steps_survive_every_recorded_reduction(
 
 
 @few
-@given(stories(), policies, windows)
-def test_the_request_after_a_reload_is_the_request_before_it(story: Told, policy: Any, window: int) -> None:
+@given(scripted_histories(), policies, windows)
+def test_the_request_after_a_reload_is_the_request_before_it(
+    story: ScriptedHistory, policy: Any, window: int
+) -> None:
     for call in loop(context(window, policy), story):
         if call.request is not None:
-            again = reread(call.log)
+            again = encode_and_decode(call.log)
             assert again == list(call.log)
-            assert wire_bytes(rendered(again, story.dialect)) == wire_bytes(call.request)
+            assert wire_bytes(render_log(again, story.dialect)) == wire_bytes(call.request)
 
 
 @settings(max_examples=300)
@@ -406,16 +414,16 @@ def test_a_view_advanced_event_by_event_equals_the_folded_view(drawn: tuple[Any,
         view = advance(view, event, log[: at + 1])
         if at % 3 == 0:
             assert view.units == sum(step.count(view.meter) for step in view.steps)
-    assert described(view) == described(fold(log, MessageTokens(ESTIMATE)))
+    assert describe_view(view) == describe_view(fold(log, MessageTokens(ESTIMATE)))
 
 
 @few
 @given(logs())
 def test_a_log_written_as_lines_and_read_again_is_the_same_log(drawn: tuple[Any, list[Event]]) -> None:
     dialect, log = drawn
-    again = reread(log)
+    again = encode_and_decode(log)
     assert again == log
-    assert wire_bytes(rendered(again, dialect)) == wire_bytes(rendered(log, dialect))
+    assert wire_bytes(render_log(again, dialect)) == wire_bytes(render_log(log, dialect))
 
 
 def test_a_handle_is_the_seq_of_its_event() -> None:

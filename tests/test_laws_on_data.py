@@ -17,7 +17,16 @@ from typing import Any, Final
 import pytest
 
 from foveal import PRESETS, Context, ContextOverflow
-from support.histories import ESTIMATE, Json, context, recount, rendered, reread, strings, wire_bytes
+from support.histories import (
+    ESTIMATE,
+    Json,
+    context,
+    encode_and_decode,
+    recount,
+    render_log,
+    strings,
+    wire_bytes,
+)
 from support.legality import check_chat
 from support.paths import RECORDED
 from support.report_checks import adds_up
@@ -118,11 +127,11 @@ def replay(messages: list[Json], window: int, policy: str) -> None:
             assert request is not None
             check(ctx, so_far, request, task=task)
     if request is not None:
-        assert wire_bytes(rendered(ctx.log, "openai_chat")) == wire_bytes(request)
+        assert wire_bytes(render_log(ctx.log, "openai_chat")) == wire_bytes(request)
         assert ctx.fit(messages) == request
-        log = reread(ctx.log)
+        log = encode_and_decode(ctx.log)
         assert log == list(ctx.log)
-        assert wire_bytes(rendered(log, "openai_chat")) == wire_bytes(request)
+        assert wire_bytes(render_log(log, "openai_chat")) == wire_bytes(request)
 
 
 WINDOWS: Final = (8_000, 32_000, 128_000)

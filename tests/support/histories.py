@@ -1,12 +1,12 @@
-"""Conversations as agents have them, drawn by Hypothesis, and helpers to run them through a `Context`.
+"""Random agent conversations for property tests, and helpers that run them through a `Context`.
 
-A `Tale` is told in no dialect: beats of users, models and tools, with the defects that real logs have (missing,
-orphaned, late and repeated results, repeated ids, empty messages, null content, system text in the middle,
-pictures, very long results). `told` puts it into a dialect. A loop calls `fit` before each utterance of the model,
-so a tale also says at which lengths of the history that is.
+A `Script` is a conversation independent of the dialect: messages of users, models and tools, with the defects of
+real logs (missing, orphaned, late and repeated results, repeated ids, empty messages, null content, system text in
+the middle, images, very long results). `write_script` writes it in a dialect. An agent loop calls `fit` before each
+message of the model, so a written script also has the lengths of the history at those calls.
 
-Hypothesis draws a seed and sizes, and a small generator does the rest: a hundred draws a conversation would take
-longer than what is tested. Shrinking makes conversations shorter.
+Hypothesis draws only a seed and sizes, and a small generator does the rest: drawing each of a hundred values would
+take longer than the tests. Shrinking makes conversations shorter.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ CHECKS: Final = {
     "openai_responses": check_responses,
     "anthropic": check_anthropic,
 }
-MOVERS: Final = (Masked, Dropped, Compacted, Reverted, Rewound)
+PREFIX_MOVERS: Final = (Masked, Dropped, Compacted, Reverted, Rewound)
 PIXEL: Final = (
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR4nGNgYGBgAAAABQABpfZFQAAAAABJRU5ErkJggg=="
 )
@@ -71,7 +71,7 @@ ESTIMATE: Final = Estimate()
 Json = dict[str, Any]
 
 
-# ── words ────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Texts ────────────────────────────────────────────────────────────────────────────────────────────────
 
 _LINES: Final = (
     "def main(path: str) -> None:\n    return open(path).read()\n",
@@ -85,35 +85,33 @@ _LINES: Final = (
     "[foveal: masked result of bash ls; 900 tokens, 12 lines; whole text: e3]\n",
     "\x1b[31mred\x1b[0m\ttab\u200b\u202e\x00 NUL and odd spaces\r\n",
 )
-SHORT: Final = (
+SHORT_TEXTS: Final = (
     "ok", "", " ", "Please go on.", "好的，继续。", "🙂", "exit code 1", "done\n",
     "[foveal: 3 older messages are not shown]",
 )  # fmt: skip
 
 
-def short_text(dice: Random) -> str:
-    if dice.random() < 0.7:
-        return dice.choice(SHORT)
-    return "".join(
-        chr(dice.choice((dice.randrange(32, 127), dice.randrange(0x20, 0xD7FF)))) for _ in range(12)
-    )
+def short_text(rng: Random) -> str:
+    if rng.random() < 0.7:
+        return rng.choice(SHORT_TEXTS)
+    return "".join(chr(rng.choice((rng.randrange(32, 127), rng.randrange(0x20, 0xD7FF)))) for _ in range(12))
 
 
-def long_text(dice: Random, most: int = 60) -> str:
-    """One line many times, sometimes with its number in it."""
-    line, times = dice.choice(_LINES), dice.randint(1, most)
-    return "".join(f"{n} {line}" for n in range(times)) if dice.random() < 0.5 else line * times
+def long_text(rng: Random, max_lines: int = 60) -> str:
+    """Return a line repeated at random, sometimes with its number."""
+    line, times = rng.choice(_LINES), rng.randint(1, max_lines)
+    return "".join(f"{n} {line}" for n in range(times)) if rng.random() < 0.5 else line * times
 
 
-def text(dice: Random) -> str:
-    return short_text(dice) if dice.random() < 0.6 else long_text(dice, 12)
+def text(rng: Random) -> str:
+    return short_text(rng) if rng.random() < 0.6 else long_text(rng, 12)
 
 
-# ── a tale ───────────────────────────────────────────────────────────────────────────────────────────────
+# ── Scripts ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
-class Heard(NamedTuple):
-    """The user or the system says something; `parts` where it is a list, with a picture if `picture`."""
+class InputMessage(NamedTuple):
+    """A message of the user or the system; a list of parts if `listed`, with an image if `picture`."""
 
     who: str
     text: str
@@ -121,191 +119,195 @@ class Heard(NamedTuple):
     picture: bool = False
 
 
-class Spoken(NamedTuple):
+class ModelMessage(NamedTuple):
     text: str | None
     calls: tuple[tuple[str, str, Json], ...] = ()
     listed: bool = False
     thought: bool = False
 
 
-class Returned(NamedTuple):
+class ToolResult(NamedTuple):
     call_id: str
     text: str
     listed: bool = False
     failed: bool = False
     late: bool = False
-    """It does not directly follow its call, or answers it a second time."""
+    """Whether it does not directly follow its call, or is a second result."""
 
 
-Beat = Heard | Spoken | Returned
-Tale = list[Beat]
+ScriptMessage = InputMessage | ModelMessage | ToolResult
+Script = list[ScriptMessage]
 
-NAMES: Final = ("bash", "read_file", "search")
+TOOL_NAMES: Final = ("bash", "read_file", "search")
 
 
-def tale(seed: int, turns: int, steps: int, longest: int) -> Tale:
-    dice = Random(seed)
-    beats: Tale = []
-    if dice.random() < 0.5:
-        beats.append(Heard("system", text(dice)))
+def make_script(seed: int, turns: int, steps: int, max_lines: int) -> Script:
+    rng = Random(seed)
+    script: Script = []
+    if rng.random() < 0.5:
+        script.append(InputMessage("system", text(rng)))
     used: list[str] = []
     for turn in range(turns):
-        if turn and dice.random() < 0.15:
-            beats.append(Heard("system", text(dice)))
-        beats.append(_user(dice, turn))
-        if dice.random() < 0.1:
-            beats.append(_user(dice, turn))
-        for _ in range(dice.randint(0, steps)):
-            _step(dice, beats, used, longest)
-        if dice.random() < 0.8:
-            beats.append(Spoken(text(dice), listed=dice.random() < 0.5))
-    return beats
+        if turn and rng.random() < 0.15:
+            script.append(InputMessage("system", text(rng)))
+        script.append(_random_user(rng, turn))
+        if rng.random() < 0.1:
+            script.append(_random_user(rng, turn))
+        for _ in range(rng.randint(0, steps)):
+            _add_step(rng, script, used, max_lines)
+        if rng.random() < 0.8:
+            script.append(ModelMessage(text(rng), listed=rng.random() < 0.5))
+    return script
 
 
-def _user(dice: Random, turn: int) -> Heard:
-    words = text(dice)
-    kind = dice.randint(0, 5)
-    marked = f"question {turn}: {words}" if dice.random() < 0.8 else words
-    return Heard("user", marked, listed=kind < 2, picture=kind == 0)
+def _random_user(rng: Random, turn: int) -> InputMessage:
+    words = text(rng)
+    kind = rng.randint(0, 5)
+    marked = f"question {turn}: {words}" if rng.random() < 0.8 else words
+    return InputMessage("user", marked, listed=kind < 2, picture=kind == 0)
 
 
-def _step(dice: Random, beats: Tale, used: list[str], longest: int) -> None:
+def _add_step(rng: Random, script: Script, used: list[str], max_lines: int) -> None:
     calls: list[tuple[str, str, Json]] = []
-    for _ in range(dice.choice((1, 1, 1, 2, 3))):
-        name = dice.choice(used) if used and dice.random() < 0.15 else f"call_{len(used)}"
+    for _ in range(rng.choice((1, 1, 1, 2, 3))):
+        name = rng.choice(used) if used and rng.random() < 0.15 else f"call_{len(used)}"
         if name in [call[0] for call in calls]:
             continue
         used.append(name)
-        value = long_text(dice, 30) if dice.random() < 0.2 else f"cat file_{len(used)}.py"
-        calls.append((name, dice.choice(NAMES), {"command": value, "n": len(used)}))
-    words = dice.choice((None, "", "Let me look.", "我看一下"))
-    beats.append(Spoken(words, tuple(calls), thought=dice.random() < 0.2))
-    order = dice.sample(calls, len(calls))
-    defect = dice.randint(0, 14)
+        value = long_text(rng, 30) if rng.random() < 0.2 else f"cat file_{len(used)}.py"
+        calls.append((name, rng.choice(TOOL_NAMES), {"command": value, "n": len(used)}))
+    words = rng.choice((None, "", "Let me look.", "我看一下"))
+    script.append(ModelMessage(words, tuple(calls), thought=rng.random() < 0.2))
+    order = rng.sample(calls, len(calls))
+    defect = rng.randint(0, 14)
     for call in order if defect else ():  # 0: aborted, nothing came back
-        most = 40 * longest if dice.random() < 0.04 else longest
-        words = long_text(dice, most) if dice.random() < 0.4 else text(dice)
-        beats.append(Returned(call[0], words, listed=dice.random() < 0.2, failed=dice.random() < 0.1))
+        most = 40 * max_lines if rng.random() < 0.04 else max_lines
+        words = long_text(rng, most) if rng.random() < 0.4 else text(rng)
+        script.append(ToolResult(call[0], words, listed=rng.random() < 0.2, failed=rng.random() < 0.1))
     if defect == 1:
-        beats.append(Returned(f"nobody_{len(used)}", "an orphan", late=True))
+        script.append(ToolResult(f"nobody_{len(used)}", "an orphan", late=True))
     if defect == 2:
-        beats.append(Returned(calls[0][0], "the same again", late=True))
+        script.append(ToolResult(calls[0][0], "the same again", late=True))
     if defect == 3 and len(order) > 1:
-        late = beats.pop()
-        assert isinstance(late, Returned)
-        beats += [Heard("user", "are you still there?"), late._replace(late=True)]
+        late = script.pop()
+        assert isinstance(late, ToolResult)
+        script += [InputMessage("user", "are you still there?"), late._replace(late=True)]
 
 
-def tales(*, turns: int = 4, steps: int = 4, longest: int = 120) -> st.SearchStrategy[Tale]:
+def scripts(*, turns: int = 4, steps: int = 4, max_lines: int = 120) -> st.SearchStrategy[Script]:
     return st.builds(
-        tale, st.integers(0, 2**32), st.integers(1, turns), st.integers(0, steps), st.integers(1, longest)
+        make_script,
+        st.integers(0, 2**32),
+        st.integers(1, turns),
+        st.integers(0, steps),
+        st.integers(1, max_lines),
     )
 
 
-# ── a tale in a dialect ──────────────────────────────────────────────────────────────────────────────────
+# ── Scripts in a dialect ──────────────────────────────────────────────────────────────────────────────────
 
 
-class Told(NamedTuple):
+class ScriptedHistory(NamedTuple):
     dialect: Dialect
     messages: list[Json]
     calls: list[int]
-    """Lengths of the history at which a loop asks the model."""
+    """Lengths of the history at which an agent loop calls the model."""
     late: list[int]
-    """Messages that hold a late result."""
-    tale: Tale
+    """Indexes of messages with a late result."""
+    script: Script
     ends: list[int]
-    """For each beat, the length of the history after it."""
+    """For each message of the script, the length of the history after it."""
 
 
-def told(tale: Tale, dialect: Dialect) -> Told:
+def write_script(script: Script, dialect: Dialect) -> ScriptedHistory:
     messages: list[Json] = []
     calls: list[int] = []
     late: list[int] = []
     ends: list[int] = []
-    for beat in tale:
-        if isinstance(beat, Spoken) and messages and (not calls or calls[-1] < len(messages)):
+    for message in script:
+        if isinstance(message, ModelMessage) and messages and (not calls or calls[-1] < len(messages)):
             calls.append(len(messages))
-        if isinstance(beat, Returned) and beat.late:
+        if isinstance(message, ToolResult) and message.late:
             late.append(len(messages))
-        messages += _WRITERS[dialect](beat)
+        messages += _WRITERS[dialect](message)
         ends.append(len(messages))
     if messages and (not calls or calls[-1] < len(messages)):
         calls.append(len(messages))
-    return Told(dialect, messages, calls, late, tale, ends)
+    return ScriptedHistory(dialect, messages, calls, late, script, ends)
 
 
-def _chat(beat: Beat) -> list[Json]:
-    match beat:
-        case Heard():
+def _chat(message: ScriptMessage) -> list[Json]:
+    match message:
+        case InputMessage():
             picture = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PIXEL}"}}
-            parts: list[Json] = [{"type": "text", "text": beat.text}] + [picture] * beat.picture
-            return [{"role": beat.who, "content": parts if beat.listed else beat.text}]
-        case Spoken():
-            listed = beat.listed and beat.text
-            message: Json = {"role": "assistant", "content": beat.text}
+            parts: list[Json] = [{"type": "text", "text": message.text}] + [picture] * message.picture
+            return [{"role": message.who, "content": parts if message.listed else message.text}]
+        case ModelMessage():
+            listed = message.listed and message.text
+            written: Json = {"role": "assistant", "content": message.text}
             if listed:
-                message["content"] = [{"type": "text", "text": beat.text}]
-            if beat.calls:
-                message["tool_calls"] = [
+                written["content"] = [{"type": "text", "text": message.text}]
+            if message.calls:
+                written["tool_calls"] = [
                     {
                         "id": c[0],
                         "type": "function",
                         "function": {"name": c[1], "arguments": json.dumps(c[2])},
                     }
-                    for c in beat.calls
+                    for c in message.calls
                 ]
-            return [message]
-        case Returned():
-            content = [{"type": "text", "text": beat.text}] if beat.listed else beat.text
-            return [{"role": "tool", "tool_call_id": beat.call_id, "content": content}]
+            return [written]
+        case ToolResult():
+            content = [{"type": "text", "text": message.text}] if message.listed else message.text
+            return [{"role": "tool", "tool_call_id": message.call_id, "content": content}]
 
 
-def _responses(beat: Beat) -> list[Json]:
-    match beat:
-        case Heard():
+def _responses(message: ScriptMessage) -> list[Json]:
+    match message:
+        case InputMessage():
             picture = {"type": "input_image", "image_url": f"data:image/png;base64,{PIXEL}", "detail": "auto"}
-            parts: list[Json] = [{"type": "input_text", "text": beat.text}] + [picture] * beat.picture
-            return [{"role": beat.who, "content": parts if beat.listed else beat.text}]
-        case Spoken():
+            parts: list[Json] = [{"type": "input_text", "text": message.text}] + [picture] * message.picture
+            return [{"role": message.who, "content": parts if message.listed else message.text}]
+        case ModelMessage():
             items: list[Json] = []
-            if beat.thought and (beat.text or beat.calls):
+            if message.thought and (message.text or message.calls):
                 items.append({"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "gAAA"})
-            if beat.text or not beat.calls:
-                content: Any = beat.text or ""
-                if beat.listed:
-                    content = [{"type": "output_text", "text": beat.text or "", "annotations": []}]
+            if message.text or not message.calls:
+                content: Any = message.text or ""
+                if message.listed:
+                    content = [{"type": "output_text", "text": message.text or "", "annotations": []}]
                 items.append({"role": "assistant", "content": content})
             items += [
                 {"type": "function_call", "call_id": c[0], "name": c[1], "arguments": json.dumps(c[2])}
-                for c in beat.calls
+                for c in message.calls
             ]
             return items
-        case Returned():
-            output = [{"type": "input_text", "text": beat.text}] if beat.listed else beat.text
-            return [{"type": "function_call_output", "call_id": beat.call_id, "output": output}]
+        case ToolResult():
+            output = [{"type": "input_text", "text": message.text}] if message.listed else message.text
+            return [{"type": "function_call_output", "call_id": message.call_id, "output": output}]
 
 
-def _anthropic(beat: Beat) -> list[Json]:
-    match beat:
-        case Heard():
+def _anthropic(message: ScriptMessage) -> list[Json]:
+    match message:
+        case InputMessage():
             source = {"type": "base64", "media_type": "image/png", "data": PIXEL}
             picture = {"type": "image", "source": source}
-            parts: list[Json] = [{"type": "text", "text": beat.text}] + [picture] * beat.picture
-            return [{"role": beat.who, "content": parts if beat.listed else beat.text}]
-        case Spoken():
+            parts: list[Json] = [{"type": "text", "text": message.text}] + [picture] * message.picture
+            return [{"role": message.who, "content": parts if message.listed else message.text}]
+        case ModelMessage():
             blocks: list[Json] = []
-            if beat.thought:
+            if message.thought:
                 blocks.append({"type": "thinking", "thinking": "Hm.", "signature": "c2lnbmVk"})
-            if beat.text:
-                blocks.append({"type": "text", "text": beat.text})
-            for c in beat.calls:
+            if message.text:
+                blocks.append({"type": "text", "text": message.text})
+            for c in message.calls:
                 blocks.append({"type": "tool_use", "id": c[0], "name": c[1], "input": c[2]})
-            plain = not beat.calls and not beat.thought and not beat.listed
-            return [{"role": "assistant", "content": (beat.text or "") if plain else blocks}]
-        case Returned():
-            content: Any = [{"type": "text", "text": beat.text}] if beat.listed else beat.text
-            block: Json = {"type": "tool_result", "tool_use_id": beat.call_id, "content": content}
-            if beat.failed:
+            plain = not message.calls and not message.thought and not message.listed
+            return [{"role": "assistant", "content": (message.text or "") if plain else blocks}]
+        case ToolResult():
+            content: Any = [{"type": "text", "text": message.text}] if message.listed else message.text
+            block: Json = {"type": "tool_result", "tool_use_id": message.call_id, "content": content}
+            if message.failed:
                 block["is_error"] = True
             return [{"role": "user", "content": [block]}]
 
@@ -313,11 +315,11 @@ def _anthropic(beat: Beat) -> list[Json]:
 _WRITERS: Final = {"openai_chat": _chat, "openai_responses": _responses, "anthropic": _anthropic}
 
 
-def stories(**how: int) -> st.SearchStrategy[Told]:
-    return st.builds(told, tales(**how), st.sampled_from(DIALECTS))
+def scripted_histories(**how: int) -> st.SearchStrategy[ScriptedHistory]:
+    return st.builds(write_script, scripts(**how), st.sampled_from(DIALECTS))
 
 
-# ── settings to run them with ────────────────────────────────────────────────────────────────────────────
+# ── Settings ────────────────────────────────────────────────────────────────────────────
 
 POLICIES: Final[tuple[Any, ...]] = (
     "economy",
@@ -338,12 +340,12 @@ WINDOWS: Final = (700, 1_500, 3_000, 8_000, 40_000)
 
 
 def plain_model(window: int, **known: Any) -> Model:
-    """A model that nobody knows, so that a token is a unit."""
+    """Return an unknown model, so that a token is a unit."""
     return foveal.model("somebody/unheard-of", window=window, **known)
 
 
-class Clock:
-    """Time that passes only when told to."""
+class ManualClock:
+    """A clock that tests advance by setting `now`."""
 
     def __init__(self) -> None:
         self.now = 1_000.0
@@ -353,9 +355,9 @@ class Clock:
 
 
 def context(window: int = 8_000, policy: Any = "economy", **how: Any) -> Context:
-    """A context that counts with the estimate and whose clock stands still."""
+    """Return a context that counts with the estimate and has a stopped clock."""
     how.setdefault("tokenizer", ESTIMATE)
-    how.setdefault("clock", Clock())
+    how.setdefault("clock", ManualClock())
     how.setdefault("reserve", window // 10)
     return Context(plain_model(window), policy=policy, **how)
 
@@ -367,15 +369,15 @@ TOOLS: Final[dict[str, list[Json]]] = {
 }
 
 
-# ── requests, looked at without the code under test ──────────────────────────────────────────────────────
+# ── Requests, inspected without the code under test ──────────────────────────────────────────────────────
 
 
 def wire_bytes(messages: list[Json]) -> bytes:
     return json.dumps(messages, ensure_ascii=True, sort_keys=False).encode()
 
 
-def flat(messages: list[Json]) -> list[tuple[str, str]]:
-    """A request as a line of (role, piece); the Anthropic way of merging neighbours does not show."""
+def flatten(messages: list[Json]) -> list[tuple[str, str]]:
+    """Return a request as (role, part) pairs, the same whether or not neighbours were merged (Anthropic)."""
     pieces: list[tuple[str, str]] = []
     for message in messages:
         role = message.get("role") or message.get("type")
@@ -390,7 +392,7 @@ def flat(messages: list[Json]) -> list[tuple[str, str]]:
 
 
 def strings(value: Any) -> Iterator[str]:
-    """All texts in a request; arguments that a dialect sends as an object, as the text of that object."""
+    """Yield all texts of a request; arguments sent as an object are yielded as JSON text."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict):
@@ -402,7 +404,7 @@ def strings(value: Any) -> Iterator[str]:
 
 
 def recount(messages: list[Json], counter: Counter = ESTIMATE) -> int:
-    """Units of a request by what stands in it: texts, arguments, pictures."""
+    """Count the units of a request from its texts, arguments and images."""
     return sum(_recount(message, counter) for message in messages)
 
 
@@ -434,20 +436,20 @@ def _recount_content(content: Any, counter: Counter) -> int:
     return units
 
 
-# ── the log again ────────────────────────────────────────────────────────────────────────────────────────
+# ── Logs and views ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def reread(log: tuple[Event, ...] | list[Event]) -> list[Event]:
-    """A log as it comes back from lines of JSON."""
+def encode_and_decode(log: tuple[Event, ...] | list[Event]) -> list[Event]:
+    """Return a log after a round trip through lines of JSON."""
     return [decode(line) for line in b"\n".join(map(encode, log)).split(b"\n")]
 
 
-def rendered(log: Any, dialect: Dialect, counter: Counter = ESTIMATE) -> list[Json]:
+def render_log(log: Any, dialect: Dialect, counter: Counter = ESTIMATE) -> list[Json]:
     return render_view(fold(list(log), MessageTokens(counter)), wire_for(dialect))[0]
 
 
-def described(view: View) -> tuple[Any, ...]:
-    """All that a view is, in one comparable value."""
+def describe_view(view: View) -> tuple[Any, ...]:
+    """Return the whole state of a view as one comparable value."""
     return (
         view.units,
         [(s.seq, s.kind, s.is_pinned, s.message_count, s.covers, list(s.facts())) for s in view.steps],
@@ -462,9 +464,9 @@ def described(view: View) -> tuple[Any, ...]:
     )
 
 
-# ── logs with every kind of fact ─────────────────────────────────────────────────────────────────────────
+# ── Logs with every kind of fact ─────────────────────────────────────────────────────────────────────────
 
-_KINDS: Final = (
+_FACT_KINDS: Final = (
     "mask", "mask", "clip", "drop", "compact", "revert", "rewind", "pin", "pin_event", "note", "use", "snapshot",
     "equip", "unknown", "replace", "aside", "open",
 )  # fmt: skip
@@ -473,46 +475,46 @@ _KINDS: Final = (
 def log_of(
     seed: int, dialect: Dialect, turns: int, steps: int, kinds: tuple[str, ...]
 ) -> tuple[Dialect, list[Event]]:
-    """A conversation with facts of other kinds strewn in."""
-    dice = Random(seed)
-    story = told(tale(seed, turns, steps, 20), dialect)
+    """Return a log of a conversation with random facts of other kinds in between."""
+    rng = Random(seed)
+    story = write_script(make_script(seed, turns, steps, 20), dialect)
     log: list[Event] = []
     for chunk in wire_for(dialect).read(story.messages):
         for fact in chunk.facts:
             log.append(Event(len(log), fact))
-            while dice.random() < 0.3:
-                extra = _strewn(dice, dice.choice(kinds), log)
+            while rng.random() < 0.3:
+                extra = _random_fact(rng, rng.choice(kinds), log)
                 if extra is not None:
                     log.append(Event(len(log), extra))
     return dialect, log
 
 
-def logs(*, kinds: tuple[str, ...] = _KINDS) -> st.SearchStrategy[tuple[Dialect, list[Event]]]:
+def logs(*, kinds: tuple[str, ...] = _FACT_KINDS) -> st.SearchStrategy[tuple[Dialect, list[Event]]]:
     seed, dialect = st.integers(0, 2**32), st.sampled_from(DIALECTS)
     return st.builds(log_of, seed, dialect, st.integers(1, 3), st.integers(0, 4), st.just(kinds))
 
 
-def _strewn(dice: Random, wanted: str, log: list[Event]) -> AnyFact | None:
+def _random_fact(rng: Random, wanted: str, log: list[Event]) -> AnyFact | None:
     def some(*kinds: type) -> Event | None:
         found = [event for event in log if isinstance(event.fact, kinds)]
-        return dice.choice(found) if found else None
+        return rng.choice(found) if found else None
 
     last = len(log) - 1
-    first = dice.randint(0, last)
+    first = rng.randint(0, last)
     match wanted:
         case "mask":
-            return _masked(some(ToolReturned, ModelSaid, UserSaid))
+            return _random_mask(some(ToolReturned, ModelSaid, UserSaid))
         case "clip":
-            return _clipped(dice, some(ToolReturned))
+            return _random_clip(rng, some(ToolReturned))
         case "drop":
-            return Dropped(ranges=((first, dice.randint(first, last)),), reason="budget", rule="test")
+            return Dropped(ranges=((first, rng.randint(first, last)),), reason="budget", rule="test")
         case "compact":
-            return Compacted(first=first, last=dice.randint(first, last), summary="In short: …", by="ledger")
+            return Compacted(first=first, last=rng.randint(first, last), summary="In short: …", by="ledger")
         case "revert":
-            event = some(*MOVERS, Pinned, Clipped)
+            event = some(*PREFIX_MOVERS, Pinned, Clipped)
             return Reverted(target=event.seq) if event else None
         case "rewind":
-            return Rewound(to=first, keep_reductions=dice.random() < 0.5)
+            return Rewound(to=first, keep_reductions=rng.random() < 0.5)
         case "pin":
             return Pinned(text=f"never touch file {last}")
         case "pin_event":
@@ -530,14 +532,14 @@ def _strewn(dice: Random, wanted: str, log: list[Event]) -> AnyFact | None:
             keep = event and isinstance(event.fact, Instructed) and not event.fact.aside
             return Instructed(content="the new rules", replaces=event.seq) if event and keep else None
         case "aside":
-            return Instructed(content="beside", aside=True, source=dice.choice(("", "AGENTS.md")))
+            return Instructed(content="beside", aside=True, source=rng.choice(("", "AGENTS.md")))
         case "open":
             return Opened(model="other", policy="economy")
         case _:
             return Unknown(kind="dreamt", raw=raw({"kind": "dreamt", "of": "😴"}), version=2)
 
 
-def _masked(event: Event | None) -> Masked | None:
+def _random_mask(event: Event | None) -> Masked | None:
     if event is None:
         return None
     whole = Mask(target=event.seq, text=f"[masked; whole text: {handle(event.seq)}]")
@@ -551,7 +553,7 @@ def _masked(event: Event | None) -> Masked | None:
     return None
 
 
-def _clipped(dice: Random, event: Event | None) -> Clipped | None:
+def _random_clip(rng: Random, event: Event | None) -> Clipped | None:
     if event is None or not isinstance(event.fact, ToolReturned):
         return None
     content = event.fact.content
@@ -561,16 +563,16 @@ def _clipped(dice: Random, event: Event | None) -> Clipped | None:
         if not content or not isinstance(content[0], Text):
             return None
         part, text = 0, content[0].text
-    end = dice.randint(0, len(text))
+    end = rng.randint(0, len(text))
     marker = f"[cut; whole text: {handle(event.seq)}]"
     return Clipped(target=event.seq, pieces=((0, end), marker), part=part, strategy="head", rule="test")
 
 
-# ── plain conversations for single cases ─────────────────────────────────────────────────────────────────
+# ── Plain conversations for single cases ─────────────────────────────────────────────────────────────────
 
 
-def asked(call_id: str, name: str = "bash", **arguments: Any) -> Json:
-    """An assistant that calls one tool."""
+def call_message(call_id: str, name: str = "bash", **arguments: Any) -> Json:
+    """Return an assistant message with one tool call."""
     function = {"name": name, "arguments": json.dumps(arguments or {"command": f"run {call_id}"})}
     return {
         "role": "assistant",
@@ -579,7 +581,7 @@ def asked(call_id: str, name: str = "bash", **arguments: Any) -> Json:
     }
 
 
-def answered(call_id: str, content: Any) -> Json:
+def result_message(call_id: str, content: Any) -> Json:
     return {"role": "tool", "tool_call_id": call_id, "content": content}
 
 
@@ -588,17 +590,17 @@ def user(content: Any) -> Json:
 
 
 def result(number: int, words: int = 200) -> str:
-    """A result with names that stand in no other."""
+    """Return the text of a result with names that occur in no other result."""
     return "\n".join(
         f"line {n} of /srv/data_{number}/file_{number}_{n}.txt has words" for n in range(words // 10)
     )
 
 
 def session(results: int, words: int = 200, task: str = "Find the bug in the parser, please.") -> list[Json]:
-    """One task and many tool calls."""
+    """Return a chat history with one task and many tool calls."""
     messages = [{"role": "system", "content": "You are careful."}, user(task)]
     for number in range(results):
-        messages += [asked(f"c{number}"), answered(f"c{number}", result(number, words))]
+        messages += [call_message(f"c{number}"), result_message(f"c{number}", result(number, words))]
     return messages
 
 
@@ -606,6 +608,6 @@ def masks(log: Any) -> list[Mask]:
     return [mask for event in log if isinstance(event.fact, Masked) for mask in event.fact.masks]
 
 
-def of(log: Any, *kinds: type) -> list[Event]:
-    """The events of some kinds."""
+def events_of(log: Any, *kinds: type) -> list[Event]:
+    """Return the events of the given kinds."""
     return [event for event in log if isinstance(event.fact, kinds)]

@@ -1,6 +1,6 @@
-"""What providers refuse, written without a look at the code under test.
+"""Checks that a provider would accept a list of messages, independent of the code under test.
 
-Each function returns the faults of a list of messages, in words; a legal list has none.
+Each function returns the faults of a list of messages as texts; a legal list has none.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _ID = re.compile(r"^[a-zA-Z0-9_-]+$")
 
 
 def check_chat(messages: list[dict[str, Any]]) -> list[str]:
-    """Every call is answered by one tool message before anything else is said; no result stands alone."""
+    """Every call has one tool message before any other message; no result lacks its call."""
     faults: list[str] = []
     waiting: Counter[str] = Counter()
     for index, message in enumerate(messages):
@@ -29,7 +29,7 @@ def check_chat(messages: list[dict[str, Any]]) -> list[str]:
             _chat_result(index, message, waiting, faults)
             continue
         if waiting:
-            faults.append(f"[{index}] {role} speaks while {sorted(waiting)} wait for results")
+            faults.append(f"[{index}] {role} comes before the results of {sorted(waiting)}")
             waiting.clear()
         if role == "assistant":
             waiting = _chat_assistant(index, message, faults)
@@ -39,14 +39,14 @@ def check_chat(messages: list[dict[str, Any]]) -> list[str]:
             faults.append(f"[{index}] unknown role {role!r}")
     if waiting:
         faults.append(f"[end] {sorted(waiting)} have no result")
-    return faults + _not_json(messages)
+    return faults + _json_faults(messages)
 
 
 def _chat_result(index: int, message: dict[str, Any], waiting: Counter[str], faults: list[str]) -> None:
     key = message.get("tool_call_id") if message["role"] == "tool" else message.get("name")
     _chat_content(index, message.get("content"), faults, text_only=True)
     if not isinstance(key, str) or waiting[key] <= 0:
-        faults.append(f"[{index}] result of {key!r}, which nobody called")
+        faults.append(f"[{index}] result of {key!r}, which has no call")
         return
     waiting[key] -= 1
     if not waiting[key]:
@@ -94,17 +94,17 @@ def _chat_content(index: int, content: object, faults: list[str], *, text_only: 
         if not isinstance(kind, str):
             faults.append(f"[{index}] a part without a type")
         elif text_only and kind not in ("text", "refusal"):
-            faults.append(f"[{index}] {kind} where only text may be")
+            faults.append(f"[{index}] {kind} where only text is allowed")
 
 
 # ── OpenAI Responses ─────────────────────────────────────────────────────────────────────────────────────
 
-_ANSWERED = ("function", "custom_tool", "local_shell", "shell", "computer", "apply_patch")
-_NOT_THE_MODEL = {*(f"{call_kind}_call_output" for call_kind in _ANSWERED), "mcp_approval_response"}
+_CLIENT_CALLS = ("function", "custom_tool", "local_shell", "shell", "computer", "apply_patch")
+_NOT_FROM_MODEL = {*(f"{call_kind}_call_output" for call_kind in _CLIENT_CALLS), "mcp_approval_response"}
 
 
 def check_responses(items: list[dict[str, Any]]) -> list[str]:
-    """Every client-run call has one later output of its own call_kind; reasoning is followed by what it led to."""
+    """Every client-run call has one later output of its own kind; an item of the model follows reasoning."""
     faults: list[str] = []
     waiting: Counter[tuple[str, str]] = Counter()
     shells = {item.get("id"): item.get("call_id") for item in items if item.get("type") == "local_shell_call"}
@@ -115,17 +115,17 @@ def check_responses(items: list[dict[str, Any]]) -> list[str]:
             _responses_message(index, item, faults)
         elif kind == "reasoning":
             _responses_reasoning(index, items, faults)
-        elif call_kind in _ANSWERED and kind.endswith("_output"):
+        elif call_kind in _CLIENT_CALLS and kind.endswith("_output"):
             key = (call_kind, item.get("call_id") or shells.get(item.get("id")) or "")
             _responses_output(index, item, faults)
             if waiting[key] <= 0:
-                faults.append(f"[{index}] output of {key}, which nobody called")
+                faults.append(f"[{index}] output of {key}, which has no call")
             waiting[key] -= 1
-        elif call_kind in _ANSWERED:
+        elif call_kind in _CLIENT_CALLS:
             waiting[(call_kind, item.get("call_id") or "")] += 1
             _responses_call(index, item, call_kind, faults)
     faults += [f"[end] {key} has no output" for key, count in waiting.items() if count > 0]
-    return faults + _not_json(items)
+    return faults + _json_faults(items)
 
 
 def _responses_message(index: int, item: dict[str, Any], faults: list[str]) -> None:
@@ -145,7 +145,7 @@ def _responses_message(index: int, item: dict[str, Any], faults: list[str]) -> N
 
 def _responses_reasoning(index: int, items: list[dict[str, Any]], faults: list[str]) -> None:
     after = items[index + 1] if index + 1 < len(items) else {"role": "user"}
-    by_model = after.get("role", "assistant") == "assistant" and after.get("type") not in _NOT_THE_MODEL
+    by_model = after.get("role", "assistant") == "assistant" and after.get("type") not in _NOT_FROM_MODEL
     if not by_model:
         faults.append(f"[{index}] reasoning without the item that follows it")
 
@@ -184,14 +184,14 @@ _MODEL_ONLY = ("thinking", "redacted_thinking", "tool_use", "server_tool_use")
 
 
 def check_anthropic(messages: list[dict[str, Any]]) -> list[str]:
-    """Roles alternate from the user on; tool_use is answered at the head of the next message; nothing is empty."""
+    """Roles alternate, the user first; results come first in the message after their calls; nothing is empty."""
     faults: list[str] = []
     called: list[str] = []
     expected = "user"
     for index, message in enumerate(messages):
         role, content = message.get("role"), message.get("content")
         if role != expected:
-            faults.append(f"[{index}] {role!r} speaks where {expected} should")
+            faults.append(f"[{index}] {role!r} where {expected} is expected")
         expected = "user" if role == "assistant" else "assistant"
         if message.keys() != {"role", "content"}:
             faults.append(f"[{index}] fields {sorted(message)}")
@@ -206,7 +206,7 @@ def check_anthropic(messages: list[dict[str, Any]]) -> list[str]:
             faults.append(f"[{index}] an id twice in {called}")
     if called:
         faults.append(f"[end] {called} have no result")
-    return faults + _not_json(messages)
+    return faults + _json_faults(messages)
 
 
 def _anthropic_results(index: int, blocks: list[Any], called: list[str], faults: list[str]) -> None:
@@ -214,7 +214,7 @@ def _anthropic_results(index: int, blocks: list[Any], called: list[str], faults:
     if sorted(results) != sorted(called):
         faults.append(f"[{index}] results {results} for calls {called}")
     if any(block.get("type") != "tool_result" for block in blocks[: len(results)]):
-        faults.append(f"[{index}] results do not stand first")
+        faults.append(f"[{index}] results do not come first")
 
 
 def _anthropic_blocks(index: int, role: object, blocks: list[Any], faults: list[str]) -> None:
@@ -234,7 +234,7 @@ def _anthropic_blocks(index: int, role: object, blocks: list[Any], faults: list[
         faults.append(f"[{index}] ends with thinking")
 
 
-def _not_json(messages: list[dict[str, Any]]) -> list[str]:
+def _json_faults(messages: list[dict[str, Any]]) -> list[str]:
     try:
         json.dumps(messages, allow_nan=False)
     except (TypeError, ValueError) as problem:
@@ -242,11 +242,11 @@ def _not_json(messages: list[dict[str, Any]]) -> list[str]:
     return []
 
 
-# ── facts as a view hands them to a wire ─────────────────────────────────────────────────────────────────
+# ── Facts as a view passes them to a wire ─────────────────────────────────────────────────────────────────
 
 
-def paired(facts: Iterable[AnyFact]) -> list[AnyFact]:
-    """Each call directly followed by one result, results that nobody asked for left out."""
+def with_results(facts: Iterable[AnyFact]) -> list[AnyFact]:
+    """Return the facts with exactly one result right after each call; results without a call are left out."""
     steps: list[list[Any]] = []
     for fact in facts:
         if isinstance(fact, ToolReturned):
@@ -259,10 +259,10 @@ def paired(facts: Iterable[AnyFact]) -> list[AnyFact]:
             steps.append([fact, *(call for _, call in calls_of(fact.content))])
         else:
             steps.append([fact])
-    return [_answered(item) for step in steps for item in step]
+    return [_result_of(item) for step in steps for item in step]
 
 
-def _answered(item: Any) -> Any:
+def _result_of(item: Any) -> Any:
     if not isinstance(item, Call):
         return item
     return ToolReturned(call_id=item.id, content="[no result]", name=item.name, variety=item.variety)

@@ -21,9 +21,8 @@ import msgspec
 from foveal.agent.agent import Agent
 from foveal.core.engine.report import Report
 from foveal.core.log.events import AnyFact, Content, Dialect, Event, Noted, UserSaid
-from foveal.core.models import model
 from foveal.core.models.cost import UsageTotals
-from foveal.core.models.model import Model
+from foveal.core.models.model import Model, model
 from foveal.core.redaction.redact import scrub
 from foveal.core.view.request import Fitted
 from foveal.errors import AnsweredElsewhere, Busy, FovealError, ProviderError
@@ -51,7 +50,7 @@ class UnavailableProvider:
     ) -> None:
         """`accepts_messages`: whether messages may wait in the inbox until the provider is available."""
         self.name = name or "unknown"
-        self.model: Model = model.model(self.name.partition("@")[0], window=window)
+        self.model: Model = model(self.name.partition("@")[0], window=window)
         self.why = why
         self.accepts_messages = accepts_messages
         self._code = code

@@ -1,4 +1,4 @@
-"""Reads and appends the events of one session, and keeps an engine in step with the store.
+"""Appends and reads the events of one session; keeps its engine up to date.
 
 1. The engine in memory is valid only while all of its events are known to be stored: `commit` returns after that.
 2. Memory holds only the events that the view needs, and opening reads only those.

@@ -435,7 +435,7 @@ async def test_help_lists_all_commands_and_unknown_ones_are_not_sent(tmp_path: P
         chats = open_chats(service)
         expected = (await send(chats, "/help")).text
         lines = expected.partition("\n\n")[2].splitlines()
-        assert [re.split(r"\W+", line)[1] for line in lines] == list(texts.COMMANDS)
+        assert [re.split(r"\W+", line)[1] for line in lines] == list(texts.BOT_COMMANDS)
         assert "/pair CODE – pair this account with the bot" in lines
         assert (await send(chats, "/start")).text == (await send(chats, "/HELP")).text == expected
         assert (await send(chats, "/frobnicate now")).text == texts.unknown_command("/frobnicate")

@@ -62,22 +62,22 @@ from support.histories import (
     DIALECTS,
     ESTIMATE,
     TOOLS,
-    Heard,
+    InputMessage,
     Json,
-    Spoken,
-    Told,
-    answered,
-    asked,
+    ModelMessage,
+    ScriptedHistory,
+    call_message,
     context,
-    described,
-    flat,
+    describe_view,
+    encode_and_decode,
+    events_of,
+    flatten,
     log_of,
-    of,
     plain_model,
     recount,
-    rendered,
-    reread,
-    stories,
+    render_log,
+    result_message,
+    scripted_histories,
     strings,
     user,
     wire_bytes,
@@ -252,11 +252,11 @@ def test_undoing_summaries_in_any_order_equals_the_log_without_them(log: list[Ev
     gone = dice.sample(summaries, dice.randint(0, len(summaries)))
     undone = [*log, *(Event(len(log) + n, Reverted(target=seq)) for n, seq in enumerate(gone))]
     without = [Event(e.seq, Noted(text="")) if e.seq in gone else e for e in log]
-    assert described(folded(undone)) == described(folded(without))
+    assert describe_view(folded(undone)) == describe_view(folded(without))
     view = folded(log)
     for at in range(len(log), len(undone)):
         view = advance(view, undone[at], undone[: at + 1])
-    assert described(view) == described(folded(without))
+    assert describe_view(view) == describe_view(folded(without))
 
 
 @settings(max_examples=200)
@@ -266,7 +266,7 @@ def test_a_view_advanced_through_summaries_equals_a_fold_of_the_log(log: list[Ev
     for at, event in enumerate(log):
         view = advance(view, event, log[: at + 1])
         assert view.units == sum(step.count(view.meter) for step in view.steps)
-    assert described(view) == described(folded(reread(log)))
+    assert describe_view(view) == describe_view(folded(encode_and_decode(log)))
 
 
 def test_a_summary_of_the_end_of_another_follows_it() -> None:
@@ -425,7 +425,7 @@ def test_a_plan_keeps_what_must_stay_and_cuts_only_where_it_is_safe(
     assert made.before == sum(step.count(after.meter) for step in hidden) + merged
     summary = next(step for step in after.summaries if step.utterance.seq == len(log))
     assert after.units == units - made.before + after.units_of(summary)
-    assert CHECKS[dialect](rendered([*log, Event(len(log), fact)], dialect)) == []
+    assert CHECKS[dialect](render_log([*log, Event(len(log), fact)], dialect)) == []
     for at, step in enumerate(before):
         if step.seq in left and step.seq not in made.keep and step.slots and not thinks(step):
             loop = list(takewhile(lambda s: s.kind == "model" and bool(s.slots), reversed(before[:at])))
@@ -566,7 +566,7 @@ def test_an_open_call_stays_and_gets_its_late_result() -> None:
     step = next(step for step in engine.view.steps if step.seq == 1)
     assert [text_of(fact.content) for fact in step.facts()][1:] == ["zero", "one, at last", "two"]
     for dialect in DIALECTS:
-        assert CHECKS[dialect](rendered(engine.log, dialect)) == []
+        assert CHECKS[dialect](render_log(engine.log, dialect)) == []
 
 
 def test_an_open_call_at_the_start_keeps_only_itself() -> None:
@@ -651,14 +651,14 @@ def test_the_counts_of_a_plan_come_from_the_log_without_what_stays() -> None:
     engine = engine_of(log, 4_000)
     made = resolve_plan(planned(engine), effective_events(log))
     inside = [e for e in log if made.first <= e.seq <= made.last and e.seq not in made.keep]
-    assert (made.turns, made.events) == (len(of(inside, UserSaid)), len(inside))
+    assert (made.turns, made.events) == (len(events_of(inside, UserSaid)), len(inside))
 
 
 # ── When: tokens, turns, once per trigger ─────────────────────────────────────────────────────────────
 
 
 def compactions(log: Sequence[Event]) -> list[Event]:
-    return of(log, Compacted)
+    return events_of(log, Compacted)
 
 
 def test_a_summary_is_due_one_unit_above_the_threshold() -> None:
@@ -679,7 +679,10 @@ def test_the_sixth_request_after_a_summary_triggers_the_next_with_overlap() -> N
         ctx.fit(messages)
         if len(compactions(ctx.log)) > before:
             when.append(turn)
-        messages += [asked(f"c{turn}"), answered(f"c{turn}", f"result {turn}: " + "words and words " * 40)]
+        messages += [
+            call_message(f"c{turn}"),
+            result_message(f"c{turn}", f"result {turn}: " + "words and words " * 40),
+        ]
         ctx.fit(messages)
         assert len(compactions(ctx.log)) - before == (when[-1:] == [turn]), "only a new turn is a trigger"
         messages.append({"role": "assistant", "content": f"answer {turn}"})
@@ -725,7 +728,7 @@ def test_five_turns_that_are_too_small_wait_for_more() -> None:
     assert len(compactions(ctx.log)) == 1
 
 
-def loop(ctx: Context, story: Told, **beside: Any) -> Iterator[tuple[int, list[Json] | None]]:
+def loop(ctx: Context, story: ScriptedHistory, **beside: Any) -> Iterator[tuple[int, list[Json] | None]]:
     for taken in story.calls:
         try:
             yield taken, ctx.fit(story.messages[:taken], tools=TOOLS[story.dialect], **beside)
@@ -733,16 +736,16 @@ def loop(ctx: Context, story: Told, **beside: Any) -> Iterator[tuple[int, list[J
             yield taken, None
 
 
-long_stories = stories(turns=8, steps=6, longest=60)
+long_stories = scripted_histories(turns=8, steps=6, max_lines=60)
 
 
 @few
 @given(long_stories, presets, windows)
-def test_one_trigger_causes_at_most_one_summary(story: Told, preset: str, window: int) -> None:
+def test_one_trigger_causes_at_most_one_summary(story: ScriptedHistory, preset: str, window: int) -> None:
     ctx = context(window, preset)
     known = 0
     for taken, request in loop(ctx, story):
-        new = of(ctx.log[known:], Compacted, CompactionFailed)
+        new = events_of(ctx.log[known:], Compacted, CompactionFailed)
         assert len(new) <= 1
         known = len(ctx.log)
         if request is not None:
@@ -757,8 +760,8 @@ def test_a_summary_is_not_followed_by_another_at_the_next_call(preset: str) -> N
     at: list[int] = []
     for n in range(120):
         messages += [
-            asked(f"c{n}"),
-            answered(f"c{n}", "\n".join(f"{n}.{k} of path_{n}/f_{k}.py" for k in range(12))),
+            call_message(f"c{n}"),
+            result_message(f"c{n}", "\n".join(f"{n}.{k} of path_{n}/f_{k}.py" for k in range(12))),
         ]
         before = len(compactions(ctx.log))
         ctx.fit(messages)
@@ -773,7 +776,7 @@ def test_a_summary_is_not_followed_by_another_at_the_next_call(preset: str) -> N
 @settings(max_examples=120)
 @given(long_stories, presets, windows, st.booleans())
 def test_requests_after_compactions_are_legal_and_keep_what_must_stay(
-    story: Told, preset: str, window: int, asking: bool
+    story: ScriptedHistory, preset: str, window: int, asking: bool
 ) -> None:
     ctx = context(window, preset, summarise=write if asking else None)
     ctx.pin("never delete the archive")
@@ -786,14 +789,14 @@ def test_requests_after_compactions_are_legal_and_keep_what_must_stay(
         assert recount(request) <= report.used + 16
         words = set(strings(request))
         assert any("never delete the archive" in word for word in words)
-        so_far = [beat for beat, end in zip(story.tale, story.ends, strict=True) if end <= taken]
+        so_far = [beat for beat, end in zip(story.script, story.ends, strict=True) if end <= taken]
         for beat in so_far:
-            if isinstance(beat, Heard) and beat.who == "system" and beat.text.strip():
+            if isinstance(beat, InputMessage) and beat.who == "system" and beat.text.strip():
                 assert beat.text in words
-        latest = next((b for b in reversed(so_far) if isinstance(b, Heard) and b.who == "user"), None)
+        latest = next((b for b in reversed(so_far) if isinstance(b, InputMessage) and b.who == "user"), None)
         if latest is not None and latest.text.strip():
             assert latest.text in words
-        if so_far and isinstance(so_far[-1], Spoken):
+        if so_far and isinstance(so_far[-1], ModelMessage):
             for call_id, _, _ in so_far[-1].calls:
                 assert call_id in words
 
@@ -809,7 +812,9 @@ def may_move_prefix(events: Sequence[Event]) -> bool:
 
 @few
 @given(long_stories, presets, windows)
-def test_the_prefix_moves_only_where_a_reduction_is_recorded(story: Told, preset: str, window: int) -> None:
+def test_the_prefix_moves_only_where_a_reduction_is_recorded(
+    story: ScriptedHistory, preset: str, window: int
+) -> None:
     ctx = context(window, preset, summarise=write)
     before: tuple[int, list[Json], int] | None = None
     for taken, request in loop(ctx, story):
@@ -819,30 +824,32 @@ def test_the_prefix_moves_only_where_a_reduction_is_recorded(story: Told, preset
         if before is not None:
             late = any(before[0] <= at < taken for at in story.late)
             if not late and not may_move_prefix(ctx.log[before[2] :]):
-                old = flat(before[1])
-                assert flat(request)[: len(old)] == old
+                old = flatten(before[1])
+                assert flatten(request)[: len(old)] == old
         before = (taken, request, len(ctx.log))
 
 
 @few
 @given(long_stories, presets, windows, st.booleans())
 def test_a_reloaded_log_renders_the_same_bytes_after_compactions(
-    story: Told, preset: str, window: int, asking: bool
+    story: ScriptedHistory, preset: str, window: int, asking: bool
 ) -> None:
     ctx = context(window, preset, summarise=write if asking else None)
     for _, request in loop(ctx, story):
         if request is not None:
-            again = reread(ctx.log)
-            assert wire_bytes(rendered(again, story.dialect)) == wire_bytes(request)
+            again = encode_and_decode(ctx.log)
+            assert wire_bytes(render_log(again, story.dialect)) == wire_bytes(request)
 
 
 @few
 @given(long_stories, presets, windows)
-def test_the_original_of_every_summarised_event_is_available(story: Told, preset: str, window: int) -> None:
+def test_the_original_of_every_summarised_event_is_available(
+    story: ScriptedHistory, preset: str, window: int
+) -> None:
     ctx = context(window, preset)
     for _ in loop(ctx, story):
         pass
-    said_there = [beat.text for beat in story.tale if isinstance(beat, Heard)]
+    said_there = [beat.text for beat in story.script if isinstance(beat, InputMessage)]
     kept = [
         text_of(event.fact.content)
         for event in ctx.log
@@ -862,7 +869,7 @@ def grown(ctx: Context, turns: int, *, start: int = 0, messages: list[Json] | No
         messages.append(user(f"request {turn}: look at file_{turn}.py"))
         ctx.fit(messages)
         body = "\n".join(f"line {n} of file_{turn}.py" for n in range(30))
-        messages += [asked(f"c{turn}"), answered(f"c{turn}", body)]
+        messages += [call_message(f"c{turn}"), result_message(f"c{turn}", body)]
         ctx.fit(messages)
         messages.append({"role": "assistant", "content": f"file_{turn}.py is fine"})
     return messages
@@ -909,7 +916,7 @@ def test_recent_summary_keeps_the_last_ten_messages_verbatim() -> None:
     messages: list[Json] = [user("the task")]
     while not compactions(ctx.log):
         n = len(messages)
-        messages += [asked(f"c{n}"), answered(f"c{n}", f"result {n} " * 60)]
+        messages += [call_message(f"c{n}"), result_message(f"c{n}", f"result {n} " * 60)]
         request = ctx.fit(messages)
     assert request[-10:] == messages[-10:]
 
@@ -1017,13 +1024,13 @@ def test_an_expanded_range_is_shown_until_the_next_user_message() -> None:
     ctx.expand(made)
     shown = ctx.fit(messages)
     assert [message for message in shown if "[foveal: record" not in str(message)] == messages
-    assert wire_bytes(rendered(reread(ctx.log), "openai_chat")) == wire_bytes(shown)
-    messages += [asked("more"), answered("more", "still the same turn")]
+    assert wire_bytes(render_log(encode_and_decode(ctx.log), "openai_chat")) == wire_bytes(shown)
+    messages += [call_message("more"), result_message("more", "still the same turn")]
     assert ctx.fit(messages)[: len(shown)] == shown
     messages.append(user("and now?"))
     after = ctx.fit(messages)
     assert after[: len(before)] == before
-    assert wire_bytes(rendered(reread(ctx.log), "openai_chat")) == wire_bytes(after)
+    assert wire_bytes(render_log(encode_and_decode(ctx.log), "openai_chat")) == wire_bytes(after)
 
 
 def test_one_event_of_a_summary_is_expanded_with_its_whole_step() -> None:
@@ -1064,7 +1071,7 @@ def test_a_compaction_leaves_an_expanded_range_shown() -> None:
     ctx.expand(first)
     second = ctx.compact()
     request = ctx.fit(messages)
-    assert wire_bytes(rendered(reread(ctx.log), "openai_chat")) == wire_bytes(request)
+    assert wire_bytes(render_log(encode_and_decode(ctx.log), "openai_chat")) == wire_bytes(request)
     assert messages[2] in request, "the expanded range is still shown"
     messages.append(user("and now?"))
     request = ctx.fit(messages)
@@ -1121,7 +1128,7 @@ def test_a_summary_of_edited_messages_is_not_shown() -> None:
 @few
 @given(long_stories, presets, windows, st.integers(0, 2**16))
 def test_undoing_summaries_of_a_conversation_equals_the_log_without_them(
-    story: Told, preset: str, window: int, seed: int
+    story: ScriptedHistory, preset: str, window: int, seed: int
 ) -> None:
     ctx = context(window, preset)
     for _ in loop(ctx, story):
@@ -1132,8 +1139,8 @@ def test_undoing_summaries_of_a_conversation_equals_the_log_without_them(
     log = list(ctx.log)
     undone = [*log, *(Event(len(log) + n, Reverted(target=e.seq)) for n, e in enumerate(gone))]
     without = [Event(e.seq, Noted(text="")) if e in gone else e for e in log]
-    assert described(folded(undone)) == described(folded(without))
-    assert CHECKS[story.dialect](rendered(undone, story.dialect)) == []
+    assert describe_view(folded(undone)) == describe_view(folded(without))
+    assert CHECKS[story.dialect](render_log(undone, story.dialect)) == []
 
 
 # ── Manual compaction ─────────────────────────────────────────────────────────────────────────────────
@@ -1240,14 +1247,14 @@ def with_open_error(seed: int) -> tuple[list[Json], list[int]]:
         for step in range(dice.randint(1, 4)):
             calls.append(len(messages))
             name = f"c{turn}.{step}"
-            messages.append(asked(name, command=f"cat src/part_{turn}_{step}.py"))
+            messages.append(call_message(name, command=f"cat src/part_{turn}_{step}.py"))
             lines = (f"{n}: part_{turn}_{step} line" for n in range(dice.randint(1, 40)))
-            messages.append(answered(name, "\n".join(lines)))
+            messages.append(result_message(name, "\n".join(lines)))
         if turn == failing:
             calls.append(len(messages))
-            messages.append(asked("bad", command="make release"))
+            messages.append(call_message("bad", command="make release"))
             text = "building…\n" * dice.randint(0, 20)
-            messages.append(answered("bad", text + dice.choice(FAILURES)))
+            messages.append(result_message("bad", text + dice.choice(FAILURES)))
         if dice.random() < 0.8:
             calls.append(len(messages))
             messages.append({"role": "assistant", "content": f"turn {turn} is done"})
@@ -1283,8 +1290,8 @@ def test_with_a_useless_summariser_rules_the_latest_request_and_open_errors_are_
 
 def test_an_error_that_ends_with_an_exit_code_is_quoted_with_its_message() -> None:
     ctx = context(20_000, "handoff")
-    messages = [user("make a release"), asked("bad", command="make release")]
-    messages.append(answered("bad", "building…\nE_BROKEN_7731: cannot link libmirror\nexit code: 2"))
+    messages = [user("make a release"), call_message("bad", command="make release")]
+    messages.append(result_message("bad", "building…\nE_BROKEN_7731: cannot link libmirror\nexit code: 2"))
     messages = grown(ctx, 6, messages=messages)
     ctx.compact()
     assert "  > E_BROKEN_7731: cannot link libmirror" in "\n".join(strings(ctx.fit(messages)))

@@ -13,7 +13,7 @@ from foveal.core.log import Used
 from foveal.core.models import Caps
 from foveal.core.policies import policy
 from foveal.core.wire import read_usage
-from support.histories import ESTIMATE, context, of, plain_model, reread, session, user
+from support.histories import ESTIMATE, context, encode_and_decode, events_of, plain_model, session, user
 
 CHAT = {
     "prompt_tokens": 1_000,
@@ -108,7 +108,7 @@ def test_an_aborted_reply_has_no_usage_and_changes_nothing(nothing: Any) -> None
     before = ctx.report()
     ctx.observe(nothing)
     assert ctx.report() == before
-    assert of(ctx.log, Used) == []
+    assert events_of(ctx.log, Used) == []
 
 
 def test_the_report_is_about_the_last_call_not_the_sum_of_all() -> None:
@@ -231,7 +231,9 @@ def test_a_resumed_conversation_keeps_its_calibration() -> None:
         ctx.observe({"prompt_tokens": int(ctx.report().used * 1.3)})
         history = session(more)
     live = ctx._engine
-    again = Engine(plain_model(50_000), policy("economy"), Caps(reserve=5_000), ESTIMATE, log=reread(ctx.log))
+    again = Engine(
+        plain_model(50_000), policy("economy"), Caps(reserve=5_000), ESTIMATE, log=encode_and_decode(ctx.log)
+    )
     assert again.calibration == live.calibration
     assert again.budget() == live.budget()
 

@@ -12,7 +12,7 @@ from foveal import Context, FovealError
 from foveal.core.log import AnyFact, Expanded, Masked
 from foveal.sessions import Session
 from foveal.stores.memory import MemoryStore
-from support.histories import ESTIMATE, Json, answered, asked, of, plain_model, user
+from support.histories import ESTIMATE, Json, call_message, events_of, plain_model, result_message, user
 
 SETTINGS: Final[dict[str, Any]] = {"model": plain_model(8_000), "tokenizer": ESTIMATE, "policy": "handoff"}
 Operation = tuple[str, tuple[Any, ...], dict[str, Any]]
@@ -27,8 +27,8 @@ def history(turns: int) -> list[Json]:
     for turn in range(turns):
         messages += [
             user(f"request {turn}"),
-            asked(f"c{turn}", "read", path=f"file_{turn}.py"),
-            answered(f"c{turn}", "\n".join(f"line {n} of file_{turn}.py" for n in range(30))),
+            call_message(f"c{turn}", "read", path=f"file_{turn}.py"),
+            result_message(f"c{turn}", "\n".join(f"line {n} of file_{turn}.py" for n in range(30))),
             {"role": "assistant", "content": f"file_{turn}.py is correct"},
         ]
     return messages
@@ -102,7 +102,9 @@ def test_expand_of_several_results_returns_the_first_of_its_events() -> None:
     ctx = Context(dialect="openai_chat", **{**SETTINGS, "policy": "rolling"})
     ctx.append(*history(12))
     ctx.fit()
-    masked = next(e for e in of(ctx.log, Masked) if isinstance(e.fact, Masked) and len(e.fact.masks) > 1)
+    masked = next(
+        e for e in events_of(ctx.log, Masked) if isinstance(e.fact, Masked) and len(e.fact.masks) > 1
+    )
     count = len(ctx.log)
     assert ctx.expand(masked.handle) == ctx.log[count].handle
     assert len(ctx.log) - count > 1

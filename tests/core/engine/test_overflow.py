@@ -38,14 +38,14 @@ from support.histories import (
     ESTIMATE,
     PIXEL,
     Json,
-    answered,
-    asked,
+    call_message,
     context,
-    of,
+    encode_and_decode,
+    events_of,
     plain_model,
     recount,
-    rendered,
-    reread,
+    render_log,
+    result_message,
     user,
     wire_bytes,
 )
@@ -71,7 +71,7 @@ def conversation(turns: int, *, lines: int = 15) -> list[Json]:
     for turn in range(turns):
         messages.append(user(f"request {turn}: look at file_{turn}.py"))
         body = "\n".join(f"line {n} of src/file_{turn}_{n}.py" for n in range(lines))
-        messages += [asked(f"c{turn}"), answered(f"c{turn}", body)]
+        messages += [call_message(f"c{turn}"), result_message(f"c{turn}", body)]
         messages.append({"role": "assistant", "content": f"file_{turn}.py is fine"})
     return [*messages, user("and now?")]
 
@@ -363,9 +363,9 @@ def test_refusals_mask_then_summarise_then_drop_then_raise(
     problem = final_error(send)
     assert problem.needed > problem.available
     assert list(order) == [Masked, Compacted, Dropped]
-    reasons = {e.fact.reason for e in of(ctx.log, Masked)}  # type: ignore[union-attr]
+    reasons = {e.fact.reason for e in events_of(ctx.log, Masked)}  # type: ignore[union-attr]
     assert "overflow" in reasons
-    assert {e.fact.reason for e in of(ctx.log, Compacted)} <= {"overflow", "tokens"}  # type: ignore[union-attr]
+    assert {e.fact.reason for e in events_of(ctx.log, Compacted)} <= {"overflow", "tokens"}  # type: ignore[union-attr]
 
 
 def test_each_refusal_is_recorded_with_the_error_text() -> None:
@@ -410,7 +410,7 @@ def test_a_summariser_is_called_when_masks_are_not_enough() -> None:
     needed = recount(ctx.fit(messages))
     assert ctx.overflowed(too_long(needed // 2, needed))
     assert recount(ctx.fit(messages)) < needed // 2
-    (made,) = of(ctx.log, Compacted)
+    (made,) = events_of(ctx.log, Compacted)
     assert isinstance(made.fact, Compacted)
     assert made.fact.reason == "overflow"
     assert seen
@@ -424,8 +424,8 @@ def test_a_learned_limit_survives_a_reload_of_the_log() -> None:
     needed = recount(ctx.fit(messages))
     assert ctx.overflowed(too_long(needed // 2, needed))
     request = ctx.fit(messages)
-    log = reread(ctx.log)
-    assert wire_bytes(rendered(log, "openai_chat")) == wire_bytes(request)
+    log = encode_and_decode(ctx.log)
+    assert wire_bytes(render_log(log, "openai_chat")) == wire_bytes(request)
     made = resolve_settings(plain_model(20_000), policy="recent-summary", tokenizer=ESTIMATE, reserve=100)
     again = Engine(*made, log=log)
     assert again.budget() == ctx._engine.budget()
@@ -526,7 +526,7 @@ def test_a_stop_for_a_full_window_teaches_the_limit(reply: Json) -> None:
     (fact,) = overflows(ctx)
     assert fact.limit_kind == "silent"
     assert "window was full" in fact.problem
-    assert len(of(ctx.log, Used)) == 1
+    assert len(events_of(ctx.log, Used)) == 1
     request = ctx.fit([*messages, {"role": "assistant", "content": "hm"}, user("go on")])
     assert recount(request) < before
 
@@ -569,7 +569,7 @@ def test_a_request_with_too_many_bytes_loses_images_first() -> None:
         ]
     assert all(after < before * 0.7 for before, after in pairwise(sizes))
     assert {fact.limit_kind for fact in overflows(ctx)} == {"bytes"}
-    assert of(ctx.log, Compacted, Dropped) == []
+    assert events_of(ctx.log, Compacted, Dropped) == []
 
 
 def test_a_request_with_too_many_bytes_and_no_images_loses_text() -> None:
@@ -605,12 +605,12 @@ def test_a_switch_to_a_smaller_model_reduces_before_the_next_call(preset: str) -
     assert recount(request) < 5_000
     assert ctx.report().window == 5_000
     reductions = [e for e in ctx.log if isinstance(e.fact, Masked | Compacted | Dropped)]
-    opened = of(ctx.log, Opened)[-1]
+    opened = events_of(ctx.log, Opened)[-1]
     assert reductions
     assert all(event.seq > opened.seq for event in reductions)
     assert CHECKS["openai_chat"](request) == []
     if preset == "handoff":
-        (made,) = of(ctx.log, Compacted)
+        (made,) = events_of(ctx.log, Compacted)
         assert isinstance(made.fact, Compacted)
         assert made.fact.reason == "model"
 
@@ -683,7 +683,7 @@ def test_an_openai_client_continues_after_a_refusal(provider: StandIn) -> None:
             message = reply.choices[0].message
             messages.append(message)
             for call in message.tool_calls or []:
-                messages.append(answered(call.id, results(done)))
+                messages.append(result_message(call.id, results(done)))
     check_requests(provider, ctx, calls=40)
 
 

@@ -14,7 +14,17 @@ from foveal.core.engine.report import report
 from foveal.core.log import Event, Used, UserSaid
 from foveal.core.models import Caps
 from foveal.core.policies import policy
-from support.histories import ESTIMATE, answered, asked, context, of, plain_model, result, session, user
+from support.histories import (
+    ESTIMATE,
+    call_message,
+    context,
+    events_of,
+    plain_model,
+    result,
+    result_message,
+    session,
+    user,
+)
 from support.report_checks import adds_up
 
 
@@ -23,7 +33,7 @@ def reduced_context() -> foveal.Context:
     history = session(0)
     ctx.pin("keep calm")
     for number in range(40):
-        history += [asked(f"c{number}"), answered(f"c{number}", result(number, 300))]
+        history += [call_message(f"c{number}"), result_message(f"c{number}", result(number, 300))]
         ctx.fit(history, tools=[{"type": "function", "function": {"name": "bash"}}])
     return ctx
 
@@ -122,7 +132,7 @@ def test_usage_without_a_prompt_in_a_log_does_not_break_the_report() -> None:
 
 def test_repairs_are_in_the_card() -> None:
     ctx = context()
-    ctx.fit([user("go"), asked("a"), answered("x", "orphan"), user("?")])
+    ctx.fit([user("go"), call_message("a"), result_message("x", "orphan"), user("?")])
     card = str(ctx.report())
     assert "call a (bash) has no result; a synthetic result is shown" in card
     assert "a result that no call waits for; kept out of the request" in card
@@ -131,7 +141,7 @@ def test_repairs_are_in_the_card() -> None:
 def test_the_tokens_of_an_event_are_those_of_its_shown_text() -> None:
     ctx = reduced_context()
     lines = {line.handle: line for line in ctx.report().events}
-    for event in of(ctx.log, UserSaid):
+    for event in events_of(ctx.log, UserSaid):
         if lines[event.handle].level == "full":
             assert lines[event.handle].tokens == 4 + ESTIMATE.count(ctx.original(event.handle))
     assert all(line.tokens == 0 for line in lines.values() if line.level in ("dropped", "-"))

@@ -1,4 +1,4 @@
-"""Events and their lines: frozen, tagged, readable for ever, and what is unknown is not lost."""
+"""Events and their encoding; old lines stay readable, and unknown facts are preserved."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ from foveal.core.log import (
 from foveal.errors import UnreadableEvent
 
 NATIVE = raw({"type": "thinking", "thinking": "Hm", "signature": "c2ln+/=", "n": 1.50, "ü": [None, True]})
-EVERY = [
+ALL_FACTS = [
     Marked(
         target=1, marks=(Mark(part=-1), Mark(part=0, extra=raw({"cache_control": {"type": "ephemeral"}})))
     ),
@@ -118,30 +118,30 @@ EVERY = [
 ]
 
 
-def test_every_kind_of_fact_is_in_the_list_above() -> None:
-    assert {type(fact) for fact in EVERY} == set(get_args(Known))
+def test_the_list_above_has_every_kind_of_fact() -> None:
+    assert {type(fact) for fact in ALL_FACTS} == set(get_args(Known))
 
 
-def _opaque(fact: Known) -> bool:
-    """It has bytes that only a provider or an application can read, in a field that may be empty."""
+def _has_opaque_field(fact: Known) -> bool:
+    """Say whether a fact has an optional field of opaque bytes."""
     return any(name in encode(Event(0, fact)) for name in (b'"extra"', b'"settings"', b'"metrics"'))
 
 
-PLAIN = [fact for fact in EVERY if not _opaque(fact)]
-OPAQUE = [fact for fact in EVERY if _opaque(fact)]
+WITHOUT_OPAQUE = [fact for fact in ALL_FACTS if not _has_opaque_field(fact)]
+WITH_OPAQUE = [fact for fact in ALL_FACTS if _has_opaque_field(fact)]
 
 
-@pytest.mark.parametrize("fact", PLAIN, ids=kind)
-def test_a_fact_written_and_read_again_is_equal_in_every_field(fact: Known) -> None:
-    comes_back(fact)
+@pytest.mark.parametrize("fact", WITHOUT_OPAQUE, ids=kind)
+def test_a_decoded_fact_equals_the_encoded_fact(fact: Known) -> None:
+    assert_round_trip(fact)
 
 
-@pytest.mark.parametrize("fact", OPAQUE, ids=kind)
-def test_a_fact_with_opaque_fields_written_and_read_again_is_equal_in_every_field(fact: Known) -> None:
-    comes_back(fact)
+@pytest.mark.parametrize("fact", WITH_OPAQUE, ids=kind)
+def test_a_decoded_fact_with_opaque_fields_equals_the_encoded_fact(fact: Known) -> None:
+    assert_round_trip(fact)
 
 
-def comes_back(fact: Known) -> None:
+def assert_round_trip(fact: Known) -> None:
     event = Event(17, fact, 1_700_000_000.25)
     line = encode(event)
     assert b"\n" not in line
@@ -152,24 +152,26 @@ def comes_back(fact: Known) -> None:
     assert json.loads(line)["fact"]["kind"] == kind(fact)
 
 
-@pytest.mark.parametrize("fact", PLAIN, ids=kind)
-def test_a_fact_with_a_lone_surrogate_is_read_again_too(fact: Known) -> None:
-    comes_back_odd(fact)
+@pytest.mark.parametrize("fact", WITHOUT_OPAQUE, ids=kind)
+def test_a_lone_surrogate_is_decoded(fact: Known) -> None:
+    assert_surrogate_round_trip(fact)
 
 
-@pytest.mark.parametrize("fact", [fact for fact in OPAQUE if kind(fact) in ("opened", "compacted")], ids=kind)
-def test_a_fact_with_a_lone_surrogate_and_opaque_fields_is_read_again_too(fact: Known) -> None:
-    comes_back_odd(fact)
+@pytest.mark.parametrize(
+    "fact", [fact for fact in WITH_OPAQUE if kind(fact) in ("opened", "compacted")], ids=kind
+)
+def test_a_lone_surrogate_beside_opaque_fields_is_decoded(fact: Known) -> None:
+    assert_surrogate_round_trip(fact)
 
 
-def comes_back_odd(fact: Known) -> None:
+def assert_surrogate_round_trip(fact: Known) -> None:
     for name in (field.name for field in msgspec.structs.fields(fact) if field.type is str):
         odd = msgspec.structs.replace(fact, **{name: "odd \ud800 text"})
         assert decode(encode(Event(1, odd))) == Event(1, odd)
 
 
-@pytest.mark.parametrize("fact", EVERY, ids=kind)
-def test_a_fact_cannot_be_changed(fact: Known) -> None:
+@pytest.mark.parametrize("fact", ALL_FACTS, ids=kind)
+def test_facts_are_immutable(fact: Known) -> None:
     with pytest.raises(AttributeError):
         setattr(fact, fact.__struct_fields__[0], None)
     with pytest.raises(AttributeError):
@@ -183,13 +185,13 @@ def test_opaque_fields_keep_their_bytes() -> None:
     assert bytes(again.fact.content[0].native) == bytes(odd)  # type: ignore[union-attr]
 
 
-def test_arguments_stay_the_text_that_the_model_wrote() -> None:
+def test_arguments_keep_their_exact_text() -> None:
     for arguments in ('{"a":   1}', "not json", "", "[1,2", '{"k": "\\ud83d"}'):
         fact = ModelSaid(content=(Call(id="a", name="f", arguments=arguments),))
         assert decode(encode(Event(0, fact))).fact == fact
 
 
-LATER = [
+LATER_VERSION_LINES = [
     b'{"seq":5,"fact":{"kind":"dreamt","of":{"sheep":[1,2,3]}},"v":2}',
     b'{"seq":5,"fact":{"kind":"dreamt","of":"x"}}',
     b'{"seq":5,"fact":{"kind":"user_said","content":"hi","mood":"good"},"at":1.5,"v":2}',
@@ -198,8 +200,8 @@ LATER = [
 ]
 
 
-@pytest.mark.parametrize("line", LATER)
-def test_what_a_later_version_wrote_is_kept_and_written_out_again(line: bytes) -> None:
+@pytest.mark.parametrize("line", LATER_VERSION_LINES)
+def test_events_of_a_later_version_are_preserved(line: bytes) -> None:
     event = decode(line)
     assert isinstance(event.fact, Unknown)
     assert event.seq == 5
@@ -207,7 +209,7 @@ def test_what_a_later_version_wrote_is_kept_and_written_out_again(line: bytes) -
     assert decode(encode(event)) == event
 
 
-def test_what_a_later_version_wrote_is_kept_although_it_is_no_valid_unicode() -> None:
+def test_events_of_a_later_version_with_invalid_unicode_are_preserved() -> None:
     line = b'{"seq":5,"fact":{"kind":"dreamt","of":"\\ud800"},"v":2}'
     assert json.loads(encode(decode(line))) == json.loads(line)
 
@@ -218,7 +220,7 @@ def test_a_line_without_a_version_is_version_one() -> None:
     assert encode(decode(line)) == line
 
 
-FROZEN = {
+VERSION_ONE_LINES = {
     b'{"seq":0,"fact":{"kind":"opened","model":"gpt-4.1","policy":"economy"}}': Opened(
         model="gpt-4.1", policy="economy"
     ),
@@ -235,21 +237,21 @@ FROZEN = {
 }
 
 
-@pytest.mark.parametrize(("line", "fact"), FROZEN.items())
-def test_lines_of_version_one_are_read_for_ever(line: bytes, fact: Known) -> None:
+@pytest.mark.parametrize(("line", "fact"), VERSION_ONE_LINES.items())
+def test_lines_of_version_one_are_decoded(line: bytes, fact: Known) -> None:
     assert decode(line) == Event(0, fact)
     assert encode(Event(0, fact)) == line
 
 
-BROKEN = [
+INVALID_LINES = [
     b"", b"{", b"null", b"[]", b"17", b'"text"', b"{}", b'{"seq":1}',
     b'{"seq":1,"fact":{}}', b'{"seq":1,"fact":{"kind":7}}', b'{"seq":1,"fact":[]}', b"\xff\xfe", b"\x00" * 40,
     b'{"seq":1,"fact":{"kind":"noted","text":"torn', b"[" * 5_000,
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("line", BROKEN)
-def test_bytes_that_are_no_event_are_an_error_that_shows_them(line: bytes) -> None:
+@pytest.mark.parametrize("line", INVALID_LINES)
+def test_invalid_bytes_raise_an_error_that_shows_them(line: bytes) -> None:
     with pytest.raises(UnreadableEvent, match="not an event"):
         decode(line)
 
@@ -262,7 +264,7 @@ def test_bytes_that_are_no_event_are_an_error_that_shows_them(line: bytes) -> No
         b'{"seq":1,"fact":{"kind":"noted","text":""},"at":"noon"}',
     ],
 )
-def test_an_event_whose_place_or_time_is_no_number_is_no_event(line: bytes) -> None:
+def test_seq_and_time_must_be_numbers(line: bytes) -> None:
     with pytest.raises(UnreadableEvent, match="not an event"):
         decode(line)
 
@@ -272,11 +274,11 @@ def test_a_line_may_be_text_as_well_as_bytes() -> None:
     assert decode(encode(event).decode()) == event
 
 
-def test_values_of_opaque_bytes_are_new_each_time() -> None:
+def test_opaque_bytes_are_decoded_anew_each_time() -> None:
     first = unraw(NATIVE)
     first["ü"].append("spoiled")
     assert unraw(NATIVE)["ü"] == [None, True]
 
 
-def test_handles_are_short_and_follow_the_place() -> None:
+def test_a_handle_is_derived_from_seq() -> None:
     assert [handle(0), handle(12), Event(7, Noted(text="")).handle] == ["e0", "e12", "e7"]

@@ -1,4 +1,4 @@
-"""What `foveal.core.models.model` promises: the best source wins, each value names it, nothing is read too early."""
+"""Model lookup: sources of values and their order, prices, and the bundled table."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ from foveal.core.models import (
 from foveal.core.models.model import model
 from foveal.errors import BadSetting
 
-NOBODYS = "nobody/mystery-model"
+UNKNOWN_NAME = "nobody/mystery-model"
 DATA = Path(foveal.__file__).parent / "core" / "models"
 
 
-# ── where a value comes from ─────────────────────────────────────────────────────────────────────────────
+# ── Sources of values ─────────────────────────────────────────────────────────────────────────────
 
 
 def test_a_user_value_wins_over_the_snapshot() -> None:
@@ -66,10 +66,10 @@ def test_the_name_pattern_wins_over_the_default() -> None:
     assert (future.window, future.sources["window"]) == (200_000, "pattern")
 
 
-def test_an_unknown_name_holds_128_000_tokens_and_says_that_this_is_a_guess() -> None:
-    unknown = model(NOBODYS)
+def test_an_unknown_name_gets_128_000_tokens_marked_as_a_default() -> None:
+    unknown = model(UNKNOWN_NAME)
     assert unknown == Model(
-        name=NOBODYS,
+        name=UNKNOWN_NAME,
         window=128_000,
         max_input=128_000,
         max_output=DEFAULT_MAX_OUTPUT,
@@ -84,31 +84,31 @@ def test_an_unknown_name_holds_128_000_tokens_and_says_that_this_is_a_guess() ->
     )
 
 
-@pytest.mark.parametrize("name", ["gpt-4.1", "claude-sonnet-4-5", NOBODYS, "ollama/llama3.1:8b"])
+@pytest.mark.parametrize("name", ["gpt-4.1", "claude-sonnet-4-5", UNKNOWN_NAME, "ollama/llama3.1:8b"])
 def test_every_value_names_its_source(name: str) -> None:
     known = model(name)
     assert set(known.sources) == set(Model.__struct_fields__) - {"name", "sources"}
     assert set(known.sources.values()) <= {"yours", "learned", "snapshot", "pattern", "default", "family"}
 
 
-def test_equal_lookups_give_the_same_answer_without_a_second_search() -> None:
+def test_equal_lookups_are_cached() -> None:
     assert model("gpt-4.1", window=50_000) is model("gpt-4.1", window=50_000)
 
 
-# ── limits that depend on each other ─────────────────────────────────────────────────────────────────────
+# ── Dependent limits ─────────────────────────────────────────────────────────────────────
 
 
-def test_a_larger_window_of_yours_is_not_held_back_by_the_known_input_limit() -> None:
+def test_a_larger_user_window_overrides_the_known_input_limit() -> None:
     wide = model("gpt-5", window=2_000_000)
     assert (wide.max_input, wide.sources["max_input"]) == (2_000_000, "yours")
 
 
-def test_a_smaller_window_of_yours_keeps_the_known_input_limit_if_that_is_smaller_still() -> None:
+def test_a_smaller_user_window_keeps_a_smaller_known_input_limit() -> None:
     assert model("gpt-5", window=300_000).max_input == model("gpt-5").max_input == 272_000
     assert model("gpt-5", window=100_000).max_input == 100_000
 
 
-def test_an_input_limit_of_yours_above_the_known_window_widens_the_window() -> None:
+def test_a_user_input_limit_above_the_known_window_widens_the_window() -> None:
     wide = model("gpt-4o", max_input=500_000)
     assert (wide.window, wide.sources["window"]) == (500_000, "yours")
 
@@ -118,7 +118,7 @@ def test_a_known_output_limit_is_cut_to_a_small_window() -> None:
 
 
 def test_the_input_limit_is_the_smaller_of_max_input_and_window_without_reserve() -> None:
-    known = model(NOBODYS, window=100_000, max_input=80_000)
+    known = model(UNKNOWN_NAME, window=100_000, max_input=80_000)
     assert known.input_limit(4_000) == 80_000
     assert known.input_limit(30_000) == 70_000
 
@@ -126,10 +126,10 @@ def test_the_input_limit_is_the_smaller_of_max_input_and_window_without_reserve(
 @settings(max_examples=50, deadline=None)
 @given(window=st.integers(1, 10_000_000), reserve=st.integers(0, 20_000_000))
 def test_the_input_limit_is_never_negative_nor_above_the_window(window: int, reserve: int) -> None:
-    assert 0 <= model(NOBODYS, window=window).input_limit(reserve) <= window
+    assert 0 <= model(UNKNOWN_NAME, window=window).input_limit(reserve) <= window
 
 
-# ── values that no model can have ────────────────────────────────────────────────────────────────────────
+# ── Invalid values ────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ def test_the_input_limit_is_never_negative_nor_above_the_window(window: int, res
         ("token_ratio", 50),
     ],
 )
-def test_a_bad_value_is_refused_with_its_field_and_the_allowed_range(field: str, value: object) -> None:
+def test_a_bad_value_raises_an_error_with_field_and_range(field: str, value: object) -> None:
     with pytest.raises(BadSetting, match=rf"{field} = .* is not allowed: a .*number from .* to ") as caught:
         model("gpt-4o", **{field: value})  # type: ignore[arg-type]
     assert (caught.value.field, repr(caught.value.value)) == (field, repr(value))
@@ -166,17 +166,17 @@ def test_a_model_needs_a_name(name: object) -> None:
         model(name)  # type: ignore[arg-type]
 
 
-def test_an_input_limit_above_your_own_window_is_refused() -> None:
+def test_an_input_limit_above_the_user_window_raises_an_error() -> None:
     with pytest.raises(BadSetting, match=r"max_input = 200 is not allowed: at most the window, 100 tokens"):
-        model(NOBODYS, window=100, max_input=200)
+        model(UNKNOWN_NAME, window=100, max_input=200)
 
 
-def test_an_output_limit_above_the_window_is_refused_with_advice() -> None:
+def test_an_output_limit_above_the_window_raises_an_error_with_advice() -> None:
     with pytest.raises(BadSetting, match=r"at most the window, 128,000 tokens; give `window`"):
-        model(NOBODYS, max_output=200_000)
+        model(UNKNOWN_NAME, max_output=200_000)
 
 
-# ── what names give away ─────────────────────────────────────────────────────────────────────────────────
+# ── Model names ─────────────────────────────────────────────────────────────────────────────────
 
 EXPECTED_PATTERNS = {
     "claude-new": 200_000,
@@ -218,7 +218,7 @@ def test_a_specific_pattern_comes_before_a_general_one() -> None:
 
 
 @pytest.mark.parametrize("name", ["ollama/mystery", "mistral/mystery", "mystery"])
-def test_a_provider_is_not_a_pattern(name: str) -> None:
+def test_a_provider_name_matches_no_pattern(name: str) -> None:
     assert window_pattern(name) is None
 
 
@@ -286,7 +286,7 @@ def test_any_name_gets_an_answer_or_a_bad_setting(name: str) -> None:
 
 @settings(max_examples=50, deadline=None)
 @given(st.from_regex(r"[a-zA-Z0-9./:_@-]{1,40}", fullmatch=True))
-def test_a_canonical_name_stays_as_it_is(name: str) -> None:
+def test_a_canonical_name_is_unchanged(name: str) -> None:
     assert canonical(canonical(name)) == canonical(name)
 
 
@@ -303,37 +303,37 @@ def test_the_most_specific_form_of_a_name_is_tried_first() -> None:
     ]
 
 
-# ── prices and caches ────────────────────────────────────────────────────────────────────────────────────
+# ── Prices and caches ────────────────────────────────────────────────────────────────────────────────────
 
-PRICED = model(NOBODYS, input_price=2.0, cached_price=0.5, write_price=2.5, output_price=8.0)
+PRICED = model(UNKNOWN_NAME, input_price=2.0, cached_price=0.5, write_price=2.5, output_price=8.0)
 
 
-def test_cost_adds_the_four_kinds_of_tokens_at_their_own_price() -> None:
+def test_cost_adds_the_four_kinds_of_tokens() -> None:
     cost = PRICED.cost(input=1_000_000, cache_read=2_000_000, cache_write=400_000, output=500_000)
     assert cost == pytest.approx(2.0 + 1.0 + 1.0 + 4.0)
 
 
-def test_a_cached_token_is_not_paid_twice() -> None:
+def test_a_cached_token_is_charged_once() -> None:
     prompt, cached = 10_000, 8_000
     cost = PRICED.cost(input=prompt - cached, cache_read=cached)
     assert cost == pytest.approx((2_000 * 2.0 + 8_000 * 0.5) / 1_000_000)
 
 
-def test_nothing_costs_nothing_even_where_prices_are_unknown() -> None:
-    assert model(NOBODYS).cost() == 0.0
+def test_zero_tokens_cost_zero_even_with_unknown_prices() -> None:
+    assert model(UNKNOWN_NAME).cost() == 0.0
 
 
 @pytest.mark.parametrize("kind", ["input", "cache_read", "cache_write", "output"])
-def test_a_cost_is_unknown_when_a_price_it_needs_is(kind: str) -> None:
-    assert model(NOBODYS).cost(**{kind: 1}) is None
+def test_a_cost_is_unknown_if_a_needed_price_is(kind: str) -> None:
+    assert model(UNKNOWN_NAME).cost(**{kind: 1}) is None
 
 
 def test_a_price_that_is_not_needed_may_be_unknown() -> None:
-    assert model(NOBODYS, input_price=3.0).cost(input=1_000_000) == pytest.approx(3.0)
+    assert model(UNKNOWN_NAME, input_price=3.0).cost(input=1_000_000) == pytest.approx(3.0)
 
 
-def test_an_unknown_cached_price_is_not_invented_for_an_unknown_provider() -> None:
-    known = model(NOBODYS, input_price=3.0)
+def test_an_unknown_provider_gets_no_cached_price() -> None:
+    known = model(UNKNOWN_NAME, input_price=3.0)
     assert (known.cached_price, known.write_price) == (None, 3.0)
     assert (known.read_ratio, known.write_ratio) == (0.1, 1.0)
 
@@ -343,10 +343,10 @@ def test_ratios_are_relative_to_the_input_price() -> None:
 
 
 def test_the_read_ratio_is_never_zero_because_callers_divide_by_it() -> None:
-    assert model(NOBODYS, input_price=2.0, cached_price=0.0).read_ratio == 0.01
+    assert model(UNKNOWN_NAME, input_price=2.0, cached_price=0.0).read_ratio == 0.01
 
 
-def test_an_input_price_of_yours_keeps_the_known_proportions() -> None:
+def test_a_user_input_price_keeps_the_known_ratios() -> None:
     dear = model("claude-sonnet-4-5", input_price=30.0)
     assert dear.cached_price == pytest.approx(3.0)
     assert dear.write_price == pytest.approx(37.5)
@@ -362,17 +362,17 @@ def test_an_input_price_of_yours_keeps_the_known_proportions() -> None:
         ("gemini-saga", 0.1, 1.0, 300, 2_048),
         ("deepseek-saga", 0.1, 1.0, 7_200, 64),
         ("vllm/saga", 0.01, 1.0, 3_600, 1),
-        (NOBODYS, 0.1, 1.0, 300, 1_024),
+        (UNKNOWN_NAME, 0.1, 1.0, 300, 1_024),
     ],
 )
 def test_each_family_has_its_cache_rule(name: str, read: float, write: float, ttl: int, minimum: int) -> None:
     known = model(name)
     assert (known.read_ratio, known.write_ratio) == (read, write)
     assert (known.cache_ttl, known.cache_minimum) == (ttl, minimum)
-    assert known.sources["cache_ttl"] == ("default" if name == NOBODYS else "family")
+    assert known.sources["cache_ttl"] == ("default" if name == UNKNOWN_NAME else "family")
 
 
-def test_a_family_gives_the_cache_prices_that_the_price_list_lacks() -> None:
+def test_a_family_fills_in_missing_cache_prices() -> None:
     known = model("claude-saga-99", input_price=10.0)
     assert known.cached_price == pytest.approx(1.0)
     assert known.write_price == pytest.approx(12.5)
@@ -380,13 +380,14 @@ def test_a_family_gives_the_cache_prices_that_the_price_list_lacks() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "ratio"), [("gpt-4.1", 1.0), ("deepseek-chat", 1.09), ("claude-opus-4-6", 1.25), (NOBODYS, 1.0)]
+    ("name", "ratio"),
+    [("gpt-4.1", 1.0), ("deepseek-chat", 1.09), ("claude-opus-4-6", 1.25), (UNKNOWN_NAME, 1.0)],
 )
-def test_each_tokenizer_has_its_prior_ratio(name: str, ratio: float) -> None:
+def test_each_tokenizer_has_its_initial_ratio(name: str, ratio: float) -> None:
     assert model(name).token_ratio == ratio
 
 
-# ── the bundled table ────────────────────────────────────────────────────────────────────────────────────
+# ── The bundled table ────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -399,7 +400,7 @@ def test_each_tokenizer_has_its_prior_ratio(name: str, ratio: float) -> None:
         ("deepseek-chat", (64_000, 1_000_000), 8_192, 0.28),
     ],
 )
-def test_well_known_models_have_sane_values(
+def test_well_known_models_have_plausible_values(
     name: str, window: tuple[int, int], max_output: int, input_price: float
 ) -> None:
     known = model(name)
@@ -412,12 +413,12 @@ def test_well_known_models_have_sane_values(
     assert {known.sources[field] for field in ("window", "max_output", "input_price")} == {"snapshot"}
 
 
-def test_the_table_is_small_and_holds_thousands_of_models() -> None:
+def test_the_table_is_small_and_has_thousands_of_models() -> None:
     assert (DATA / "models.json.gz").stat().st_size <= 80 * 1_024
     assert len(snapshot().rows()) > 5_000
 
 
-def test_every_row_of_the_table_is_possible() -> None:
+def test_every_row_of_the_table_is_valid() -> None:
     def possible(row: ModelRow) -> bool:
         limits, prices = row
         window = limits.window or DEFAULT_WINDOW
@@ -442,7 +443,7 @@ def test_the_table_and_the_notice_name_the_packages_and_their_licences() -> None
     assert len(re.findall(r"^Copyright \(c\)", text, flags=re.MULTILINE)) == 3
 
 
-def test_a_table_gives_each_seller_its_row() -> None:
+def test_a_table_has_a_row_for_each_provider() -> None:
     table = CatalogueSnapshot(
         made="2026-01-01",
         packages={},
@@ -459,7 +460,7 @@ def test_a_table_gives_each_seller_its_row() -> None:
     assert find("azure/eu/gpt-4-0613", rows) == rows["azure/eu/gpt4"]
 
 
-def test_importing_the_module_does_not_read_the_table_nor_load_anything_optional() -> None:
+def test_import_does_not_read_the_table_or_optional_packages() -> None:
     code = (
         "import sys, foveal.core.models.model as m, foveal.core.models.catalogue as c\n"
         "assert c.snapshot.cache_info().currsize == 0\n"

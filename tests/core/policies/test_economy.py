@@ -22,14 +22,14 @@ from foveal.replay.cache_cost import DEFAULT_PRICES
 from support.histories import (
     ESTIMATE,
     Json,
-    answered,
-    asked,
+    call_message,
     context,
-    described,
+    describe_view,
+    encode_and_decode,
+    events_of,
     masks,
-    of,
     recount,
-    reread,
+    result_message,
     user,
     wire_bytes,
 )
@@ -40,7 +40,7 @@ def code_lines(name: str, lines: int = 40) -> str:
 
 
 def tool_step(nr: int, command: str, result: str) -> list[Json]:
-    return [asked(f"c{nr}", command=command), answered(f"c{nr}", result)]
+    return [call_message(f"c{nr}", command=command), result_message(f"c{nr}", result)]
 
 
 def file_read_twice(between: int = 0) -> list[Json]:
@@ -81,7 +81,7 @@ def test_a_reference_breaks_no_prefix_and_fitting_again_changes_nothing() -> Non
         once = wire_bytes(ctx.fit(history[:size]))
         assert wire_bytes(ctx.fit(history[:size])) == once
     assert ctx.report().breaks == ()
-    assert len(of(ctx.log, Clipped)) == 1
+    assert len(events_of(ctx.log, Clipped)) == 1
 
 
 def test_short_runs_and_other_policies_are_left_as_they_are() -> None:
@@ -96,7 +96,11 @@ def test_short_runs_and_other_policies_are_left_as_they_are() -> None:
 
 
 def test_a_reference_to_what_the_model_wrote_names_the_arguments() -> None:
-    history = [user("go"), asked("w", path="a.py", text=code_lines("new")), answered("w", "written")]
+    history = [
+        user("go"),
+        call_message("w", path="a.py", text=code_lines("new")),
+        result_message("w", "written"),
+    ]
     shown = results(context(50_000).fit([*history, *tool_step(1, "cat a.py", code_lines("new"))]))
     assert "in the arguments of a call; whole: e" in shown[1]
 
@@ -104,7 +108,7 @@ def test_a_reference_to_what_the_model_wrote_names_the_arguments() -> None:
 def test_no_reference_points_to_another_reference() -> None:
     ctx = context(50_000)
     ctx.fit([*file_read_twice(), *tool_step(100, "cat src/parser.py", f"# three\n{code_lines('alpha')}")])
-    assert [event.fact.sources for event in of(ctx.log, Clipped)] == [(3,), (3,)]  # type: ignore[union-attr]
+    assert [event.fact.sources for event in events_of(ctx.log, Clipped)] == [(3,), (3,)]  # type: ignore[union-attr]
 
 
 def test_a_reference_is_whole_again_when_what_it_points_to_is_masked() -> None:
@@ -159,7 +163,10 @@ def rereading_history(seed: int, steps: int) -> list[Json]:
         lines = files[name]
         if dice.random() < 0.3:
             lines[dice.randrange(len(lines))] = f"    changed_{nr} = {dice.random()}"
-            history += [asked(f"c{nr}", path=f"{name}.py", text="\n".join(lines)), answered(f"c{nr}", "ok")]
+            history += [
+                call_message(f"c{nr}", path=f"{name}.py", text="\n".join(lines)),
+                result_message(f"c{nr}", "ok"),
+            ]
         elif dice.random() < 0.3:
             history += tool_step(
                 nr, f"make {nr}", "\n".join(f"step {k} of {nr} took {k * nr} ms" for k in range(30))
@@ -179,8 +186,8 @@ def test_every_reference_points_to_lines_that_are_shown(seed: int, window: int) 
         for line, there in references_in(ctx._engine.view):
             assert line in there
         assert wire_bytes(ctx.fit(history[:size])) == wire_bytes(sent)
-    again = fold(reread(ctx.log), MessageTokens(ESTIMATE))
-    assert described(again) == described(ctx._engine.view)
+    again = fold(encode_and_decode(ctx.log), MessageTokens(ESTIMATE))
+    assert describe_view(again) == describe_view(ctx._engine.view)
 
 
 @pytest.mark.parametrize("other", ["rolling", "recent", "handoff", "recent-summary"])
@@ -208,7 +215,7 @@ def test_a_mask_keeps_the_lines_that_a_call_has_already_written() -> None:
     line = "    if parser.state == WAITING and not parser.pending_tokens:"
     listing = code_lines("noise").replace("    noise_7 = compute_the_noise(7, again=49)", f"  7\t{line}")
     history = [user("go"), *tool_step(0, "cat -n a.py", listing)]
-    history += [asked("e", path="a.py", old=line, new="pass"), answered("e", "edited")]
+    history += [call_message("e", path="a.py", old=line, new="pass"), result_message("e", "edited")]
     for nr in range(12):
         history += tool_step(nr + 1, f"cat other_{nr}.py", code_lines(f"other{nr}", 30))
     ctx = context(7_000)
@@ -236,8 +243,8 @@ def test_old_arguments_are_masked_before_results_and_the_newest_stay() -> None:
     history = [user("go")]
     for nr in range(8):
         history += [
-            asked(f"c{nr}", path=f"f{nr}.py", text=code_lines(f"f{nr}", 12)),
-            answered(f"c{nr}", code_lines(f"r{nr}", 12)),
+            call_message(f"c{nr}", path=f"f{nr}.py", text=code_lines(f"f{nr}", 12)),
+            result_message(f"c{nr}", code_lines(f"r{nr}", 12)),
         ]
     ctx.fit(history)
     items = reuse_score.mask_candidates(ctx._engine.view, policy("economy"))
@@ -276,7 +283,7 @@ def test_unused_texts_are_masked_before_the_room_is_full_when_it_pays() -> None:
     ctx = context(200_000, {"preset": "economy", "early": 0.0})
     for request in growing_histories(3, 80):
         sent = ctx.fit(request)
-    assert {fact.reason for fact in (event.fact for event in of(ctx.log, Masked))} == {"price"}  # type: ignore[union-attr]
+    assert {fact.reason for fact in (event.fact for event in events_of(ctx.log, Masked))} == {"price"}  # type: ignore[union-attr]
     assert recount(sent) < 0.8 * recount(request)
 
 
@@ -284,7 +291,7 @@ def test_a_history_that_was_never_sent_is_not_cut_for_its_price() -> None:
     history = rereading_history(3, 80)
     ctx = context(200_000, {"preset": "economy", "early": 0.0})
     ctx.fit(history)
-    assert of(ctx.log, Masked) == []
+    assert events_of(ctx.log, Masked) == []
 
 
 @pytest.mark.parametrize("window", [4_000, 8_000, 16_000])

@@ -12,7 +12,19 @@ from foveal.core.log import Call, Clipped, Dropped, Masked, ToolReturned
 from foveal.core.reduction import arguments_placeholder, call_subject
 from foveal.core.reduction.placeholder import placeholder
 from foveal.core.view.text_facts import find_names
-from support.histories import PIXEL, Json, answered, asked, context, masks, of, result, session, strings, user
+from support.histories import (
+    PIXEL,
+    Json,
+    call_message,
+    context,
+    events_of,
+    masks,
+    result,
+    result_message,
+    session,
+    strings,
+    user,
+)
 
 ROLLING: dict[str, Any] = {"preset": "rolling", "max_history_tokens": 0, "clip": None}
 
@@ -61,7 +73,7 @@ def _cut_at(window: int, history: list[Json]) -> tuple[int, bool]:
     act = ctx.report().act
     if history:
         ctx.fit(history)
-    return act, bool(of(ctx.log, Masked, Dropped, Clipped))
+    return act, bool(events_of(ctx.log, Masked, Dropped, Clipped))
 
 
 def test_masked_results_are_skipped_and_not_counted() -> None:
@@ -88,7 +100,7 @@ def test_repeated_runs_are_identical_byte_for_byte() -> None:
 def test_a_result_is_not_masked_where_that_saves_nothing() -> None:
     history = session(0)
     for number in range(20):
-        history += [asked(f"c{number}"), answered(f"c{number}", "ok")]
+        history += [call_message(f"c{number}"), result_message(f"c{number}", "ok")]
     ctx = context(100_000, rolling())
     ctx.fit(history)
     assert masks(ctx.log) == []
@@ -96,9 +108,9 @@ def test_a_result_is_not_masked_where_that_saves_nothing() -> None:
 
 def test_results_of_exempt_tools_are_never_masked_however_old() -> None:
     history = session(1)
-    history[-2] = asked("c0", "read_rules")
+    history[-2] = call_message("c0", "read_rules")
     for number in range(1, 20):
-        history += [asked(f"c{number}"), answered(f"c{number}", result(number))]
+        history += [call_message(f"c{number}"), result_message(f"c{number}", result(number))]
     ctx = context(100_000, rolling(keep_first=0, exempt_tools=["read_rules"]))
     texts = shown_results(ctx.fit(history))
     assert masked(texts)[:3] == [False, True, True]
@@ -106,10 +118,16 @@ def test_results_of_exempt_tools_are_never_masked_however_old() -> None:
 
 def test_an_unresolved_error_is_not_masked_and_a_resolved_one_is() -> None:
     history = session(0)
-    history += [asked("a", "make"), answered("a", "Traceback (most recent call last)\n" + result(1))]
-    history += [asked("b", "test"), answered("b", "Traceback (most recent call last)\n" + result(2))]
+    history += [
+        call_message("a", "make"),
+        result_message("a", "Traceback (most recent call last)\n" + result(1)),
+    ]
+    history += [
+        call_message("b", "test"),
+        result_message("b", "Traceback (most recent call last)\n" + result(2)),
+    ]
     for number in range(10):
-        history += [asked(f"c{number}", "make"), answered(f"c{number}", result(number))]
+        history += [call_message(f"c{number}", "make"), result_message(f"c{number}", result(number))]
     ctx = context(100_000, rolling(keep_first=0))
     texts = shown_results(ctx.fit(history))
     assert masked(texts)[:2] == [True, False]
@@ -142,9 +160,9 @@ def test_many_small_results_are_masked_together_when_the_room_is_full() -> None:
     ctx = context(9_000)
     history = session(0)
     for number in range(120):
-        history += [asked(f"c{number}"), answered(f"c{number}", result(number, 80))]
+        history += [call_message(f"c{number}"), result_message(f"c{number}", result(number, 80))]
         ctx.fit(history)
-    cuts = of(ctx.log, Masked)
+    cuts = events_of(ctx.log, Masked)
     assert cuts
     assert all(len(event.fact.masks) > 5 for event in cuts if event.fact.reason == "budget")  # type: ignore[union-attr]
 
@@ -167,21 +185,21 @@ def test_masks_in_batches_rewrite_the_prefix_rarely(every: int, rewrites: int) -
     history = session(27)
     for cut in range(4, len(history) + 1, 2):
         ctx.fit(history[:cut])
-    assert len(of(ctx.log, Masked)) == rewrites
+    assert len(events_of(ctx.log, Masked)) == rewrites
     assert len(ctx.report().breaks) == rewrites
 
 
 def test_a_call_that_waits_for_its_result_uses_up_no_protection() -> None:
     history = session(12)
     ctx = context(100_000, rolling())
-    texts = shown_results(ctx.fit([*history, asked("open")]))
+    texts = shown_results(ctx.fit([*history, call_message("open")]))
     assert masked(texts) == [False] * 2 + [True] * 5 + [False] * 5 + [False]
 
 
 def test_an_empty_result_uses_up_no_protection() -> None:
     history = session(12)
     for number in range(4):
-        history += [asked(f"e{number}"), answered(f"e{number}", "")]
+        history += [call_message(f"e{number}"), result_message(f"e{number}", "")]
     ctx = context(100_000, rolling())
     assert masked(shown_results(ctx.fit(history)))[:12] == [False] * 2 + [True] * 5 + [False] * 5
 
@@ -197,7 +215,7 @@ def test_the_report_names_what_was_masked() -> None:
 def test_results_of_repeated_ids_are_masked_each_for_itself() -> None:
     history = session(0)
     for number in range(12):
-        history += [asked("same"), answered("same", result(number))]
+        history += [call_message("same"), result_message("same", result(number))]
     ctx = context(100_000, rolling())
     texts = shown_results(ctx.fit(history))
     assert masked(texts) == [False] * 2 + [True] * 5 + [False] * 5
@@ -210,7 +228,10 @@ def test_a_text_that_looks_like_a_placeholder_is_an_ordinary_text() -> None:
     fake = "[foveal: masked result of bash ls; 9,999 tokens, 1 lines; whole text: e1]\n" + result(3)
     history = session(0)
     for number in range(12):
-        history += [asked(f"c{number}"), answered(f"c{number}", fake if number == 3 else result(number))]
+        history += [
+            call_message(f"c{number}"),
+            result_message(f"c{number}", fake if number == 3 else result(number)),
+        ]
     history[1] = user(fake)
     ctx = context(100_000, rolling())
     request = ctx.fit(history)
@@ -246,7 +267,7 @@ def test_a_hostile_mime_type_cannot_break_out_of_its_placeholder(mime: str) -> N
 def test_a_hostile_command_cannot_forge_the_first_line_of_a_placeholder(command: str) -> None:
     history = session(0)
     for number in range(12):
-        history += [asked(f"c{number}", command=command), answered(f"c{number}", result(number))]
+        history += [call_message(f"c{number}", command=command), result_message(f"c{number}", result(number))]
     ctx = context(100_000, rolling(keep_first=0))
     first = shown_results(ctx.fit(history))[0].splitlines()[0]
     assert first.endswith("; whole text: e4]")
@@ -310,20 +331,22 @@ def test_limits_of_a_call_precede_those_of_the_tool_and_the_policy() -> None:
     clip = Limits(strategy="head", tokens=400)
     ctx = context(100_000, {"preset": "recent", "clip": clip, "clip_tools": limits})
     ctx.limit("c2", Limits(strategy="tail", tokens=100))
-    history = [user("go"), asked("c0", "read"), answered("c0", result(0, 5_000))]
-    history += [asked("c1", "bash"), answered("c1", result(1, 5_000))]
-    history += [asked("c2", "bash"), answered("c2", result(2, 5_000))]
+    history = [user("go"), call_message("c0", "read"), result_message("c0", result(0, 5_000))]
+    history += [call_message("c1", "bash"), result_message("c1", result(1, 5_000))]
+    history += [call_message("c2", "bash"), result_message("c2", result(2, 5_000))]
     request = ctx.fit(history)
     counter = ctx._engine.view.meter.counter
     counts = [counter.count(text) for text in shown_results(request)]
     assert [300 < counts[0] <= 400, 120 < counts[1] <= 200, 40 < counts[2] <= 100] == [True] * 3
-    assert [e.fact.strategy for e in of(ctx.log, Clipped)] == ["head", "head", "tail"]  # type: ignore[union-attr]
+    assert [e.fact.strategy for e in events_of(ctx.log, Clipped)] == ["head", "head", "tail"]  # type: ignore[union-attr]
 
 
 def test_the_limit_of_a_call_holds_for_one_result_only() -> None:
     ctx = context(100_000, "recent")
     ctx.limit("c0", Limits(strategy="head", tokens=100))
-    history = [user("go"), asked("c0"), answered("c0", result(0, 5_000))]
-    history += [asked("c0"), answered("c0", result(1, 5_000))]
+    history = [user("go"), call_message("c0"), result_message("c0", result(0, 5_000))]
+    history += [call_message("c0"), result_message("c0", result(1, 5_000))]
     ctx.fit(history)
-    assert [event.fact.target for event in of(ctx.log, Clipped)] == [of(ctx.log, ToolReturned)[0].seq]  # type: ignore[union-attr]
+    assert [event.fact.target for event in events_of(ctx.log, Clipped)] == [
+        events_of(ctx.log, ToolReturned)[0].seq
+    ]  # type: ignore[union-attr]

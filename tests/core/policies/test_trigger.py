@@ -19,15 +19,15 @@ from foveal.core.reduction import TOKENS_8K
 from foveal.core.tokens import Calibration
 from support.histories import (
     ESTIMATE,
-    Clock,
-    answered,
-    asked,
+    ManualClock,
+    call_message,
     context,
-    of,
+    encode_and_decode,
+    events_of,
     plain_model,
     recount,
-    reread,
     result,
+    result_message,
     session,
     user,
 )
@@ -86,9 +86,9 @@ def test_the_state_is_ok_warn_or_over_at_the_thresholds() -> None:
 def test_an_unanswered_message_can_trigger_a_reduction() -> None:
     ctx = context(4_000)
     ctx.fit(session(6))
-    assert of(ctx.log, Masked, Dropped) == []
+    assert events_of(ctx.log, Masked, Dropped) == []
     ctx.fit([*session(6), user("word " * 1_500)])
-    assert of(ctx.log, Masked, Dropped) != []
+    assert events_of(ctx.log, Masked, Dropped) != []
 
 
 def test_system_text_and_tools_alone_can_overflow_and_the_error_says_so() -> None:
@@ -104,7 +104,7 @@ def test_system_text_and_tools_alone_can_overflow_and_the_error_says_so() -> Non
 
 def test_an_input_limit_below_the_window_holds() -> None:
     model = foveal.model("test", window=30_000, max_input=8_000)
-    ctx = foveal.Context(model, tokenizer=ESTIMATE, reserve=1_000, clock=Clock())
+    ctx = foveal.Context(model, tokenizer=ESTIMATE, reserve=1_000, clock=ManualClock())
     assert ctx.report().limit <= 8_000
     assert recount(ctx.fit(session(40))) <= 8_000
 
@@ -155,7 +155,7 @@ def test_the_policy_off_reduces_nothing_and_raises_on_overflow() -> None:
     assert ctx.fit(history) == history
     with pytest.raises(ContextOverflow, match='policy "off" reduces nothing'):
         ctx.fit(session(60))
-    assert of(ctx.log, Masked, Dropped, Clipped) == []
+    assert events_of(ctx.log, Masked, Dropped, Clipped) == []
 
 
 def test_an_overflow_has_its_numbers_and_the_irreducible_floor() -> None:
@@ -200,17 +200,17 @@ def test_a_smaller_model_reduces_before_the_next_call() -> None:
     for event in ctx.log:
         engine.append(event.fact)
     engine.reduce_to_fit(Moment(calls=1))
-    assert of(engine.log, Masked, Dropped) == []
+    assert events_of(engine.log, Masked, Dropped) == []
     engine.model = plain_model(8_000)
     budget = engine.reduce_to_fit(Moment(calls=1))
     assert engine.view.units <= budget.hard < 8_000
-    assert of(engine.log, Masked, Dropped) != []
+    assert events_of(engine.log, Masked, Dropped) != []
 
 
 def test_resuming_with_a_smaller_model_reduces_before_the_next_call() -> None:
     ctx = context(100_000)
     ctx.fit(session(60))
-    engine = Engine(plain_model(8_000), policy("economy"), Caps(), ESTIMATE, log=reread(ctx.log))
+    engine = Engine(plain_model(8_000), policy("economy"), Caps(), ESTIMATE, log=encode_and_decode(ctx.log))
     budget = engine.reduce_to_fit(Moment(calls=1))
     assert engine.view.units <= budget.hard < 8_000
 
@@ -229,10 +229,10 @@ def test_a_cut_is_not_made_again_at_the_next_call() -> None:
     history = session(0)
     cuts: list[int] = []
     for number in range(60):
-        history += [asked(f"c{number}"), answered(f"c{number}", result(number))]
+        history += [call_message(f"c{number}"), result_message(f"c{number}", result(number))]
         known = len(ctx.log)
         ctx.fit(history)
-        if of(ctx.log[known:], Masked, Dropped):
+        if events_of(ctx.log[known:], Masked, Dropped):
             cuts.append(number)
     assert len(cuts) >= 2
     assert all(later - earlier >= 4 for earlier, later in pairwise(cuts)), cuts
@@ -241,36 +241,36 @@ def test_a_cut_is_not_made_again_at_the_next_call() -> None:
 def test_a_cold_cache_triggers_a_cut_and_a_warm_one_does_not() -> None:
     policy_ = {"preset": "economy", "early": 0.5, "patience": 0.0}
     for seconds, expected in ((10, 0), (100_000, 1)):
-        clock = Clock()
+        clock = ManualClock()
         ctx = context(6_000, policy_, clock=clock)
         ctx.fit(session(8))
         clock.now += seconds
         ctx.fit(session(9))
-        assert len(of(ctx.log, Masked)) == expected
-        assert all(event.fact.reason == "cold-cache" for event in of(ctx.log, Masked))  # type: ignore[union-attr]
+        assert len(events_of(ctx.log, Masked)) == expected
+        assert all(event.fact.reason == "cold-cache" for event in events_of(ctx.log, Masked))  # type: ignore[union-attr]
 
 
 def test_changed_tools_trigger_a_cut_because_the_prefix_is_lost_anyway() -> None:
     ctx = context(6_000, {"preset": "economy", "early": 0.5, "patience": 0.0})
     ctx.fit(session(8), tools=[{"type": "function", "function": {"name": "a"}}])
     ctx.fit(session(9), tools=[{"type": "function", "function": {"name": "b"}}])
-    assert [event.fact.reason for event in of(ctx.log, Masked)] == ["broken-prefix"]  # type: ignore[union-attr]
+    assert [event.fact.reason for event in events_of(ctx.log, Masked)] == ["broken-prefix"]  # type: ignore[union-attr]
 
 
 def test_a_changed_system_text_with_first_tools_triggers_a_cut() -> None:
     ctx = context(6_000, {"preset": "economy", "early": 0.5, "patience": 0.0}, dialect="openai_chat")
     ctx.fit(session(8), system="one")
     ctx.fit(session(9), system="two", tools=[{"type": "function", "function": {"name": "a"}}])
-    assert [event.fact.reason for event in of(ctx.log, Masked)] == ["broken-prefix"]  # type: ignore[union-attr]
+    assert [event.fact.reason for event in events_of(ctx.log, Masked)] == ["broken-prefix"]  # type: ignore[union-attr]
 
 
 def test_a_clock_that_runs_backwards_is_no_cold_cache() -> None:
-    clock = Clock()
+    clock = ManualClock()
     ctx = context(6_000, {"preset": "economy", "early": 0.5, "patience": 0.0}, clock=clock)
     ctx.fit(session(8))
     clock.now -= 1_000_000
     ctx.fit(session(9))
-    assert of(ctx.log, Masked) == []
+    assert events_of(ctx.log, Masked) == []
 
 
 def test_rolling_has_the_values_that_its_description_names() -> None:
@@ -284,10 +284,10 @@ def test_rolling_keeps_the_history_below_its_cap_and_clips_from_the_head() -> No
     ctx = context(200_000, "rolling")
     history = session(0)
     for number in range(12):
-        history += [asked(f"c{number}"), answered(f"c{number}", result(number, 9_000))]
+        history += [call_message(f"c{number}"), result_message(f"c{number}", result(number, 9_000))]
         assert recount(ctx.fit(history)[1:]) <= 20_000
-    assert of(ctx.log, Dropped) != []
-    assert {event.fact.strategy for event in of(ctx.log, Clipped)} == {"head"}  # type: ignore[union-attr]
+    assert events_of(ctx.log, Dropped) != []
+    assert {event.fact.strategy for event in events_of(ctx.log, Clipped)} == {"head"}  # type: ignore[union-attr]
 
 
 def test_economy_is_the_default_of_eight_presets() -> None:
@@ -393,8 +393,8 @@ def test_one_context_changes_nothing_in_another() -> None:
     one, two = context(50_000, settings), context(50_000, "rolling")
     one.fit(session(3, words=900))
     two.fit(session(3, words=900))
-    assert of(one.log, Clipped) != []
-    assert of(two.log, Clipped) == []
+    assert events_of(one.log, Clipped) != []
+    assert events_of(two.log, Clipped) == []
 
 
 def test_economy_keeps_the_task_when_everything_else_is_dropped() -> None:

@@ -1,4 +1,4 @@
-"""Secrets stay out of the log; everything else goes in as it is. The secrets here are made up as the tests run."""
+"""Redaction: secrets stay out of the log, other text is unchanged. The secrets are generated at run time."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ SECRETS = {
     "Slack token (app)": "xa" + f"pp-1-{made(10).upper()}-{made(13, string.digits)}-{made(64, HEX)}",
     "private key": PEM,
 }
-"""By the words for it; what follows in brackets is for telling them apart here."""
+"""By their kind; the text in brackets distinguishes the cases of a kind."""
 
 PLACES = {
     "alone": "{}",
@@ -114,7 +114,7 @@ PLACES = {
 
 
 def pieces(secret: str) -> set[str]:
-    """All that may not remain of a secret: five of its characters in a row, where they are not its public part."""
+    """Return what must not remain of a secret: any five successive characters outside its public part."""
     body = (
         secret.removeprefix("sk-ant-api03-")
         .removeprefix("github_pat_")
@@ -126,9 +126,7 @@ def pieces(secret: str) -> set[str]:
 
 @pytest.mark.parametrize("place", PLACES.values(), ids=PLACES)
 @pytest.mark.parametrize("name", SECRETS)
-def test_a_secret_leaves_words_that_say_what_it_was_and_at_most_four_of_its_characters(
-    name: str, place: str
-) -> None:
+def test_a_secret_is_replaced_by_its_kind_and_at_most_four_characters(name: str, place: str) -> None:
     secret = SECRETS[name]
     scrubbed = scrub(place.format(secret))
     kind = name.partition(" (")[0]
@@ -174,7 +172,7 @@ NAMED = {
 
 
 @pytest.mark.parametrize(("place", "secret"), NAMED.values(), ids=NAMED)
-def test_what_has_no_shape_of_its_own_is_known_by_its_place(place: str, secret: str) -> None:
+def test_a_secret_without_a_known_format_is_found_by_its_context(place: str, secret: str) -> None:
     text = place.format(secret)
     scrubbed = scrub(text)
     before, _, after = place.format("\0").partition("\0")
@@ -213,7 +211,7 @@ HARMLESS = (
 
 
 @pytest.mark.parametrize("text", HARMLESS, ids=range(len(HARMLESS)))
-def test_what_is_no_secret_comes_back_as_the_same_object(text: str) -> None:
+def test_a_text_without_secrets_is_returned_as_the_same_object(text: str) -> None:
     assert find_secrets(text) == []
     assert scrub(text) is text
     assert scrub_json(literal := json.dumps({"a": [text]})) is literal
@@ -243,18 +241,18 @@ PEM_FORMS = {
 
 
 @pytest.mark.parametrize(("text", "before"), PEM_FORMS.values(), ids=PEM_FORMS)
-def test_a_private_key_is_found_whole_quoted_or_cut_off(text: str, before: str) -> None:
+def test_a_private_key_is_found_whole_quoted_or_truncated(text: str, before: str) -> None:
     assert scrub(f"see\n{text}\nthat") == f"see\n{before}[foveal: redacted private key …]\nthat"
 
 
-def test_two_private_keys_are_two() -> None:
+def test_two_private_keys_are_redacted_separately() -> None:
     assert (
         scrub(f"{PEM}\nand\n{PEM}")
         == "[foveal: redacted private key …]\nand\n[foveal: redacted private key …]"
     )
 
 
-def test_words_after_a_cut_off_private_key_stay() -> None:
+def test_text_after_a_truncated_private_key_is_kept() -> None:
     cut = PEM[:500].rpartition("\n")[0]
     assert (
         scrub(f"{cut}\nNow the program goes on.")
@@ -286,7 +284,7 @@ def test_arguments_stay_json_and_only_the_secret_in_them_changes() -> None:
     assert '"n": 1.5' in part.arguments
 
 
-def test_a_string_in_json_knows_the_key_it_stands_under() -> None:
+def test_a_json_string_is_judged_with_its_key() -> None:
     value = made(32)
     text = json.dumps(
         {"db": {"client_secret": value, "password": "hunter2-Ab", "key": value, "note": "password"}}
@@ -301,7 +299,7 @@ def test_a_string_in_json_knows_the_key_it_stands_under() -> None:
     }
 
 
-def test_a_secret_that_json_escapes_hide_is_found() -> None:
+def test_a_secret_with_json_escapes_is_found() -> None:
     hidden = '{"a": "https:\\/\\/ada:hunter22@example.org", "b": "' + KEY.replace("-", "\\u002d") + '"}'
     assert json.loads(scrub_json(hidden)) == {
         "a": "https://ada:[foveal: redacted password …]@example.org",
@@ -319,21 +317,21 @@ def test_a_private_key_that_is_a_list_of_lines_is_found() -> None:
     assert scrub_json(scrub_json(text)) == scrub_json(text)
 
 
-def test_arguments_that_are_no_json_are_scrubbed_as_text() -> None:
+def test_arguments_that_are_not_json_are_redacted_as_text() -> None:
     call = Call(id="a", name="run", arguments=f'{{"command": "echo {KEY}')
     assert redact_fact(ModelSaid(content=(call,))) == ModelSaid(
         content=(msgspec.structs.replace(call, arguments=f'{{"command": "echo {SHOWN}'),)
     )
 
 
-def test_json_that_no_parser_can_read_is_scrubbed_at_any_depth() -> None:
+def test_json_nested_too_deeply_is_redacted() -> None:
     deep = Raw(b'{"a":' * 20_000 + json.dumps(KEY).encode() + b"}" * 20_000)
     fact = redact_fact(SnapshotTaken(data=deep))
     assert isinstance(fact, SnapshotTaken)
     assert bytes(fact.data) == bytes(deep).replace(KEY.encode(), SHOWN.encode())
 
 
-def test_lone_surrogates_and_nuls_beside_a_secret_survive() -> None:
+def test_lone_surrogates_and_nuls_beside_a_secret_are_kept() -> None:
     text = f"\ud800 \x00 {KEY} \udfff"
     assert scrub(text) == f"\ud800 \x00 {SHOWN} \udfff"
     fact = redact_fact(SnapshotTaken(data=raw({"a": text})))
@@ -341,18 +339,18 @@ def test_lone_surrogates_and_nuls_beside_a_secret_survive() -> None:
     assert unraw(fact.data) == {"a": f"\ud800 \x00 {SHOWN} \udfff"}
 
 
-def test_bytes_that_are_no_text_stay_beside_a_secret() -> None:
+def test_invalid_utf8_beside_a_secret_is_kept() -> None:
     odd = b'{"a": "\xff\xfe", "b": "%s"}'
     fact = redact_fact(SnapshotTaken(data=Raw(odd % KEY.encode())))
     assert isinstance(fact, SnapshotTaken)
     assert bytes(fact.data) == odd % SHOWN.encode()
 
 
-# ── facts ────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Facts ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def every_fact(word: str) -> list[AnyFact]:
-    """Facts of all kinds with this word in every text of theirs that is not a reference."""
+    """Return facts of all kinds with this word in every text field that is not a reference."""
     data = raw({word: [word, {"x": word}]})
     parts = (
         Text(text=word, extra=data),
@@ -383,7 +381,7 @@ def every_fact(word: str) -> list[AnyFact]:
     ]
 
 
-def test_every_text_of_every_fact_is_scrubbed() -> None:
+def test_every_text_of_every_fact_is_redacted() -> None:
     assert [redact_fact(fact) for fact in every_fact(KEY)] == every_fact(SHOWN)
 
 
@@ -392,14 +390,18 @@ def test_a_fact_without_secrets_is_the_same_object() -> None:
     assert all(redact_fact(fact) is fact for fact in harmless)
 
 
-def test_references_between_calls_and_results_are_never_touched() -> None:
+def test_call_ids_are_never_redacted() -> None:
     fact = ToolReturned(call_id=KEY, name=KEY, content="done")
     assert redact_fact(fact) is fact
 
 
-def test_a_session_that_redacts_fits_clips_and_reopens_what_is_stored(tmp_path: Path) -> None:
-    """What is shown of a result are spans of its text, so they must be those of the text that was stored."""
-    small: Any = {"model": plain_model(6_000), "tokenizer": ESTIMATE, "options": SessionOptions(redact=redact_fact)}
+def test_a_redacting_session_clips_and_reopens_the_stored_text(tmp_path: Path) -> None:
+    """A clipped result is stored as spans of its text, so the spans must refer to the redacted text."""
+    small: Any = {
+        "model": plain_model(6_000),
+        "tokenizer": ESTIMATE,
+        "options": SessionOptions(redact=redact_fact),
+    }
     lines = [f"line {number} of the log, with nothing in it" for number in range(400)]
     result = "\n".join([*lines[:5], f"key {KEY} ends", *lines[5:390], f"ERROR: {PEM}", *lines[390:]])
 
@@ -424,7 +426,7 @@ def test_a_session_that_redacts_fits_clips_and_reopens_what_is_stored(tmp_path: 
     asyncio.run(main())
 
 
-# ── whatever comes ───────────────────────────────────────────────────────────────────────────────────────
+# ── Arbitrary text ───────────────────────────────────────────────────────────────────────────────────────
 
 FRAGMENTS = [
     *SECRETS.values(),
@@ -474,7 +476,7 @@ FRAGMENTS = [
 
 
 @given(st.lists(st.sampled_from(FRAGMENTS) | st.text(max_size=6), max_size=8).map("".join))
-def test_what_was_scrubbed_once_stays_as_it_is(text: str) -> None:
+def test_redaction_is_idempotent(text: str) -> None:
     once = scrub(text)
     assert scrub(once) is once
     assert scrub(text) == once
@@ -489,15 +491,15 @@ def test_what_was_scrubbed_once_stays_as_it_is(text: str) -> None:
         max_leaves=6,
     )
 )
-def test_scrubbed_json_is_json_of_the_same_form(value: Any) -> None:
+def test_redacted_json_has_the_same_structure(value: Any) -> None:
     text = json.dumps(value)
     once = scrub_json(text)
     assert scrub_json(once) is once
-    assert shape(once) == shape(text)
+    assert structure(once) == structure(text)
 
 
-def shape(text: str) -> str:
-    """A JSON text with nothing but "" in it; fields that have the same name are still as many."""
+def structure(text: str) -> str:
+    """Return a JSON text with every string emptied; duplicate fields are kept."""
     return repr(_emptied(json.loads(text, object_pairs_hook=tuple)))
 
 
@@ -516,15 +518,15 @@ HOSTILE = (
 
 
 @pytest.mark.parametrize("unit", HOSTILE)
-def test_a_megabyte_of_bait_is_read_in_linear_time(unit: str) -> None:
-    """A quadratic search would take hours over this."""
+def test_a_megabyte_of_hostile_text_takes_linear_time(unit: str) -> None:
+    """A quadratic search would take hours."""
     bait = f"{PEM[:40]}{unit * (MEGABYTE // len(unit))}("
     assert len(scrub(bait)) <= 3 * len(bait)
     inner = unit * (MEGABYTE // 10 // len(unit))
     assert len(scrub_json(f'["{inner}", "{KEY}"]')) <= MEGABYTE
 
 
-def test_ten_megabytes_are_read_as_one_text() -> None:
+def test_ten_megabytes_are_redacted_as_one_text() -> None:
     text = "the quick brown fox: jumps = over_the lazy-dog. " * 210_000
     assert scrub(text) is text
     assert scrub(text + KEY) == text + SHOWN

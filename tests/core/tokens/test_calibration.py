@@ -1,4 +1,4 @@
-"""What the provider will report: learned from what it reported, and never poisoned by a stray figure."""
+"""Calibration: predicted token counts, learned from reports, robust against outliers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DATA = RECORDED
 def conversation(
     *, ratio: float, overhead: int, calls: int = 20, start: int = 500
 ) -> Iterator[tuple[int, int]]:
-    """Units and reported tokens of calls whose history grows."""
+    """Yield units and reported tokens of calls with a growing history."""
     chance = random.Random(3)
     units = start
     for _ in range(calls):
@@ -33,14 +33,14 @@ def conversation(
         units += chance.randint(100, 3000)
 
 
-def after(calls: Iterator[tuple[int, int]], start: Calibration | None = None) -> Calibration:
+def calibrate(calls: Iterator[tuple[int, int]], start: Calibration | None = None) -> Calibration:
     calibration = start or Calibration()
     for units, reported in calls:
         calibration = calibration.observe(units, reported)
     return calibration
 
 
-def test_before_any_report_tokens_are_units_and_the_bound_is_wide() -> None:
+def test_without_reports_tokens_are_units_and_the_bound_is_wide() -> None:
     fresh = Calibration()
     assert (fresh.ratio, fresh.measured, fresh.overhead, fresh.tokens(1000)) == (1.0, False, 0, 1000)
     assert fresh.upper(1000) > 1300
@@ -50,26 +50,26 @@ def test_before_any_report_tokens_are_units_and_the_bound_is_wide() -> None:
 @pytest.mark.parametrize("ratio", [0.8, 1.0, 1.1, 1.35, 1.9])
 @pytest.mark.parametrize("overhead", [0, 300, 15_000])
 def test_ratio_and_overhead_are_learned(ratio: float, overhead: int) -> None:
-    learned = after(conversation(ratio=ratio, overhead=overhead))
+    learned = calibrate(conversation(ratio=ratio, overhead=overhead))
     assert learned.measured
     assert learned.ratio == pytest.approx(ratio, rel=0.03)
     assert learned.tokens(50_000) == pytest.approx(overhead + ratio * 50_000, rel=0.03)
     assert abs(learned.overhead - overhead) < 0.05 * learned.at_tokens
 
 
-def test_the_prediction_is_anchored_at_the_newest_report() -> None:
+def test_a_prediction_starts_from_the_newest_report() -> None:
     learned = Calibration().observe(1000, 17_000)
     assert (learned.tokens(1000), learned.tokens(1200), learned.overhead) == (17_000, 17_200, 16_000)
 
 
-def test_a_first_report_below_the_ratio_lowers_the_ratio_since_no_overhead_is_negative() -> None:
+def test_a_low_first_report_lowers_the_ratio_not_the_overhead() -> None:
     learned = Calibration(ratio=1.2).observe(10_000, 9000)
     assert (learned.ratio, learned.overhead) == (0.9, 0)
 
 
 def test_the_ratio_is_clamped() -> None:
-    assert after(conversation(ratio=6, overhead=0, calls=40)).ratio <= 2.0
-    assert after(conversation(ratio=0.1, overhead=5000, calls=40)).ratio >= 0.5
+    assert calibrate(conversation(ratio=6, overhead=0, calls=40)).ratio <= 2.0
+    assert calibrate(conversation(ratio=0.1, overhead=5000, calls=40)).ratio >= 0.5
     for ratio in (0.4, 2.1, math.nan):
         with pytest.raises(BadSetting, match=r"from 0\.5 to 2\.0"):
             Calibration(ratio=ratio)
@@ -86,7 +86,7 @@ def test_only_the_first_change_may_move_the_ratio_by_more_than_a_tenth() -> None
 @given(st.integers(1, 200_000), st.sampled_from([0, -5, math.nan, math.inf, -math.inf, 0.2, 1e12]))
 def test_absurd_reports_are_ignored(units: int, reported: float) -> None:
     """Acceptance 35."""
-    learned = after(conversation(ratio=1.2, overhead=400))
+    learned = calibrate(conversation(ratio=1.2, overhead=400))
     assert learned.observe(units, reported) == learned
     assert Calibration().observe(units, reported) == Calibration()
 
@@ -98,33 +98,33 @@ def test_a_report_for_no_units_is_ignored(units: int) -> None:
 
 def test_the_report_of_another_model_is_ignored() -> None:
     """Acceptance 36."""
-    mine = after(conversation(ratio=1.1, overhead=0), Calibration(model="deepseek-chat"))
+    mine = calibrate(conversation(ratio=1.1, overhead=0), Calibration(model="deepseek-chat"))
     assert mine.observe(5000, 9999, model="claude-sonnet-4-5") == mine
     assert mine.observe(5000, 5600, model="deepseek-chat").at_tokens == 5600
 
 
-def test_a_count_from_before_a_compaction_does_not_poison() -> None:
+def test_a_count_from_before_a_compaction_is_ignored() -> None:
     """Acceptance 36: 150,000 tokens were reported for what are now 8,000 units."""
-    learned = after(conversation(ratio=1.1, overhead=2000, calls=40))
+    learned = calibrate(conversation(ratio=1.1, overhead=2000, calls=40))
     stale = learned.observe(8000, 150_000)
     assert stale.tokens(8000) == learned.tokens(8000)
     assert stale.observe(8000, 10_800).tokens(9000) == pytest.approx(2000 + 1.1 * 9000, rel=0.02)
 
 
-def test_a_cumulative_figure_does_not_poison() -> None:
-    """Acceptance 34: the sum over all requests so far, reported once."""
-    learned = after(conversation(ratio=1.1, overhead=2000))
+def test_a_cumulative_count_is_ignored() -> None:
+    """Acceptance 34: the sum over all requests so far is reported once."""
+    learned = calibrate(conversation(ratio=1.1, overhead=2000))
     assert learned.observe(30_000, 400_000).tokens(31_000) == learned.tokens(31_000)
 
 
-def test_three_surprises_in_a_row_are_believed_and_the_ratio_is_kept() -> None:
-    learned = after(conversation(ratio=1.1, overhead=0))
-    moved = after(iter([(20_000, 82_000), (20_500, 82_550), (21_000, 83_100)]), learned)
+def test_three_outliers_in_a_row_move_the_anchor_not_the_ratio() -> None:
+    learned = calibrate(conversation(ratio=1.1, overhead=0))
+    moved = calibrate(iter([(20_000, 82_000), (20_500, 82_550), (21_000, 83_100)]), learned)
     assert (moved.at_tokens, moved.ratio, moved.strikes) == (83_100, learned.ratio, 0)
 
 
 def test_smaller_requests_after_a_reduction_are_predicted_and_learned_from() -> None:
-    learned = after(conversation(ratio=1.25, overhead=3000, calls=40))
+    learned = calibrate(conversation(ratio=1.25, overhead=3000, calls=40))
     expected = 3000 + 1.25 * 6000
     assert learned.tokens(6000) == pytest.approx(expected, rel=0.05)
     assert learned.upper(6000) >= expected
@@ -137,14 +137,14 @@ def test_the_upper_bound_narrows_with_reports_and_widens_with_errors() -> None:
     def width(calibration: Calibration) -> float:
         return calibration.upper(40_000) / calibration.tokens(40_000) - 1
 
-    steady = after(conversation(ratio=1.1, overhead=0))
-    shaken = after(iter([(31_000, 38_000), (32_000, 36_000), (33_000, 44_000)]), steady)
+    steady = calibrate(conversation(ratio=1.1, overhead=0))
+    shaken = calibrate(iter([(31_000, 38_000), (32_000, 36_000), (33_000, 44_000)]), steady)
     assert width(steady) < 0.05 < width(Calibration())
     assert width(shaken) > 2 * width(steady)
 
 
-def test_a_new_conversation_keeps_the_ratio_and_forgets_the_anchor() -> None:
-    learned = after(conversation(ratio=1.25, overhead=9000), Calibration(model="m"))
+def test_a_new_conversation_keeps_only_the_ratio() -> None:
+    learned = calibrate(conversation(ratio=1.25, overhead=9000), Calibration(model="m"))
     again = learned.restart()
     assert (again.measured, again.ratio, again.model) == (False, learned.ratio, "m")
     assert again.tokens(100) == pytest.approx(learned.tokens(100), abs=1)
@@ -154,8 +154,8 @@ def test_a_new_conversation_keeps_the_ratio_and_forgets_the_anchor() -> None:
 
 
 calibrations = st.builds(
-    lambda ratio, overhead, calls, rest: after(
-        iter(rest), after(conversation(ratio=ratio, overhead=overhead, calls=calls))
+    lambda ratio, overhead, calls, rest: calibrate(
+        iter(rest), calibrate(conversation(ratio=ratio, overhead=overhead, calls=calls))
     ),
     st.floats(0.3, 3),
     st.integers(0, 30_000),
@@ -203,7 +203,7 @@ def units_of(message: dict[str, Any], count: Counter) -> int:
 
 
 def predictions(name: str, count: Counter) -> Iterator[tuple[int, int, int]]:
-    """Expected, upper and reported tokens of every call after the first five of its conversation."""
+    """Yield expected, upper and reported tokens of each call after the first five of its conversation."""
     with gzip.open(DATA / f"{name}.jsonl.gz") as lines:
         for recorded in map(json.loads, lines):
             before = [0]
@@ -224,7 +224,7 @@ def quantile(values: list[float], share: float) -> float:
 @pytest.mark.data
 @pytest.mark.skipif(not DATA.exists(), reason="the recorded conversations are not beside the checkout")
 @pytest.mark.parametrize("vocabulary", ["o200k_base", "estimate"])
-def test_recorded_prompt_sizes_are_predicted_within_2_percent_median_and_5_percent_p90(
+def test_recorded_prompts_are_predicted_within_2_percent_median_5_p90(
     vocabulary: str,
 ) -> None:
     if vocabulary != "estimate":

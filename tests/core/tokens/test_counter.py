@@ -1,4 +1,4 @@
-"""Counting: exact where a vocabulary is at hand, honest where it is not, bounded everywhere."""
+"""Token counters: exact with a vocabulary, estimated without, in bounded time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ toktok = pytest.importorskip("toktok")
 
 ESTIMATE = Estimate()
 EXACT = Exact()
-BOTH = pytest.mark.parametrize("count", [EXACT, ESTIMATE], ids=lambda count: count.name)
+BOTH_COUNTERS = pytest.mark.parametrize("count", [EXACT, ESTIMATE], ids=lambda count: count.name)
 
 PROSE = (
     "The lighthouse keeper wrote down every ship that passed, its flag, its course and the weather, because "
@@ -74,14 +74,14 @@ TEXTS = {
 }
 
 
-@BOTH
-def test_no_text_counts_nothing_and_any_text_something(count: Counter) -> None:
+@BOTH_COUNTERS
+def test_only_an_empty_text_counts_zero(count: Counter) -> None:
     assert (count.count(""), count.count_all([]), count.count_all(["", "a"])) == (0, [], [0, 1])
     assert all(count.count(character) >= 1 for character in "a \n\0é中🧠\ud800")
 
 
 @given(st.lists(st.text(), max_size=8))
-def test_exact_counts_are_those_of_the_vocabulary(texts: list[str]) -> None:
+def test_exact_counts_equal_those_of_the_vocabulary(texts: list[str]) -> None:
     assert EXACT.count_all(texts) == toktok.batch_count(texts, "o200k_base", 1)
 
 
@@ -94,7 +94,7 @@ def test_each_vocabulary_of_toktok_is_available(encoding: str) -> None:
 
 @pytest.mark.parametrize("kind", TEXTS)
 def test_the_estimate_is_never_far_below_the_exact_count(kind: str) -> None:
-    """Acceptance 124: CJK, emoji, base64 and JSON are not under-counted."""
+    """Acceptance 124: CJK, emoji, Base64 and JSON are not undercounted."""
     assert 0.85 <= ESTIMATE.count(TEXTS[kind]) / EXACT.count(TEXTS[kind]) <= 1.25
 
 
@@ -118,7 +118,7 @@ def test_head_and_tail_stay_within_their_tokens(name: str, text: str, limit: int
     assert count.count(text[len(text) - tail :]) <= max(0, limit)
 
 
-@BOTH
+@BOTH_COUNTERS
 @pytest.mark.parametrize("kind", TEXTS)
 def test_head_and_tail_use_most_of_their_tokens(count: Counter, kind: str) -> None:
     text = TEXTS[kind]
@@ -138,7 +138,7 @@ def test_two_texts_together_count_about_as_much_as_apart(name: str, first: str, 
     assert together >= count.count(first) * 0.9 - 8
 
 
-@BOTH
+@BOTH_COUNTERS
 def test_broken_and_hostile_text_is_counted(count: Counter) -> None:
     """Acceptance 131: lone surrogates and NUL bytes."""
     assert count.count("a\ud800b\udfffc") >= 3
@@ -147,8 +147,8 @@ def test_broken_and_hostile_text_is_counted(count: Counter) -> None:
     assert count.tail("x\udc80" * 50, 10) > 0
 
 
-@BOTH
-def test_a_million_spaces_and_a_hundred_megabytes_are_bounded_work(count: Counter) -> None:
+@BOTH_COUNTERS
+def test_huge_texts_take_bounded_time(count: Counter) -> None:
     huge = "x" * 100_000_000
     with bounded():
         assert count.count(" " * 1_000_000) > 1000
@@ -156,7 +156,7 @@ def test_a_million_spaces_and_a_hundred_megabytes_are_bounded_work(count: Counte
         assert 1000 < count.head(huge, 1000) == count.tail(huge, 1000) < 20_000
 
 
-@BOTH
+@BOTH_COUNTERS
 def test_a_sampled_count_is_close_to_the_sum_of_its_parts(count: Counter) -> None:
     parts = [TEXTS["log"], TEXTS["prose"], TEXTS["python"], TEXTS["chinese"]] * 130
     whole = "\n".join(parts)
@@ -164,12 +164,12 @@ def test_a_sampled_count_is_close_to_the_sum_of_its_parts(count: Counter) -> Non
     assert 0.98 <= count.count(whole) / sum(count.count_all(parts)) <= 1.10
 
 
-def test_the_same_counter_is_given_for_the_same_name() -> None:
+def test_a_name_always_gives_the_same_counter() -> None:
     assert counter() is counter("o200k_base") is counter("o200k_base", model="gpt-4.1")
     assert repr(counter("estimate")) == "Estimate('estimate')"
 
 
-def test_without_toktok_the_estimate_takes_over(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_toktok_the_estimate_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "toktok", None)
     assert (counter().name, counter().exact) == ("estimate", False)
     with pytest.raises(BadSetting, match=r"pip install \"foveal\[exact\]\""):
@@ -203,7 +203,7 @@ def test_a_packaged_vocabulary_counts_exactly_and_offline(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["o200k", "llama3", "", "AUTO"])
-def test_an_unknown_name_is_refused_with_the_names_that_are_known(name: str) -> None:
+def test_an_unknown_name_raises_an_error_with_the_known_names(name: str) -> None:
     with pytest.raises(BadSetting, match="estimate, o200k_base, cl100k_base"):
         counter(name)
     with pytest.raises(BadSetting, match="one of o200k_base"):

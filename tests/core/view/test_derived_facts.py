@@ -16,7 +16,7 @@ from foveal.core.view import View
 from foveal.core.view.fold import fold
 from foveal.core.view.steps import ShownMessage, Step
 from foveal.core.wire import wire_for
-from support.histories import ESTIMATE, context, described, session
+from support.histories import ESTIMATE, context, describe_view, session
 
 CORE = Path(foveal.__file__).parent / "core"
 TEXT = "def parse_header(self):\n    return self.header_line\n" * 20
@@ -92,10 +92,10 @@ def test_a_decision_changes_nothing_in_the_view(name: str) -> None:
     for message in session(3):
         ctx.append(message)
     view, budget = ctx._engine.view, ctx._engine.budget()
-    before = described(view)
+    before = describe_view(view)
     moment = Moment(calls=3, refused=name == "recent")
     first = decide(view, budget, moment, PRESETS[name])
-    assert described(view) == before
+    assert describe_view(view) == before
     assert decide(view, budget, moment, PRESETS[name]) == first
 
 

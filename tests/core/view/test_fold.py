@@ -35,7 +35,7 @@ from foveal.core.tokens import MessageTokens
 from foveal.core.view import NO_RESULT, View, advance, dropped_notice, effective_events
 from foveal.core.view.fold import fold
 from support.effort import seconds
-from support.histories import ESTIMATE, described
+from support.histories import ESTIMATE, describe_view
 
 
 def log(*facts: AnyFact) -> list[Event]:
@@ -250,7 +250,7 @@ def test_units_are_the_sum_of_all_steps_after_every_event() -> None:
     for at, event in enumerate(events):
         view = advance(view, event, events[: at + 1])
         assert view.units == sum(step.count(view.meter) for step in view.steps)
-    assert described(view) == described(fold(events, MessageTokens(ESTIMATE)))
+    assert describe_view(view) == describe_view(fold(events, MessageTokens(ESTIMATE)))
 
 
 def test_folding_takes_time_in_proportion_to_the_log() -> None:

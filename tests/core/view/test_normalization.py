@@ -16,12 +16,12 @@ from support.histories import (
     ESTIMATE,
     PIXEL,
     Json,
-    answered,
-    asked,
+    call_message,
     context,
-    rendered,
-    reread,
+    encode_and_decode,
+    render_log,
     result,
+    result_message,
     session,
     strings,
     user,
@@ -31,12 +31,16 @@ from support.legality import check_anthropic, check_chat, check_responses
 
 def parallel_calls(*ids: str) -> Json:
     """Return an assistant message that makes several calls at once."""
-    return {"role": "assistant", "content": "", "tool_calls": [asked(name)["tool_calls"][0] for name in ids]}
+    return {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [call_message(name)["tool_calls"][0] for name in ids],
+    }
 
 
 def test_a_missing_result_is_inserted_directly_after_its_call() -> None:
     ctx = context()
-    request = ctx.fit([user("go"), parallel_calls("a", "b"), answered("b", "B"), user("stop")])
+    request = ctx.fit([user("go"), parallel_calls("a", "b"), result_message("b", "B"), user("stop")])
     assert [(m["role"], m.get("tool_call_id"), m["content"]) for m in request[2:4]] == [
         ("tool", "a", NO_RESULT),
         ("tool", "b", "B"),
@@ -48,7 +52,9 @@ def test_a_missing_result_is_inserted_directly_after_its_call() -> None:
 
 def test_an_orphan_result_is_kept_out_of_the_request_and_reported() -> None:
     ctx = context()
-    request = ctx.fit([user("go"), answered("unknown", "orphan"), {"role": "assistant", "content": "hm"}])
+    request = ctx.fit(
+        [user("go"), result_message("unknown", "orphan"), {"role": "assistant", "content": "hm"}]
+    )
     assert [message["role"] for message in request] == ["user", "assistant"]
     (repair,) = ctx.report().repairs
     assert (repair.problem, repair.done) == ("a result that no call waits for", "kept out of the request")
@@ -61,9 +67,9 @@ def test_missing_and_orphaned_results_together_are_both_repaired() -> None:
     history = [
         user("go"),
         parallel_calls("a", "b"),
-        answered("x", "X"),
-        answered("b", "B"),
-        answered("y", "Y"),
+        result_message("x", "X"),
+        result_message("b", "B"),
+        result_message("y", "Y"),
         user("?"),
     ]
     assert check_chat(ctx.fit(history)) == []
@@ -71,7 +77,7 @@ def test_missing_and_orphaned_results_together_are_both_repaired() -> None:
 
 
 CALLS: list[tuple[str, list[Json]]] = [
-    ("openai_chat", [asked("a")]),
+    ("openai_chat", [call_message("a")]),
     (
         "openai_chat",
         [{"role": "assistant", "content": None, "function_call": {"name": "f", "arguments": "{}"}}],
@@ -146,7 +152,7 @@ def test_synthetic_results_are_the_same_after_a_reload() -> None:
     history = [user("go"), parallel_calls("a", "b"), user("stop")]
     first = ctx.fit(history)
     assert ctx.fit(history) == first
-    assert rendered(reread(ctx.log), "openai_chat") == first
+    assert render_log(encode_and_decode(ctx.log), "openai_chat") == first
 
 
 def test_the_order_of_messages_is_never_changed() -> None:
@@ -156,7 +162,7 @@ def test_the_order_of_messages_is_never_changed() -> None:
 
 def test_results_follow_the_order_of_their_calls() -> None:
     request = context().fit(
-        [user("go"), parallel_calls("a", "b"), answered("b", "B"), answered("a", "A"), user("?")]
+        [user("go"), parallel_calls("a", "b"), result_message("b", "B"), result_message("a", "A"), user("?")]
     )
     assert [message["content"] for message in request[2:4]] == ["A", "B"]
 
@@ -198,15 +204,21 @@ def test_whatever_goes_takes_its_other_half_along(policy: str) -> None:
     ctx = context(3_000, policy)
     history = session(0)
     for number in range(30):
-        history += [parallel_calls(f"a{number}", f"b{number}"), answered(f"a{number}", result(number))]
-        history += [answered(f"b{number}", result(number + 100))]
+        history += [parallel_calls(f"a{number}", f"b{number}"), result_message(f"a{number}", result(number))]
+        history += [result_message(f"b{number}", result(number + 100))]
         assert check_chat(ctx.fit(history)) == []
 
 
 def test_a_second_result_of_the_same_call_is_left_out() -> None:
     ctx = context()
     request = ctx.fit(
-        [user("go"), asked("a"), answered("a", "Error: failed"), answered("a", "again"), user("?")]
+        [
+            user("go"),
+            call_message("a"),
+            result_message("a", "Error: failed"),
+            result_message("a", "again"),
+            user("?"),
+        ]
     )
     assert [m["content"] for m in request if m["role"] == "tool"] == ["Error: failed"]
     assert len(ctx.report().repairs) == 1
@@ -217,7 +229,7 @@ def test_a_batch_of_parallel_calls_goes_or_stays_as_one() -> None:
     history = session(0)
     for number in range(20):
         ids = [f"{letter}{number}" for letter in "abc"]
-        history += [parallel_calls(*ids), *(answered(name, result(number)) for name in ids)]
+        history += [parallel_calls(*ids), *(result_message(name, result(number)) for name in ids)]
     request = ctx.fit(history)
     calls = [c["id"] for m in request for c in m.get("tool_calls") or ()]
     assert len(calls) % 3 == 0
@@ -260,11 +272,25 @@ def test_reasoning_stays_with_the_items_that_follow_it() -> None:
         [],
         [user("one")],
         [user("one"), {"role": "assistant", "content": "two"}],
-        [user("one"), asked("a"), answered("a", "A"), user("two"), asked("b"), answered("b", "B")],
-        [user("one"), parallel_calls("a", "b"), answered("a", "A"), answered("b", "B")],
-        [user("one"), asked("a"), answered("a", "A"), asked("b"), answered("b", "B"), asked("c")],
+        [
+            user("one"),
+            call_message("a"),
+            result_message("a", "A"),
+            user("two"),
+            call_message("b"),
+            result_message("b", "B"),
+        ],
+        [user("one"), parallel_calls("a", "b"), result_message("a", "A"), result_message("b", "B")],
+        [
+            user("one"),
+            call_message("a"),
+            result_message("a", "A"),
+            call_message("b"),
+            result_message("b", "B"),
+            call_message("c"),
+        ],
         [{"role": "assistant", "content": "first"}, {"role": "assistant", "content": "second"}],
-        [asked("a"), asked("a"), asked("a"), answered("a", "late")],
+        [call_message("a"), call_message("a"), call_message("a"), result_message("a", "late")],
     ],
     ids=["empty", "single", "pair", "interleaved", "parallel", "consecutive", "no user", "repeated"],
 )
@@ -294,19 +320,25 @@ def test_the_anthropic_dialect_starts_with_the_user_and_alternates() -> None:
 def test_an_image_becomes_text_where_a_dialect_cannot_show_it() -> None:
     picture = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PIXEL}"}}
     ctx = context()
-    ctx.fit([user("go"), asked("a"), answered("a", [{"type": "text", "text": "shot"}, picture])])
-    request = rendered(ctx.log, "openai_responses")
+    ctx.fit([user("go"), call_message("a"), result_message("a", [{"type": "text", "text": "shot"}, picture])])
+    request = render_log(ctx.log, "openai_responses")
     assert check_responses(request) == []
 
 
 def test_normalization_never_changes_recorded_events_nor_the_input() -> None:
-    history = [user("go"), parallel_calls("a", "b"), answered("x", "X"), answered("b", "B"), user([])]
+    history = [
+        user("go"),
+        parallel_calls("a", "b"),
+        result_message("x", "X"),
+        result_message("b", "B"),
+        user([]),
+    ]
     before = copy.deepcopy(history)
     ctx = context()
     ctx.fit(history)
     lines = [encode(event) for event in ctx.log]
     for dialect in CHECKS:
-        rendered(ctx.log, dialect)  # type: ignore[arg-type]
+        render_log(ctx.log, dialect)  # type: ignore[arg-type]
     ctx.fit(history)
     assert [encode(event) for event in ctx.log] == lines
     assert history == before
@@ -315,8 +347,8 @@ def test_normalization_never_changes_recorded_events_nor_the_input() -> None:
 @pytest.mark.parametrize("dialect", CHECKS)
 def test_an_abort_during_parallel_calls_leaves_a_legal_history(dialect: Any) -> None:
     ctx = context(dialect="openai_chat")
-    ctx.fit([user("go"), parallel_calls("a", "b", "c"), answered("b", "B"), user("stop!")])
-    assert CHECKS[dialect](rendered(ctx.log, dialect)) == []
+    ctx.fit([user("go"), parallel_calls("a", "b", "c"), result_message("b", "B"), user("stop!")])
+    assert CHECKS[dialect](render_log(ctx.log, dialect)) == []
 
 
 def test_a_result_goes_to_the_newest_open_call_with_its_id() -> None:
@@ -324,7 +356,14 @@ def test_a_result_goes_to_the_newest_open_call_with_its_id() -> None:
         Event(0, ModelSaid(content=())),
         *(
             Event(seq, fact)
-            for chunk in [[asked("a"), asked("a"), answered("a", "second"), answered("a", "first")]]
+            for chunk in [
+                [
+                    call_message("a"),
+                    call_message("a"),
+                    result_message("a", "second"),
+                    result_message("a", "first"),
+                ]
+            ]
             for seq, fact in enumerate(_facts(chunk), 1)
         ),
     ]

@@ -1,4 +1,4 @@
-"""Anthropic messages become facts and come back as they were, and legal."""
+"""Anthropic messages: reading, writing and joining."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ def facts(messages: Any) -> list[Any]:
     return [fact for chunk in ANTHROPIC.read(messages) for fact in chunk.facts]
 
 
-def written(facts: Any) -> Messages:
+def write_all(facts: Any) -> Messages:
     return ANTHROPIC.join([ANTHROPIC.write(fact) for fact in facts])
 
 
-def again(messages: Any) -> Messages:
-    return written(facts(messages))
+def round_trip(messages: Any) -> Messages:
+    return write_all(facts(messages))
 
 
 def text(text: str, **more: Any) -> dict[str, Any]:
     return {"type": "text", "text": text, **more}
 
 
-def use(id: str = "t1", **more: Any) -> dict[str, Any]:
+def tool_use(id: str = "t1", **more: Any) -> dict[str, Any]:
     return {"type": "tool_use", "id": id, "name": "bash", "input": {"command": "ls"}, **more}
 
 
@@ -49,7 +49,7 @@ THINKING = {"type": "thinking", "thinking": "hm", "signature": "EqQB=="}
 IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AAAA"}}
 
 
-def asked(*blocks: Any, answer: Any = ()) -> Messages:
+def with_question(*blocks: Any, answer: Any = ()) -> Messages:
     return [USER, {"role": "assistant", "content": list(blocks)}, {"role": "user", "content": list(answer)}]
 
 
@@ -77,24 +77,26 @@ LEGAL: dict[str, Messages] = {
         }
     ],
     "a listed reply": [USER, {"role": "assistant", "content": [text("a", citations=None), text("b")]}],
-    "a call": asked(text("I look."), use(), answer=[result(content="README")]),
-    "no arguments": asked(use(input={}), answer=[result(content="")]),
-    "parallel calls": asked(use("a"), use("b"), answer=[result("a", content="1"), result("b", content="2")]),
-    "a result without content": asked(use(), answer=[result()]),
-    "a result in blocks": asked(
-        use(), answer=[result(content=[text("a"), IMAGE, {"type": "tool_reference", "x": 1}])]
+    "a call": with_question(text("I look."), tool_use(), answer=[result(content="README")]),
+    "no arguments": with_question(tool_use(input={}), answer=[result(content="")]),
+    "parallel calls": with_question(
+        tool_use("a"), tool_use("b"), answer=[result("a", content="1"), result("b", content="2")]
     ),
-    "an error": asked(use(), answer=[result(content="no", is_error=True)]),
-    "not an error": asked(
-        use(), answer=[result(content="ok", is_error=False, cache_control={"type": "ephemeral"})]
+    "a result without content": with_question(tool_use(), answer=[result()]),
+    "a result in blocks": with_question(
+        tool_use(), answer=[result(content=[text("a"), IMAGE, {"type": "tool_reference", "x": 1}])]
     ),
-    "a result and a text": asked(use(), answer=[result(content="x"), text("and now?")]),
-    "thinking": asked(
+    "an error": with_question(tool_use(), answer=[result(content="no", is_error=True)]),
+    "not an error": with_question(
+        tool_use(), answer=[result(content="ok", is_error=False, cache_control={"type": "ephemeral"})]
+    ),
+    "a result and a text": with_question(tool_use(), answer=[result(content="x"), text("and now?")]),
+    "thinking": with_question(
         THINKING,
         {"type": "redacted_thinking", "data": "AAA"},
         text("so"),
         THINKING,
-        use(cache_control={"type": "ephemeral"}, caller={"type": "direct"}),
+        tool_use(cache_control={"type": "ephemeral"}, caller={"type": "direct"}),
         answer=[result(content="x")],
     ),
     "tools of the server": [
@@ -112,8 +114,8 @@ LEGAL: dict[str, Messages] = {
             ],
         },
     ],
-    "numbers": asked(
-        use(input={"a": 1.0, "b": 10**25, "c": [None, True, "é\n"]}), answer=[result(content="x")]
+    "numbers": with_question(
+        tool_use(input={"a": 1.0, "b": 10**25, "c": [None, True, "é\n"]}), answer=[result(content="x")]
     ),
 }
 
@@ -122,18 +124,18 @@ LEGAL: dict[str, Messages] = {
 def test_legal_messages_come_back_equal_and_legal(name: str) -> None:
     before = copy.deepcopy(LEGAL[name])
     assert check_anthropic(before) == []
-    assert again(LEGAL[name]) == before
+    assert round_trip(LEGAL[name]) == before
     assert LEGAL[name] == before
 
 
-def test_every_message_is_a_chunk_of_its_own() -> None:
+def test_every_message_gives_one_chunk() -> None:
     chunks = list(ANTHROPIC.read(LEGAL["a result and a text"]))
     assert [(chunk.messages, len(chunk.facts)) for chunk in chunks] == [(1, 1), (1, 1), (1, 2)]
     assert list(ANTHROPIC.read(LEGAL["a result and a text"], 2)) == chunks[2:]
 
 
-def test_messages_become_the_facts_that_they_tell() -> None:
-    messages = asked(THINKING, use(), answer=[result(content="r", is_error=True), text("u")])
+def test_messages_are_read_into_facts() -> None:
+    messages = with_question(THINKING, tool_use(), answer=[result(content="r", is_error=True), text("u")])
     assert facts([{"role": "system", "content": "s"}, *messages]) == [
         Instructed(content="s"),
         UserSaid(content="hello"),
@@ -149,50 +151,50 @@ def test_messages_become_the_facts_that_they_tell() -> None:
     ]
 
 
-def test_outputs_of_servers_without_a_local_call_are_kept() -> None:
+def test_server_tool_outputs_are_kept() -> None:
     parts = facts(LEGAL["tools of the server"])[1].content
     assert [type(part) for part in parts] == [Opaque, Opaque, Text]
 
 
-def test_neighbours_of_one_role_become_one_message() -> None:
+def test_neighbouring_messages_of_one_role_are_merged() -> None:
     messages = [USER, {"role": "user", "content": [text("b")]}, USER, HI, HI]
-    assert again(messages) == [
+    assert round_trip(messages) == [
         {"role": "user", "content": [text("hello"), text("b"), text("hello")]},
         {"role": "assistant", "content": [text("hi"), text("hi")]},
     ]
 
 
-def test_the_user_speaks_first_whatever_was_there() -> None:
-    shown = again([HI, USER])
+def test_the_first_message_is_always_of_the_user() -> None:
+    shown = round_trip([HI, USER])
     assert check_anthropic(shown) == []
     assert shown[1:] == [HI, USER]
-    assert again([HI, USER]) == shown
+    assert round_trip([HI, USER]) == shown
 
 
 @pytest.mark.parametrize(
     "nothing", ["", " \n", [], None, [text("")], [text(" ")], [THINKING], [THINKING, text("")]]
 )
-def test_empty_texts_and_messages_and_loose_thoughts_are_left_out(nothing: Any) -> None:
-    assert again([USER, {"role": "assistant", "content": nothing}]) == [USER]
-    assert check_anthropic(again([USER, {"role": "assistant", "content": nothing}, USER])) == []
+def test_empty_texts_and_trailing_thinking_are_left_out(nothing: Any) -> None:
+    assert round_trip([USER, {"role": "assistant", "content": nothing}]) == [USER]
+    assert check_anthropic(round_trip([USER, {"role": "assistant", "content": nothing}, USER])) == []
     assert len(facts([{"role": "assistant", "content": nothing}])) == 1
 
 
-def test_system_text_among_the_messages_is_told_by_the_user() -> None:
-    assert again([{"role": "system", "content": "s"}, HI]) == [{"role": "user", "content": "s"}, HI]
+def test_system_text_among_the_messages_becomes_a_user_message() -> None:
+    assert round_trip([{"role": "system", "content": "s"}, HI]) == [{"role": "user", "content": "s"}, HI]
 
 
-def test_results_stand_first_in_their_message() -> None:
-    messages = asked(use(), answer=[text("look:"), result(content="x")])
-    assert again(messages)[2]["content"] == [result(content="x"), text("look:")]
+def test_results_come_first_in_their_message() -> None:
+    messages = with_question(tool_use(), answer=[text("look:"), result(content="x")])
+    assert round_trip(messages)[2]["content"] == [result(content="x"), text("look:")]
 
 
-def test_an_id_twice_in_one_message_is_told_apart_the_same_way_each_time() -> None:
-    messages = asked(
-        use("x"),
-        use("x"),
-        use("x_2"),
-        use("x"),
+def test_repeated_ids_in_a_message_get_the_same_distinct_ids_each_time() -> None:
+    messages = with_question(
+        tool_use("x"),
+        tool_use("x"),
+        tool_use("x_2"),
+        tool_use("x"),
         answer=[
             result("x", content="1"),
             result("x", content="2"),
@@ -211,13 +213,13 @@ def test_an_id_twice_in_one_message_is_told_apart_the_same_way_each_time() -> No
     assert ANTHROPIC.join(groups) == shown
 
 
-def test_an_id_again_in_a_later_message_stays_as_it_is() -> None:
-    call = asked(use("x"), answer=[result("x", content="1")])[1:]
+def test_an_id_repeated_in_a_later_message_is_unchanged() -> None:
+    call = with_question(tool_use("x"), answer=[result("x", content="1")])[1:]
     messages = [USER, *call, *call]
-    assert again(messages) == messages
+    assert round_trip(messages) == messages
 
 
-def test_joining_leaves_the_groups_alone() -> None:
+def test_join_does_not_change_the_groups() -> None:
     groups = [ANTHROPIC.write(fact) for name in LEGAL for fact in facts(LEGAL[name])]
     before = copy.deepcopy(groups)
     assert check_anthropic(ANTHROPIC.join(groups)) == []
@@ -226,9 +228,9 @@ def test_joining_leaves_the_groups_alone() -> None:
 
 def test_a_longer_history_extends_the_messages_of_the_shorter_one() -> None:
     every = [fact for name in LEGAL for fact in facts(LEGAL[name])]
-    whole = written(every)
+    whole = write_all(every)
     for end in range(len(every)):
-        short = written(every[:end])
+        short = write_all(every[:end])
         assert short[:-1] == whole[: max(0, len(short) - 1)]
 
 
@@ -248,15 +250,15 @@ def test_a_longer_history_extends_the_messages_of_the_shorter_one() -> None:
     ],
     ids=lambda value: str(value)[:20],
 )
-def test_arguments_become_an_object_whatever_they_are(arguments: str, shown: dict[str, Any]) -> None:
+def test_any_arguments_are_written_as_an_object(arguments: str, shown: dict[str, Any]) -> None:
     fact = ModelSaid(content=(Call(id="c", name="f", arguments=arguments),))
     assert ANTHROPIC.write(fact)[0]["content"][0]["input"] == shown
 
 
 @pytest.mark.parametrize("id", ["", "call:1", "a.b", "a_b", "ä", "\ud800", "x" * 300 + "!", "call_1|fc_2"])
-def test_ids_become_legal_the_same_for_call_and_result(id: str) -> None:
+def test_illegal_ids_are_replaced_alike_in_call_and_result(id: str) -> None:
     said = ModelSaid(content=(Call(id=id, name="f", arguments="{}"),))
-    shown = written([UserSaid(content="x"), said, ToolReturned(call_id=id, content="r")])
+    shown = write_all([UserSaid(content="x"), said, ToolReturned(call_id=id, content="r")])
     assert check_anthropic(shown) == []
 
 
@@ -266,11 +268,11 @@ def test_ids_that_differ_only_in_illegal_letters_stay_different() -> None:
     assert len(set(ids)) == 3
 
 
-def test_replies_of_the_client_library_are_read_as_what_they_send() -> None:
+def test_replies_of_the_client_library_are_read() -> None:
     content = [
         THINKING,
         text("I look.", citations=None),
-        use(),
+        tool_use(),
         {"type": "redacted_thinking", "data": "x"},
         text("!"),
     ]
@@ -288,8 +290,8 @@ def test_replies_of_the_client_library_are_read_as_what_they_send() -> None:
     )
     answer = {"role": "user", "content": [result(content="x")]}
     expected = [USER, {"role": "assistant", "content": content}, answer]
-    assert again([USER, {"role": "assistant", "content": reply.content}, answer]) == expected
-    assert again([USER, reply, answer]) == expected
+    assert round_trip([USER, {"role": "assistant", "content": reply.content}, answer]) == expected
+    assert round_trip([USER, reply, answer]) == expected
 
 
 @pytest.mark.parametrize(
@@ -312,7 +314,7 @@ def test_replies_of_the_client_library_are_read_as_what_they_send() -> None:
     ],
     ids=str,
 )
-def test_a_malformed_message_is_named_by_index_and_field(message: Any, field: str) -> None:
+def test_a_malformed_message_is_reported_by_index_and_field(message: Any, field: str) -> None:
     with pytest.raises(MalformedMessage) as caught:
         facts([USER, message])
     assert (caught.value.index, caught.value.field) == (1, field)
@@ -326,7 +328,7 @@ strange = st.builds(lambda more: {"type": "strange", **more}, beside)
 inputs = st.dictionaries(
     words, st.none() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | words
 )
-calls = st.lists(st.builds(lambda given, more: use(input=given, **more), inputs, beside), max_size=3)
+calls = st.lists(st.builds(lambda given, more: tool_use(input=given, **more), inputs, beside), max_size=3)
 results = st.builds(
     lambda given, more: result(**given, **more),
     st.fixed_dictionaries(
@@ -345,20 +347,20 @@ def histories(draw: st.DrawFn) -> Messages:
         said = draw(st.lists(text_blocks | strange, min_size=0 if answers else 1, max_size=3))
         plain = draw(words) if not answers and draw(st.booleans()) else None
         messages.append({"role": "user", "content": plain or [*answers, *said]})
-        asked = [{**call, "id": f"t{index}_{place}"} for place, call in enumerate(draw(calls))]
-        pending = [call["id"] for call in asked]
+        with_question = [{**call, "id": f"t{index}_{place}"} for place, call in enumerate(draw(calls))]
+        pending = [call["id"] for call in with_question]
         spoken = draw(st.lists(thoughts | text_blocks | strange, max_size=3))
-        messages.append({"role": "assistant", "content": [*spoken, *(asked or [draw(text_blocks)])]})
+        messages.append({"role": "assistant", "content": [*spoken, *(with_question or [draw(text_blocks)])]})
     if pending:
         messages.append({"role": "user", "content": [result(id) for id in pending]})
     return messages
 
 
 @given(histories())
-def test_whatever_is_legal_comes_back_equal(history: Messages) -> None:
+def test_any_legal_history_comes_back_equal(history: Messages) -> None:
     before = copy.deepcopy(history)
     assert check_anthropic(history) == []
-    assert again(history) == before
+    assert round_trip(history) == before
     assert history == before
 
 
@@ -370,9 +372,9 @@ def test_the_checker_finds_what_is_illegal() -> None:
         call[:2],
         [call[0], call[1], USER],
         [USER, HI, call[2]],
-        asked(use("a"), use("a"), answer=[result("a"), result("a")]),
-        asked(use("a b"), answer=[result("a b")]),
-        asked(use(), answer=[text("x"), result()]),
+        with_question(tool_use("a"), tool_use("a"), answer=[result("a"), result("a")]),
+        with_question(tool_use("a b"), answer=[result("a b")]),
+        with_question(tool_use(), answer=[text("x"), result()]),
         [{"role": "user", "content": ""}],
         [{"role": "user", "content": [text(" ")]}],
         [USER, {"role": "assistant", "content": [THINKING]}],

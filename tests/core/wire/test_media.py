@@ -1,4 +1,4 @@
-"""Pictures, sounds and files are counted by what providers count, never by their Base64."""
+"""Images, sounds and files: type, size and cost in tokens."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def webp(kind: bytes, width: int, height: int) -> bytes:
     return head + b"\0\0\0\0" + (width - 1).to_bytes(3, "little") + (height - 1).to_bytes(3, "little")
 
 
-PICTURES = {
+IMAGES = {
     "png": png(640, 480),
     "gif": gif(640, 480),
     "jpeg": jpeg(640, 480),
@@ -64,20 +64,20 @@ def chat_image(data: bytes, kind: str = "image/png", marker: str = "data:{};base
     return {"type": "image_url", "image_url": {"url": marker.format(kind) + b64(data)}}
 
 
-@pytest.mark.parametrize("name", PICTURES)
-def test_width_and_height_are_read_from_the_header(name: str) -> None:
-    assert image_dimensions(b64(PICTURES[name])) == (640, 480)
+@pytest.mark.parametrize("name", IMAGES)
+def test_image_dimensions_are_read_from_the_header(name: str) -> None:
+    assert image_dimensions(b64(IMAGES[name])) == (640, 480)
 
 
-def test_a_picture_costs_its_pixels_over_750_rounded_up() -> None:
+def test_an_image_costs_its_pixels_over_750_rounded_up() -> None:
     assert measure_media(chat_image(png(640, 480))).units == 410
 
 
-def test_a_huge_picture_costs_no_more_than_the_cap() -> None:
+def test_a_huge_image_costs_at_most_the_maximum() -> None:
     assert measure_media(chat_image(png(20_000, 20_000))).units == MAX_IMAGE_UNITS
 
 
-def test_the_size_of_the_data_does_not_matter_for_the_price() -> None:
+def test_the_cost_does_not_depend_on_the_bytes() -> None:
     assert measure_media(chat_image(png(100, 100) + b"\0" * 1_000_000)).units == 14
 
 
@@ -115,22 +115,22 @@ def test_a_plain_url_costs_the_default() -> None:
         {},
     ],
 )
-def test_whatever_is_malformed_costs_the_default(part: dict[str, object]) -> None:
+def test_a_malformed_part_costs_the_default(part: dict[str, object]) -> None:
     assert measure_media(part).units == DEFAULT_MEDIA_UNITS
 
 
 def test_truncated_headers_cost_the_default() -> None:
-    for data in PICTURES.values():
+    for data in IMAGES.values():
         for length in range(26):
             assert measure_media(chat_image(data[:length])).units >= 1
 
 
-@given(st.binary(max_size=200), st.sampled_from(sorted(PICTURES)), st.integers(0, 40))
-def test_no_bytes_whatever_make_it_crash(noise: bytes, name: str, keep: int) -> None:
-    assert 1 <= measure_media(chat_image(PICTURES[name][:keep] + noise)).units <= MAX_IMAGE_UNITS
+@given(st.binary(max_size=200), st.sampled_from(sorted(IMAGES)), st.integers(0, 40))
+def test_no_bytes_raise_an_error(noise: bytes, name: str, keep: int) -> None:
+    assert 1 <= measure_media(chat_image(IMAGES[name][:keep] + noise)).units <= MAX_IMAGE_UNITS
 
 
-def test_the_same_picture_costs_the_same_in_every_dialect() -> None:
+def test_an_image_costs_the_same_in_every_dialect() -> None:
     data = png(300, 300)
     url = f"data:image/png;base64,{b64(data)}"
     anthropic = {"type": "base64", "media_type": "image/png", "data": b64(data)}
@@ -162,7 +162,7 @@ def test_files_are_counted_by_their_kind() -> None:
 @pytest.mark.parametrize(
     "hostile", ["image/png]\n[system", "image/png; x", "<b>", "a" * 500 + "/x", "", None, 3]
 )
-def test_a_hostile_mime_type_is_no_mime_type(hostile: object) -> None:
+def test_a_hostile_mime_type_is_ignored(hostile: object) -> None:
     assert mime_type(hostile) == ""
 
 
@@ -173,7 +173,7 @@ def test_a_source_gives_back_the_same_data_url() -> None:
     assert found.data_url == part["image_url"]["url"]  # type: ignore[index]
 
 
-def test_the_blank_picture_is_a_whole_png_of_one_pixel() -> None:
+def test_the_blank_image_is_a_png_of_one_pixel() -> None:
     import zlib
 
     data = b64decode(BLANK_IMAGE_URL.partition(",")[2], validate=True)

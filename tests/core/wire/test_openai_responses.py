@@ -1,4 +1,4 @@
-"""OpenAI Responses items become facts and come back as they were."""
+"""OpenAI Responses items: reading and writing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from openai.types.responses import ResponseFunctionToolCall, ResponseOutputMessa
 from foveal.core.log import Call, Instructed, ModelSaid, Opaque, Text, Thinking, ToolReturned, UserSaid, raw
 from foveal.core.wire import wire_for
 from foveal.errors import MalformedMessage
-from support.legality import check_responses, paired
+from support.legality import check_responses, with_results
 
 RESPONSES = wire_for("openai_responses")
 Items = list[dict[str, Any]]
@@ -24,11 +24,11 @@ def facts(items: Any) -> list[Any]:
     return [fact for chunk in RESPONSES.read(items) for fact in chunk.facts]
 
 
-def again(items: Any) -> Items:
+def round_trip(items: Any) -> Items:
     return RESPONSES.join([RESPONSES.write(fact) for fact in facts(items)])
 
 
-def said(*texts: str, **more: Any) -> dict[str, Any]:
+def assistant(*texts: str, **more: Any) -> dict[str, Any]:
     content = [{"type": "output_text", "text": text, "annotations": []} for text in texts]
     item = {"type": "message", "role": "assistant", "id": "msg_1", "status": "completed", "content": content}
     return {**item, **more}
@@ -68,11 +68,11 @@ LEGAL: dict[str, Items] = {
     "a plain reply": [{"role": "assistant", "content": "hi"}],
     "two plain replies": [{"role": "assistant", "content": "a"}, {"role": "assistant", "content": "b"}],
     "a typed plain reply": [{"type": "message", "role": "assistant", "content": "hi", "phase": "commentary"}],
-    "a reply": [said("a", "b")],
-    "two replies": [said("a"), said("b", id="msg_2"), said("c", id="msg_3")],
-    "a refusal": [{**said(), "content": [{"type": "refusal", "refusal": "no"}]}],
-    "a reply without parts": [said()],
-    "a reply with a strange part": [{**said("x"), "content": [{"type": "hologram"}]}],
+    "a reply": [assistant("a", "b")],
+    "two replies": [assistant("a"), assistant("b", id="msg_2"), assistant("c", id="msg_3")],
+    "a refusal": [{**assistant(), "content": [{"type": "refusal", "refusal": "no"}]}],
+    "a reply without parts": [assistant()],
+    "a reply with a strange part": [{**assistant("x"), "content": [{"type": "hologram"}]}],
     "a call": [call(), output()],
     "a call as the provider gives it": [
         REASONING,
@@ -82,7 +82,7 @@ LEGAL: dict[str, Items] = {
     "reasoning and parallel calls": [
         USER,
         REASONING,
-        said("a"),
+        assistant("a"),
         call("a"),
         call("b"),
         output("a"),
@@ -173,7 +173,7 @@ LEGAL: dict[str, Items] = {
         {"type": "item_reference", "id": "msg_9"},
         {"id": "msg_10"},
         {"type": "something_new_call", "call_id": "n", "x": [1.5]},
-        said("done"),
+        assistant("done"),
     ],
 }
 
@@ -181,11 +181,11 @@ LEGAL: dict[str, Items] = {
 @pytest.mark.parametrize("name", LEGAL)
 def test_legal_items_come_back_equal(name: str) -> None:
     before = copy.deepcopy(LEGAL[name])
-    assert again(LEGAL[name]) == before
+    assert round_trip(LEGAL[name]) == before
     assert LEGAL[name] == before
 
 
-def test_a_run_of_the_model_is_one_chunk_with_one_utterance() -> None:
+def test_a_run_of_model_items_is_one_chunk_with_one_fact() -> None:
     items = LEGAL["reasoning and parallel calls"]
     chunks = list(RESPONSES.read(items))
     assert [chunk.messages for chunk in chunks] == [1, 4, 1, 1]
@@ -196,7 +196,7 @@ def test_a_run_of_the_model_is_one_chunk_with_one_utterance() -> None:
     assert sum(chunk.messages for chunk in RESPONSES.read(LEGAL["tools of the server"])) == 13
 
 
-def test_items_become_the_facts_that_they_tell() -> None:
+def test_items_are_read_into_facts() -> None:
     assert facts([{"role": "developer", "content": "d"}, USER, REASONING, call(), output(output="r")]) == [
         Instructed(content="d", role="developer"),
         UserSaid(content="hello"),
@@ -208,28 +208,28 @@ def test_items_become_the_facts_that_they_tell() -> None:
     ]
 
 
-def test_outputs_of_servers_without_a_local_call_are_kept() -> None:
+def test_server_tool_outputs_are_kept() -> None:
     (utterance, approval, last) = facts(LEGAL["tools of the server"])
     assert all(isinstance(part, Opaque) for part in utterance.content)
     assert isinstance(approval, UserSaid)
     assert isinstance(last, ModelSaid)
 
 
-CALLED = [name for name, items in LEGAL.items() if str(items[-1].get("type")).endswith("_output")]
+WITH_RESULT = [name for name, items in LEGAL.items() if str(items[-1].get("type")).endswith("_output")]
 
 
-@pytest.mark.parametrize("name", CALLED)
-def test_any_sort_of_result_can_be_shown_as_a_placeholder_or_be_missing(name: str) -> None:
+@pytest.mark.parametrize("name", WITH_RESULT)
+def test_any_result_can_be_a_placeholder_or_missing(name: str) -> None:
     told = facts(LEGAL[name])
     masked = [replace(f, content="[masked]") if isinstance(f, ToolReturned) else f for f in told]
-    missing = paired(f for f in told if not isinstance(f, ToolReturned))
+    missing = with_results(f for f in told if not isinstance(f, ToolReturned))
     for shown in (masked, missing):
         items = RESPONSES.join([RESPONSES.write(fact) for fact in shown])
         assert check_responses(items) == []
         assert "[masked]" in str(items) or "[no result]" in str(items)
 
 
-def test_each_part_of_what_the_model_said_can_be_replaced() -> None:
+def test_each_part_of_a_model_message_can_be_replaced() -> None:
     for items in LEGAL.values():
         for fact in facts(items):
             if not isinstance(fact, ModelSaid) or isinstance(fact.content, str):
@@ -249,9 +249,9 @@ def test_arguments_of_functions_and_custom_tools_can_be_replaced() -> None:
         assert RESPONSES.write(shown) == [{**LEGAL[name][0], field: "[cut]"}]
 
 
-def test_reasoning_that_nothing_follows_is_not_sent() -> None:
-    assert again([USER, REASONING]) == [USER]
-    assert again([USER, said("a"), REASONING, USER]) == [USER, said("a"), USER]
+def test_trailing_reasoning_is_not_sent() -> None:
+    assert round_trip([USER, REASONING]) == [USER]
+    assert round_trip([USER, assistant("a"), REASONING, USER]) == [USER, assistant("a"), USER]
 
 
 def test_a_result_that_names_the_item_of_its_call_finds_the_call() -> None:
@@ -259,19 +259,19 @@ def test_a_result_that_names_the_item_of_its_call_finds_the_call() -> None:
     assert call_.content[0].id == result.call_id == "c"
 
 
-def test_what_a_command_wrote_to_stderr_is_text_too() -> None:
+def test_stderr_of_a_command_is_text() -> None:
     result = facts(LEGAL["a shell"])[1]
     assert [part.text for part in result.content] == ["a", "", "bad"]
 
 
-def test_objects_of_the_client_library_are_read_as_what_they_send() -> None:
-    items = [REASONING, said("a"), call(id="fc_1", status="completed")]
+def test_objects_of_the_client_library_are_read() -> None:
+    items = [REASONING, assistant("a"), call(id="fc_1", status="completed")]
     objects = [
         ResponseReasoningItem.model_validate(items[0]),
         ResponseOutputMessage.model_validate(items[1]),
         ResponseFunctionToolCall.model_validate(items[2]),
     ]
-    assert again(objects) == items
+    assert round_trip(objects) == items
 
 
 @pytest.mark.parametrize(
@@ -298,7 +298,7 @@ def test_objects_of_the_client_library_are_read_as_what_they_send() -> None:
     ],
     ids=str,
 )
-def test_a_malformed_item_is_named_by_index_and_field(item: Any, field: str) -> None:
+def test_a_malformed_item_is_reported_by_index_and_field(item: Any, field: str) -> None:
     with pytest.raises(MalformedMessage) as caught:
         facts([USER, item])
     assert (caught.value.index, caught.value.field) == (1, field)
@@ -311,8 +311,10 @@ beside = st.dictionaries(
 )
 runs = st.one_of(
     st.builds(lambda text: [{"role": "assistant", "content": text}], some),
-    st.builds(lambda texts, more: [said(*texts, **more)], st.lists(texts, min_size=1, max_size=3), beside),
-    st.builds(lambda more: [{**REASONING, **more}, said("x")], beside),
+    st.builds(
+        lambda texts, more: [assistant(*texts, **more)], st.lists(texts, min_size=1, max_size=3), beside
+    ),
+    st.builds(lambda more: [{**REASONING, **more}, assistant("x")], beside),
     st.builds(lambda id, more: [call(id, **more)], texts, beside),
     st.builds(lambda kind, more: [{"type": f"{kind}_thing", **more}], some, beside),
 )
@@ -329,10 +331,10 @@ others = st.one_of(
 
 
 @given(st.lists(runs | others, max_size=8))
-def test_whatever_is_legal_comes_back_equal(groups: list[Items]) -> None:
+def test_any_legal_items_come_back_equal(groups: list[Items]) -> None:
     items = [item for group in groups for item in group]
     before = copy.deepcopy(items)
-    assert again(items) == before
+    assert round_trip(items) == before
     assert items == before
 
 

@@ -1,4 +1,4 @@
-"""Refusals of requests that were too large, as providers really word them, and overflows in silence."""
+"""Overflow errors in the wording of real providers, and silent overflows."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def transport(status: int, body: Any) -> Any:
 
 
 def from_openai(status: int, body: Any, *, stream: bool = False) -> openai.APIError:
-    """The very error that the library raises for this response."""
+    """Return the error that the library raises for this response."""
     web = httpx.Client(transport=transport(status, body))
     client = openai.OpenAI(api_key="none", base_url="http://here", max_retries=0, http_client=web)
     ask: Any = client.chat.completions.create
@@ -63,7 +63,7 @@ def from_anthropic(status: int, body: Any) -> anthropic.APIError:
     return caught.value
 
 
-# ── What providers say ───────────────────────────────────────────────────────────────────────────────────
+# ── Wordings of providers ───────────────────────────────────────────────────────────────────────────────────
 
 WORDINGS = {
     "Anthropic": (ANTHROPIC, ("tokens", 200_000, 208_310, 0, 8_310)),
@@ -278,7 +278,7 @@ WORDINGS = {
 
 
 @pytest.mark.parametrize(("text", "said"), WORDINGS.values(), ids=WORDINGS)
-def test_the_numbers_are_read_in_each_providers_own_wording(text: str, said: tuple[Any, ...]) -> None:
+def test_numbers_are_read_from_the_wording_of_each_provider(text: str, said: tuple[Any, ...]) -> None:
     assert facts(recognise_overflow(text)) == said
     assert facts(recognise_overflow({"error": {"message": text, "code": None}})) == said
     assert facts(recognise_overflow(RuntimeError(f"the step failed: {text}"))) == said
@@ -292,7 +292,7 @@ def test_a_real_client_error_gives_the_same_numbers(text: str, said: tuple[Any, 
     assert facts(recognise_overflow(from_anthropic(status, {"type": "error", "error": error}))) == said
 
 
-def test_a_refusal_says_what_decided_and_what_the_provider_said() -> None:
+def test_an_overflow_has_its_code_and_message() -> None:
     body = {"type": "error", "error": {"type": "invalid_request_error", "message": ANTHROPIC}}
     assert recognise_overflow(from_anthropic(400, body)) == ProviderOverflow(
         kind="tokens",
@@ -303,7 +303,7 @@ def test_a_refusal_says_what_decided_and_what_the_provider_said() -> None:
     )
 
 
-def test_the_message_is_one_bounded_line_around_what_decided_and_safe_to_print() -> None:
+def test_the_message_is_one_bounded_safe_line_around_the_match() -> None:
     refusal = recognise_overflow("log " * 900 + "\n\x1b[31m" + ANTHROPIC + "\nmore" * 900)
     assert refusal is not None
     assert len(refusal.message) == 300
@@ -312,7 +312,7 @@ def test_the_message_is_one_bounded_line_around_what_decided_and_safe_to_print()
     assert refusal.message[0] == refusal.message[-1] == "…"
 
 
-# ── The shapes they say it in ────────────────────────────────────────────────────────────────────────────
+# ── Shapes of errors ────────────────────────────────────────────────────────────────────────────
 
 
 def test_a_typed_code_decides_without_any_known_wording() -> None:
@@ -344,7 +344,7 @@ def test_llama_cpp_gives_its_numbers_as_fields() -> None:
     assert facts(recognise_overflow(f"Error code: 400 - {{'error': {error}}}")) == facts(expected)
 
 
-def test_a_body_of_too_many_bytes_is_told_from_too_many_tokens() -> None:
+def test_too_many_bytes_are_distinguished_from_too_many_tokens() -> None:
     body = {"error": {"type": "request_too_large", "message": "Request exceeds the maximum size"}}
     assert recognise_overflow(from_anthropic(413, body)) == ProviderOverflow(
         kind="bytes", code="request_too_large", message="Request exceeds the maximum size"
@@ -356,7 +356,7 @@ def test_a_body_of_too_many_bytes_is_told_from_too_many_tokens() -> None:
     )
 
 
-def test_an_error_in_the_middle_of_a_stream_has_no_status_and_is_recognised() -> None:
+def test_an_error_inside_a_stream_without_status_is_recognised() -> None:
     event = {"error": {"message": OPENAI, "type": "invalid_request_error", "code": None}}
     error = from_openai(200, b"data: " + json.dumps(event).encode() + b"\n\n", stream=True)
     assert not hasattr(error, "status_code")
@@ -388,13 +388,15 @@ def test_a_dict_printed_by_python_is_read_without_evaluating_it() -> None:
 
 def test_json_after_a_prefix_is_read() -> None:
     body = {"type": "error", "error": {"type": "invalid_request_error", "message": ANTHROPIC}}
-    assert facts(recognise_overflow(f"API Error: 400 {json.dumps(body)}")) == facts(recognise_overflow(ANTHROPIC))
+    assert facts(recognise_overflow(f"API Error: 400 {json.dumps(body)}")) == facts(
+        recognise_overflow(ANTHROPIC)
+    )
     assert recognise_overflow(f"API Error: 529 {json.dumps(body)}") is None
 
 
 def test_other_libraries_errors_are_recognised_by_their_attributes() -> None:
     class ClientError(Exception):
-        """As botocore raises it."""
+        """Has the shape of botocore's error."""
 
         def __init__(self, code: str, message: str, status: int) -> None:
             super().__init__(f"An error occurred ({code}) when calling the Converse operation: {message}")
@@ -410,21 +412,27 @@ def test_other_libraries_errors_are_recognised_by_their_attributes() -> None:
     assert recognise_overflow(ClientError("ThrottlingException", throttled, 400)) is None
     google = SimpleNamespace(code=400, status="INVALID_ARGUMENT", message=WORDINGS["Gemini"][0], details=[])
     assert facts(recognise_overflow(google)) == WORDINGS["Gemini"][1]
-    assert facts(recognise_overflow(SimpleNamespace(status_code=400, text=ANTHROPIC))) == facts(recognise_overflow(ANTHROPIC))
+    assert facts(recognise_overflow(SimpleNamespace(status_code=400, text=ANTHROPIC))) == facts(
+        recognise_overflow(ANTHROPIC)
+    )
     assert facts(recognise_overflow(ANTHROPIC.encode())) == facts(recognise_overflow(ANTHROPIC))
 
 
-def test_an_error_in_a_group_or_in_another_ones_arguments_is_found() -> None:
+def test_an_error_in_a_group_or_in_arguments_is_found() -> None:
     inner = from_anthropic(400, {"type": "error", "error": {"message": ANTHROPIC}})
-    assert facts(recognise_overflow(ExceptionGroup("two tasks", [ValueError("no"), inner]))) == facts(recognise_overflow(inner))
-    assert facts(recognise_overflow(RuntimeError("the agent failed", inner))) == facts(recognise_overflow(inner))
+    assert facts(recognise_overflow(ExceptionGroup("two tasks", [ValueError("no"), inner]))) == facts(
+        recognise_overflow(inner)
+    )
+    assert facts(recognise_overflow(RuntimeError("the agent failed", inner))) == facts(
+        recognise_overflow(inner)
+    )
 
 
-# ── What an exception was raised from ────────────────────────────────────────────────────────────────────
+# ── Causes of an exception ────────────────────────────────────────────────────────────────────
 
 
 def raised(outer: Exception, inner: BaseException, *, stated: bool) -> Exception:
-    """The outer exception, raised while the inner one was being handled."""
+    """Return the outer exception, raised while the inner exception was being handled."""
 
     def attempt() -> None:
         try:
@@ -439,19 +447,19 @@ def raised(outer: Exception, inner: BaseException, *, stated: bool) -> Exception
     return caught.value
 
 
-TOO_LONG = {"error": {"message": ANTHROPIC, "type": "invalid_request_error", "code": None}}
+TOO_LONG_BODY = {"error": {"message": ANTHROPIC, "type": "invalid_request_error", "code": None}}
 
 
 @pytest.mark.parametrize("stated", [True, False])
-def test_an_exception_that_says_nothing_is_judged_by_what_it_was_raised_from(stated: bool) -> None:
-    inner = from_openai(400, TOO_LONG)
+def test_the_cause_of_an_exception_without_text_is_examined(stated: bool) -> None:
+    inner = from_openai(400, TOO_LONG_BODY)
     middle = raised(RuntimeError("the call failed"), inner, stated=stated)
     outer = raised(ValueError("the step failed"), middle, stated=stated)
     assert facts(recognise_overflow(outer)) == facts(recognise_overflow(ANTHROPIC))
 
 
-def test_an_overflow_that_was_dealt_with_does_not_haunt_the_next_error() -> None:
-    overflow = from_openai(400, TOO_LONG)
+def test_a_handled_overflow_does_not_affect_the_next_error() -> None:
+    overflow = from_openai(400, TOO_LONG_BODY)
     for later in (
         from_openai(429, {"error": {"message": "Slow down."}}),
         from_openai(500, {"error": {"message": "Oops."}}),
@@ -465,29 +473,31 @@ def test_an_overflow_that_was_dealt_with_does_not_haunt_the_next_error() -> None
 
 def test_a_cancellation_is_never_an_overflow() -> None:
     cancelled = KeyboardInterrupt(ANTHROPIC)
-    cancelled.__cause__ = from_openai(400, TOO_LONG)
+    cancelled.__cause__ = from_openai(400, TOO_LONG_BODY)
     assert recognise_overflow(cancelled) is None
 
 
-def test_our_own_overflow_is_not_a_providers_refusal() -> None:
+def test_context_overflow_is_not_a_provider_overflow() -> None:
     ours = "context needs 41,220 tokens but 31,900 are available (window 40,000, reserve 4,096, margin 4,000)"
     assert recognise_overflow(ours) is None
 
 
-# ── What is not an overflow ──────────────────────────────────────────────────────────────────────────────
+# ── Errors that are not overflows ──────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("status", [401, 403, 404, 408, 429, 500, 502, 503, 529])
-def test_any_other_status_is_a_veto(status: int) -> None:
-    assert recognise_overflow(from_openai(status, TOO_LONG)) is None
-    assert recognise_overflow({"status": status, **TOO_LONG}) is None
+def test_any_other_status_excludes_an_overflow(status: int) -> None:
+    assert recognise_overflow(from_openai(status, TOO_LONG_BODY)) is None
+    assert recognise_overflow({"status": status, **TOO_LONG_BODY}) is None
     assert recognise_overflow(f"Error code: {status} - {ANTHROPIC}") is None
     assert recognise_overflow(f"{status} {ANTHROPIC}") is None
 
 
 @pytest.mark.parametrize("status", [400, 413, 422])
-def test_these_statuses_are_not(status: int) -> None:
-    assert facts(recognise_overflow(from_openai(status, TOO_LONG))) == facts(recognise_overflow(ANTHROPIC))
+def test_these_statuses_allow_an_overflow(status: int) -> None:
+    assert facts(recognise_overflow(from_openai(status, TOO_LONG_BODY))) == facts(
+        recognise_overflow(ANTHROPIC)
+    )
 
 
 def test_the_outermost_status_counts() -> None:
@@ -495,7 +505,7 @@ def test_the_outermost_status_counts() -> None:
     assert recognise_overflow({"status_code": 400, "body": {"code": 500, "message": ANTHROPIC}}) is not None
 
 
-OTHERS = {
+OTHER_ERRORS = {
     "OpenAI's rate": "Rate limit reached for gpt-4o in organization org-1 on tokens per min (TPM): Limit 30000, "
     "Requested 40000. The input or output tokens must be reduced.",
     "OpenAI's rate for one request": "Request too large for gpt-4o on tokens per min (TPM): Limit 30000, "
@@ -525,35 +535,41 @@ OTHERS = {
 }
 
 
-@pytest.mark.parametrize("text", OTHERS.values(), ids=OTHERS)
-def test_other_refusals_are_not_taken_for_an_overflow(text: str) -> None:
+@pytest.mark.parametrize("text", OTHER_ERRORS.values(), ids=OTHER_ERRORS)
+def test_other_errors_are_not_overflows(text: str) -> None:
     assert recognise_overflow(text) is None
     assert recognise_overflow({"error": {"message": text, "code": 400}}) is None
     assert recognise_overflow(from_openai(400, {"error": {"message": text}})) is None
 
 
-def test_groqs_413_for_a_rate_is_not_a_matter_of_bytes() -> None:
-    error = {"message": OTHERS["Groq's rate, as 413"], "type": "tokens", "code": "rate_limit_exceeded"}
+def test_groqs_413_for_a_rate_limit_is_not_an_overflow() -> None:
+    error = {"message": OTHER_ERRORS["Groq's rate, as 413"], "type": "tokens", "code": "rate_limit_exceeded"}
     assert recognise_overflow(from_openai(413, {"error": error})) is None
 
 
-def test_a_string_above_its_own_length_is_not_an_overflow() -> None:
-    error = {"message": OTHERS["one string"], "param": "messages[17]", "code": "string_above_max_length"}
+def test_a_string_above_its_maximum_length_is_not_an_overflow() -> None:
+    error = {
+        "message": OTHER_ERRORS["one string"],
+        "param": "messages[17]",
+        "code": "string_above_max_length",
+    }
     assert recognise_overflow(from_openai(400, {"error": error})) is None
 
 
-def test_what_an_error_echoes_of_the_request_is_not_read() -> None:
+def test_quoted_parts_of_the_request_are_not_read() -> None:
     detail = [{"type": "missing", "loc": ["body", "model"], "msg": "Field required", "input": ANTHROPIC}]
     assert recognise_overflow(from_openai(422, {"detail": detail})) is None
     assert recognise_overflow(f"Error code: 422 - { ({'detail': detail}) }") is None
-    assert recognise_overflow({"code": 400, "message": "bad role", "messages": [{"content": ANTHROPIC}]}) is None
+    assert (
+        recognise_overflow({"code": 400, "message": "bad role", "messages": [{"content": ANTHROPIC}]}) is None
+    )
 
 
-# ── Whatever the object ──────────────────────────────────────────────────────────────────────────────────
+# ── Arbitrary objects ──────────────────────────────────────────────────────────────────────────────────
 
 
-class Thrower:
-    """Throws whenever it is touched."""
+class RaisingObject:
+    """Raises on every access."""
 
     def __getattribute__(self, name: str) -> NoReturn:
         raise RuntimeError(name)
@@ -567,11 +583,11 @@ class Thrower:
     __str__ = __repr__ = __bool__ = __hash__ = __eq__ = __len__  # type: ignore[assignment]
 
 
-class Mirrors:
+class EndlessAttributes:
     """Each attribute is a new object with the same attributes."""
 
-    def __getattr__(self, name: str) -> Mirrors:
-        return Mirrors()
+    def __getattr__(self, name: str) -> EndlessAttributes:
+        return EndlessAttributes()
 
 
 class Unprintable(Exception):
@@ -593,17 +609,23 @@ class BrokenText(str):
         raise RuntimeError("no")
 
 
-def test_what_throws_is_passed_over_and_the_rest_is_still_heard() -> None:
-    around: Json = {"a": Thrower(), "b": [Thrower(), Unprintable(Thrower())], "message": ANTHROPIC}
+def test_objects_that_raise_are_skipped_and_the_rest_is_read() -> None:
+    around: Json = {
+        "a": RaisingObject(),
+        "b": [RaisingObject(), Unprintable(RaisingObject())],
+        "message": ANTHROPIC,
+    }
     assert recognise_overflow(around) == recognise_overflow(ANTHROPIC)
     assert recognise_overflow(BrokenDict()) == recognise_overflow(ANTHROPIC)
-    half = SimpleNamespace(status_code=Thrower(), body=BrokenText("x"), error=Thrower(), message=ANTHROPIC)
+    half = SimpleNamespace(
+        status_code=RaisingObject(), body=BrokenText("x"), error=RaisingObject(), message=ANTHROPIC
+    )
     assert recognise_overflow(half) == recognise_overflow(ANTHROPIC)
-    assert recognise_overflow(Thrower()) is None
-    assert recognise_overflow(Mirrors()) is None
+    assert recognise_overflow(RaisingObject()) is None
+    assert recognise_overflow(EndlessAttributes()) is None
 
 
-def test_objects_may_contain_themselves() -> None:
+def test_an_object_may_contain_itself() -> None:
     body: Json = {"code": 400}
     body["error"] = [body, {"details": body, "message": ANTHROPIC}]
     error = RuntimeError(body)
@@ -631,10 +653,10 @@ simple = st.one_of(
     st.text(),
     st.binary(),
     st.sampled_from(
-        [ANTHROPIC, OPENAI, json.dumps(TOO_LONG), '{"error": [', "[[[", "Error code: 4" + "0" * 99]
+        [ANTHROPIC, OPENAI, json.dumps(TOO_LONG_BODY), '{"error": [', "[[[", "Error code: 4" + "0" * 99]
     ),
-    st.builds(Thrower),
-    st.builds(Mirrors),
+    st.builds(RaisingObject),
+    st.builds(EndlessAttributes),
     st.builds(BrokenDict),
     st.builds(BrokenText, st.text()),
     st.builds(Unprintable, st.text()),
@@ -669,14 +691,14 @@ anything = st.recursive(
 
 
 @given(anything)
-def test_nothing_is_raised_whatever_the_object(error: Any) -> None:
+def test_no_object_raises_an_error(error: Any) -> None:
     refusal = recognise_overflow(error)
     assert refusal is None or refusal.excess >= 0
     assert isinstance(stop_reason(error), str)
 
 
 @given(st.lists(anything, min_size=1, max_size=4), st.data())
-def test_nothing_is_raised_when_objects_contain_each_other(parts: list[Any], data: st.DataObject) -> None:
+def test_cyclic_objects_raise_no_error(parts: list[Any], data: st.DataObject) -> None:
     knots: list[Json] = [{"error": part} for part in parts]
     for knot in knots:
         knot["body"] = data.draw(st.sampled_from(knots))
@@ -704,7 +726,7 @@ HUGE = {
     "deep JSON": lambda: '{"error":' * 100_000,
     "many brackets": lambda: "[{" * 10_000,
     "many digits": lambda: "maximum context length is " + "9" * 100_000,
-    "mirrors": Mirrors,
+    "mirrors": EndlessAttributes,
 }
 
 
@@ -713,7 +735,7 @@ def tree(levels: int, width: int) -> Any:
 
 
 @pytest.mark.parametrize("build", HUGE.values(), ids=HUGE)
-def test_a_huge_object_takes_a_bounded_time(build: Any) -> None:
+def test_a_huge_object_takes_bounded_time(build: Any) -> None:
     error = build()
     with bounded():
         recognise_overflow(error)
@@ -724,7 +746,7 @@ def test_the_beginning_and_the_end_of_a_long_string_are_read() -> None:
         assert facts(recognise_overflow(text)) == facts(recognise_overflow(ANTHROPIC))
 
 
-def test_a_provider_on_this_machine_is_recognised_in_all_three_dialects(
+def test_a_local_provider_is_recognised_in_all_three_dialects(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
@@ -748,23 +770,23 @@ def test_a_provider_on_this_machine_is_recognised_in_all_three_dialects(
             assert refusal.excess == provider.requests[-1].prompt - 6_000 > 0
 
 
-# ── A success that overflowed ────────────────────────────────────────────────────────────────────────────
+# ── Silent overflows ────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_reply_that_fits_says_nothing() -> None:
+def test_a_reply_that_fits_is_no_silent_overflow() -> None:
     assert silent_overflow_reason(prompt=50_000, predicted=52_000, window=128_000, stop="end_turn") == ""
     assert silent_overflow_reason(prompt=128_000, predicted=128_000, window=128_000) == ""
     assert silent_overflow_reason(prompt=0, predicted=52_000, window=128_000) == "", "no usage, no verdict"
 
 
 @pytest.mark.parametrize("stop", ["model_context_window_exceeded", "model_length"])
-def test_a_stop_because_the_window_is_full_is_told(stop: str) -> None:
+def test_a_stop_because_the_window_is_full_is_reported(stop: str) -> None:
     assert silent_overflow_reason(prompt=9, predicted=9, window=99, stop=stop) == (
         f"the reply stopped because the window was full ({stop})"
     )
 
 
-def test_a_prompt_above_the_window_is_told_unless_the_window_is_unknown() -> None:
+def test_a_prompt_above_a_known_window_is_reported() -> None:
     assert silent_overflow_reason(prompt=140_000, predicted=139_000, window=128_000) == (
         "the provider counted 140,000 tokens, more than the window of 128,000"
     )
@@ -775,14 +797,14 @@ def test_a_prompt_above_the_window_is_told_unless_the_window_is_unknown() -> Non
     ("prompt", "predicted"),
     [(2_048, 5_065), (2_048, 91_541), (512, 1_100), (16_386, 50_000), (32_770, 65_700), (2_051, 22_000)],
 )
-def test_ollamas_cut_prompts_are_told(prompt: int, predicted: int) -> None:
-    """Seen in its logs: all of `num_ctx`, or half of it and a few."""
+def test_prompts_cut_by_ollama_are_reported(prompt: int, predicted: int) -> None:
+    """Sizes from its logs: all of `num_ctx`, or half of it and a few tokens."""
     assert silent_overflow_reason(prompt=prompt, predicted=predicted, window=131_072) == (
         f"the provider counted {prompt:,} tokens of about {predicted:,}: it has cut the request"
     )
 
 
-def test_a_prompt_cut_to_the_window_is_told() -> None:
+def test_a_prompt_cut_to_the_window_is_reported() -> None:
     assert silent_overflow_reason(prompt=59_500, predicted=110_000, window=60_000)
     assert not silent_overflow_reason(prompt=58_500, predicted=110_000, window=60_000)
 
@@ -796,18 +818,19 @@ def test_a_prompt_cut_to_the_window_is_told() -> None:
         (4_300, 20_000, "near a round number is not at one"),
     ],
 )
-def test_a_low_count_alone_is_no_alarm(prompt: int, predicted: int, why: str) -> None:
+def test_a_low_count_alone_is_not_reported(prompt: int, predicted: int, why: str) -> None:
     assert silent_overflow_reason(prompt=prompt, predicted=predicted, window=131_072) == "", why
 
 
 def test_a_random_low_count_rarely_looks_like_a_cut() -> None:
     alarms = sum(
-        bool(silent_overflow_reason(prompt=size, predicted=100_000, window=200_000)) for size in range(4_000, 60_000)
+        bool(silent_overflow_reason(prompt=size, predicted=100_000, window=200_000))
+        for size in range(4_000, 60_000)
     )
     assert alarms / 56_000 < 0.005
 
 
-# ── Why a reply ended ────────────────────────────────────────────────────────────────────────────────────
+# ── Stop reasons ────────────────────────────────────────────────────────────────────────────────────
 
 CHAT = {
     "id": "chatcmpl-1",
@@ -870,7 +893,7 @@ def test_the_stop_reason_is_found_in_the_events_of_a_stream() -> None:
     assert stop_reason({"type": "message_delta", "delta": {"stop_reason": "tool_use"}}) == "tool_use"
 
 
-def test_a_reply_that_does_not_say_why_it_ended_gives_nothing() -> None:
+def test_a_reply_without_a_stop_reason_gives_an_empty_string() -> None:
     silent_ones: list[Any] = [None, "", "stop", 7, {}, {"choices": []}, {"choices": None}, {"status": 200}]
-    for reply in (*silent_ones, Thrower(), Mirrors()):
+    for reply in (*silent_ones, RaisingObject(), EndlessAttributes()):
         assert stop_reason(reply) == ""

@@ -1,4 +1,4 @@
-"""Text made safe to print: nothing in it commands a terminal or hides from the reader, and nothing else changes."""
+"""Untrusted text made safe to print; all other text is unchanged."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ ANY = st.text(st.characters(codec=None))
         ("notes\ufff9in\ufffabetween\ufffb", "notes\\u{fff9}in\\u{fffa}between\\u{fffb}"),
     ],
 )
-def test_what_could_command_or_deceive_is_shown_by_its_number(hostile: str, shown: str) -> None:
+def test_unsafe_characters_are_shown_by_their_code(hostile: str, shown: str) -> None:
     assert visible(hostile) == shown
 
 
@@ -55,12 +55,12 @@ def test_what_could_command_or_deceive_is_shown_by_its_number(hostile: str, show
         "[31m",
     ],
 )
-def test_ordinary_text_in_any_language_stays_as_it_is(text: str) -> None:
+def test_ordinary_text_in_any_language_is_unchanged(text: str) -> None:
     assert visible(text) == text
 
 
 @given(ANY)
-def test_nothing_that_a_terminal_obeys_or_an_eye_misses_is_left_in_any_text(text: str) -> None:
+def test_no_control_or_invisible_character_is_left(text: str) -> None:
     left = visible(text)
     assert {unicodedata.category(c) for c in left if c not in "\n\t"}.isdisjoint({"Cc", "Cs", "Zl", "Zp"})
     assert not any(unicodedata.bidirectional(c) in _BIDI for c in left)
@@ -71,12 +71,12 @@ _BIDI = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
 
 
 @given(ANY)
-def test_to_make_a_text_visible_twice_is_to_make_it_visible_once(text: str) -> None:
+def test_visible_is_idempotent(text: str) -> None:
     assert visible(visible(text)) == visible(text)
 
 
 @given(ANY)
-def test_every_other_character_stays_in_its_place(text: str) -> None:
+def test_all_other_characters_keep_their_place(text: str) -> None:
     assert visible(text) == "".join(visible(character) for character in text)
 
 
@@ -93,7 +93,7 @@ def test_every_other_character_stays_in_its_place(text: str) -> None:
         pytest.param("\u180b\u180c\u180d\u180f", id="mongolian variation selectors"),
     ],
 )
-def test_characters_that_nobody_can_see_are_shown(invisible: str) -> None:
+def test_invisible_characters_are_shown(invisible: str) -> None:
     assert not any(character in visible(f"a{invisible}b") for character in invisible)
 
 
@@ -105,21 +105,21 @@ def test_one_line_is_one_line_within_its_width(text: str, width: int) -> None:
     assert visible(line) == line
 
 
-def test_one_line_says_when_there_is_more() -> None:
+def test_one_line_marks_a_shortened_text() -> None:
     assert one_line("a  few\n\twords") == "a few words"
     assert one_line("word " * 50, width=10) == "word word…"
     assert one_line("", width=10) == ""
 
 
-def test_one_line_of_a_text_that_begins_with_many_blanks_shows_its_words() -> None:
+def test_one_line_skips_leading_blanks() -> None:
     assert one_line(" " * 10_000 + "rm -rf /", width=20) == "rm -rf /"
 
 
-def test_one_line_never_hides_silently_what_comes_after_blanks() -> None:
+def test_one_line_marks_text_cut_after_blanks() -> None:
     assert one_line("ls" + " " * 10_000 + "; rm -rf /", width=20) != "ls"
 
 
-def test_making_a_text_visible_changes_nothing_that_is_stored() -> None:
+def test_stored_text_is_not_changed() -> None:
     fact = UserSaid(content="a\u200bb\x1b[0m")
     visible(str(fact.content))
     assert fact == UserSaid(content="a\u200bb\x1b[0m")

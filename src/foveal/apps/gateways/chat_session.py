@@ -105,7 +105,7 @@ class ChatSessions:
             return text_reply(await self._access.pair(user, argument, now=self._now()))
         if not await self.is_allowed(user):
             return text_reply(texts.no_access(self.platform, user))
-        if name in texts.COMMANDS or name == "start" or (name and "\n" not in text.strip()):
+        if name in texts.BOT_COMMANDS or name == "start" or (name and "\n" not in text.strip()):
             if not await self._chats.record_command(self.platform, key, chat=chat, now=self._now()):
                 return no_replies()
             return await self._command(name, argument, chat=chat)

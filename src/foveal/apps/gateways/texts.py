@@ -26,7 +26,7 @@ from foveal.core.redaction.redact import scrub
 from foveal.core.wire.safe_print import one_line
 from foveal.errors import Busy, FovealError, NotCompacted, ProviderError, StoreError
 
-COMMANDS: Final = {
+BOT_COMMANDS: Final = {
     "compact": "summarise old turns now; the words say what to keep above all",
     "context": "show what fills the context window",
     "tokens": "show tokens used so far, turns left, cost",
@@ -87,7 +87,7 @@ def locked_out(platform: str, user: int, *, seconds: float) -> str:
 def help_text() -> str:
     """Return a short introduction and the list of commands."""
     listed = "\n".join(
-        f"/{name}{COMMAND_ARGUMENTS.get(name, '')} – {about}" for name, about in COMMANDS.items()
+        f"/{name}{COMMAND_ARGUMENTS.get(name, '')} – {about}" for name, about in BOT_COMMANDS.items()
     )
     return (
         "Write anything, and the model answers. The conversation can be as long as you like: old turns are "

@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Generator, Iterator, Sequence, Set
 from copy import copy
 from operator import attrgetter
 from typing import Any, Final, cast
@@ -31,9 +31,9 @@ from foveal.core.engine.overflow import (
     refused_request,
 )
 from foveal.core.engine.prefix import may_move_prefix
+from foveal.core.engine.result_limits import clips_within, result_limits
 from foveal.core.log.events import (
     AnyFact,
-    Clipped,
     Compacted,
     CompactionFailed,
     Event,
@@ -42,18 +42,16 @@ from foveal.core.log.events import (
     Noted,
     Opened,
     Overflowed,
-    Text,
     ToolReturned,
     Used,
     UserSaid,
 )
-from foveal.core.models.budget import Budget, Caps
-from foveal.core.models.budget import plan_budget
+from foveal.core.models.budget import Budget, Caps, plan_budget
 from foveal.core.models.cost import UsageTotals
 from foveal.core.models.model import Model
 from foveal.core.policies import Moment, Policy, decide, ladder
-from foveal.core.reduction import repeated_lines, truncation
-from foveal.core.reduction.truncation import UNLIMITED, Limits, clip_parts
+from foveal.core.reduction import repeated_lines
+from foveal.core.reduction.truncation import UNLIMITED, Limits
 from foveal.core.tokens.calibration import Calibration
 from foveal.core.tokens.counter import Counter
 from foveal.core.tokens.message_tokens import MessageTokens
@@ -226,7 +224,9 @@ class Engine:
         self.compaction_health = self.compaction_health.after(fact)
         self.provider_limits = self.provider_limits.after(fact)
         if isinstance(fact, Used):
-            if not silent_overflow_reason(prompt=fact.prompt, predicted=fact.predicted, window=self.model.window):
+            if not silent_overflow_reason(
+                prompt=fact.prompt, predicted=fact.predicted, window=self.model.window
+            ):
                 self.calibration = self.calibration.observe(fact.units, fact.prompt)
             self.usage_totals = self.usage_totals.after(fact, self.model)
         elif isinstance(fact, Compacted | CompactionFailed):
@@ -248,10 +248,11 @@ class Engine:
         if found is None:
             return
         name = next((slot.call.name for slot in found[0].slots if slot.result is found[1]), fact.name)
-        limits = self._result_limits(name, call_limits)
+        limits = result_limits(self.policy, name, call_limits, hard_limit=self._hard_limit)
         if self._refer_to_repeated_lines(event, fact, limits) or limits == UNLIMITED:
             return
-        for clipped in _clips(event, fact, limits, self.view.meter.counter, rule=f"{self.policy.name}: clip"):
+        clips = clips_within(limits, event, fact, self.view.meter.counter, rule=f"{self.policy.name}: clip")
+        for clipped in clips:
             self.append(clipped, at=event.at)
 
     def _refer_to_repeated_lines(self, event: Event, fact: ToolReturned, limits: Limits) -> bool:
@@ -274,18 +275,6 @@ class Engine:
         for clipped in clips:
             self.append(clipped, at=event.at)
         return bool(clips)
-
-    def _result_limits(self, tool: str, call_limits: Limits | None) -> Limits:
-        default = self.policy.clip or UNLIMITED
-        limits = truncation.choose_limits(
-            default, per_tool=self.policy.clip_tools, tool=tool, call=call_limits
-        )
-        if self.policy.clip_share < 1 and limits != UNLIMITED:
-            max_tokens = int(self._hard_limit * self.policy.clip_share)
-            limits = replace(
-                limits, tokens=max_tokens if limits.tokens is None else min(max_tokens, limits.tokens)
-            )
-        return limits
 
     # ── Deciding ─────────────────────────────────────────────────────────────────────────────────────
 
@@ -478,20 +467,3 @@ class Engine:
 
     def _apply_learned_limits(self) -> None:
         self.model = self.provider_limits.limit_model(self.model)
-
-
-def _clips(
-    event: Event, fact: ToolReturned, limits: Limits, counter: Counter, *, rule: str
-) -> Iterable[Clipped]:
-    """Return the clips that bring a result within its limits: one for plain text, one for each part otherwise."""
-    if isinstance(fact.content, str):
-        cut = truncation.clip(fact.content, limits, handle=event.handle, counter=counter)
-        return [] if cut is None else [cut.to_fact(event.seq, -1, rule=rule)]
-    places = [place for place, part in enumerate(fact.content) if isinstance(part, Text)]
-    texts = [part.text for part in fact.content if isinstance(part, Text)]
-    cuts = clip_parts(texts, limits, handle=event.handle, counter=counter)
-    return [
-        cut.to_fact(event.seq, place, rule=rule)
-        for place, cut in zip(places, cuts, strict=True)
-        if cut is not None
-    ]

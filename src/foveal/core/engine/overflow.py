@@ -147,7 +147,9 @@ def refused_request(
 
 def silent_overflow(used: Used, *, model: Model, stop: str) -> Overflowed | None:
     """Return the fact for a prompt that the provider cut, or answered beyond its window, without an error."""
-    problem = silent_overflow_reason(prompt=used.prompt, predicted=used.predicted, window=model.window, stop=stop)
+    problem = silent_overflow_reason(
+        prompt=used.prompt, predicted=used.predicted, window=model.window, stop=stop
+    )
     if not problem or used.prompt > 2 * used.predicted:  # the latter: another request's usage, or a sum
         return None
     was_cut = used.prompt < used.predicted
@@ -256,6 +258,6 @@ def refill_note(view: View, budget: Budget, calibration: Calibration) -> str:
         f"The window has refilled {MAX_REFILLS} times in a row within a few calls of a summary, so no model is "
         f"asked for another until the user speaks; at the limit, records are written from the log alone. It takes "
         f"{calibration.tokens(view.units + budget.fixed):,} of {available_tokens(budget, calibration):,} tokens; "
-        f"the largest steps are {sizes}. Read less at a time, lower the limits of tools (`clip`), raise the window, "
-        f"or use the recall tools instead of reading again."
+        f"the largest steps are {sizes}. Read less at a time, lower the limits of tools (`clip`), raise the "
+        f"window, or use the recall tools instead of reading again."
     )

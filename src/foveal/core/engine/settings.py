@@ -11,9 +11,8 @@ from typing import Any, NamedTuple, TypedDict, Unpack
 
 from msgspec.structs import replace
 
-from foveal.core.models import model as models
 from foveal.core.models.budget import Caps
-from foveal.core.models.model import Model
+from foveal.core.models.model import Model, model
 from foveal.core.policies import Policy, policy
 from foveal.core.tokens.counter import Counter, counter
 from foveal.errors import BadSetting
@@ -67,26 +66,29 @@ def resolve_settings(model: str | Model, **settings: Unpack[SettingArguments]) -
     window, output = given.get("window"), given.get("max_output_tokens")
     if not isinstance(model, str | Model):
         raise BadSetting("model", model, 'a name such as "gpt-4.1", or a `foveal.Model`')
-    if isinstance(model, str):
-        model = models.model(model, window=window, max_output=output)
-    else:
-        model = _with_limits(model, window, output)
+    known = (
+        _find_model(model, window, output) if isinstance(model, str) else _with_limits(model, window, output)
+    )
     caps = {field: given[field] for field in Caps.__struct_fields__ if field in given}
     if output is not None:
         caps.setdefault("reserve", output)
     tokenizer = given.get("tokenizer", "auto")
     return EngineSettings(
-        model,
+        known,
         policy(given.get("policy", "economy")),
         Caps(**caps),
-        counter(tokenizer, model=model.name) if isinstance(tokenizer, str) else tokenizer,
+        counter(tokenizer, model=known.name) if isinstance(tokenizer, str) else tokenizer,
     )
 
 
-def _with_limits(model: Model, window: int | None, output: int | None) -> Model:
+def _find_model(name: str, window: int | None, output: int | None) -> Model:
+    return model(name, window=window, max_output=output)
+
+
+def _with_limits(given: Model, window: int | None, output: int | None) -> Model:
     if window is not None:
-        known = models.model(model.name, window=window)  # checks the value
-        model = replace(model, window=window, max_input=min(known.max_input, window))
+        known = model(given.name, window=window)  # checks the value
+        given = replace(given, window=window, max_input=min(known.max_input, window))
     if output is not None:
-        model = replace(model, max_output=min(output, model.window))
-    return model
+        given = replace(given, max_output=min(output, given.window))
+    return given

@@ -15,9 +15,8 @@ import msgspec
 from msgspec import Raw
 
 from foveal.core.log.events import Dialect
+from foveal.core.wire.common import Json
 from foveal.server.proxy.digests import digest_of, empty_history_digest, extend_digests, is_instruction
-
-Json = dict[str, Any]
 
 MAX_REMEMBERED_MESSAGES: Final = 400_000
 """Messages in the cache, of all requests together."""

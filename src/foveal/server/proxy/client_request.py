@@ -15,9 +15,8 @@ from msgspec import Raw
 from foveal.core import wire
 from foveal.core.log.events import AnyFact, Dialect, Instructed
 from foveal.core.wire import MessageChunk
+from foveal.core.wire.common import Json
 from foveal.server.proxy.client_history import ClientHistory, ClientMessages, RequestCache
-
-Json = dict[str, Any]
 
 _MESSAGES_FIELD: Final[dict[Dialect, str]] = {
     "openai_chat": "messages",

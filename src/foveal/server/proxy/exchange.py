@@ -21,6 +21,7 @@ from foveal.core import wire
 from foveal.core.log.events import AnyFact, Instructed, Noted, Rewound
 from foveal.core.view.request import Fitted, ReducedCounts
 from foveal.core.wire.cache_marks import count_cache_marks_in_json, strip_cache_marks
+from foveal.core.wire.common import Json
 from foveal.core.wire.usage import read_usage
 from foveal.errors import ContextOverflow, StoreError
 from foveal.providers import cache_breakpoints
@@ -29,8 +30,6 @@ from foveal.server.proxy.digest_index import IndexedMessage
 from foveal.server.proxy.digests import empty_history_digest, extend_digests
 from foveal.server.proxy.proxied_conversation import ProxiedConversation, is_message
 from foveal.server.proxy.upstream_reply import UpstreamReply
-
-Json = dict[str, Any]
 
 # ── Cache marks of a reduced history (Anthropic) ──────────────────────────────────────────────────
 # The messages that had the client's marks may be gone. So the client's marks are removed, and marks are set by the

@@ -12,12 +12,11 @@ import msgspec
 
 from foveal.core import wire
 from foveal.core.log.events import AnyFact, Dialect, ModelSaid, Thinking, parts, text_of
+from foveal.core.wire.common import Json
 from foveal.providers.anthropic import AnthropicReply
 from foveal.providers.base import StreamedReply
 from foveal.providers.openai_chat import ChatReply
 from foveal.providers.openai_responses import ResponsesReply
-
-Json = dict[str, Any]
 
 MAX_RECORDED_REPLY_BYTES: Final = 16 << 20
 """A larger reply is forwarded but not recorded."""

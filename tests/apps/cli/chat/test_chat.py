@@ -19,7 +19,7 @@ import pytest
 
 from foveal.apps.cli.chat.chat_loop import ChatLoop
 from foveal.apps.cli.chat.chat_state import ChatState
-from foveal.apps.cli.chat.commands import COMMANDS, parse_command
+from foveal.apps.cli.chat.commands import SLASH_COMMANDS, parse_command
 from foveal.apps.cli.chat.options import ChatOptions
 from foveal.apps.cli.chat.output.context_card import apportion
 from foveal.apps.cli.chat.output.markdown import MarkdownPainter
@@ -1049,7 +1049,7 @@ def test_help_lists_all_commands_and_quit_ends_the_chat(
 ) -> None:
     async def steps(chat: InProcessChat) -> None:
         text = await chat.send("/help")
-        for one in COMMANDS:
+        for one in SLASH_COMMANDS:
             assert one.name in text
             assert one.description in text
         assert not chat.loop.has_left
@@ -1061,7 +1061,7 @@ def test_help_lists_all_commands_and_quit_ends_the_chat(
 
 def test_every_command_is_documented() -> None:
     page = (ROOT / "docs/chat.md").read_text(encoding="utf-8")
-    assert [one.name for one in COMMANDS if f"`{one.name}" not in page] == []
+    assert [one.name for one in SLASH_COMMANDS if f"`{one.name}" not in page] == []
 
 
 def test_text_that_only_resembles_a_command_is_a_message() -> None:

@@ -406,7 +406,7 @@ async def test_the_commands_are_registered_and_work_as_application_commands(tmp_
     async with scene(tmp_path, "Hello.") as here:
         await until(lambda: here.api.commands)
         listed = {command["name"]: command for command in here.api.commands}
-        assert list(listed) == list(texts.COMMANDS)
+        assert list(listed) == list(texts.BOT_COMMANDS)
         needed = {name: entry["required"] for name in listed for entry in listed[name].get("options", [])}
         assert needed == {"compact": False, "undo": False, "pair": True}
         assert listed["pair"]["description"] == "pair this account with the bot"

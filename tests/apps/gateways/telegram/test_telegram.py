@@ -129,7 +129,7 @@ async def test_the_commands_are_registered_and_no_webhook_stands_in_the_way(tmp_
         calls = dict(bot.api.calls)
         assert "deleteWebhook" in calls
         listed = {entry["command"]: entry["description"] for entry in calls["setMyCommands"]["commands"]}
-        assert listed == texts.COMMANDS
+        assert listed == texts.BOT_COMMANDS
 
 
 @run

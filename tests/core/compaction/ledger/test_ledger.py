@@ -33,7 +33,7 @@ from foveal.core.tokens import Estimate
 from foveal.core.tokens.counter import counter
 from foveal.core.view.text_facts import find_names
 from foveal.core.wire import wire_for
-from support.histories import Told, stories
+from support.histories import ScriptedHistory, scripted_histories
 
 ESTIMATE: Final = Estimate()
 HEADINGS: Final = (
@@ -90,8 +90,8 @@ def section(text: str, heading: str) -> list[str]:
 # ── Size ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@given(stories(), st.integers(0, 1_500), st.sampled_from(("estimate", "o200k_base")))
-def test_a_ledger_is_never_larger_than_its_room(story: Told, room: int, counting: str) -> None:
+@given(scripted_histories(), st.integers(0, 1_500), st.sampled_from(("estimate", "o200k_base")))
+def test_a_ledger_is_never_larger_than_its_room(story: ScriptedHistory, room: int, counting: str) -> None:
     facts = [fact for chunk in wire_for(story.dialect).read(story.messages) for fact in chunk.facts]
     counts = counter(counting)
     text = write_ledger(log(*facts), room=room, counter=counts)

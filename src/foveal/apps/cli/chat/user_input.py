@@ -18,7 +18,7 @@ from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.keys import Keys
 
-from foveal.apps.cli.chat.commands import COMMANDS
+from foveal.apps.cli.chat.commands import SLASH_COMMANDS
 from foveal.core.policies.presets import PRESETS
 from foveal.core.wire.safe_print import visible
 from foveal.project import state_folder
@@ -79,7 +79,7 @@ class Completions(Completer):
 
 
 def _complete_commands(typed: str) -> Iterator[Completion]:
-    for command in COMMANDS:
+    for command in SLASH_COMMANDS:
         if command.name.startswith(typed):
             yield Completion(command.name, start_position=-len(typed), display_meta=command.description)
 

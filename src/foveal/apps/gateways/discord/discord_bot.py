@@ -85,7 +85,7 @@ class DiscordBot(discord.Client):
 
     async def setup_hook(self) -> None:
         self.add_dynamic_items(ButtonItem)
-        for name, about in texts.COMMANDS.items():
+        for name, about in texts.BOT_COMMANDS.items():
             self._tree.add_command(self._app_command(name, about))
         self._registering = asyncio.create_task(self._register_commands())
 

@@ -102,7 +102,7 @@ def addressed_text(message: discord.Message, *, me: discord.ClientUser) -> str |
 
 def is_command(text: str) -> bool:
     first = text.split(maxsplit=1)[0] if text else ""
-    return first.startswith("/") and first[1:].lower() in texts.COMMANDS
+    return first.startswith("/") and first[1:].lower() in texts.BOT_COMMANDS
 
 
 def has_more_than_text(message: discord.Message) -> bool:

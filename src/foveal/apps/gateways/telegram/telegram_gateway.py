@@ -111,7 +111,7 @@ class TelegramGateway:
     async def _set_up(self) -> None:
         await self._client.initialize()
         await self._client.delete_webhook()
-        listed = [BotCommand(name, about) for name, about in texts.COMMANDS.items()]
+        listed = [BotCommand(name, about) for name, about in texts.BOT_COMMANDS.items()]
         await self._client.set_my_commands(listed)
 
     async def _poll(self) -> None:

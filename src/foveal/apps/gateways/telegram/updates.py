@@ -13,7 +13,7 @@ import msgspec
 from telegram import CallbackQuery, Message, MessageEntity, Update, User
 from telegram.constants import ChatType
 
-from foveal.apps.gateways.texts import COMMANDS
+from foveal.apps.gateways.texts import BOT_COMMANDS
 
 _COMMAND: Final = re.compile(r"/([a-zA-Z0-9_]+)(@\w+)?(?=\s|$)")
 
@@ -99,7 +99,7 @@ def _addressed_text(text: str, message: Message, me: User, *, private: bool) -> 
         named = found[2] is not None and found[2][1:].casefold() == (me.username or "").casefold()
         if found[2] is not None and not named:
             return None
-        if private or named or found[1].casefold() in COMMANDS or _is_addressed(message, me):
+        if private or named or found[1].casefold() in BOT_COMMANDS or _is_addressed(message, me):
             return f"/{found[1]}{text[found.end() :]}"
         return None
     if private:

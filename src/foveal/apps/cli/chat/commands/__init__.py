@@ -32,7 +32,7 @@ class SlashCommand(NamedTuple):
 
 
 async def _help(state: ChatState, argument: str) -> list[Row]:
-    table = [(f"{command.name} {command.usage}".strip(), command.description) for command in COMMANDS]
+    table = [(f"{command.name} {command.usage}".strip(), command.description) for command in SLASH_COMMANDS]
     keys = "Enter sends · Alt-Enter or Esc Enter inserts a new line · Tab completes · Ctrl-C stops · Ctrl-D quits"
     return [row(bold("commands")), *(row(f"  {line}") for line in table_lines(table)), row(), row(dim(keys))]
 
@@ -41,7 +41,7 @@ async def _quit(state: ChatState, argument: str) -> list[Row]:
     raise LeaveChat
 
 
-COMMANDS: Final = (
+SLASH_COMMANDS: Final = (
     SlashCommand("/context", "", "show what fills the window: grid, files, tools, thresholds", read.context),
     SlashCommand("/tokens", "", "show tokens of the latest and average turn, turns left, cost", read.tokens),
     SlashCommand(
@@ -91,7 +91,9 @@ COMMANDS: Final = (
     SlashCommand("/help", "", "list the commands", _help),
     SlashCommand("/quit", "", "quit; the session is kept", _quit),
 )
-COMMANDS_BY_NAME: Final = {command.name: command for command in COMMANDS} | {"/exit": COMMANDS[-1]}
+SLASH_COMMANDS_BY_NAME: Final = {command.name: command for command in SLASH_COMMANDS} | {
+    "/exit": SLASH_COMMANDS[-1]
+}
 
 
 def parse_command(text: str) -> tuple[SlashCommand, str] | None:
@@ -102,9 +104,9 @@ def parse_command(text: str) -> tuple[SlashCommand, str] | None:
     word, _, rest = text.strip().partition(" ")
     if not _COMMAND.fullmatch(word) or "\n" in text.strip():
         return None
-    found = COMMANDS_BY_NAME.get(word)
+    found = SLASH_COMMANDS_BY_NAME.get(word)
     if found is None:
-        near = difflib.get_close_matches(word, COMMANDS_BY_NAME, n=1)
+        near = difflib.get_close_matches(word, SLASH_COMMANDS_BY_NAME, n=1)
         hint = f"did you mean {near[0]}?" if near else "/help lists them"
         raise FovealError(f"there is no command {word}; {hint}")
     return found, rest.strip()
