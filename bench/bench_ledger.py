@@ -1,18 +1,20 @@
 """Compares the recall of the ledger with summaries written by models, at equal size.
 
-Recorded compactions: at each compaction of the openhands recordings (pi has none on record), the ledger gets the
-events that were hidden by then and as many tokens (o200k) as the recorded summary took. Wanted are the needs of
-later calls, up to the next compaction, that occur in hidden results and nowhere else: neither in a kept message
-nor in a later one (`foveal.replay.recall_score` defines a need). Needs that the agent fetched again before using them are
-counted separately: they were wanted too, but some of them would have been fetched anyway.
+Recorded compactions: at each compaction of the openhands recordings (pi has none on record), the ledger gets
+the events that were hidden by then and as many tokens (o200k) as the recorded summary took. Wanted are the
+needs of later calls, up to the next compaction, that occur in hidden results and nowhere else: neither in a
+kept message nor in a later one (`foveal.replay.recall_score` defines a need). Needs that the agent fetched
+again before using them are counted separately: they were wanted too, but some of them would have been fetched
+anyway.
 
 Simulated compactions: the same in recordings without compactions. At 40, 60 and 80 % of a conversation, all but
-its first two and its newest 30 messages are replaced by a ledger of 400 tokens, and the needs until the end count.
-There is no summary to compare with; the baseline is a list of the newest names that fit into as many tokens.
+its first two and its newest 30 messages are replaced by a ledger of 400 tokens, and the needs until the end
+count. There is no summary to compare with; the baseline is a list of the newest names that fit into as many
+tokens.
 
 The ledger's rules for names and lines that are likely to be reused were derived from the simulated compactions.
-The shares of its sections, its thresholds and how much it reads were chosen with both tables in view, so neither
-table is a test on unseen conversations.
+The shares of its sections, its thresholds and how much it reads were chosen with both tables in view, so
+neither table is a test on unseen conversations.
 
     python -m bench ledger             print the totals
     python -m bench.bench_ledger       print every compaction
@@ -30,10 +32,10 @@ from typing import Any, Final, NamedTuple
 from bench.measure import Row, progress
 from foveal.core.compaction.ledger.ledger import write_ledger
 from foveal.core.log import AnyFact, Event, ModelSaid, ToolReturned, calls_of, text_of
-from foveal.core.view.text_facts import find_names
 from foveal.core.tokens.counter import counter
+from foveal.core.view.text_facts import find_names
 from foveal.core.wire.openai_chat import read
-from foveal.replay import Need, argument_texts, find_needs, contains_word, common_names
+from foveal.replay import Need, argument_texts, common_names, contains_word, find_needs
 
 DATA: Final = Path(__file__).parents[2] / "shared" / "data"
 AGENTS: Final = ("openhands", "pi", "miniswe", "moatless", "swesmith", "claude_code", "codex", "cline", "roo")
@@ -92,7 +94,7 @@ def written(case: Case) -> str:
     return write_ledger(case.events, room=case.room, counter=O200K, elsewhere=case.elsewhere)
 
 
-# ── the compactions ──────────────────────────────────────────────────────────────────────────────────────
+# ── the compactions ────────────────────────────────────────────────────────────────────────────────────
 
 
 @cache
@@ -106,7 +108,8 @@ def made() -> list[Case]:
 
 
 def _recorded(row: dict[str, Any]) -> Iterator[Case]:
-    """Yield the compactions of one conversation; each replaces everything hidden by then, as its summary does."""
+    """Yield the compactions of one conversation; each replaces everything hidden by then, as its summary
+    does."""
     happened = row["meta"].get("condensations") or []
     if not happened:
         return
@@ -197,7 +200,7 @@ def rows_of(files: Sequence[str]) -> Iterator[dict[str, Any]]:
             yield from map(json.loads, lines)
 
 
-# ── the tables ───────────────────────────────────────────────────────────────────────────────────────────
+# ── the tables ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 def newest(case: Case) -> str:

@@ -26,8 +26,7 @@ import apsw
 from bench.measure import Row, best_of, progress
 from foveal.core.log import Event, ModelSaid, UserSaid
 from foveal.core.tokens.counter import counter
-from foveal.core.wire import quote_lines
-from foveal.core.wire import openai_chat
+from foveal.core.wire import openai_chat, quote_lines
 from foveal.recall import InMemoryLibrary, Recall
 from foveal.stores.sqlite import FullTextIndex, searchable_text
 

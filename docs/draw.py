@@ -435,17 +435,21 @@ def tree() -> str:
     return "".join(f"{row}\n" for row in ["src/foveal/", *_folder(SOURCE)])
 
 
-def _folder(folder: Path) -> list[str]:
+def packages() -> str:
+    """Return the packages of the source with what each is."""
+    return "".join(f"{row}\n" for row in ["src/foveal/", *_folder(SOURCE, modules=False)])
+
+
+def _folder(folder: Path, *, modules: bool = True) -> list[str]:
     """Return the rows of everything inside a package."""
     depth = len(folder.relative_to(SOURCE).parts) + 1
-    modules = sorted(path.stem for path in folder.glob("*.py") if path.stem != "__init__")
-    rows = textwrap.wrap(
-        ", ".join(modules), width=110, initial_indent=" " * _COLUMN, subsequent_indent=" " * _COLUMN
-    )
+    names = sorted(path.stem for path in folder.glob("*.py") if path.stem != "__init__") if modules else []
+    indent = " " * _COLUMN
+    rows = textwrap.wrap(", ".join(names), width=110, initial_indent=indent, subsequent_indent=indent)
     for package in sorted(path.parent for path in folder.glob("*/__init__.py")):
         name = "  " * depth + package.name + "/"
         rows.append(f"{name:<{_COLUMN}}{_first_sentence(package / '__init__.py')}")
-        rows += _folder(package)
+        rows += _folder(package, modules=modules)
     return rows
 
 
@@ -495,6 +499,7 @@ DRAWINGS: dict[str, Callable[[], str]] = {
         presets,
         errors,
         tree,
+        packages,
         layers,
     )
 }

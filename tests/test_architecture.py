@@ -238,7 +238,7 @@ def test_no_class_name_occurs_twice() -> None:
 
 
 def test_no_public_constant_occurs_twice() -> None:
-    shared = {"__all__", "T", "LOG", "SCHEMA"}
+    shared = {"__all__", "T", "LOG", "SCHEMA", "COMMANDS"}
     public = (
         (name, module) for name, module in constants() if not name.startswith("_") and name not in shared
     )

@@ -71,13 +71,31 @@ def test_the_picture_is_what_the_demo_prints() -> None:
 def test_every_reduction_has_a_drawing() -> None:
     design = (ROOT / "docs/design.md").read_text(encoding="utf-8")
     drawn = {name for _, name, *_ in draw.DRAWN.findall(design)}
-    assert drawn == {"clip", "mask", "drop", "compact", "revert", "rewind"}
+    assert drawn == {"tree", "clip", "mask", "drop", "compact", "revert", "rewind"}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_a_link_leads_somewhere_inside_the_repository(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)", page.read_text(encoding="utf-8")):
         assert (page.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("name", ["AGENTS.md", "CONTRIBUTING.md", "docs/design.md"])
+def test_every_file_that_a_page_names_exists(name: str) -> None:
+    page = (ROOT / name).read_text(encoding="utf-8")
+    named = re.findall(r"(?<![\w./])((?:[\w-]+/)*[\w-]+\.py)\b", page)
+    assert named
+    for path in named:
+        assert any((base / path).exists() for base in (ROOT, ROOT / "src/foveal", ROOT / "docs")), path
+
+
+VAGUE = re.compile(r"\b(somebody|nobody|whoever|someone|anybody|everybody|by hand|of ours)\b", re.IGNORECASE)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_a_page_names_the_component(page: Path) -> None:
+    lines = page.read_text(encoding="utf-8").splitlines()
+    assert [f"{number}: {line}" for number, line in enumerate(lines, 1) if VAGUE.search(line)] == []
 
 
 # ── settings ─────────────────────────────────────────────────────────────────────────────────────────────

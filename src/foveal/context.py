@@ -62,11 +62,11 @@ from foveal.core.log.events import (
 )
 from foveal.core.models.model import Model
 from foveal.core.reduction.truncation import Limits
-from foveal.core.view.covered_ranges import hidden_ranges
 from foveal.core.view.fold import effective_events
 from foveal.core.view.request import render_view
+from foveal.core.view.steps import hidden_ranges
 from foveal.errors import BadSetting, ContextOverflow, MalformedMessage
-from foveal.project.prompt_file import prompt_text
+from foveal.project.safe_read import prompt_text
 
 if TYPE_CHECKING:
     from foveal.recall.recall import Recall

@@ -306,7 +306,11 @@ def test_every_character_of_one_long_line_can_be_reached() -> None:
 def test_a_range_of_handles_gives_each_event_a_share() -> None:
     events = log("first", Used(input=1), result(numbered(5_000)), "third", *["more"] * 100)
     answer = read(events, "e0-e3")
-    assert [line.split()[2] for line in frame_lines(answer) if line.startswith(RECALL_PREFIX)] == ["e0", "e2", "e3"]
+    assert [line.split()[2] for line in frame_lines(answer) if line.startswith(RECALL_PREFIX)] == [
+        "e0",
+        "e2",
+        "e3",
+    ]
     long = read(events, "#e0-#e99999")
     assert ESTIMATE.count(long) <= 2_000
     assert 'go on with recall_read(handle="e' in frame_lines(long)[-1]

@@ -3,8 +3,8 @@
     with StandIn(window=6_000) as provider, ProxyServer(folder, openai=provider.openai) as front:
         client = openai.OpenAI(base_url=front.openai, api_key="sk-of-the-client")
 
-`StandIn` (of `provider_stand_in`) is a correct upstream. `RawUpstream` is an incorrect one: it sends the bytes of a script,
-waits where the script says so, and closes the connection.
+`StandIn` (of `provider_stand_in`) is a correct upstream. `RawUpstream` is an incorrect one: it sends the bytes
+of a script, waits where the script says so, and closes the connection.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class ProxyServer(ThreadedServer):
         return self.do(self.service.tenant(tenant).store.read(session))
 
 
-# ── An upstream with scripted bytes ──────────────────────────────────────────────────────────────────────
+# ── An upstream with scripted bytes ────────────────────────────────────────────────────────────────────
 
 
 @dataclass

@@ -1,6 +1,6 @@
 """The agent: a loop of model and tools on a session."""
 
-from foveal.agent.agent import INTERRUPTED_RESULT, Agent, HookOccasion, HookVerdict
+from foveal.agent.agent import INTERRUPTED_RESULT, Agent, HookOccasion, HookVerdict, summariser_for
 from foveal.agent.agent_events import (
     AgentEvent,
     HookFailed,
@@ -10,7 +10,6 @@ from foveal.agent.agent_events import (
     TurnFinished,
     UserMessageHeard,
 )
-from foveal.agent.agent_summariser import summariser_for
 
 __all__ = [
     "INTERRUPTED_RESULT",

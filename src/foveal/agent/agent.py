@@ -30,6 +30,9 @@ from foveal.agent.agent_events import (
     TurnFinished,
     UserMessageHeard,
 )
+from foveal.core import wire
+from foveal.core.compaction.summariser import Summariser, SummaryRequest
+from foveal.core.compaction.summariser_protocol import Draft, StopReason
 from foveal.core.log.events import (
     REDUCTIONS,
     AnyFact,
@@ -38,6 +41,7 @@ from foveal.core.log.events import (
     Content,
     Dialect,
     Event,
+    Instructed,
     ModelSaid,
     Noted,
     Overflowed,
@@ -46,11 +50,68 @@ from foveal.core.log.events import (
     calls_of,
     text_of,
 )
+from foveal.core.view.request import Fitted
+from foveal.core.wire.usage import read_usage
 from foveal.errors import FovealError, ProviderError
 from foveal.instructions.rules import paths_in
 from foveal.ports import Provider, Reply
 from foveal.sessions.session import Session
 from foveal.tools.tool import Toolbox, ToolInterrupted, ToolOutput
+
+# ── The agent's model as summariser ────────────────────────────────────────────────────────────────────
+# With the conversation's own model, a summary can read the conversation from the provider's prompt cache.
+
+TRUNCATED_STOPS: Final = frozenset({"length", "max_tokens", "max_output_tokens", "incomplete"})
+"""Providers' stop reasons for a reply that reached its maximum length."""
+
+
+def summariser_for(provider: Provider) -> Summariser:
+    """Return a summariser that asks a provider."""
+
+    async def write(request: SummaryRequest) -> Draft:
+        reply = await _reply(provider, _fitted(request), request.max_tokens)
+        chunks = wire.wire_for(provider.dialect).read(reply.messages)
+        said = [fact for chunk in chunks for fact in chunk.facts if isinstance(fact, ModelSaid)]
+        usage = read_usage(reply.usage) if reply.usage is not None else None
+        return Draft(
+            text="\n".join(text_of(fact.content) for fact in said),
+            stop=_stop(reply, has_calls=any(calls_of(fact.content) for fact in said)),
+            input=usage.input if usage else 0,
+            cache_read=usage.cache_read if usage else 0,
+            cache_write=usage.cache_write if usage else 0,
+            output=usage.output if usage else 0,
+        )
+
+    return Summariser(write, name=provider.name)
+
+
+def _stop(reply: Reply, *, has_calls: bool) -> StopReason:
+    if has_calls:
+        return "tools"
+    if reply.stop in TRUNCATED_STOPS:
+        return "length"
+    return "end" if reply.stop else ""
+
+
+async def _reply(provider: Provider, request: Fitted, max_tokens: int) -> Reply:
+    async for piece in provider.send(request, max_tokens=max_tokens):
+        if isinstance(piece, Reply):
+            return piece
+    raise ProviderError(f"{provider.name} ended without an answer", code="interrupted")
+
+
+def _fitted(request: SummaryRequest) -> Fitted:
+    """Return the request in the form that providers take; its sizes are not used."""
+    chunks = wire.wire_for(request.dialect).read(request.messages)
+    aside = (Instructed(content=request.system, aside=True),) if request.system else ()
+    return Fitted(
+        facts=tuple(fact for chunk in chunks for fact in chunk.facts),
+        aside=aside,
+        tools=request.tools,
+        tokens=0,
+        limit=0,
+    )
+
 
 MAX_STEPS: Final = 50
 """Most requests to the model in one turn."""

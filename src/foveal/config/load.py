@@ -8,9 +8,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from foveal.config.config import Config
+from foveal.config.config import POLICY_FIELDS, Config
 from foveal.config.keys import dotted_name, find_key
-from foveal.config.policy_settings import POLICY_FIELDS
 from foveal.config.sources import (
     CONFIG_FILE_NAME,
     BadConfig,

@@ -15,13 +15,7 @@ from typing import Any, Final
 from foveal.core.log.events import Dialect
 from foveal.core.view.request import Fitted
 from foveal.ports import Reply, ReplyPiece
-from foveal.providers.base import (
-    BaseProvider,
-    JsonObject,
-    StreamedReply,
-    anthropic_client,
-    anthropic_tools,
-)
+from foveal.providers.base import BaseProvider, JsonObject, StreamedReply, anthropic_client, anthropic_tools
 from foveal.providers.cache_breakpoints import add_breakpoints
 
 _USAGE_FIELDS: Final = (

@@ -23,11 +23,15 @@ why.py             whether and why a text was not in a request
 from foveal.replay.cache_cost import PromptCache, RelativePrices, common_prefix_chars
 from foveal.replay.html import html_page
 from foveal.replay.play import Loss, RecallCount, ReplaySetting, Trace
-from foveal.replay.policy_choice import PolicyChoice, policy_choices
 from foveal.replay.recall_score import Need, common_names, contains_word, find_needs, to_facts
-from foveal.replay.recorded_calls import recorded_conversation
-from foveal.replay.request_text import MessageText, RequestReader, argument_texts, make_request
-from foveal.replay.run import count_tokens, load, run, select
+from foveal.replay.recorded_calls import (
+    MessageText,
+    RequestReader,
+    argument_texts,
+    make_request,
+    recorded_conversation,
+)
+from foveal.replay.run import PolicyChoice, count_tokens, load, policy_choices, run, select
 from foveal.replay.statistics import HiddenResult, PolicyStatistics, worst_losses
 from foveal.replay.table import as_json, table
 from foveal.replay.upper_bound import ORACLE, ORACLE_ARGUMENTS

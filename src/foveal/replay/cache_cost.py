@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from foveal.core.models.model import Model
-from foveal.replay.request_text import MessageText, RequestReader, RequestText
+from foveal.replay.recorded_calls import MessageText, RequestReader, RequestText
 
 
 class RelativePrices(NamedTuple):

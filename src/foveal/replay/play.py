@@ -25,8 +25,7 @@ from foveal.core.tokens.counter import counter
 from foveal.errors import BadSetting, ContextOverflow
 from foveal.replay.cache_cost import BilledRequest, PromptCache
 from foveal.replay.recall_score import Need, RecallScorer
-from foveal.replay.recorded_calls import RecordedCall, RecordedConversation
-from foveal.replay.request_text import RequestReader, RequestText
+from foveal.replay.recorded_calls import RecordedCall, RecordedConversation, RequestReader, RequestText
 
 EVERYTHING_LABEL: Final = "everything"
 UNLIMITED_WINDOW: Final = 50_000_000

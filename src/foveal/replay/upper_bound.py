@@ -17,8 +17,7 @@ from msgspec.structs import replace
 from foveal.core.log.events import Call, Instructed, ModelSaid, ToolReturned, UserSaid
 from foveal.replay.play import Loss, ReplayCase, RequestScorer, Trace
 from foveal.replay.recall_score import Need
-from foveal.replay.recorded_calls import MessageFact
-from foveal.replay.request_text import MessageText, RequestText, make_request
+from foveal.replay.recorded_calls import MessageFact, MessageText, RequestText, make_request
 
 ORACLE: Final = "knows the future: results"
 ORACLE_ARGUMENTS: Final = "knows the future: results and arguments"

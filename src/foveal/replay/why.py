@@ -31,8 +31,7 @@ from foveal.core.view.fold import advance, effective_events, fold
 from foveal.core.view.view import View
 from foveal.errors import FovealError
 from foveal.replay.play import PolicyPlayer, ReplayCase, ReplaySetting, describe_reduction
-from foveal.replay.recorded_calls import recorded_conversation
-from foveal.replay.request_text import fact_text
+from foveal.replay.recorded_calls import fact_text, recorded_conversation
 from foveal.transcripts import Transcript
 
 

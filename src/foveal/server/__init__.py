@@ -17,8 +17,7 @@ from foveal.server.inbox import Inbox
 from foveal.server.live_session import LiveSession, SessionCompaction
 from foveal.server.locks import SessionLocks
 from foveal.server.pairing import CODE_ALPHABET, MAX_WRONG_CODES, PairedUser, Pairing
-from foveal.server.service import Service
-from foveal.server.service_events import (
+from foveal.server.runtime import (
     EventsStored,
     InboxCounted,
     ProxyRequestEnded,
@@ -26,6 +25,7 @@ from foveal.server.service_events import (
     TurnBegan,
     TurnEnded,
 )
+from foveal.server.service import Service
 from foveal.server.tenants import PROXY_ORIGIN, Tenant
 from foveal.server.turns import Turn, TurnOutcome
 

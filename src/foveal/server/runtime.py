@@ -1,4 +1,7 @@
-"""State shared by all tenants: configuration, database, inbox, locks, providers, observers."""
+"""State shared by all tenants, and the events that the service reports.
+
+`Runtime` holds configuration, database, inbox, locks, providers and observers.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +11,13 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from hashlib import blake2b
-from typing import Any, Final
+from typing import Any, Final, Literal
 from weakref import WeakValueDictionary
 
+import msgspec
+
 from foveal.config import Config
+from foveal.core.log.events import Event
 from foveal.core.redaction import redact_fact, scrub
 from foveal.ports import Provider
 from foveal.providers.selection import provider_from_config
@@ -19,7 +25,60 @@ from foveal.server.data_folder import DataFolder
 from foveal.server.database import Database
 from foveal.server.inbox import Inbox
 from foveal.server.locks import SessionLocks
-from foveal.server.service_events import InboxCounted, ServiceEvent
+
+# ── Service events ─────────────────────────────────────────────────────────────────────────────────────
+# What the service reports to metrics, logs and traces. No event carries the text of a message, except
+# `EventsStored`: its observers use only kinds and numbers.
+
+
+class ServiceEvent(msgspec.Struct, frozen=True, kw_only=True):
+    tenant: str
+    session: str
+
+
+class EventsStored(ServiceEvent, frozen=True):
+    """This process appended events to a session's log. The events contain text that observers must not export."""
+
+    events: tuple[Event, ...]
+
+
+class TurnBegan(ServiceEvent, frozen=True):
+    turn: str
+    model: str
+
+
+class TurnEnded(ServiceEvent, frozen=True):
+    turn: str
+    model: str
+    seconds: float
+    why: Literal["answered", "steps", "denied", "stopped", "failed"]
+    problem: str = ""
+    """The error's code or class name, never its message."""
+
+
+class ProxyRequestEnded(ServiceEvent, frozen=True):
+    """A request of a proxy client was answered or failed."""
+
+    dialect: str
+    model: str
+    status: int
+    seconds: float
+    added_seconds: float
+    """The part of `seconds` that Foveal itself took."""
+    tokens: int
+    unreduced_tokens: int
+    """Tokens of the request without any reduction."""
+    overflow_retries: int
+    """How often upstream rejected the request as too large before it accepted it."""
+    streamed: bool
+
+
+class InboxCounted(ServiceEvent, frozen=True):
+    count: int
+    """Unanswered messages in the inbox, of all tenants and sessions."""
+
+
+# ── Shared state ───────────────────────────────────────────────────────────────────────────────────────
 
 LOG: Final = logging.getLogger("foveal.service")
 """Not "foveal.server": that logger carries the structured events of the HTTP server."""

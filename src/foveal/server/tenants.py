@@ -10,15 +10,13 @@ from typing import Final
 from uuid import uuid4
 from weakref import WeakValueDictionary
 
-from foveal.agent.agent import Agent
-from foveal.agent.agent_summariser import summariser_for
+from foveal.agent.agent import Agent, summariser_for
 from foveal.core.compaction.summariser import Summariser
 from foveal.core.log.events import AnyFact, Event, Instructed, Opened
 from foveal.errors import BadSetting, ProviderError, SessionExists, UnknownSession
 from foveal.ports import Provider, SessionInfo, Store
 from foveal.server.live_session import LiveSession, TurnListener, UnavailableProvider
-from foveal.server.runtime import LOG, Runtime
-from foveal.server.service_events import EventsStored
+from foveal.server.runtime import LOG, EventsStored, Runtime
 from foveal.sessions.event_writer import SessionOptions
 from foveal.sessions.session import Session
 from foveal.stores import SqliteStore

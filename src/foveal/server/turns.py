@@ -24,8 +24,7 @@ from foveal.core.engine.report import Report
 from foveal.core.log.events import Event, ModelSaid, Noted, UserSaid, calls_of, text_of
 from foveal.errors import FovealError, ProviderError
 from foveal.server.inbox import InboxEntry
-from foveal.server.runtime import Runtime
-from foveal.server.service_events import TurnBegan, TurnEnded
+from foveal.server.runtime import Runtime, TurnBegan, TurnEnded
 from foveal.sessions.session import Session
 
 MAX_KEPT_TURN_EVENTS: Final = 1_000

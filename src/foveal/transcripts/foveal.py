@@ -22,12 +22,7 @@ from foveal.core.log.codec import decode, encode
 from foveal.core.log.events import FORMAT, Event, Instructed
 from foveal.errors import UnreadableEvent
 from foveal.transcripts.jsonl import JsonLine
-from foveal.transcripts.transcript import (
-    Transcript,
-    TranscriptBuilder,
-    TranscriptFormat,
-    text_or_empty,
-)
+from foveal.transcripts.transcript import Transcript, TranscriptBuilder, TranscriptFormat, text_or_empty
 
 HEADER_KIND: Final = "session"
 MAX_MISSING_EVENTS: Final = 10_000

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from foveal import Context
 from foveal.core.engine import Engine
 from foveal.core.log import Clipped, Mask, Masked, text_of
-from foveal.core.policies import policy, reuse_score
+from foveal.core.policies import economy, policy
 from foveal.core.reduction import repeated_lines
 from foveal.core.tokens import MessageTokens
 from foveal.core.view import View
@@ -232,7 +232,7 @@ def test_results_about_recently_named_things_are_masked_last() -> None:
         history += tool_step(nr, command, code_lines(f"text{nr}", 12))
     ctx.fit(history)
     order = [
-        item.slot.call.arguments for item in reuse_score.mask_candidates(ctx._engine.view, policy("economy"))
+        item.slot.call.arguments for item in economy.mask_candidates(ctx._engine.view, policy("economy"))
     ]
     assert "make all" in order[0]
     assert order.index('{"command": "cat two.py"}') < order.index('{"command": "cat one.py"}')
@@ -247,7 +247,7 @@ def test_old_arguments_are_masked_before_results_and_the_newest_stay() -> None:
             result_message(f"c{nr}", code_lines(f"r{nr}", 12)),
         ]
     ctx.fit(history)
-    items = reuse_score.mask_candidates(ctx._engine.view, policy("economy"))
+    items = economy.mask_candidates(ctx._engine.view, policy("economy"))
     assert [item.part >= 0 for item in items] == [True] * 5 + [False] * 5
     assert max(item.slot.ordinal for item in items) == 4
 

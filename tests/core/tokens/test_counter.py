@@ -13,8 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from foveal.core.tokens import Counter, Estimate, Exact
-from foveal.core.tokens import counter as tokens
-from foveal.core.tokens.counter import counter
+from foveal.core.tokens.counter import _named, counter
 from foveal.errors import BadSetting
 from support.effort import bounded
 
@@ -62,7 +61,7 @@ def log(n: int) -> str:
 
 TEXTS = {
     "prose": PROSE * 10,
-    "python": inspect.getsource(tokens),
+    "python": inspect.getsource(sys.modules[counter.__module__]),
     "pretty json": json.dumps(rows(20), indent=2),
     "compact json": json.dumps(rows(20), separators=(",", ":")),
     "log": log(40),
@@ -187,7 +186,7 @@ def test_without_toktok_the_estimate_is_used(monkeypatch: pytest.MonkeyPatch) ->
 def test_a_vocabulary_that_is_not_installed_names_its_package(
     monkeypatch: pytest.MonkeyPatch, name: str, module: str, package: str
 ) -> None:
-    tokens._named.cache_clear()
+    _named.cache_clear()
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(BadSetting, match=f"pip install {package}"):
         counter(name)

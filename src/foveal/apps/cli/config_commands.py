@@ -96,7 +96,7 @@ async def doctor(args: Namespace) -> int:
     return 1 if problem else 0
 
 
-# ── findings of the doctor ───────────────────────────────────────────────────────────────────────────────
+# ── Findings of the doctor ───────────────────────────────────────────────────────────────────────────────
 
 
 def _findings(config: Config | None, store: Path) -> Iterator[tuple[str, str]]:
@@ -201,7 +201,7 @@ def _version(package: str) -> str:
         return "installed" if find_spec(package) is not None else ""
 
 
-# ── loading and printing ─────────────────────────────────────────────────────────────────────────────────
+# ── Loading and printing ─────────────────────────────────────────────────────────────────────────────────
 
 
 def _load(args: Namespace) -> Config:

@@ -70,7 +70,7 @@ async def sessions(args: Namespace) -> int:
     return 0
 
 
-# ── import and export ────────────────────────────────────────────────────────────────────────────────────
+# ── Import and export ────────────────────────────────────────────────────────────────────────────────────
 
 
 async def import_(args: Namespace) -> int:
@@ -139,7 +139,7 @@ async def export(args: Namespace) -> int:
     return 0
 
 
-# ── log and show ─────────────────────────────────────────────────────────────────────────────────────────
+# ── Log and show ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 async def log(args: Namespace) -> int:
@@ -222,7 +222,7 @@ def _preview(event: Event) -> str:
     return one_line(original_text(event.fact) if content is None else text_of(content), width=70)
 
 
-# ── formatting ───────────────────────────────────────────────────────────────────────────────────────────
+# ── Formatting ───────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _day(at: float) -> str:

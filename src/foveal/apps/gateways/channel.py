@@ -47,7 +47,7 @@ Replies: TypeAlias = AsyncGenerator[ChannelMessage, None]
 """The messages that answer one input, as they become available."""
 COMPACT_BUTTON: Final = Button("Compact now", COMPACT_ACTION)
 
-# ── composing ────────────────────────────────────────────────────────────────────────────────────────────
+# ── Composing ────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class MessageComposer:
@@ -105,7 +105,7 @@ def _outcome_text(outcome: TurnOutcome) -> str:
     return f"{outcome.text.strip()}\n\n{added}".strip()
 
 
-# ── replies ──────────────────────────────────────────────────────────────────────────────────────────────
+# ── Replies ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
 async def errors_as_replies(replies: Replies) -> Replies:

@@ -22,7 +22,6 @@ from typing import Final
 
 from foveal.agent.agent_events import ModelAnswered, UserMessageHeard
 from foveal.apps.gateways import texts
-from foveal.apps.gateways.access import AccessControl
 from foveal.apps.gateways.channel import (
     COMPACT_ACTION,
     RETRY_ACTION,
@@ -33,7 +32,7 @@ from foveal.apps.gateways.channel import (
     no_replies,
     text_reply,
 )
-from foveal.apps.gateways.turn_reductions import turn_reductions
+from foveal.apps.gateways.texts import turn_reductions
 from foveal.core.redaction.redact import scrub
 from foveal.core.wire.safe_print import one_line
 from foveal.errors import Busy, FovealError, NothingToAsk, UnknownHandle, UnknownSession
@@ -42,6 +41,43 @@ from foveal.server.live_session import LiveSession
 from foveal.server.pairing import ChatPlatform, Pairing
 from foveal.server.service import Service
 from foveal.server.turns import Turn
+
+# ── Access control ─────────────────────────────────────────────────────────────────────────────────────
+# A user has access by a numeric id in the configuration, or by pairing with a code from the terminal of the server.
+
+MAX_UNKNOWN_USER_REPLIES_PER_MINUTE: Final = 6
+"""Replies that a user without access gets, so that such users cannot keep the bot busy."""
+
+
+class AccessControl:
+    """Decides which users of one chat app have access, and pairs new ones."""
+
+    def __init__(self, pairing: Pairing, *, platform: ChatPlatform, allowed: frozenset[int]) -> None:
+        self._pairing = pairing
+        self._platform = platform
+        self._allowed = allowed
+
+    async def is_allowed(self, user: int) -> bool:
+        return user in self._allowed or await self._pairing.is_paired(self._platform, user)
+
+    async def count_users(self) -> int:
+        """Return how many users have access."""
+        paired = {entry.user for entry in await self._pairing.list() if entry.platform == self._platform}
+        return len(self._allowed | paired)
+
+    async def pair(self, user: int, code: str, *, now: float) -> str:
+        """Pair a user who sent a code, and return the reply."""
+        if await self.is_allowed(user):
+            return texts.PAIRED
+        if not code:
+            return texts.no_access(self._platform, user)
+        if seconds := await self._pairing.retry_after(self._platform, user, now=now):
+            return texts.locked_out(self._platform, user, seconds=seconds)
+        claimed = await self._pairing.claim(self._platform, code, user, now=now)
+        return texts.PAIRED if claimed else texts.NOT_PAIRED
+
+
+# ── Chats ──────────────────────────────────────────────────────────────────────────────────────────────
 
 LOG: Final = logging.getLogger("foveal.gateways")
 MAX_CHAT_TITLE_CHARS: Final = 60
@@ -80,7 +116,7 @@ class ChatSessions:
         """Return how many users have access."""
         return await self._access.count_users()
 
-    # ── input ────────────────────────────────────────────────────────────────────────────────────────
+    # ── Input ────────────────────────────────────────────────────────────────────────────────────────
 
     async def handle(self, *, chat: int, user: int, key: str, text: str) -> Replies:
         """Accept a message or command and yield the replies."""
@@ -186,7 +222,7 @@ class ChatSessions:
         except NothingToAsk:  # the last turn did not fail
             return text_reply(texts.OLD_BUTTON)
 
-    # ── answers ──────────────────────────────────────────────────────────────────────────────────────
+    # ── Answers ──────────────────────────────────────────────────────────────────────────────────────
 
     async def undelivered(self) -> list[tuple[int, Replies]]:
         """Return the chats and answers that were not delivered, such as after a crash, and are not on their way."""
@@ -256,7 +292,7 @@ class ChatSessions:
             self._turns[chat] = turns
         return turns
 
-    # ── commands ─────────────────────────────────────────────────────────────────────────────────────
+    # ── Commands ─────────────────────────────────────────────────────────────────────────────────────
 
     async def _command(self, name: str, argument: str, *, chat: int) -> Replies:
         """Run /new and /stop at once, because later messages depend on them; the others run with their reply.

@@ -31,7 +31,7 @@ STARTUP_WAIT_S: Final = 2.0
 """Time in which a bot usually connects."""
 _LOCAL_HOSTS: Final = ("127.0.0.1", "::1", "localhost")
 
-# ── settings ─────────────────────────────────────────────────────────────────────────────────────────────
+# ── Settings ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def require_token(environment: Mapping[str, str], name: str, wanted: str) -> str:
@@ -70,7 +70,7 @@ def open_chats(service: Service, pairing: Pairing, config: Config, platform: Cha
     )
 
 
-# ── connection state ─────────────────────────────────────────────────────────────────────────────────────
+# ── Connection state ─────────────────────────────────────────────────────────────────────────────────────
 
 ConnectionStatus = Literal["starting", "listening", "standby", "unreachable", "refused"]
 """`standby`: another server of this folder listens; `unreachable`: the bot retries; `refused`: it does not."""
@@ -164,7 +164,7 @@ async def listener_lock(
     return lock
 
 
-# ── turn events ──────────────────────────────────────────────────────────────────────────────────────────
+# ── Turn events ──────────────────────────────────────────────────────────────────────────────────────────
 
 
 class TurnObserver(Protocol):

@@ -20,11 +20,58 @@ from foveal.core.log.events import (
     Dropped,
     Event,
     Masked,
+    ModelSaid,
+    Reverted,
+    UserSaid,
+    parse_handle,
 )
 from foveal.core.models.cost import UsageTotals
 from foveal.core.redaction.redact import scrub
 from foveal.core.wire.safe_print import one_line
 from foveal.errors import Busy, FovealError, NotCompacted, ProviderError, StoreError
+from foveal.server.live_session import LiveSession
+
+# ── Reductions of a turn ───────────────────────────────────────────────────────────────────────────────
+# The log has them: the reductions between the last message before a turn and the last message in it. So each
+# reduction is reported with one answer, whichever process made it, also after a crash.
+
+MAX_EVENTS_BEFORE_TURN: Final = 64
+"""Events before a turn that are read; there are few between two turns."""
+
+
+async def turn_reductions(session: LiveSession, first_message: str) -> list[Event]:
+    """Return the reductions to report with a turn, given the handle of its first message.
+
+    Reductions that a user requested or has already undone are left out.
+    """
+    seq = parse_handle(first_message)
+    if seq is None:
+        return []
+    events = await session.events(first=max(0, seq - MAX_EVENTS_BEFORE_TURN))
+    first, last = _message_range(events, seq)
+    undone = {event.fact.target for event in events if isinstance(event.fact, Reverted)}
+    return [
+        event
+        for event in events
+        if first < event.seq < last
+        and isinstance(event.fact, Compacted | Dropped)
+        and event.fact.reason != "hand"  # requested with /compact
+        and event.seq not in undone
+    ]
+
+
+def _message_range(events: list[Event], seq: int) -> tuple[int, int]:
+    """Return the last message before the turn that begins at `seq`, and the last message in it."""
+    before, last = -1, seq
+    for event in events:
+        if isinstance(event.fact, UserSaid) and event.seq > seq:
+            break  # the next turn
+        if isinstance(event.fact, UserSaid | ModelSaid):
+            before, last = (event.seq, last) if event.seq < seq else (before, event.seq)
+    return before, last
+
+
+# ── Texts ──────────────────────────────────────────────────────────────────────────────────────────────
 
 BOT_COMMANDS: Final = {
     "compact": "summarise old turns now; the words say what to keep above all",
@@ -64,7 +111,7 @@ PROVIDER_FAILURES: Final = {
 }
 """Sentences for provider errors by their code; other errors are quoted, scrubbed."""
 
-# ── access and help ──────────────────────────────────────────────────────────────────────────────────────
+# ── Access and help ────────────────────────────────────────────────────────────────────────────────────
 
 
 def no_access(platform: str, user: int) -> str:
@@ -105,7 +152,7 @@ def stopping(queued: int) -> str:
     return f"Stopping.{more}"
 
 
-# ── usage ────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Usage ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _used_share(report: Report) -> float:
@@ -187,7 +234,7 @@ def _saved(amount: float | None) -> str:
     return f", saved {_dollars(amount)}" if amount and amount >= 0.0001 else ""
 
 
-# ── reductions ───────────────────────────────────────────────────────────────────────────────────────────
+# ── Reductions ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 def compacted(event: Event, *, before: int, after: int) -> str:
@@ -241,7 +288,7 @@ def reduction_notes(events: Iterable[Event]) -> list[str]:
     return notes
 
 
-# ── errors ───────────────────────────────────────────────────────────────────────────────────────────────
+# ── Errors ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def error(problem: FovealError) -> str:

@@ -19,7 +19,7 @@ from typing import Any, Final, TextIO
 import msgspec
 
 from foveal.core.log.events import REDUCTIONS, CompactionFailed, Overflowed, kind
-from foveal.server.service_events import EventsStored, ProxyRequestEnded, ServiceEvent, TurnEnded
+from foveal.server.runtime import EventsStored, ProxyRequestEnded, ServiceEvent, TurnEnded
 
 LOGGER_NAME: Final = "foveal.server"
 MAX_STACK_PLACES: Final = 12

@@ -21,13 +21,7 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_late
 from foveal import __version__
 from foveal.core.engine.metrics import Metrics
 from foveal.core.log.events import Event, Used
-from foveal.server.service_events import (
-    EventsStored,
-    InboxCounted,
-    ProxyRequestEnded,
-    ServiceEvent,
-    TurnEnded,
-)
+from foveal.server.runtime import EventsStored, InboxCounted, ProxyRequestEnded, ServiceEvent, TurnEnded
 
 CONTENT_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4
 _DURATION_BUCKETS_S: Final = (

@@ -25,7 +25,7 @@ from starlette.types import Scope
 
 from foveal import __version__
 from foveal.core.log.events import Event, ModelSaid, ToolReturned, Used, calls_of
-from foveal.server.service_events import EventsStored, ProxyRequestEnded, ServiceEvent, TurnBegan, TurnEnded
+from foveal.server.runtime import EventsStored, ProxyRequestEnded, ServiceEvent, TurnBegan, TurnEnded
 
 PROVIDER_NAMES: Final[Mapping[str, str]] = MappingProxyType(
     {

@@ -214,7 +214,9 @@ def _common_limit(sizes: Sequence[int], room: int) -> int:
 def _quote(event: Event, keep: Set[int], content: Content | None = None) -> str:
     fact = event.fact
     assert isinstance(fact, UserSaid | ModelSaid | ToolReturned)
-    speaker, _, text = transcript_entry(fact if content is None else replace(fact, content=content)).partition("]")
+    speaker, _, text = transcript_entry(
+        fact if content is None else replace(fact, content=content)
+    ).partition("]")
     return f"[{event.handle} {speaker[1:]}{', stays' if event.seq in keep else ''}]{text}"
 
 

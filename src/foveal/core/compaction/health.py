@@ -18,15 +18,7 @@ import msgspec
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from foveal.core.log.events import (
-    AnyFact,
-    Compacted,
-    CompactionFailed,
-    ModelSaid,
-    Noted,
-    Opened,
-    UserSaid,
-)
+from foveal.core.log.events import AnyFact, Compacted, CompactionFailed, ModelSaid, Noted, Opened, UserSaid
 
 CompactionOutcome: TypeAlias = Compacted | CompactionFailed
 """What a compaction records: the summary, or that there is none."""

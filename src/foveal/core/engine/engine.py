@@ -31,7 +31,7 @@ from foveal.core.engine.overflow import (
     refused_request,
 )
 from foveal.core.engine.prefix import may_move_prefix
-from foveal.core.engine.result_limits import clips_within, result_limits
+from foveal.core.engine.settings import clips_within, result_limits
 from foveal.core.log.events import (
     AnyFact,
     Compacted,

@@ -1,21 +1,59 @@
 """Settings of a conversation: what a user passes, and what the engine gets.
 
 `resolve_settings` checks the keyword arguments of `Context` and `Session` and turns them into the model, policy,
-caps and counter of an `Engine`.
+caps and counter of an `Engine`. `result_limits` combines the limits of a call, a tool and the policy.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, TypedDict, Unpack
 
 from msgspec.structs import replace
 
+from foveal.core.log.events import Clipped, Event, Text, ToolReturned
 from foveal.core.models.budget import Caps
 from foveal.core.models.model import Model, model
 from foveal.core.policies import Policy, policy
+from foveal.core.reduction import truncation
+from foveal.core.reduction.truncation import UNLIMITED, Limits, clip_parts
 from foveal.core.tokens.counter import Counter, counter
 from foveal.errors import BadSetting
+
+# ── Limits of tool results ─────────────────────────────────────────────────────────────────────────────
+# Which limits apply to a result, and the clips that enforce them.
+
+
+def result_limits(policy: Policy, tool: str, call_limits: Limits | None, *, hard_limit: int) -> Limits:
+    """Return the limits of a tool's result. `call_limits` are those of this call and take precedence."""
+    default = policy.clip or UNLIMITED
+    limits = truncation.choose_limits(default, per_tool=policy.clip_tools, tool=tool, call=call_limits)
+    if policy.clip_share < 1 and limits != UNLIMITED:
+        max_tokens = int(hard_limit * policy.clip_share)
+        limits = replace(
+            limits, tokens=max_tokens if limits.tokens is None else min(max_tokens, limits.tokens)
+        )
+    return limits
+
+
+def clips_within(
+    limits: Limits, event: Event, fact: ToolReturned, counter: Counter, *, rule: str
+) -> Iterable[Clipped]:
+    """Return the clips that bring a result within its limits: one for plain text, one for each part otherwise."""
+    if isinstance(fact.content, str):
+        cut = truncation.clip(fact.content, limits, handle=event.handle, counter=counter)
+        return [] if cut is None else [cut.to_fact(event.seq, -1, rule=rule)]
+    places = [place for place, part in enumerate(fact.content) if isinstance(part, Text)]
+    texts = [part.text for part in fact.content if isinstance(part, Text)]
+    cuts = clip_parts(texts, limits, handle=event.handle, counter=counter)
+    return [
+        cut.to_fact(event.seq, place, rule=rule)
+        for place, cut in zip(places, cuts, strict=True)
+        if cut is not None
+    ]
+
+
+# ── Settings ───────────────────────────────────────────────────────────────────────────────────────────
 
 
 class SettingArguments(TypedDict, total=False):

@@ -1,4 +1,4 @@
-"""The append-only log: event types, their JSON codec, ranges of events."""
+"""The append-only log: event types and their JSON codec."""
 
 from foveal.core.log.codec import decode, encode
 from foveal.core.log.events import (

@@ -6,7 +6,7 @@
    kept as the JSON bytes it came in, in fields of type `Raw`, with the dialect that can read them. Tool
    arguments stay the text that the model wrote.
 
-`codec` encodes events as lines of JSON.
+`codec` encodes events as lines of JSON. `Ranges` are ranges of seqs.
 """
 
 from __future__ import annotations
@@ -459,3 +459,25 @@ def calls_of(content: Content) -> tuple[tuple[int, Call], ...]:
     if isinstance(content, str):
         return ()
     return tuple((place, part) for place, part in enumerate(content) if isinstance(part, Call))
+
+
+# ── Ranges ─────────────────────────────────────────────────────────────────────────────────────────────
+
+Ranges: TypeAlias = tuple[tuple[int, int], ...]
+"""Pairs of seqs; both ends are included."""
+
+
+def common(one: Ranges, other: Ranges) -> Ranges:
+    """Return the intersection of two sets of ranges."""
+    both = ((max(a, c), min(b, d)) for a, b in one for c, d in other)
+    return tuple((low, high) for low, high in both if low <= high)
+
+
+def without(one: Ranges, other: Ranges) -> Ranges:
+    """Return the ranges of `one` without those of `other`."""
+    for low, high in other:
+        pieces = ((part, span) for span in one for part in ((span[0], low - 1), (high + 1, span[1])))
+        one = tuple(
+            dict.fromkeys((max(a, lo), min(b, hi)) for (a, b), (lo, hi) in pieces if max(a, lo) <= min(b, hi))
+        )
+    return one

@@ -1,4 +1,4 @@
-"""Reductions of one text: truncation, placeholders, repeated lines, and their undo."""
+"""Reductions of one text: truncation, placeholders, references to repeated lines."""
 
 from foveal.core.reduction.placeholder import arguments_placeholder, call_subject
 from foveal.core.reduction.truncation import (

@@ -34,7 +34,7 @@ PER_CALL: Final = 6
 UNCOUNTED_EXTRA_BYTES: Final = 200
 """Bytes of extra fields (ids, cache marks) that no provider is known to count."""
 
-MessageFact = Instructed | UserSaid | ModelSaid | ToolReturned
+CountedFact = Instructed | UserSaid | ModelSaid | ToolReturned
 
 
 class MessageTokens:
@@ -45,7 +45,7 @@ class MessageTokens:
         self._facts: dict[int, int] = {}
         self._texts: dict[tuple[int, int, int], int] = {}
 
-    def message(self, seq: int, fact: MessageFact) -> int:
+    def message(self, seq: int, fact: CountedFact) -> int:
         """Return the units of a message in full."""
         known = self._facts.get(seq)
         if known is None:
@@ -79,7 +79,7 @@ class MessageTokens:
         """Drop the counts of overlays by events from `seq` on, because other events will get these seqs."""
         self._texts = {key: units for key, units in self._texts.items() if key[0] < seq}
 
-    def _measure(self, fact: MessageFact) -> int:
+    def _measure(self, fact: CountedFact) -> int:
         return PER_MESSAGE + self._content(fact.content) + self.beside(fact.extra)
 
     def beside(self, extra: Raw | UnsetType) -> int:

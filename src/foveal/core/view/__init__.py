@@ -1,9 +1,8 @@
 """The view: what the model sees, folded from the log."""
 
-from foveal.core.view.covered_ranges import dropped_notice, hidden_ranges
 from foveal.core.view.fold import advance, effective_events
 from foveal.core.view.request import Fitted, render_view
-from foveal.core.view.steps import NO_RESULT, Step
+from foveal.core.view.steps import NO_RESULT, Step, dropped_notice, hidden_ranges
 from foveal.core.view.text_facts import find_names
 from foveal.core.view.view import View
 

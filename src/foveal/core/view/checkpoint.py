@@ -13,8 +13,7 @@ from typing import Final
 
 import msgspec
 
-from foveal.core.log.events import Compacted, Event, Instructed
-from foveal.core.log.ranges import Ranges
+from foveal.core.log.events import Compacted, Event, Instructed, Ranges
 from foveal.core.tokens.message_tokens import MessageTokens
 from foveal.core.view.view import View
 

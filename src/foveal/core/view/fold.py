@@ -25,7 +25,7 @@ from foveal.core.log.events import (
     UserSaid,
 )
 from foveal.core.tokens.message_tokens import MessageTokens
-from foveal.core.view.covered_ranges import hidden_ranges
+from foveal.core.view.steps import hidden_ranges
 from foveal.core.view.view import View
 
 

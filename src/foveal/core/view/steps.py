@@ -17,9 +17,22 @@ from typing import Any, Final, Literal, NamedTuple
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from foveal.core.log.events import Call, Clipped, Content, Mark, Text, ToolReturned, calls_of, parts, text_of
-from foveal.core.log.ranges import Ranges, without
-from foveal.core.tokens.message_tokens import PER_MESSAGE, MessageFact, MessageTokens
+from foveal.core.log.events import (
+    Call,
+    Clipped,
+    Compacted,
+    Content,
+    Dropped,
+    Mark,
+    Ranges,
+    Text,
+    ToolReturned,
+    calls_of,
+    parts,
+    text_of,
+    without,
+)
+from foveal.core.tokens.message_tokens import PER_MESSAGE, CountedFact, MessageTokens
 from foveal.core.view.text_facts import (
     addressed_things,
     count_names,
@@ -70,7 +83,7 @@ class ShownMessage:
         "seq",
     )
 
-    def __init__(self, seq: int, fact: MessageFact) -> None:
+    def __init__(self, seq: int, fact: CountedFact) -> None:
         self.seq = seq
         self.fact = fact
         self.overlays: dict[int, Overlay] | None = None
@@ -112,7 +125,7 @@ class ShownMessage:
             text = text_of(self.fact.content)
         return "".join(p if isinstance(p, str) else text[p[0] : p[1]] for p in fact.pieces)
 
-    def as_shown(self) -> MessageFact:
+    def as_shown(self) -> CountedFact:
         """Return the fact with its overlays applied: what the wire writes."""
         if not self.overlays:
             return self.fact
@@ -307,7 +320,7 @@ class Step:
         self,
         seq: int,
         kind: StepKind,
-        fact: MessageFact,
+        fact: CountedFact,
         *,
         event_seq: int | None = None,
         message_count: int = 1,
@@ -347,7 +360,7 @@ class Step:
             if slot.result is not None:
                 yield slot.result
 
-    def facts(self) -> Iterator[MessageFact]:
+    def facts(self) -> Iterator[CountedFact]:
         """Yield the step as facts: overlays applied, every call answered."""
         yield self.utterance.as_shown()
         for slot in self.slots:
@@ -434,3 +447,31 @@ class Step:
                 frozenset(line for line in lines if len(line) >= MIN_QUOTED_LINE_CHARS),
             )
         return self._call_facts
+
+
+# ── Ranges that reductions hide ────────────────────────────────────────────────────────────────────────
+
+
+class CoveredRange:
+    """Ranges of seq that a drop or a compaction has hidden."""
+
+    __slots__ = ("level", "owner", "ranges", "rule")
+
+    def __init__(self, level: Level, owner: int, ranges: Ranges, rule: str) -> None:
+        self.level: Level = level
+        self.owner = owner
+        """The seq of the event that hid them."""
+        self.ranges = ranges
+        self.rule = rule
+
+
+def hidden_ranges(fact: Dropped | Compacted) -> Ranges:
+    """Return the ranges of seq that a reduction takes out of the view."""
+    if isinstance(fact, Dropped):
+        return fact.ranges
+    return without(((fact.first, fact.last),), tuple((seq, seq) for seq in fact.keep))
+
+
+def dropped_notice(messages: int) -> str:
+    """Return the text that replaces dropped steps."""
+    return f"[foveal: {messages:,} older messages are not shown here; they are kept in the log]"

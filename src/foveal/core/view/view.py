@@ -37,6 +37,7 @@ from foveal.core.log.events import (
     Opened,
     Overflowed,
     Pinned,
+    Ranges,
     Reverted,
     Rewound,
     SnapshotTaken,
@@ -45,11 +46,19 @@ from foveal.core.log.events import (
     Used,
     UserSaid,
     calls_of,
+    common,
+    without,
 )
-from foveal.core.log.ranges import Ranges, common, without
 from foveal.core.tokens.message_tokens import MessageTokens
-from foveal.core.view.covered_ranges import CoveredRange, dropped_notice, hidden_ranges
-from foveal.core.view.steps import Overlay, ShownMessage, Slot, Step
+from foveal.core.view.steps import (
+    CoveredRange,
+    Overlay,
+    ShownMessage,
+    Slot,
+    Step,
+    dropped_notice,
+    hidden_ranges,
+)
 
 _seq = attrgetter("seq")
 

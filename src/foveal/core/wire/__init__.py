@@ -97,7 +97,7 @@ _WIRES: Final[dict[str, Wire]] = {
             openai_responses.write,
             openai_responses.join,
         ),
-        Wire(anthropic.ANTHROPIC, anthropic.read, anthropic.write, anthropic.join),
+        Wire(anthropic.ANTHROPIC_MESSAGES, anthropic.read, anthropic.write, anthropic.join),
     )
 }
 

@@ -19,6 +19,7 @@ from foveal.core.log.events import (
     AnyFact,
     AnyPart,
     Call,
+    Content,
     Dialect,
     Instructed,
     Media,
@@ -76,6 +77,25 @@ def read_at(index: int, reader: Callable[[Any], T], value: object) -> T:
         return reader(value if type(value) is dict else as_mapping(value))
     except BadField as bad:
         raise MalformedMessage(index, bad.field, bad.problem) from None
+
+
+def read_each(
+    messages: Sequence[object], start: int, read_message: Callable[[Any], tuple[AnyFact, ...]]
+) -> Iterator[MessageChunk]:
+    """Yield one chunk for each message, for dialects in which every message is read by itself."""
+    new, kind = tuple.__new__, MessageChunk  # faster than calling the NamedTuple, which would dominate
+    for index, message in indexed_from(messages, start):
+        if type(message) is dict and len(message) == 2:  # fast path: most messages are a role and a text
+            content = message.get("content")
+            if type(content) is str:
+                role = message.get("role")
+                if role == "user":
+                    yield new(kind, (1, (UserSaid(content=content),)))
+                    continue
+                if role == "assistant":
+                    yield new(kind, (1, (ModelSaid(content=content),)))
+                    continue
+        yield new(kind, (1, read_at(index, read_message, message)))
 
 
 def as_mapping(value: object) -> Mapping[str, Any]:
@@ -210,6 +230,21 @@ def is_native(fact: UserSaid | Instructed | ModelSaid | ToolReturned, dialect: D
 def function_arguments(call: Call) -> str:
     """Return the arguments of a call of any variety as those of a function call."""
     return json_text({"input": call.arguments}) if call.variety in FREE_TEXT_VARIETIES else call.arguments
+
+
+def write_content(
+    content: Content, write_part: Callable[[AnyPart], Json | None], *, text_type: str, join_texts: bool
+) -> str | list[Json]:
+    """Return content in the form of an OpenAI dialect; parts that `write_part` gives None for are left out.
+
+    With `join_texts`, for content of another dialect, parts that are all texts become one text.
+    """
+    if isinstance(content, str):
+        return content
+    items = [item for part in content if (item := write_part(part)) is not None]
+    if join_texts and all(item["type"] == text_type for item in items):
+        return "\n".join(item["text"] for item in items)
+    return items or ""
 
 
 def media_notice(part: Media) -> str:

@@ -31,11 +31,11 @@ from foveal.core.wire.safe_print import one_line
 
 OverflowKind = Literal["tokens", "bytes", "output"]
 
-MAX_LEVELS: Final = 8
+MAX_ERROR_LEVELS: Final = 8
 """Levels of nesting, and exceptions in a chain, that are examined."""
-MAX_NODES: Final = 2_000
+MAX_ERROR_NODES: Final = 2_000
 """Objects of an error that are visited; 50 characters of text count as one."""
-MAX_SCANNED_CHARS: Final = 20_000
+MAX_ERROR_TEXT_CHARS: Final = 20_000
 """Characters of one string that are read, half of them from its end."""
 
 _MAX_MESSAGE_CHARS: Final = 300
@@ -143,8 +143,8 @@ class ProviderOverflow(msgspec.Struct, frozen=True, kw_only=True):
 
 def recognise_overflow(error: object) -> ProviderOverflow | None:
     """Return the overflow that an exception, a reply's body, a dict or a string reports, or None; never raises."""
-    nodes = MAX_NODES
-    for _ in range(MAX_LEVELS):
+    nodes = MAX_ERROR_NODES
+    for _ in range(MAX_ERROR_LEVELS):
         if issubclass(type(error), BaseException) and not issubclass(type(error), Exception):
             return None
         texts = _ErrorTexts(error, nodes=nodes)
@@ -219,7 +219,7 @@ class _ErrorTexts:
             level, name, node = queue.popleft()
             with suppress(Exception):
                 inner = self._visit(level, name, node)
-                room = max(0, self.nodes - len(queue)) if level < MAX_LEVELS else 0
+                room = max(0, self.nodes - len(queue)) if level < MAX_ERROR_LEVELS else 0
                 queue.extend((level + 1, key, value) for key, value in islice(inner, room))
         written = filter(None, map(_STATUS.search, self.lower_case.values()))
         self.status = self.status or next((int(found[1]) for found in written), 0)
@@ -233,7 +233,7 @@ class _ErrorTexts:
         if node is not None and id(node) not in self._seen and not callable(node):
             self._seen[id(node)] = node
             if isinstance(node, bytes):
-                node = node[:MAX_SCANNED_CHARS].decode("utf-8", "replace")
+                node = node[:MAX_ERROR_TEXT_CHARS].decode("utf-8", "replace")
             return self._read(level, name, node) if isinstance(node, str) else _children(node)
         return ()
 
@@ -245,12 +245,12 @@ class _ErrorTexts:
         return ()
 
     def _read(self, level: int, name: str, text: str) -> Iterable[tuple[str, object]]:
-        if len(text) > MAX_SCANNED_CHARS:
-            text = f"{text[: MAX_SCANNED_CHARS // 2]} {text[-MAX_SCANNED_CHARS // 2 :]}"
+        if len(text) > MAX_ERROR_TEXT_CHARS:
+            text = f"{text[: MAX_ERROR_TEXT_CHARS // 2]} {text[-MAX_ERROR_TEXT_CHARS // 2 :]}"
         self.nodes -= len(text) // 50
         if text.isdecimal():
             return self._number(name, int(text[:13]))
-        value, around = _json_in(text) if level < MAX_LEVELS else (None, text)
+        value, around = _json_in(text) if level < MAX_ERROR_LEVELS else (None, text)
         line = _REQUEST_ECHO.split(" ".join(around.split()), maxsplit=1)[0].strip()
         self.lower_case.update({line: line.lower()} if line else {})
         return () if value is None else [("", value)]

@@ -5,7 +5,6 @@ This package knows no HTTP. `client_request` reads a request, `digests` and `dig
 client's own, with as little changed as the window allows.
 """
 
-from foveal.server.proxy.client_history import ClientHistory, RequestCache
-from foveal.server.proxy.client_request import ClientRequest
+from foveal.server.proxy.client_request import ClientHistory, ClientRequest, RequestCache
 
 __all__ = ["ClientHistory", "ClientRequest", "RequestCache"]

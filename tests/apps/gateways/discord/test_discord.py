@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from foveal.apps.gateways import texts
-from foveal.apps.gateways.access import MAX_UNKNOWN_USER_REPLIES_PER_MINUTE
 from foveal.apps.gateways.channel import ChannelMessage
+from foveal.apps.gateways.chat_session import MAX_UNKNOWN_USER_REPLIES_PER_MINUTE
 from foveal.apps.gateways.delivery import REDELIVERY_PAUSES_S
 from foveal.apps.gateways.discord import discord
 from foveal.apps.gateways.discord.discord_gateway import DiscordGateway

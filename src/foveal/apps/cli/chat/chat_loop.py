@@ -45,7 +45,7 @@ class ChatLoop:
         """Commands that run beside the turn; the set keeps their tasks alive."""
         self._wake = asyncio.Event()
 
-    # ── the queue ────────────────────────────────────────────────────────────────────────────────────
+    # ── The queue ────────────────────────────────────────────────────────────────────────────────────
 
     def submit(self, text: str) -> None:
         """Queue a line of input, or run it at once if it is a command that only reads."""
@@ -101,7 +101,7 @@ class ChatLoop:
         self._wake.set()
         self.cancel()
 
-    # ── one message or command ───────────────────────────────────────────────────────────────────────
+    # ── One message or command ───────────────────────────────────────────────────────────────────────
 
     async def handle(self, text: str) -> None:
         """Run one message or command to its end; after an error the session can continue."""

@@ -14,12 +14,11 @@ from typing import Any
 
 from foveal.agent.agent import Agent
 from foveal.apps.cli.chat import factory
-from foveal.apps.cli.chat.factory import ChatConfig
+from foveal.apps.cli.chat.factory import ChatConfig, SummaryWriters, WatchedProvider
 from foveal.apps.cli.chat.options import ChatOptions
 from foveal.apps.cli.chat.output.agent_event_rows import note
 from foveal.apps.cli.chat.output.styled_text import diff_rows
 from foveal.apps.cli.chat.user_interface import Question, UserInterface
-from foveal.apps.cli.chat.watched_provider import SummaryWriters, WatchedProvider
 from foveal.core.compaction.summariser import SummaryProgress
 from foveal.core.log.events import Call, Instructed, Opened
 from foveal.errors import FovealError
@@ -79,7 +78,7 @@ class ChatState:
         await self.writers.close()
         await self.provider.close()
 
-    # ── opening a session ────────────────────────────────────────────────────────────────────────────
+    # ── Opening a session ────────────────────────────────────────────────────────────────────────────
 
     async def _open_session(self, id: str, config: ChatConfig, provider: WatchedProvider) -> None:
         """Open or create a session with this model and these settings; on an error the open one stays in use."""
@@ -145,7 +144,7 @@ class ChatState:
             text = resources.files(__package__).joinpath("system.md").read_text("utf-8")
             await self.session.append(Instructed(content=text.strip()))
 
-    # ── expanding for one turn ───────────────────────────────────────────────────────────────────────
+    # ── Expanding for one turn ───────────────────────────────────────────────────────────────────────
 
     def expand_in_next_turn(self, handle: str) -> None:
         """Show the event of this handle to the model in full in the next turn."""
@@ -156,7 +155,7 @@ class ChatState:
         handles, self._handles_to_expand = self._handles_to_expand, []
         return handles
 
-    # ── notices ──────────────────────────────────────────────────────────────────────────────────────
+    # ── Notices ──────────────────────────────────────────────────────────────────────────────────────
 
     def _warn(self, text: str) -> None:
         self.ui.notify([note(text, "fair")])
@@ -176,7 +175,7 @@ class ChatState:
         stage = "" if progress.stage == "ready" else f"{progress.stage} the local model"
         self.ui.show_progress(stage, f"{progress.percent:.0f} %" if progress.total else "")
 
-    # ── approval of tool calls ───────────────────────────────────────────────────────────────────────
+    # ── Approval of tool calls ───────────────────────────────────────────────────────────────────────
 
     async def approve(self, call: Call, what: str) -> bool:
         """Return whether a call that changes something may run, asking the user where needed."""

@@ -32,7 +32,7 @@ MAX_HISTORY_CHARS: Final = 10_000
 """A longer text is not stored in the history."""
 _PASTE_NAME: Final = re.compile(r"\[paste \d+: [\d,]+ lines?, [\d,]+ characters\]")
 
-# ── completion ───────────────────────────────────────────────────────────────────────────────────────────
+# ── Completion ───────────────────────────────────────────────────────────────────────────────────────────
 
 
 class Completions(Completer):
@@ -90,7 +90,7 @@ def _complete_names(known: Iterable[str], typed: str) -> Iterator[Completion]:
             yield Completion(name, start_position=-len(typed.lstrip()), display=visible(name))
 
 
-# ── key bindings ─────────────────────────────────────────────────────────────────────────────────────────
+# ── Key bindings ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 class TypedInput(Protocol):
@@ -157,7 +157,7 @@ def _completion_is_chosen(screen: TypedInput) -> bool:
     return state is not None and state.current_completion is not None
 
 
-# ── input line ───────────────────────────────────────────────────────────────────────────────────────────
+# ── Input line ───────────────────────────────────────────────────────────────────────────────────────────
 
 
 class Pastes:

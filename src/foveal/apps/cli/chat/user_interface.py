@@ -23,7 +23,7 @@ from foveal.core.log.events import unraw
 from foveal.core.wire.safe_print import visible
 from foveal.sessions.session import Session
 
-# ── protocol ─────────────────────────────────────────────────────────────────────────────────────────────
+# ── Protocol ─────────────────────────────────────────────────────────────────────────────────────────────
 
 UserAnswer = Literal["y", "n", "a"]
 
@@ -99,7 +99,7 @@ class UserInterface(Protocol):
         ...
 
 
-# ── without a terminal ───────────────────────────────────────────────────────────────────────────────────
+# ── Without a terminal ───────────────────────────────────────────────────────────────────────────────────
 
 
 class _NonInteractive:

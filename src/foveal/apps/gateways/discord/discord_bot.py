@@ -20,9 +20,8 @@ import msgspec
 from discord import app_commands
 
 from foveal.apps.gateways import texts
-from foveal.apps.gateways.access import MAX_UNKNOWN_USER_REPLIES_PER_MINUTE
 from foveal.apps.gateways.channel import Replies, Undelivered
-from foveal.apps.gateways.chat_session import ChatSessions
+from foveal.apps.gateways.chat_session import MAX_UNKNOWN_USER_REPLIES_PER_MINUTE, ChatSessions
 from foveal.apps.gateways.delivery import DeliveryTasks, Sleep
 from foveal.apps.gateways.discord.discord_messages import (
     ButtonItem,
@@ -81,7 +80,7 @@ class DiscordBot(discord.Client):
         self._registering: asyncio.Task[None] | None = None
         self._tree = app_commands.CommandTree(self)
 
-    # ── start and end ────────────────────────────────────────────────────────────────────────────────
+    # ── Start and end ────────────────────────────────────────────────────────────────────────────────
 
     async def setup_hook(self) -> None:
         self.add_dynamic_items(ButtonItem)
@@ -104,7 +103,7 @@ class DiscordBot(discord.Client):
         queue, post = self._queue(chat), self._post(chat)
         self._deliveries.spawn(self._send_all(replies, post=post, position=queue.join()))
 
-    # ── messages ─────────────────────────────────────────────────────────────────────────────────────
+    # ── Messages ─────────────────────────────────────────────────────────────────────────────────────
 
     async def on_message(self, message: discord.Message) -> None:
         text = addressed_text(message, me=self.user) if self.user is not None else None
@@ -149,7 +148,7 @@ class DiscordBot(discord.Client):
             if position is not None:
                 position.leave()
 
-    # ── commands and buttons ─────────────────────────────────────────────────────────────────────────
+    # ── Commands and buttons ─────────────────────────────────────────────────────────────────────────
 
     def _app_command(self, name: str, about: str) -> app_commands.Command[Any, Any, None]:
         async def without_argument(interaction: discord.Interaction) -> None:
@@ -215,7 +214,7 @@ class DiscordBot(discord.Client):
             return self._post(chat)
         return ChannelPost(send, sleep=self._sleep)
 
-    # ── helpers ──────────────────────────────────────────────────────────────────────────────────────
+    # ── Helpers ──────────────────────────────────────────────────────────────────────────────────────
 
     async def _is_allowed(self, user: int) -> bool:
         try:

@@ -45,7 +45,7 @@ TRANSIENT_ERRORS: Final = (
 
 Send = Callable[..., Awaitable[Any]]
 
-# ── buttons ──────────────────────────────────────────────────────────────────────────────────────────────
+# ── Buttons ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class ButtonHandler(Protocol):
@@ -85,7 +85,7 @@ def button_view(buttons: Iterable[Button]) -> discord.ui.View:
     return view
 
 
-# ── messages for the bot ─────────────────────────────────────────────────────────────────────────────────
+# ── Messages for the bot ─────────────────────────────────────────────────────────────────────────────────
 
 
 def addressed_text(message: discord.Message, *, me: discord.ClientUser) -> str | None:
@@ -138,7 +138,7 @@ def _role(message: discord.Message) -> discord.Role | None:
     return message.guild.self_role if message.guild else None
 
 
-# ── order of answers ─────────────────────────────────────────────────────────────────────────────────────
+# ── Order of answers ─────────────────────────────────────────────────────────────────────────────────────
 
 
 class QueuePosition:
@@ -195,7 +195,7 @@ class ChannelQueue:
                 await asyncio.sleep(DISCORD_TYPING_INTERVAL_S)
 
 
-# ── sending ──────────────────────────────────────────────────────────────────────────────────────────────
+# ── Sending ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def split_for_discord(message: ChannelMessage) -> list[str]:

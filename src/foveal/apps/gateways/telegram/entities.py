@@ -77,7 +77,7 @@ class _Formatter:
             whole, tuple(sorted(kept, key=lambda entity: (entity.offset, -entity.length))[:_MAX_ENTITIES])
         )
 
-    # ── writing ──────────────────────────────────────────────────────────────────────────────────────
+    # ── Writing ──────────────────────────────────────────────────────────────────────────────────────
 
     def _write(self, text: str) -> None:
         if self._gap and self._length:
@@ -112,7 +112,7 @@ class _Formatter:
             length = self._length - start
             self._entities.append(MessageEntity(kind, start, length, language=language or None))
 
-    # ── blocks ───────────────────────────────────────────────────────────────────────────────────────
+    # ── Blocks ───────────────────────────────────────────────────────────────────────────────────────
 
     def _blocks(self, tokens: Sequence[Token]) -> None:
         for token in tokens:
@@ -170,7 +170,7 @@ class _Formatter:
             self._gap = "\n"
         self._write(_INDENT * (len(self._lists) - 1) + mark)
 
-    # ── inline ───────────────────────────────────────────────────────────────────────────────────────
+    # ── Inline ───────────────────────────────────────────────────────────────────────────────────────
 
     def _inline(self, tokens: Sequence[Token]) -> None:
         for token in tokens:

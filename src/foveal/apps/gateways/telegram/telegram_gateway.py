@@ -17,9 +17,8 @@ from telegram import BotCommand
 from telegram.error import InvalidToken, TelegramError
 
 from foveal.apps.gateways import texts
-from foveal.apps.gateways.access import MAX_UNKNOWN_USER_REPLIES_PER_MINUTE
 from foveal.apps.gateways.channel import Replies, Undelivered
-from foveal.apps.gateways.chat_session import ChatSessions
+from foveal.apps.gateways.chat_session import MAX_UNKNOWN_USER_REPLIES_PER_MINUTE, ChatSessions
 from foveal.apps.gateways.delivery import DeliveryTasks, Sleep, UndeliveredAnswers
 from foveal.apps.gateways.gateway import ConnectionState, listener_lock
 from foveal.apps.gateways.telegram.entities import format_markdown
@@ -86,7 +85,7 @@ class TelegramGateway:
         if answer is not None:
             self._start_delivery(*answer)
 
-    # ── listening ────────────────────────────────────────────────────────────────────────────────────
+    # ── Listening ────────────────────────────────────────────────────────────────────────────────────
 
     async def _run(self) -> None:
         """Run until cancelled, or until Telegram refuses the token."""
@@ -167,7 +166,7 @@ class TelegramGateway:
             return True
         return not self._unknown_users.take(str(user), now=asyncio.get_running_loop().time())
 
-    # ── answering ────────────────────────────────────────────────────────────────────────────────────
+    # ── Answering ────────────────────────────────────────────────────────────────────────────────────
 
     def _start_delivery(self, chat: int, replies: Replies) -> None:
         self._tasks.spawn(self._deliver(replies, ChatLocation(chat=chat)))

@@ -49,7 +49,7 @@ from foveal.core.wire.safe_print import one_line
 
 LOG: Final = logging.getLogger("foveal.gateways.telegram")
 
-# ── requests ─────────────────────────────────────────────────────────────────────────────────────────────
+# ── Requests ─────────────────────────────────────────────────────────────────────────────────────────────
 
 URL_LOGGERS: Final = ("httpx", "httpcore", "telegram")
 """Loggers that would write URLs, and the token with them."""
@@ -137,7 +137,7 @@ class BotApiClient(Bot):
         return f"{type(problem).__name__}: {one_line(words, width=200)}"
 
 
-# ── sending ──────────────────────────────────────────────────────────────────────────────────────────────
+# ── Sending ──────────────────────────────────────────────────────────────────────────────────────────────
 
 TELEGRAM_MESSAGE_LIMIT: Final = 4096
 """UTF-16 units of one message."""

@@ -27,8 +27,7 @@ from foveal.server.proxy import upstream_reply
 from foveal.server.proxy.client_request import ClientRequest
 from foveal.server.proxy.exchange import Exchange
 from foveal.server.proxy.upstream_reply import MAX_RECORDED_REPLY_BYTES
-from foveal.server.runtime import Runtime
-from foveal.server.service_events import ProxyRequestEnded
+from foveal.server.runtime import ProxyRequestEnded, Runtime
 
 DISCONNECT_CHECK_INTERVAL_S: Final = 5.0
 MAX_SECONDS_AFTER_DISCONNECT: Final = 600.0

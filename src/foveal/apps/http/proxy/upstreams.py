@@ -31,7 +31,7 @@ from foveal.providers.base import BaseProvider
 from foveal.providers.local.local_model import LocalModel
 from foveal.providers.selection import SERVICES
 from foveal.server.proxy import upstream_reply
-from foveal.server.proxy.client_history import RequestCache
+from foveal.server.proxy.client_request import RequestCache
 from foveal.server.proxy.tenant_conversations import ProxyConversations
 from foveal.server.service import Service
 

@@ -11,7 +11,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from foveal.core.compaction.plan import NoPlan, Plan, RangeTerms, find_trigger, plan_range
-from foveal.core.log.ranges import common
+from foveal.core.log.events import common
 from foveal.core.models.budget import Budget
 from foveal.core.policies.ladder.mask import has_maskable_arguments, maskable_results
 from foveal.core.policies.moment import Moment

@@ -32,16 +32,15 @@ from foveal.core.log.events import (
     ToolReturned,
     UserSaid,
 )
-from foveal.core.wire.anthropic.write import ANTHROPIC
+from foveal.core.wire.anthropic.write import ANTHROPIC_MESSAGES
 from foveal.core.wire.common import (
     BadField,
     MessageChunk,
-    indexed_from,
     json_text,
     native_dialect,
     other_fields,
     raw_json,
-    read_at,
+    read_each,
     read_list,
     read_media,
     required_string,
@@ -60,19 +59,7 @@ _RESULT_FIELDS: Final = frozenset({"type", "tool_use_id", "content", "is_error"}
 
 def read(messages: Sequence[object], start: int = 0) -> Iterator[MessageChunk]:
     """Yield one chunk for each message; raises `MalformedMessage`."""
-    new, kind = tuple.__new__, MessageChunk  # faster than calling the NamedTuple, which would dominate
-    for index, message in indexed_from(messages, start):
-        if type(message) is dict and len(message) == 2:  # fast path: most messages are a role and a text
-            content = message.get("content")
-            if type(content) is str:
-                role = message.get("role")
-                if role == "user":
-                    yield new(kind, (1, (UserSaid(content=content),)))
-                    continue
-                if role == "assistant":
-                    yield new(kind, (1, (ModelSaid(content=content),)))
-                    continue
-        yield new(kind, (1, read_at(index, _read_message, message)))
+    return read_each(messages, start, _read_message)
 
 
 def _read_message(message: Mapping[str, Any]) -> tuple[AnyFact, ...]:
@@ -100,7 +87,7 @@ def _read_message(message: Mapping[str, Any]) -> tuple[AnyFact, ...]:
 
 
 def _native_dialect(extra: Any, content: Content) -> Dialect:
-    return native_dialect(ANTHROPIC, extra, () if isinstance(content, str) else content)
+    return native_dialect(ANTHROPIC_MESSAGES, extra, () if isinstance(content, str) else content)
 
 
 def _user_facts(content: str | list[AnyPart | ToolReturned], extra: Any) -> tuple[AnyFact, ...]:

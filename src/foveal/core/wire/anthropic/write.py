@@ -34,7 +34,7 @@ from foveal.core.log.events import (
 from foveal.core.wire.common import Json, function_arguments, is_native, media_notice
 from foveal.core.wire.media import media_source
 
-ANTHROPIC: Final[Dialect] = "anthropic"
+ANTHROPIC_MESSAGES: Final[Dialect] = "anthropic"
 OPENING_USER_TEXT: Final = "[The conversation continues from here.]"
 """User message that `join` adds before a history that begins with the assistant."""
 _LEGAL_ID: Final = pattern(r"[a-zA-Z0-9_-]+")
@@ -62,7 +62,7 @@ def write(fact: AnyFact) -> list[Json]:
 
 
 def _write_message(role: str, fact: UserSaid | Instructed | ModelSaid) -> list[Json]:
-    same_dialect, content = is_native(fact, ANTHROPIC), fact.content
+    same_dialect, content = is_native(fact, ANTHROPIC_MESSAGES), fact.content
     if isinstance(content, str):
         blocks = "" if content.isspace() else content
     else:
@@ -77,7 +77,7 @@ def _write_message(role: str, fact: UserSaid | Instructed | ModelSaid) -> list[J
 
 
 def _write_result(fact: ToolReturned) -> Json:
-    same_dialect, content = is_native(fact, ANTHROPIC), fact.content
+    same_dialect, content = is_native(fact, ANTHROPIC_MESSAGES), fact.content
     block: Json = {"type": "tool_result", "tool_use_id": legal_id(fact.call_id)}
     if isinstance(content, str):
         block["content"] = content

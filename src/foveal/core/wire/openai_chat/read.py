@@ -35,12 +35,11 @@ from foveal.core.wire.common import (
     MessageChunk,
     arguments_text,
     as_mapping,
-    indexed_from,
     json_text,
     native_dialect,
     other_fields,
     raw_json,
-    read_at,
+    read_each,
     read_list,
     read_media,
     required_string,
@@ -57,19 +56,11 @@ _CALL_FIELDS: Final = frozenset({"id", "type", "function", "custom"})
 
 def read(messages: Sequence[object], start: int = 0) -> Iterator[MessageChunk]:
     """Yield one chunk for each message; raises `MalformedMessage`."""
-    new, kind = tuple.__new__, MessageChunk  # faster than calling the NamedTuple, which would dominate
-    for index, message in indexed_from(messages, start):
-        if type(message) is dict and len(message) == 2:  # fast path: most messages are a role and a text
-            content = message.get("content")
-            if type(content) is str:
-                role = message.get("role")
-                if role == "user":
-                    yield new(kind, (1, (UserSaid(content=content),)))
-                    continue
-                if role == "assistant":
-                    yield new(kind, (1, (ModelSaid(content=content),)))
-                    continue
-        yield new(kind, (1, (read_at(index, _read_message, message),)))
+    return read_each(messages, start, _read_facts)
+
+
+def _read_facts(message: Mapping[str, Any]) -> tuple[AnyFact]:
+    return (_read_message(message),)
 
 
 def _read_message(message: Mapping[str, Any]) -> AnyFact:

@@ -6,6 +6,7 @@ Each variety of call has its own type of item, and so has its result.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from itertools import chain
 from typing import Final
 
@@ -28,7 +29,7 @@ from foveal.core.log.events import (
     extras,
     unraw,
 )
-from foveal.core.wire.common import Json, function_arguments, is_native, media_notice
+from foveal.core.wire.common import Json, function_arguments, is_native, media_notice, write_content
 from foveal.core.wire.media import media_source
 
 OPENAI_RESPONSES: Final[Dialect] = "openai_responses"
@@ -183,17 +184,8 @@ def _write_shell(content: Content) -> list[Json]:
 
 
 def _write_content(content: Content, *, same_dialect: bool, allows_media: bool) -> str | list[Json]:
-    """Return content for a role that may or may not have media; texts of another dialect become one text."""
-    if isinstance(content, str):
-        return content
-    items = [
-        item
-        for part in content
-        if (item := _write_part(part, same_dialect=same_dialect, allows_media=allows_media)) is not None
-    ]
-    if not same_dialect and all(item["type"] == "input_text" for item in items):
-        return "\n".join(item["text"] for item in items)
-    return items or ""
+    write_part = partial(_write_part, same_dialect=same_dialect, allows_media=allows_media)
+    return write_content(content, write_part, text_type="input_text", join_texts=not same_dialect)
 
 
 def _write_part(part: AnyPart, *, same_dialect: bool, allows_media: bool) -> Json | None:

@@ -13,7 +13,7 @@ from foveal.apps.cli.chat.output.context_card import (
     tokens_by_tool,
     turn_usages,
 )
-from foveal.apps.cli.chat.output.status_line import dollars, turns_left, usage_row
+from foveal.apps.cli.chat.output.live_area import dollars, turns_left, usage_row
 from foveal.apps.cli.chat.output.styled_text import Row, bold, dim, row, table_lines, text_rows
 from foveal.core import wire
 from foveal.core.compaction.health import CompactionHealth, read_metrics
@@ -127,7 +127,7 @@ def _compaction_text(event: Event) -> str:
     return f"{span}, {metrics.before:,} → {metrics.after:,} tokens{by} ({fact.reason}){score}{cost}{seconds}"
 
 
-# ── why ──────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Why ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 async def why(state: ChatState, argument: str) -> list[Row]:
@@ -175,7 +175,7 @@ async def _status_rows(state: ChatState, event: Event) -> list[Row]:
     return [row(f"  {event.handle} {line.kind}: {level}{by}{rule}{size}{back}")]
 
 
-# ── files and sessions ───────────────────────────────────────────────────────────────────────────────────
+# ── Files and sessions ───────────────────────────────────────────────────────────────────────────────────
 
 
 async def instructions(state: ChatState, argument: str) -> list[Row]:

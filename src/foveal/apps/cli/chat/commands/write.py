@@ -14,24 +14,15 @@ from foveal.apps.cli.chat import factory
 from foveal.apps.cli.chat.chat_state import ChatState
 from foveal.apps.cli.chat.output.agent_event_rows import note, reduction_rows
 from foveal.apps.cli.chat.output.context_card import window_source
-from foveal.apps.cli.chat.output.status_line import usage_row
+from foveal.apps.cli.chat.output.live_area import usage_row
 from foveal.apps.cli.chat.output.styled_text import Row, bold, dim, row, table_lines, text_rows
 from foveal.apps.cli.chat.user_interface import Question
 from foveal.apps.cli.stored_sessions import EXPORT_DIALECTS, export_session, find_session
 from foveal.core import wire
-from foveal.core.log.events import (
-    Compacted,
-    Dropped,
-    Event,
-    Masked,
-    UserSaid,
-    kind,
-    parse_handle,
-    text_of,
-)
+from foveal.core.log.events import Compacted, Dropped, Event, Masked, UserSaid, kind, parse_handle, text_of
 from foveal.core.policies.presets import PRESETS
-from foveal.core.view.covered_ranges import hidden_ranges
 from foveal.core.view.fold import effective_events
+from foveal.core.view.steps import hidden_ranges
 from foveal.core.wire.safe_print import one_line
 from foveal.errors import FovealError, UnknownHandle
 from foveal.sessions.session import Session
@@ -42,7 +33,7 @@ MAX_LISTED_TURNS: Final = 10
 """Messages that `/rewind` lists."""
 
 
-# ── the view ─────────────────────────────────────────────────────────────────────────────────────────────
+# ── The view ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
 async def compact(state: ChatState, argument: str) -> list[Row]:
@@ -137,7 +128,7 @@ async def pin(state: ChatState, argument: str) -> list[Row]:
     return [note(f"pinned {what}, in every request from now on · /undo {handle}", "good")]
 
 
-# ── the session ──────────────────────────────────────────────────────────────────────────────────────────
+# ── The session ──────────────────────────────────────────────────────────────────────────────────────────
 
 
 async def model(state: ChatState, argument: str) -> list[Row]:

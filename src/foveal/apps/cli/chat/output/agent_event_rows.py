@@ -64,7 +64,7 @@ def note(text: str, style: Style = "dim") -> Row:
     return row(Span(f"▪ {text}", style))
 
 
-# ── results ──────────────────────────────────────────────────────────────────────────────────────────────
+# ── Results ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _result_rows(finished: ToolFinished) -> Iterator[Row]:
@@ -93,7 +93,7 @@ def duration(seconds: float) -> str:
     return f"{seconds:.1f} s" if seconds < 60 else f"{seconds // 60:.0f} min {seconds % 60:.0f} s"
 
 
-# ── reductions ───────────────────────────────────────────────────────────────────────────────────────────
+# ── Reductions ───────────────────────────────────────────────────────────────────────────────────────────
 
 
 def reduction_rows(events: Iterable[Event], before: int, after: int) -> list[Row]:

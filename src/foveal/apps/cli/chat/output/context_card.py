@@ -29,7 +29,7 @@ from foveal.core.tokens.counter import counter
 from foveal.core.view.fold import effective_events
 from foveal.sessions.session import Session
 
-# ── tokens by file, tool and turn ────────────────────────────────────────────────────────────────────────
+# ── Tokens by file, tool and turn ────────────────────────────────────────────────────────────────────────
 
 
 class CategoryPart(NamedTuple):
@@ -123,7 +123,7 @@ def _add_usage(turn: TurnUsage, used: Used, model: Model) -> None:
     turn.cost = None if cost is None or turn.cost is None else turn.cost + cost
 
 
-# ── the card ─────────────────────────────────────────────────────────────────────────────────────────────
+# ── The card ─────────────────────────────────────────────────────────────────────────────────────────────
 
 GRID_COLUMNS: Final = 20
 GRID_LINES: Final = 10
@@ -191,7 +191,7 @@ def window_source(report: Report) -> str:
     return words.get(report.window_source, f"from the {report.window_source or 'provider'}")
 
 
-# ── grid and legend ──────────────────────────────────────────────────────────────────────────────────────
+# ── Grid and legend ──────────────────────────────────────────────────────────────────────────────────────
 
 
 def apportion(amounts: Mapping[str, int], total: int) -> dict[str, int]:
@@ -248,7 +248,7 @@ def _side_by_side(left: list[Row], right: list[Row]) -> list[Row]:
     return [(*first, Span("  "), *second) for first, second in zip(left, right, strict=True)]
 
 
-# ── below the grid ───────────────────────────────────────────────────────────────────────────────────────
+# ── Below the grid ───────────────────────────────────────────────────────────────────────────────────────
 
 
 def _thresholds(report: Report) -> Row:

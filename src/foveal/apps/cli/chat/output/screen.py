@@ -38,8 +38,7 @@ from foveal.agent.agent_events import (
     UserMessageHeard,
 )
 from foveal.apps.cli.chat.output.agent_event_rows import agent_event_rows
-from foveal.apps.cli.chat.output.live_area import LiveArea, answer_choices, question_rows
-from foveal.apps.cli.chat.output.status_line import status_row
+from foveal.apps.cli.chat.output.live_area import LiveArea, answer_choices, question_rows, status_row
 from foveal.apps.cli.chat.output.streaming import StreamingMarkdown
 from foveal.apps.cli.chat.output.styled_text import Row, Span, ansi_text, bold, dim, row
 from foveal.apps.cli.chat.user_input import Pastes, input_buffer, key_bindings
@@ -99,7 +98,7 @@ class Screen:
         # The layout does not depend on the cursor position, so the terminal is not queried for it.
         self.app.renderer.cpr_support = CPR_Support.NOT_SUPPORTED
 
-    # ── layout ───────────────────────────────────────────────────────────────────────────────────────
+    # ── Layout ───────────────────────────────────────────────────────────────────────────────────────
 
     def _container(self) -> FloatContainer:
         live = Window(FormattedTextControl(self._live), dont_extend_height=True, wrap_lines=False)
@@ -147,7 +146,7 @@ class Screen:
     def width(self) -> int:
         return max(20, self.app.output.get_size().columns)
 
-    # ── printing ─────────────────────────────────────────────────────────────────────────────────────
+    # ── Printing ─────────────────────────────────────────────────────────────────────────────────────
 
     def write(self, text: str) -> None:
         """Print safe text above the live area; it ends with a newline."""
@@ -182,7 +181,7 @@ class Screen:
         self.ensure_blank_line()
         self.write(ansi_text([row(Span(f"✗ {problem}", "bad")), row()], colours=self.colours))
 
-    # ── a turn ───────────────────────────────────────────────────────────────────────────────────────
+    # ── A turn ───────────────────────────────────────────────────────────────────────────────────────
 
     def turn_started(self, text: str) -> None:
         self.live.start("sending")
@@ -261,7 +260,7 @@ class Screen:
             self.write(drawn)
             self._has_printed_answer = True
 
-    # ── input and questions ──────────────────────────────────────────────────────────────────────────
+    # ── Input and questions ──────────────────────────────────────────────────────────────────────────
 
     async def ask(self, question: Question) -> UserAnswer:
         self._print_rest_of_answer()

@@ -62,7 +62,7 @@ def diff_rows(text: str) -> list[Row]:
     return [row(Span("    " + line, marks.get(line[:1], ""))) for line in text.rstrip("\n").split("\n")]
 
 
-# ── width ────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Width ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def cell_width(text: str) -> int:
@@ -121,7 +121,7 @@ def single_line(text: str) -> str:
     return visible(text).replace("\n", "␊").expandtabs(TAB_COLUMNS)
 
 
-# ── output ───────────────────────────────────────────────────────────────────────────────────────────────
+# ── Output ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def plain_text(rows: Iterable[Row]) -> str:
