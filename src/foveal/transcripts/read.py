@@ -1,4 +1,4 @@
-"""Reading of transcripts from a file, a folder or a stream, with detection of the format.
+"""Reading of transcripts from files, folders and streams; detection of their format.
 
 The reader holds one conversation in memory at a time, so a file with thousands of them may have any size.
 """

@@ -220,9 +220,9 @@ WITH_RESULT = [name for name, items in LEGAL.items() if str(items[-1].get("type"
 
 @pytest.mark.parametrize("name", WITH_RESULT)
 def test_any_result_can_be_a_placeholder_or_missing(name: str) -> None:
-    told = facts(LEGAL[name])
-    masked = [replace(f, content="[masked]") if isinstance(f, ToolReturned) else f for f in told]
-    missing = with_results(f for f in told if not isinstance(f, ToolReturned))
+    known = facts(LEGAL[name])
+    masked = [replace(f, content="[masked]") if isinstance(f, ToolReturned) else f for f in known]
+    missing = with_results(f for f in known if not isinstance(f, ToolReturned))
     for shown in (masked, missing):
         items = RESPONSES.join([RESPONSES.write(fact) for fact in shown])
         assert check_responses(items) == []

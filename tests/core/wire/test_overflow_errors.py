@@ -261,11 +261,11 @@ WORDINGS = {
         "prompt too long; exceeded max context length by 4096 tokens",
         ("tokens", 0, 0, 0, 4_096),
     ),
-    "somebody with thousands separators": (
+    "thousands separators": (
         "prompt is too long: 208,310 tokens > 200,000 maximum",
         ("tokens", 200_000, 208_310, 0, 8_310),
     ),
-    "nobody in particular": ("Error: token limit exceeded", ("tokens", 0, 0, 0, 0)),
+    "no provider named": ("Error: token limit exceeded", ("tokens", 0, 0, 0, 0)),
     "a client for Node": ("413 status code (no body)", ("bytes", 0, 0, 0, 0)),
     "Cerebras, in a client for Node": ("400 status code (no body)", ("tokens", 0, 0, 0, 0)),
     "nginx": ("<html><h1>413 Request Entity Too Large</h1></html>", ("bytes", 0, 0, 0, 0)),
