@@ -148,6 +148,14 @@ def test_the_core_uses_no_clock_disk_network_or_randomness(module: str) -> None:
     assert {name.partition(".")[0] for name in imports(module)} & IMPURE == set()
 
 
+@pytest.mark.parametrize("module", core())
+def test_only_an_object_itself_assigns_its_attributes(module: str) -> None:
+    for node in ast.walk(modules()[module]):
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store | ast.Del):
+            assert isinstance(node.value, ast.Name), f"{module}:{node.lineno}"
+            assert node.value.id == "self", f"{module}:{node.lineno}"
+
+
 DIALECTS: Final = ("anthropic", "openai_chat", "openai_responses")
 
 

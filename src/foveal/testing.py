@@ -40,13 +40,13 @@ class Scripted:
         """`window` is the true window in tokens, whatever the name suggests; 0 means no limit."""
         self.name = name
         self.model: Model = model(name, window=window or 128_000)
-        self.asked: list[Fitted] = []
+        self.requests: list[Fitted] = []
         self._answers = list(answers)
         self._window = window
         self._delay = delay
 
     async def send(self, request: Fitted, *, max_tokens: int) -> AsyncIterator[ReplyPiece | Reply]:
-        self.asked.append(request)
+        self.requests.append(request)
         size = self._size(request)
         if self._window and size > self._window:
             raise PromptTooLong(
@@ -61,7 +61,7 @@ class Scripted:
             await asyncio.sleep(self._delay)
             yield ReplyPiece(text=word)
         yield Reply(
-            message=_message(text, calls, len(self.asked)),
+            message=_message(text, calls, len(self.requests)),
             usage={"prompt_tokens": size, "completion_tokens": len(text) // 4 + 1},
             stop="tool_calls" if calls else "stop",
         )

@@ -142,7 +142,7 @@ async def test_a_turn_of_many_results_never_exceeds_the_real_window(tmp_path: Pa
     async with AgentFixture(tmp_path, provider) as here:
         await here.session.pin("Never touch the tests.")
         await here.turn("the task")
-        sent = provider.asked[-1].to_openai()
+        sent = provider.requests[-1].to_openai()
         assert check_chat(sent) == []
         assert any("Never touch the tests." in str(message["content"]) for message in sent)
         assert any(message["content"] == "the task" for message in sent)
@@ -253,7 +253,7 @@ async def test_a_turn_ends_after_max_steps(tmp_path: Path) -> None:
         ended = (await here.turn())[-1]
         assert isinstance(ended, TurnFinished)
         assert ended.why == "steps"
-        assert len(here.provider.asked) == 3
+        assert len(here.provider.requests) == 3
         assert check_chat((await here.session.fit()).to_openai()) == []
 
 
@@ -322,7 +322,7 @@ async def test_a_connection_lost_during_an_answer_keeps_its_text(tmp_path: Path)
 async def test_a_message_is_stored_with_its_facts_and_answered_later(tmp_path: Path) -> None:
     async with AgentFixture(tmp_path, Scripted("Yes.")) as here:
         stored = await here.agent.receive("Is it you?", Noted(text="k1", topic="message"))
-        assert not here.provider.asked
+        assert not here.provider.requests
         events = [event async for event in here.agent.answer()]
         assert isinstance(events[-1], TurnFinished)
         facts = await here.facts(Noted, UserSaid, ModelSaid)
@@ -343,7 +343,7 @@ async def test_calls_left_by_a_dead_process_get_a_result_before_the_next_request
         assert await here.session.open_calls() == []
         events = [event async for event in here.agent.answer()]
         assert isinstance(events[-1], TurnFinished)
-        assert check_chat(here.provider.asked[-1].to_openai()) == []
+        assert check_chat(here.provider.requests[-1].to_openai()) == []
 
 
 @run

@@ -95,8 +95,12 @@ def test_the_server_prints_a_banner_and_finishes_turns_at_shutdown(tmp_path: Pat
             stream.until("Well")
             server.interrupt()
             server.wait_for("stopping")
-            well = server.ask("/healthz")
-            assert (well.status, well.json["status"], well.json["turns_running"]) == (503, "stopping", 1)
+            healthy = server.ask("/healthz")
+            assert (healthy.status, healthy.json["status"], healthy.json["turns_running"]) == (
+                503,
+                "stopping",
+                1,
+            )
             refused = server.ask("/v1/messages", body={})
             assert refused.status == 503
             assert refused.json["error"]["type"] == "overloaded_error"
@@ -118,7 +122,7 @@ def kill_under_load(server: Server) -> list[str]:
     """Send messages from many threads until the server is killed; return the acknowledged ones."""
     acknowledged: list[str] = []
 
-    def talk(name: str, session: str) -> None:
+    def send_messages(name: str, session: str) -> None:
         for number in count():
             try:
                 stream = Stream(server, f"/api/sessions/{session}/turns", {"text": f"{name} {number}"})
@@ -129,17 +133,17 @@ def kill_under_load(server: Server) -> list[str]:
 
     for session in SESSIONS:
         assert server.ask("/api/sessions", body={"id": session}).status == 201
-    talkers = [
-        threading.Thread(target=talk, args=(f"{session}, {number}:", session))
+    senders = [
+        threading.Thread(target=send_messages, args=(f"{session}, {number}:", session))
         for session in SESSIONS
         for number in range(2)
     ]
-    for talker in talkers:
-        talker.start()
+    for sender in senders:
+        sender.start()
     until(lambda: len(acknowledged) >= 30)
     server.kill()
-    for talker in talkers:
-        talker.join(DEADLINE)
+    for sender in senders:
+        sender.join(DEADLINE)
     return acknowledged
 
 
@@ -306,16 +310,16 @@ def test_health_is_503_if_the_store_cannot_be_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server_health, "WRITE_CHECK_TTL_S", 0.0)
-    with ProxyServer(tmp_path, environment={"FOVEAL_PROVIDER": "support.serve_process:scripted"}) as front:
-        well = ask(front.url, "/healthz")
-        assert (well.status, well.json) == (
+    with ProxyServer(tmp_path, environment={"FOVEAL_PROVIDER": "support.serve_process:scripted"}) as proxy:
+        healthy = ask(proxy.url, "/healthz")
+        assert (healthy.status, healthy.json) == (
             200,
             {"status": "ok", "sessions_open": 0, "turns_running": 0, "inbox": 0},
         )
-        front.do(front.service.runtime.database.close())
-        ill = ask(front.url, "/healthz")
-        assert (ill.status, ill.json["status"]) == (503, "the store cannot be written")
-        assert ask(front.url, "/metrics").status == 503
+        proxy.do(proxy.service.runtime.database.close())
+        broken = ask(proxy.url, "/healthz")
+        assert (broken.status, broken.json["status"]) == (503, "the store cannot be written")
+        assert ask(proxy.url, "/metrics").status == 503
 
 
 class UndownloadedModel(Scripted):

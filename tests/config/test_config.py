@@ -18,7 +18,16 @@ from hypothesis import strategies as st
 
 import foveal
 from foveal import Limits
-from foveal.config import BadConfig, Config, ServerSettings, dotted_name, find_key, key_lines, line_of, load
+from foveal.config import (
+    BadConfig,
+    Config,
+    McpServerSettings,
+    dotted_name,
+    find_key,
+    key_lines,
+    line_of,
+    load,
+)
 from foveal.config.keys import KEYS
 from foveal.core.engine import resolve_settings
 from foveal.core.policies import PRESETS, policy
@@ -508,8 +517,8 @@ def test_values_of_a_named_agent_override_the_files(folders: ConfigFolders) -> N
 
 def test_an_mcp_server_has_a_command_or_a_url(folders: ConfigFolders) -> None:
     assert folders.load(user=FULL).servers == (
-        ServerSettings("files", command="npx", args=("server",), env={"TOKEN": "sk-123"}),
-        ServerSettings("web", url="https://me:secret@example.org/mcp?key=sk-123"),
+        McpServerSettings("files", command="npx", args=("server",), env={"TOKEN": "sk-123"}),
+        McpServerSettings("web", url="https://me:secret@example.org/mcp?key=sk-123"),
     )
 
 

@@ -95,7 +95,7 @@ class GrowingLog:
         return facts
 
     def touch(self, *paths: str) -> list[AnyFact]:
-        facts = list(self.files.touched_blocking(paths, self.events))
+        facts = list(self.files.instructions_for_blocking(paths, self.events))
         self.add(*facts)
         return facts
 
@@ -535,7 +535,7 @@ def test_an_untrusted_project_is_not_read_and_asked_about_once(folders: ProjectF
     assert files.needs_trust_answer
     assert shown_texts(files) == ["mine"]
     assert files.notes == (f"{folders.root} is not trusted yet: its instructions are not read",)
-    assert files.touched_blocking(["a/x.py"]) == ()
+    assert files.instructions_for_blocking(["a/x.py"]) == ()
     folders.trust.set_trusted(folders.root, trusted=False)
     assert not files.needs_trust_answer
     assert shown_texts(files) == ["mine"]
@@ -809,7 +809,7 @@ def test_after_a_compaction_the_newest_version_is_shown_once(folders: ProjectFol
         await session.append(
             *await files.refresh(session), UserSaid(content="begin"), ModelSaid(content="yes")
         )
-        await session.append(*await files.touched(session, ["lib/x.py"]))
+        await session.append(*await files.instructions_for(session, ["lib/x.py"]))
         for number in range(6):
             await session.append(UserSaid(content=f"{number} " * 2_000), ModelSaid(content="yes"))
         last = session.last
@@ -858,7 +858,7 @@ def test_the_prompt_prefix_moves_only_when_a_file_changes(folders: ProjectFolder
             await session.append(*await files.refresh(session))
             await session.append(UserSaid(content=f"{number}"), ModelSaid(content="yes"))
             if number == 1:
-                await session.append(*await files.touched(session, ["lib/x.py"]))
+                await session.append(*await files.instructions_for(session, ["lib/x.py"]))
             if number == 2:
                 folders.write("new/AGENTS.md", "not touched")
             messages = (await session.fit()).to_openai()
@@ -898,7 +898,7 @@ def test_the_instruction_set_equals_the_view(folders: ProjectFolders) -> None:
             await session.append(*await files.refresh(session), UserSaid(content="a"))
             held = instruction_set(await session.events())
             assert [one.content for one in held.files.values()] == await shown(session)
-            assert held.doubles == ()
+            assert held.duplicates == ()
 
     run(test)
 
@@ -911,7 +911,7 @@ def test_instructions_between_results_split_no_call_from_its_result(folders: Pro
     async def test(session: Session) -> None:
         await session.append(UserSaid(content="read"), ModelSaid(content=calls))
         await session.append(ToolReturned(call_id="c1", content="x"))
-        await session.append(*await files.touched(session, ["lib/x.py"]))
+        await session.append(*await files.instructions_for(session, ["lib/x.py"]))
         await session.append(ToolReturned(call_id="c2", content="y"))
         fitted = await session.fit()
         assert [kind(fact) for fact in fitted.facts[-3:]] == ["tool_returned", "tool_returned", "instructed"]

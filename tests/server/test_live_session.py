@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from foveal.agent import ModelAnswered, TextStreamed, TurnFinished, UserMessageHeard
+from foveal.agent import ModelAnswered, TextStreamed, TurnFinished, UserMessageStored
 from foveal.config import Config, load
 from foveal.core.log import Compacted, Erased, Event, Instructed, ModelSaid, Noted, UserSaid, text_of
 from foveal.errors import (
@@ -84,7 +84,7 @@ async def test_a_message_is_stored_then_answered_and_late_readers_get_all_events
         assert (outcome.why, outcome.text) == ("answered", "Hello to you.")
         emitted = [event async for event in turn.events()]
         assert [type(event) for event in emitted] == [
-            UserMessageHeard,
+            UserMessageStored,
             TextStreamed,
             ModelAnswered,
             TurnFinished,
@@ -303,17 +303,17 @@ async def test_recall_tools_are_offered_after_the_first_reduction_and_stay(
         live = await service.tenant("default").create("demo")
         for n in range(8):
             await (await live.submit(f"Question {n}?")).outcome()
-        assert [asked.tools for asked in provider.asked] == [[]] * 8
+        assert [asked.tools for asked in provider.requests] == [[]] * 8
         await live.compact()
         await (await live.submit("What was it?")).outcome()
-        assert [tool["name"] for tool in provider.asked[-1].tools] == ["recall_search", "recall_read"]
+        assert [tool["name"] for tool in provider.requests[-1].tools] == ["recall_search", "recall_read"]
         await live.undo()
         await (await live.submit("And now?")).outcome()
-        assert len(provider.asked[-1].tools) == 2
+        assert len(provider.requests[-1].tools) == 2
     async with opened(tmp_path, provider=provider) as service:
         live = await service.tenant("default").session("demo")
         await (await live.submit("And after a restart?")).outcome()
-        assert len(provider.asked[-1].tools) == 2
+        assert len(provider.requests[-1].tools) == 2
 
 
 @run
@@ -619,7 +619,7 @@ async def test_a_message_that_could_not_be_logged_is_answered_later(
             await live.wait_idle()
         again = await live.submit("Are you there?", key="k")
         assert (await again.outcome()).text == "Here."
-        await live.append(Noted(text="the live is not busy for ever"))
+        await live.append(Noted(text="the session is no longer busy"))
         assert spoken(await events(live)) == ["Are you there?", "Here."]
 
 
@@ -660,8 +660,8 @@ async def test_deleting_a_session_does_not_answer_its_waiting_messages(tmp_path:
         await provider.asked_once.wait()
         await tenant.delete("demo")
         assert [(await turn.outcome()).why for turn in turns] == ["stopped"] * 5
-        assert provider.asked == []
-        late = await live.submit("I did not know.")  # a face that still has the live
+        assert provider.requests == []
+        late = await live.submit("I did not know.")  # by a caller that still holds the session
         assert (await late.outcome()).code == "deleted"
         await live.wait_idle()
         assert await service.runtime.inbox.unfinished() == []

@@ -43,7 +43,7 @@ from foveal.core.log import (
 )
 from foveal.errors import ContextOverflow, NotCompacted, UnknownHandle
 from foveal.ports import Store
-from foveal.sessions import CHANGED, Session
+from foveal.sessions import RANGE_CHANGED, Session
 from foveal.stores import open_store
 from foveal.stores.memory import MemoryStore
 from support.histories import plain_model
@@ -388,7 +388,7 @@ async def test_a_summary_of_a_changed_range_is_recorded_as_failed(
     await say(session, 99, lines=1)
     await session.fit()
     failed = await of(session, CompactionFailed)
-    assert [fact.problem for fact in failed] == [CHANGED]
+    assert [fact.problem for fact in failed] == [RANGE_CHANGED]
     assert read_metrics(failed[0]).asked == 1, "its cost is recorded"
     assert "Half of it is done." not in str((await session.fit()).facts)
     await check_view_is_fold(session)
@@ -425,7 +425,7 @@ async def test_compact_fails_when_its_range_has_changed(stores: Callable[[], Any
         summariser.release()
         with pytest.raises(NotCompacted, match="changed meanwhile"):
             await work
-        assert [fact.problem for fact in await of(session, CompactionFailed)] == [CHANGED]
+        assert [fact.problem for fact in await of(session, CompactionFailed)] == [RANGE_CHANGED]
         assert await of(session, Compacted) == []
         await session.close()
 
@@ -545,7 +545,7 @@ async def test_compact_records_a_failed_background_summary() -> None:
     summariser.release()
     await wait_until_idle(session)
     await session.compact()
-    assert [fact.problem for fact in await of(session, CompactionFailed)] == [CHANGED]
+    assert [fact.problem for fact in await of(session, CompactionFailed)] == [RANGE_CHANGED]
     assert len(await of(session, Compacted)) == 1
     await check_view_is_fold(session)
     await session.close()
@@ -937,7 +937,7 @@ async def test_a_change_just_before_recording_fails_the_summary() -> None:
         await say(session, turn)
     with pytest.raises(NotCompacted, match="changed meanwhile"):
         await session.compact()
-    assert [fact.problem for fact in await of(session, CompactionFailed)] == [CHANGED]
+    assert [fact.problem for fact in await of(session, CompactionFailed)] == [RANGE_CHANGED]
     assert await of(session, Compacted) == []
     await check_view_is_fold(session)
 

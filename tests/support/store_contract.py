@@ -449,13 +449,13 @@ class Contract:
             events = said(4)
             await store.append("a", events)
             await store.append("b", events)
-            assert await store.news("a", first=2) == (events[2:], False)
-            assert await store.news("a", first=4) == ([], False)
+            assert await store.read_new("a", first=2) == (events[2:], False)
+            assert await store.read_new("a", first=4) == ([], False)
             await store.erase("a")
-            assert await store.news("a", first=4) == ([], True)
-            assert await store.news("b", first=0) == (events, False)
+            assert await store.read_new("a", first=4) == ([], True)
+            assert await store.read_new("b", first=0) == (events, False)
             with pytest.raises(UnknownSession):
-                await store.news("unknown", first=0)
+                await store.read_new("unknown", first=0)
 
         self.run(path, work)
 

@@ -1,7 +1,7 @@
 """The proxy between a real client and a local upstream, all in one process.
 
-    with StandIn(window=6_000) as provider, ProxyServer(folder, openai=provider.openai) as front:
-        client = openai.OpenAI(base_url=front.openai, api_key="sk-of-the-client")
+    with StandIn(window=6_000) as provider, ProxyServer(folder, openai=provider.openai) as proxy:
+        client = openai.OpenAI(base_url=proxy.openai, api_key="sk-of-the-client")
 
 `StandIn` (of `provider_stand_in`) is a correct upstream. `RawUpstream` is an incorrect one: it sends the bytes
 of a script, waits where the script says so, and closes the connection.
@@ -76,8 +76,8 @@ class ProxyServer(ThreadedServer):
             place = self.folder / "server"
             opened = Service.open(loaded, folder=place, environment=self._environment)
             self.service = await stack.enter_async_context(opened)
-            self.told: list[Any] = []
-            self.service.runtime.add_observer(self.told.append)
+            self.service_events: list[Any] = []
+            self.service.runtime.add_observer(self.service_events.append)
             self.loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
             self.upstreams = Upstreams(self.service)
             stack.push_async_callback(self.upstreams.close)

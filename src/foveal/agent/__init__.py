@@ -8,7 +8,7 @@ from foveal.agent.agent_events import (
     RequestRefused,
     TextStreamed,
     TurnFinished,
-    UserMessageHeard,
+    UserMessageStored,
 )
 
 __all__ = [
@@ -22,6 +22,6 @@ __all__ = [
     "RequestRefused",
     "TextStreamed",
     "TurnFinished",
-    "UserMessageHeard",
+    "UserMessageStored",
     "summariser_for",
 ]

@@ -7,6 +7,7 @@
    changes nothing.
 4. Cancelling (Ctrl-C) ends the turn: the text so far is stored, and calls without a result get one that says so.
 5. The agent reports its work as `AgentEvent`s; the caller decides what to show of them.
+6. `summariser_for` lets the agent's own provider write the summaries of its session.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from foveal.agent.agent_events import (
     ToolCalling,
     ToolFinished,
     TurnFinished,
-    UserMessageHeard,
+    UserMessageStored,
 )
 from foveal.core import wire
 from foveal.core.compaction.summariser import Summariser, SummaryRequest
@@ -57,6 +58,11 @@ from foveal.instructions.rules import paths_in
 from foveal.ports import Provider, Reply
 from foveal.sessions.session import Session
 from foveal.tools.tool import Toolbox, ToolInterrupted, ToolOutput
+
+MAX_STEPS: Final = 50
+"""Most requests to the model in one turn."""
+INTERRUPTED_RESULT: Final = "[foveal: interrupted by the user; this call has no result]"
+DENIED_RESULT: Final = "The user did not allow this call. Ask before trying it in another way."
 
 # ── The agent's model as summariser ────────────────────────────────────────────────────────────────────
 # With the conversation's own model, a summary can read the conversation from the provider's prompt cache.
@@ -113,17 +119,9 @@ def _fitted(request: SummaryRequest) -> Fitted:
     )
 
 
-MAX_STEPS: Final = 50
-"""Most requests to the model in one turn."""
-INTERRUPTED_RESULT: Final = "[foveal: interrupted by the user; this call has no result]"
-DENIED_RESULT: Final = "The user did not allow this call. Ask before trying it in another way."
-
 # ── Hooks ─────────────────────────────────────────────────────────────────────────────────────────
 
 HookPoint = Literal["before_model", "after_model", "before_tool", "after_tool", "on_reduction", "on_overflow"]
-HOOK_POINTS: Final[tuple[HookPoint, ...]] = (
-    "before_model", "after_model", "before_tool", "after_tool", "on_reduction", "on_overflow",
-)  # fmt: skip
 
 
 class HookOccasion(msgspec.Struct, frozen=True, kw_only=True):
@@ -162,7 +160,7 @@ class AgentGuidance(Protocol):
         """Return the instructions that have changed since the last turn."""
         ...
 
-    async def touched(self, session: Session, paths: Sequence[str]) -> Sequence[AnyFact]:
+    async def instructions_for(self, session: Session, paths: Sequence[str]) -> Sequence[AnyFact]:
         """Return the instructions for paths that were touched for the first time."""
         ...
 
@@ -212,12 +210,12 @@ class Agent:
         async for event in self.answer():
             yield event
 
-    async def receive(self, content: Content, *facts: AnyFact, dialect: Dialect = "") -> UserMessageHeard:
+    async def receive(self, content: Content, *facts: AnyFact, dialect: Dialect = "") -> UserMessageStored:
         """Store a user message together with facts that belong to it, in one transaction."""
         await self._prepare()
         self._reported = self.session.last
         stored = await self.session.append(*facts, UserSaid(content=content, dialect=dialect))
-        return UserMessageHeard(handle=stored[-1].handle)
+        return UserMessageStored(handle=stored[-1].handle)
 
     async def resume(self) -> None:
         """Continue where another process ended: calls that it left without a result get one that says so."""
@@ -390,7 +388,7 @@ class Agent:
 
     async def _add_instructions(self, paths: Sequence[str]) -> None:
         if self.guidance is not None and paths:
-            facts = await self.guidance.touched(self.session, paths)
+            facts = await self.guidance.instructions_for(self.session, paths)
             if facts:
                 await self.session.append(*facts)
 

@@ -18,7 +18,7 @@ class AgentEvent(msgspec.Struct, frozen=True, kw_only=True, tag_field="happening
     """Base class of the events."""
 
 
-class UserMessageHeard(AgentEvent, frozen=True, tag="heard"):
+class UserMessageStored(AgentEvent, frozen=True, tag="heard"):
     """The user message is stored and cannot be lost any more."""
 
     handle: str

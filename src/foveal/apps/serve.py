@@ -254,7 +254,7 @@ async def _bots_text(service: Service, bots: Sequence[RunningBot]) -> str:
     from foveal.apps.http.banner import explicit_folder
     from foveal.apps.http.token_command import shell_command
 
-    def pair(face: str) -> str:
-        return shell_command(f"pair {face}", explicit_folder(service))
+    def pair(platform: str) -> str:
+        return shell_command(f"pair {platform}", explicit_folder(service))
 
     return ", ".join(await connection_states(bots, pair=pair))

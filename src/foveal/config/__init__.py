@@ -12,7 +12,7 @@
 4. Values that an untrusted project may not set are ignored, and `notes` says so.
 """
 
-from foveal.config.config import Config, ConfigEntry, ServerSettings, strip_url_secrets
+from foveal.config.config import Config, ConfigEntry, McpServerSettings, strip_url_secrets
 from foveal.config.keys import ScheduleSetting, dotted_name, find_key
 from foveal.config.load import load
 from foveal.config.sources import BadConfig, ValueSource, key_lines, line_of
@@ -21,8 +21,8 @@ __all__ = [
     "BadConfig",
     "Config",
     "ConfigEntry",
+    "McpServerSettings",
     "ScheduleSetting",
-    "ServerSettings",
     "ValueSource",
     "dotted_name",
     "find_key",

@@ -20,7 +20,6 @@ from foveal.errors import BadSetting
 from foveal.instructions.rules import InstructionRules
 
 # ── Policy ─────────────────────────────────────────────────────────────────────────────────────────────
-# The policy that a configuration describes.
 
 GetValue = Callable[[str], Any]
 """Returns the value of a key by its dotted name."""
@@ -99,7 +98,7 @@ _SESSION_KEYS = ("window", "reserve", "margin", "max_input_tokens", "max_output_
 _CLIP_FIELDS = {"context.max_tool_result_tokens": "tokens", "context.tool_result_truncation": "strategy"}
 
 
-class ServerSettings(NamedTuple):
+class McpServerSettings(NamedTuple):
     """An MCP server: a program to start, or the URL of a running server."""
 
     name: str
@@ -199,9 +198,9 @@ class Config:
         )
 
     @property
-    def servers(self) -> tuple[ServerSettings, ...]:
+    def servers(self) -> tuple[McpServerSettings, ...]:
         """The configured MCP servers."""
-        return tuple(ServerSettings(name, **table) for name, table in self.named_tables("mcp").items())
+        return tuple(McpServerSettings(name, **table) for name, table in self.named_tables("mcp").items())
 
     @property
     def schedules(self) -> tuple[ScheduleSetting, ...]:

@@ -1,6 +1,6 @@
-"""All configuration keys: meaning, allowed values, default, and who may set them.
+"""All configuration keys: meaning, allowed values, default, and which sources may set them.
 
-1. A key is a path of names; `*` stands for a name that the user chooses (a tool, an agent, a server).
+1. A key is a path of names; `*` matches a name that the user chooses (a tool, an agent, a server).
 2. A key that is not `safe` counts in a project's file only if the user trusts the project: it runs commands,
    chooses where conversations are sent, lets tools run without asking, or names files to read.
 3. Keys of `foveal serve` can be set by the user only, never by a project.
@@ -145,7 +145,7 @@ class ScheduleSetting(NamedTuple):
     zone: str = "UTC"
     tenant: str = "default"
     missed: MissedRuns = "once"
-    """What to do about times that passed while no server ran: item run for all of them, or none."""
+    """What to do about times that passed while no server ran: one run for all of them, or none."""
 
 
 _REQUIRED_FIELDS: Final = tuple(
@@ -195,7 +195,7 @@ def _server_key(name: str, kind: ValueKind, description: str, default: Any) -> C
 
 SERVER_KEYS: Final = (
     _server_key("server.host", STRING, "the address to listen on", "127.0.0.1"),
-    _server_key("server.port", whole_number(0, 65_535), "the port; 0 chooses a free item", 8790),
+    _server_key("server.port", whole_number(0, 65_535), "the port; 0 chooses a free one", 8790),
     _server_key("server.folder", STRING, "where the server keeps its files", ""),
     _server_key("server.hosts", STRINGS, "further host names that requests may use", []),
     _server_key("server.max_body", whole_number(1_024, 1 << 30), "maximum bytes of a request body", 32 << 20),
@@ -264,8 +264,8 @@ _AGENT_KEYS: Final = (
     config_key(
         "context.tool_result_keep_last", _FROM_ZERO, "this many of the newest tool results are never masked"
     ),
-    config_key("context.tools.*.max_tool_result_tokens", _FROM_ZERO, "the same for item tool"),
-    config_key("context.tools.*.tool_result_truncation", _STRATEGIES, "the same for item tool"),
+    config_key("context.tools.*.max_tool_result_tokens", _FROM_ZERO, "the same for one tool"),
+    config_key("context.tools.*.tool_result_truncation", _STRATEGIES, "the same for one tool"),
     config_key("context.tools.*.mask", BOOLEAN, "false: results of this tool are never masked"),
     config_key("compaction.mode", one_of(get_args(Mode)), "whether old turns are summarised"),
     config_key(
@@ -284,7 +284,7 @@ _AGENT_KEYS: Final = (
     config_key(
         "compaction.prompt_template",
         STRING,
-        "the prompt for summaries, or file://… with item",
+        "the prompt for summaries, or file://… with one",
         safe=False,
         default="",
     ),

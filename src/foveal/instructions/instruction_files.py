@@ -4,7 +4,7 @@
     if files.needs_trust_answer:                          # the user was not asked about this project yet
         files.trust.set_trusted(files.root, trusted=ask(files.root))
     await session.append(*await files.refresh(session))   # before each user message
-    await session.append(*await files.touched(session, paths_in(call.arguments)))   # after a step's results
+    await session.append(*await files.instructions_for(session, paths_in(call.arguments)))   # after a step's results
 
 1. `refresh` returns the facts after which the model sees every file exactly once and in its newest version; none if
    nothing has changed.
@@ -97,12 +97,12 @@ class InstructionFiles:
         events = await session.events(first=self._next)
         return await asyncio.to_thread(self.refresh_blocking, events)
 
-    async def touched(self, session: InstructionLog, paths: Sequence[str]) -> tuple[AnyFact, ...]:
+    async def instructions_for(self, session: InstructionLog, paths: Sequence[str]) -> tuple[AnyFact, ...]:
         """Return the instructions for files and folders that were touched for the first time."""
         if not await asyncio.to_thread(self._unchecked, paths):
             return ()
         events = await session.events(first=self._next)
-        return await asyncio.to_thread(self.touched_blocking, paths, events)
+        return await asyncio.to_thread(self.instructions_for_blocking, paths, events)
 
     # ── Blocking ─────────────────────────────────────────────────────────────────────────────────────────
 
@@ -120,7 +120,7 @@ class InstructionFiles:
         )
         return (*self._read_changes(current), *self._new_notes())
 
-    def touched_blocking(self, paths: Sequence[str], events: Iterable[Event] = ()) -> tuple[AnyFact, ...]:
+    def instructions_for_blocking(self, paths: Sequence[str], events: Iterable[Event] = ()) -> tuple[AnyFact, ...]:
         """Do the work of `touched`: read folders that were not checked before; other changes wait for `refresh`."""
         current = self._update(events)
         new = self._unchecked(paths)

@@ -24,7 +24,7 @@ from typing import Any, Final, Literal, NamedTuple
 import msgspec
 
 from foveal.core.log.events import Event, Instructed, Reverted, Rewound, text_of
-from foveal.core.models.budget import whole
+from foveal.core.models.budget import check_whole_number
 from foveal.core.tokens.counter import Counter
 from foveal.core.view.fold import effective_events
 from foveal.core.wire.safe_print import one_line
@@ -106,8 +106,8 @@ class InstructionRules(msgspec.Struct, frozen=True, kw_only=True):
     """Folders whose files are ignored: patterns relative to the root, such as `vendor` or `third_party/*`."""
 
     def __post_init__(self) -> None:
-        whole("max_bytes", self.max_bytes, most=MAX_RULE_BYTES)
-        whole("preferences_max_bytes", self.preferences_max_bytes, most=MAX_RULE_BYTES)
+        check_whole_number("max_bytes", self.max_bytes, most=MAX_RULE_BYTES)
+        check_whole_number("preferences_max_bytes", self.preferences_max_bytes, most=MAX_RULE_BYTES)
         for name in self.fallback_names:
             if not name or "/" in name or "\\" in name or name in (".", ".."):
                 raise BadSetting("fallback_names", name, "names of files, without a folder")
@@ -253,7 +253,7 @@ class InstructedFile(NamedTuple):
     """The event of its first version, which determines its place."""
 
     @property
-    def withdrawn(self) -> bool:
+    def is_withdrawn(self) -> bool:
         """Whether it is only the notice of a file that no longer counts."""
         return self.content.startswith(WITHDRAWN_PREFIX)
 
@@ -287,10 +287,10 @@ def instruction_set(log: Iterable[Event]) -> InstructionSet:
         if isinstance(fact, Instructed) and (fact.replaces is None or fact.replaces in live):
             first = event.seq if fact.replaces is None else live.pop(fact.replaces).first
             live[event.seq] = InstructedFile(event.seq, fact.source, text_of(fact.content), first)
-    ascending = sorted(live.values(), key=lambda file: (not file.withdrawn, file.seq))
+    ascending = sorted(live.values(), key=lambda file: (not file.is_withdrawn, file.seq))
     newest = {slot_of(file.source): file for file in ascending}
     doubles = [
-        file for file in live.values() if newest[slot_of(file.source)] is not file and not file.withdrawn
+        file for file in live.values() if newest[slot_of(file.source)] is not file and not file.is_withdrawn
     ]
     files = sorted(newest.items(), key=lambda item: item[1].first)
     return InstructionSet(dict(files), tuple(doubles))
@@ -315,9 +315,9 @@ def changed_facts(
             facts.append(Instructed(content=file.content, source=file.path, replaces=old.seq))
     kept = {slot_of(file.path) for file in wanted}
     for key, old in shown.files.items():
-        if key not in kept and not old.withdrawn:
+        if key not in kept and not old.is_withdrawn:
             facts.append(_withdrawal(old, gone.get(key, "is not used any more")))
-    return (*facts, *(_withdrawal(double, "is shown again below") for double in shown.doubles))
+    return (*facts, *(_withdrawal(double, "is shown again below") for double in shown.duplicates))
 
 
 def _withdrawal(file: InstructedFile, why: str) -> Instructed:

@@ -7,14 +7,12 @@
 No model is called. Every request goes through the same `Context` that users call; docs/replay.md explains the
 figures.
 
-run.py             load, select and replay many conversations
+run.py             policies by name, file or sweep; load, select and replay many conversations
 play.py            one conversation under one policy
-recorded_calls.py  a recorded conversation as the calls of its agent
-request_text.py    a request as texts with token counts
+recorded_calls.py  a recorded conversation as the calls of its agent; a request as texts with token counts
 recall_score.py    needed-later recall: needs, and whether requests contain them
 cache_cost.py      bills with the prompt cache, prefix breaks
 upper_bound.py     the upper bound: oracles that know later calls
-policy_choice.py   policies by name, file or sweep
 statistics.py      statistics of a policy, worst losses
 table.py html.py plots.py   the results as text, JSON, a page and plots
 why.py             whether and why a text was not in a request

@@ -12,7 +12,7 @@ from foveal.replay.statistics import PolicyStatistics
 from foveal.replay.upper_bound import ORACLE, ORACLE_ARGUMENTS
 
 # ── SVG elements ──────────────────────────────────────────────────────────────────────────────────
-# # Everything that comes from a recording passes through `escaped`; nothing else writes text into the page.
+# Everything that comes from a recording passes through `escape_text`; nothing else writes text into the page.
 
 COLOUR_COUNT: Final = 8
 

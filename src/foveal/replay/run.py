@@ -39,7 +39,6 @@ from foveal.stores import open_store
 from foveal.transcripts import Transcript, UnreadableTranscript, read
 
 # ── Policies ───────────────────────────────────────────────────────────────────────────────────────────
-# Presets, TOML files and sweeps over settings.
 
 PolicySpec: TypeAlias = "str | Path | Mapping[str, Any] | Policy | PolicyChoice"
 """A preset's name, a TOML file, a table of settings, or a policy."""

@@ -4,6 +4,7 @@
    its 32 random bytes. These cannot be guessed, so a slow hash would protect nothing, and the time of a lookup by
    hash reveals nothing about the secret.
 2. A revoked token stays in the table: a server that has required tokens once keeps requiring them.
+3. `RateLimiter` keeps its state in memory, so each process counts on its own.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from foveal.server.database import Database
 # ── Rate limiter ──────────────────────────────────────────────────────────────────────────────────
 
 MAX_RATE_BUCKETS: Final = 10_000
-"""Names with a bucket; the fullest buckets are removed first, since they limit nothing."""
+"""Above this number the fuller half of the buckets is removed, because a full bucket limits nothing."""
 
 
 class RateLimiter:

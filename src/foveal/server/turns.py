@@ -19,7 +19,7 @@ import msgspec
 from msgspec.structs import replace
 
 from foveal.agent.agent import Agent
-from foveal.agent.agent_events import AgentEvent, ModelAnswered, TextStreamed, TurnFinished, UserMessageHeard
+from foveal.agent.agent_events import AgentEvent, ModelAnswered, TextStreamed, TurnFinished, UserMessageStored
 from foveal.core.engine.report import Report
 from foveal.core.log.events import Event, ModelSaid, Noted, UserSaid, calls_of, text_of
 from foveal.errors import FovealError, ProviderError
@@ -100,10 +100,6 @@ class Turn:
             self._stop()
 
     # ── For the runner ───────────────────────────────────────────────────────────────────────────────
-
-    @property
-    def is_stopped(self) -> bool:
-        return self._stopped
 
     @property
     def text(self) -> str:
@@ -226,7 +222,7 @@ class TurnRunner:
                 await self._agent.receive(self._entry.message, note, dialect=self._entry.dialect)
             ).handle
         if handle:
-            self._turn.emit(UserMessageHeard(handle=handle))
+            self._turn.emit(UserMessageStored(handle=handle))
         return answer
 
     async def _answer(self, answer: ModelAnswered | None) -> EndReason:
@@ -304,7 +300,7 @@ async def end_turn_from_log(session: Session, entry: InboxEntry | None, turn: Tu
     handle, answer = find_turn_in_log(await session.events(first=entry.taken_after + 1), entry)
     report = _without_events(await session.report())
     if handle:
-        turn.emit(UserMessageHeard(handle=handle))
+        turn.emit(UserMessageStored(handle=handle))
     if answer is not None:
         turn.emit(answer)
     if entry.why in ("answered", "steps", "denied"):

@@ -78,7 +78,7 @@ async def _iterate_in_threads(stream: Iterator[object]) -> AsyncIterator[object]
 
 # ── Background compaction ──────────────────────────────────────────────────────────────────────────────
 
-CHANGED: Final = "what it was written from has changed meanwhile"
+RANGE_CHANGED: Final = "what it was written from has changed meanwhile"
 """The problem that is recorded for a summary of a range that changed. The text enters the log and must not
 change."""
 
@@ -140,7 +140,7 @@ class BackgroundCompaction:
             return outcome
         if range_fingerprint(view, job.plan) == job.fingerprint:
             return outcome
-        return failed_compaction(job.plan, CHANGED, outcome)
+        return failed_compaction(job.plan, RANGE_CHANGED, outcome)
 
     def give_back(self) -> None:
         """Return the last taken outcome, which could not be recorded because another writer was faster: it is

@@ -98,7 +98,7 @@ class EventWriter:
         engine = await self.load()
         if not engine.next_seq:
             return engine
-        missed, erased = await self.store.news(self.id, first=engine.next_seq)
+        missed, erased = await self.store.read_new(self.id, first=engine.next_seq)
         if self._erased is not erased:  # another process erased what is still in memory here
             self._engine, self._erased = None, erased
             return await self.load()

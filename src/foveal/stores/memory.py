@@ -66,7 +66,7 @@ class MemoryStore:
         stop = None if last is None else max(last + 1, 0)
         return self._get(session).events[max(first, 0) : stop]
 
-    async def news(self, session: str, *, first: int) -> tuple[list[Event], bool]:
+    async def read_new(self, session: str, *, first: int) -> tuple[list[Event], bool]:
         known = self._get(session)
         return known.events[max(first, 0) :], known.erased
 
@@ -114,7 +114,7 @@ class MemoryStore:
 
     async def erase(self, session: str) -> None:
         known = self._get(session)
-        known.events = [_erased(event) for event in known.events]
+        known.events = [_erase_event(event) for event in known.events]
         known.title, known.erased, known.checkpoint = "", True, None
         self._index.remove(known.key)
 
@@ -135,7 +135,7 @@ def _time(event: Event, now: float) -> float:
     return now if event.at is None else event.at
 
 
-def _erased(event: Event) -> Event:
+def _erase_event(event: Event) -> Event:
     fact = event.fact if isinstance(event.fact, Erased) else Erased(was=kind(event.fact))
     return Event(event.seq, fact, event.at)
 

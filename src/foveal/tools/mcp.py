@@ -108,8 +108,8 @@ class McpServers:
             server.stop()
         tasks = [server.task for server in self._servers if server.task is not None]
         if tasks:
-            waited = await asyncio.wait(tasks, timeout=MCP_CLOSE_TIMEOUT_S)
-            for task in waited[1]:
+            _, late = await asyncio.wait(tasks, timeout=MCP_CLOSE_TIMEOUT_S)
+            for task in late:
                 task.cancel()
 
     def _note(self, text: str) -> None:

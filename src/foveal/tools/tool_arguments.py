@@ -80,7 +80,7 @@ def _check_object(place: str, value: dict[str, Any], schema: Mapping[str, Any]) 
     fields: Mapping[str, Any] = schema.get("properties") or {}
     needed = schema.get("required") or ()
     closed = schema.get("additionalProperties") is False and "patternProperties" not in schema
-    made = {}
+    checked = {}
     for name, item in value.items():
         inside = f"{place}.{name}" if place else one_line(name)
         field = fields.get(name, _MISSING)
@@ -88,12 +88,12 @@ def _check_object(place: str, value: dict[str, Any], schema: Mapping[str, Any]) 
             raise InvalidArguments(f"there is no field {inside!r}. {_describe_fields(fields, needed)}")
         if item is None and name not in needed and _types(field) and "null" not in _types(field):
             continue
-        made[name] = _check_value(inside, item, field)
+        checked[name] = _check_value(inside, item, field)
     for name in needed:
-        if name not in made:
+        if name not in checked:
             where = f"{place}.{name}" if place else name
             raise InvalidArguments(f"the field {where!r} is missing. {_describe_fields(fields, needed)}")
-    return made
+    return checked
 
 
 def _check_bounds(place: str, value: Any, schema: Mapping[str, Any]) -> None:

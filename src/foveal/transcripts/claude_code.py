@@ -103,7 +103,7 @@ class _ClaudeCodeConversation:
     def add_line(self, entry: Mapping[str, Any], line: JsonLine) -> None:
         """Add the facts of a line; `entry` is its JSON object."""
         kind, at = text_or_empty(entry.get("type")), parse_time(entry.get("timestamp"))
-        self.builder.id = text_or_empty(entry.get("sessionId")) or self.builder.id
+        self.builder.describe(id=text_or_empty(entry.get("sessionId")) or self.builder.id)
         message = entry.get("message")
         if (
             kind in _MESSAGE_TYPES
@@ -141,7 +141,7 @@ class _ClaudeCodeConversation:
             self._continue_from(entry, at)
             self.message_id, self.at = name, at
         model = text_or_empty(message.get("model"))
-        self.builder.model = model if model and not model.startswith("<") else self.builder.model
+        self.builder.describe(model=model if model and not model.startswith("<") else self.builder.model)
         self.groups[text_or_empty(entry.get("uuid"))] = self._group()
         self.utterance.append(message)
         self.lines.append(line.raw)
@@ -223,12 +223,13 @@ class _ClaudeCodeConversation:
     def build(self, stem: str, *, side: str = "") -> Transcript:
         """Return the transcript; `side` is the id of a subagent."""
         self.flush()
-        self.builder.title = next(
+        title = next(
             (self.titles[field] for field in ("customTitle", "aiTitle", "summary") if field in self.titles),
             derive_title(self.builder.facts),
         )
+        self.builder.describe(title=title)
         session = self.builder.id or stem
-        self.builder.id = f"{session}/{side}" if side else session
+        self.builder.describe(id=f"{session}/{side}" if side else session)
         return self.builder.build(stem)
 
 

@@ -82,7 +82,7 @@ class _Rollout:
             case "compacted":
                 return self._add_compaction(payload)
             case "turn_context":
-                self.builder.model = text_or_empty(payload.get("model")) or self.builder.model
+                self.builder.describe(model=text_or_empty(payload.get("model")) or self.builder.model)
             case "session_meta":
                 self._add_header(payload)
             case _:
@@ -92,7 +92,7 @@ class _Rollout:
 
     def build(self, stem: str) -> Transcript:
         self.feed.flush()
-        self.builder.title = self.builder.title or derive_title(self.builder.facts)
+        self.builder.describe(title=self.builder.title or derive_title(self.builder.facts))
         return self.builder.build(stem)
 
     def _note(self, topic: str, payload: Mapping[str, Any]) -> None:
@@ -112,7 +112,7 @@ class _Rollout:
         return True
 
     def _add_header(self, payload: Mapping[str, Any]) -> None:
-        self.builder.id = self.builder.id or text_or_empty(payload.get("id"))
+        self.builder.describe(id=self.builder.id or text_or_empty(payload.get("id")))
         base = payload.get("base_instructions")
         text = text_or_empty(base.get("text")) if isinstance(base, Mapping) else ""
         if text:
@@ -135,7 +135,7 @@ class _Rollout:
             self.feed.add_beside(*self._usage(payload), at=self.at)
             return True
         if kind == "thread_name_updated":
-            self.builder.title = text_or_empty(payload.get("thread_name")) or self.builder.title
+            self.builder.describe(title=text_or_empty(payload.get("thread_name")) or self.builder.title)
         if kind == "thread_rolled_back":
             self._add_rollback(payload.get("num_turns"))
         if kind:

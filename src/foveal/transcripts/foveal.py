@@ -91,8 +91,8 @@ class _SessionReader:
 
     def add_header(self, header: Mapping[str, Any]) -> None:
         """Take the id and title of the session from its first line."""
-        self.builder.id = text_or_empty(header.get("id"))
-        self.builder.title = text_or_empty(header.get("title"))
+        self.builder.describe(id=text_or_empty(header.get("id")))
+        self.builder.describe(title=text_or_empty(header.get("title")))
 
     def add_line(self, line: JsonLine) -> None:
         """Add the event of a line."""

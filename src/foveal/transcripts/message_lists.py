@@ -176,7 +176,7 @@ def add_messages(
 
 def _add_request_fields(builder: TranscriptBuilder, request: Mapping[str, Any]) -> None:
     """Add the fields beside the messages of a request: model, system text, tools."""
-    builder.model = text_or_empty(request.get("model")) or builder.model
+    builder.describe(model=text_or_empty(request.get("model")) or builder.model)
     for field in ("system", "instructions"):
         if request.get(field):
             _add_system_text(builder, request[field])
@@ -251,13 +251,13 @@ def find_requests(value: Any) -> Iterator[Mapping[str, Any]]:
 
 def _read_request(request: Mapping[str, Any], path: str, id: str) -> Transcript:
     builder = TranscriptBuilder(MESSAGE_LIST.name, path)
-    builder.id = text_or_empty(request.get("id")) or text_or_empty(request.get("custom_id"))
+    builder.describe(id=text_or_empty(request.get("id")) or text_or_empty(request.get("custom_id")))
     _add_request_fields(builder, request)
     for field in (*_MESSAGE_FIELDS, "output"):
         if isinstance(request.get(field), list):
             add_messages(builder, request[field])
     builder.add(*usage_facts(builder, request.get("usage")), at=parse_time(request.get("created")))
-    builder.title = text_or_empty(request.get("title")) or derive_title(builder.facts)
+    builder.describe(title=text_or_empty(request.get("title")) or derive_title(builder.facts))
     return builder.build(id)
 
 
@@ -271,7 +271,7 @@ def _read_loose_messages(lines: list[tuple[JsonLine, Any]], path: str, id: str) 
         if not isinstance(value, Mapping) or not feed.add(value):
             feed.add_unknown(line.raw)
     feed.flush()
-    builder.title = derive_title(builder.facts)
+    builder.describe(title=derive_title(builder.facts))
     return builder.build(id)
 
 
@@ -299,9 +299,9 @@ def _read_dataset(lines: Iterable[JsonLine], path: str, stem: str) -> Iterator[T
 def _add_dataset_row(builder: TranscriptBuilder, row: Mapping[str, Any]) -> None:
     given = row.get("meta")
     meta: Mapping[str, Any] = given if isinstance(given, Mapping) else {}
-    builder.id = text_or_empty(row.get("id"))
-    builder.title = text_or_empty(meta.get("task")) or builder.id
-    builder.model = text_or_empty(meta.get("model"))
+    builder.describe(id=text_or_empty(row.get("id")))
+    builder.describe(title=text_or_empty(meta.get("task")) or builder.id)
+    builder.describe(model=text_or_empty(meta.get("model")))
     usage = _usage_by_index(meta.get("usage"), builder.model)
     add_messages(builder, row["messages"], dialect="openai_chat", usage=usage)
     rest = {name: value for name, value in row.items() if name not in ("messages", "meta")}

@@ -219,8 +219,8 @@ class _PiSession:
         """Id of the last entry."""
 
     def add_header(self, entry: Mapping[str, Any]) -> None:
-        self.builder.id = text_or_empty(entry.get("id")) or self.builder.id
-        self.builder.model = text_or_empty(entry.get("modelId")) or self.builder.model
+        self.builder.describe(id=text_or_empty(entry.get("id")) or self.builder.id)
+        self.builder.describe(model=text_or_empty(entry.get("modelId")) or self.builder.model)
         self.builder.note("pi session", to_json_text(entry), at=parse_time(entry.get("timestamp")))
 
     def add_entry(self, entry: Mapping[str, Any]) -> bool:
@@ -260,8 +260,8 @@ class _PiSession:
             case "compaction":
                 return self._add_compaction(entry, at)
             case kind:
-                self.builder.model = text_or_empty(entry.get("modelId")) or self.builder.model
-                self.builder.title = text_or_empty(entry.get("name")) or self.builder.title
+                self.builder.describe(model=text_or_empty(entry.get("modelId")) or self.builder.model)
+                self.builder.describe(title=text_or_empty(entry.get("name")) or self.builder.title)
                 self.builder.note(f"pi {kind}", to_json_text(entry), at=at)
                 return True
         if facts is None:
@@ -278,7 +278,7 @@ class _PiSession:
             case "branchSummary" | "compactionSummary":
                 return [UserSaid(content=text_or_empty(message.get("summary")))]
             case "assistant":
-                self.builder.model = text_or_empty(message.get("model")) or self.builder.model
+                self.builder.describe(model=text_or_empty(message.get("model")) or self.builder.model)
                 return _assistant_facts(message, self.builder.model)
             case "toolResult":
                 return _result_facts(message)
@@ -306,7 +306,7 @@ class _PiSession:
         return True
 
     def build(self, stem: str) -> Transcript:
-        self.builder.title = self.builder.title or derive_title(self.builder.facts)
+        self.builder.describe(title=self.builder.title or derive_title(self.builder.facts))
         return self.builder.build(stem)
 
 

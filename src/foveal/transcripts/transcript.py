@@ -120,6 +120,12 @@ class TranscriptBuilder:
     def __len__(self) -> int:
         return len(self.facts)
 
+    def describe(self, *, id: str | None = None, title: str | None = None, model: str | None = None) -> None:
+        """Set the given fields of the transcript."""
+        self.id = self.id if id is None else id
+        self.title = self.title if title is None else title
+        self.model = self.model if model is None else model
+
     def add(self, *facts: AnyFact, at: float | None = None) -> None:
         """Append facts of the same time."""
         self.facts += [(fact, at) for fact in facts]

@@ -117,7 +117,7 @@ async def test_each_chat_has_its_own_session(tmp_path: Path) -> None:
         chats = open_chats(service)
         await send(chats, "The word is plum.", chat=1)
         await send(chats, "What is the word?", chat=-1002)
-        assert "plum" not in str(provider.asked[1].to_openai())
+        assert "plum" not in str(provider.requests[1].to_openai())
         assert await messages_of(service, "telegram-1") == ["The word is plum.", "One."]
         assert await messages_of(service, "telegram--1002") == ["What is the word?", "Two."]
 
@@ -132,7 +132,7 @@ async def test_a_key_runs_once_and_gets_no_second_reply(tmp_path: Path) -> None:
         assert (
             await collect(open_chats(service).handle(chat=42, user=42, key="telegram-1", text="Hello.")) == []
         )
-        assert len(provider.asked) == 1
+        assert len(provider.requests) == 1
 
 
 @run
@@ -175,7 +175,7 @@ async def test_the_next_process_delivers_an_undelivered_answer_once(
         ((chat, replies),) = await chats.undelivered()
         assert await chats.undelivered() == []  # the delivery has begun
         (message,) = await collect(replies)
-        assert (chat, message.text, provider.asked) == (-7, "The answer.", [])
+        assert (chat, message.text, provider.requests) == (-7, "The answer.", [])
         assert message.footer.startswith("📊 Context: ")
         assert await open_chats(service).undelivered() == []
 
@@ -221,7 +221,7 @@ async def test_the_answer_of_a_scheduled_turn_goes_to_its_chat(tmp_path: Path) -
         tenant = service.tenant("telegram")
         session = await tenant.ensure("telegram--7-2")
         turn = await session.submit("Say good morning.", key="schedule-1")
-        expected = await chats.turn_ended(session, turn)
+        expected = await chats.unrequested_answer(session, turn)
         assert expected is not None
         assert (expected[0], [message.text for message in await collect(expected[1])]) == (
             -7,
@@ -229,9 +229,9 @@ async def test_the_answer_of_a_scheduled_turn_goes_to_its_chat(tmp_path: Path) -
         )
         asked = await session.submit("Hello.", key="telegram-9")
         await asked.outcome()
-        assert await chats.turn_ended(session, asked) is None
+        assert await chats.unrequested_answer(session, asked) is None
         other = await tenant.ensure("notes")
-        assert await chats.turn_ended(other, await other.submit("x")) is None
+        assert await chats.unrequested_answer(other, await other.submit("x")) is None
 
 
 # ── access ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -324,7 +324,7 @@ async def test_context_adds_up_and_does_not_enter_the_conversation(tmp_path: Pat
         assert f"{report.used:,}/{report.window:,}" in card
         assert session.session.last == last
         await send(chats, "Again.")
-        assert "Context" not in str(provider.asked[1].to_openai())
+        assert "Context" not in str(provider.requests[1].to_openai())
 
 
 @run
@@ -416,7 +416,7 @@ async def test_new_starts_another_session_and_keeps_the_old_one(tmp_path: Path) 
         assert (await send(chats, "/new", key="n")).text.startswith("🆕")
         assert await collect(chats.handle(chat=42, user=42, key="n", text="/new")) == []  # a replay
         await send(chats, "What is the word?")
-        assert "plum" not in str(provider.asked[1].to_openai())
+        assert "plum" not in str(provider.requests[1].to_openai())
         assert await messages_of(service, "telegram-42-2") == ["What is the word?", "Two."]
         assert await messages_of(service, "telegram-42") == ["The word is plum.", "One."]
         await send(open_chats(service), "Still?")
@@ -439,7 +439,7 @@ async def test_help_lists_all_commands_and_unknown_ones_are_not_sent(tmp_path: P
         assert "/pair CODE – pair this account with the bot" in lines
         assert (await send(chats, "/start")).text == (await send(chats, "/HELP")).text == expected
         assert (await send(chats, "/frobnicate now")).text == texts.unknown_command("/frobnicate")
-        assert provider.asked == []
+        assert provider.requests == []
         assert (await send(chats, "/etc/passwd is what?")).text == "A path."
         assert (await send(chats, "/usr\nis a folder")).text == "Lines."
 
@@ -600,7 +600,7 @@ async def test_a_failure_is_a_reply_without_secrets_and_can_be_retried_once(
         assert late.text == texts.OLD_BUTTON
         (other,) = await collect(chats.press_button(chat=42, user=42, action="again:t999"))
         assert other.text == texts.OLD_BUTTON
-        assert len(provider.asked) == 2
+        assert len(provider.requests) == 2
         assert await messages_of(service) == ["Hello.", "Now it works."]
 
 

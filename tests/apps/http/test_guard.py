@@ -54,7 +54,7 @@ PATHS_OF_ALL_FORMATS: Final = ("/v1/chat/completions", "/v1/messages", "/api/ses
 
 
 @pytest.fixture(scope="module")
-def front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProxyServer]:
+def proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProxyServer]:
     """A server on loopback without tokens."""
     folder = tmp_path_factory.mktemp("open")
     settings: dict[str, Any] = {
@@ -115,8 +115,8 @@ def message(answer: HttpReply | bytes, path: str) -> str:
         "Chat.Example",
     ],
 )
-def test_the_names_of_this_machine_and_server_hosts_are_accepted(front: ProxyServer, host: str) -> None:
-    assert status(raw(front.url, request("/api/sessions", f"Host: {host}"))) == 200
+def test_the_names_of_this_machine_and_server_hosts_are_accepted(proxy: ProxyServer, host: str) -> None:
+    assert status(raw(proxy.url, request("/api/sessions", f"Host: {host}"))) == 200
 
 
 @pytest.mark.parametrize(
@@ -133,15 +133,15 @@ def test_the_names_of_this_machine_and_server_hosts_are_accepted(front: ProxySer
     ],
 )
 @pytest.mark.parametrize("path", ["/healthz", *PATHS_OF_ALL_FORMATS])
-def test_another_host_is_refused_with_421(front: ProxyServer, path: str, headers: list[str]) -> None:
-    answer = raw(front.url, request(path, *headers))
+def test_another_host_is_refused_with_421(proxy: ProxyServer, path: str, headers: list[str]) -> None:
+    answer = raw(proxy.url, request(path, *headers))
     assert status(answer) == 421
     assert "does not name this server" in message(answer, path)
 
 
-def test_a_missing_host_is_refused_with_421(front: ProxyServer) -> None:
-    assert status(raw(front.url, request("/api/sessions"))) in (400, 421)
-    assert status(raw(front.url, b"GET /api/sessions HTTP/1.0\r\n\r\n")) == 421
+def test_a_missing_host_is_refused_with_421(proxy: ProxyServer) -> None:
+    assert status(raw(proxy.url, request("/api/sessions"))) in (400, 421)
+    assert status(raw(proxy.url, b"GET /api/sessions HTTP/1.0\r\n\r\n")) == 421
 
 
 @pytest.mark.parametrize(
@@ -155,18 +155,18 @@ def test_a_missing_host_is_refused_with_421(front: ProxyServer) -> None:
     ],
 )
 @pytest.mark.parametrize("path", PATHS_OF_ALL_FORMATS)
-def test_a_page_of_another_site_is_refused(front: ProxyServer, path: str, headers: dict[str, str]) -> None:
+def test_a_page_of_another_site_is_refused(proxy: ProxyServer, path: str, headers: dict[str, str]) -> None:
     for method in ("OPTIONS", "POST", "GET"):
-        answer = ask(front.url, path, method=method, headers=headers)
+        answer = ask(proxy.url, path, method=method, headers=headers)
         assert answer.status == 403
         assert "another site" in message(answer, path)
         assert "access-control-allow-origin" not in answer.headers
 
 
-def test_a_page_of_this_server_itself_is_accepted(front: ProxyServer) -> None:
-    own = {"Origin": front.url, "Sec-Fetch-Site": "same-origin"}
-    assert ask(front.url, "/api/sessions", headers=own).status == 200
-    assert ask(front.url, "/api/sessions", headers={"Sec-Fetch-Site": "none"}).status == 200
+def test_a_page_of_this_server_itself_is_accepted(proxy: ProxyServer) -> None:
+    own = {"Origin": proxy.url, "Sec-Fetch-Site": "same-origin"}
+    assert ask(proxy.url, "/api/sessions", headers=own).status == 200
+    assert ask(proxy.url, "/api/sessions", headers={"Sec-Fetch-Site": "none"}).status == 200
 
 
 def test_host_origin_and_token_are_read_from_headers() -> None:
@@ -205,43 +205,43 @@ def test_upstream_headers_stay_and_get_security_headers() -> None:
 
 
 @pytest.mark.parametrize("path", PATHS_OF_ALL_FORMATS)
-def test_a_too_large_content_length_is_refused_at_once(front: ProxyServer, path: str) -> None:
+def test_a_too_large_content_length_is_refused_at_once(proxy: ProxyServer, path: str) -> None:
     sent = request(
         path, "Host: localhost", "Content-Length: 200001", "Content-Type: application/json", method="POST"
     )
-    answer = raw(front.url, sent)
+    answer = raw(proxy.url, sent)
     assert status(answer) == 413
     assert "200,000 bytes" in message(answer, path)
 
 
 @pytest.mark.parametrize("path", PATHS_OF_ALL_FORMATS)
-def test_a_body_without_content_length_is_counted(front: ProxyServer, path: str) -> None:
+def test_a_body_without_content_length_is_counted(proxy: ProxyServer, path: str) -> None:
     headers = ("Host: localhost", "Transfer-Encoding: chunked", "Content-Type: application/json")
     chunk = b"4e20\r\n" + b" " * 20_000 + b"\r\n"
-    answer = raw(front.url, request(path, *headers, method="POST", body=chunk * 11 + b"0\r\n\r\n"))
+    answer = raw(proxy.url, request(path, *headers, method="POST", body=chunk * 11 + b"0\r\n\r\n"))
     assert status(answer) == 413
     assert "200,000 bytes" in message(answer, path)
 
 
-def test_a_connection_is_usable_after_a_refusal(front: ProxyServer) -> None:
+def test_a_connection_is_usable_after_a_refusal(proxy: ProxyServer) -> None:
     """The rest of the body is discarded, and the next request is answered."""
     large = (
         b"POST /api/sessions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 300000\r\n\r\n" + b"x" * 300_000
     )
-    come = raw(front.url, large + request("/healthz", "Host: localhost"))
+    come = raw(proxy.url, large + request("/healthz", "Host: localhost"))
     assert come.startswith(b"HTTP/1.1 413 ")
     assert b"HTTP/1.1 200 " in come
 
 
-def test_too_many_headers_are_refused(front: ProxyServer) -> None:
+def test_too_many_headers_are_refused(proxy: ProxyServer) -> None:
     many = [f"X-{number}: y" for number in range(300)]
-    assert status(raw(front.url, request("/healthz", "Host: localhost", *many))) == 431
-    assert status(raw(front.url, request("/healthz", "Host: localhost", f"X: {'y' * 66_000}"))) == 431
+    assert status(raw(proxy.url, request("/healthz", "Host: localhost", *many))) == 431
+    assert status(raw(proxy.url, request("/healthz", "Host: localhost", f"X: {'y' * 66_000}"))) == 431
 
 
 @pytest.mark.parametrize("start", [b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX: ", b"GET /"])
-def test_headers_that_never_end_are_cut_off(front: ProxyServer, start: bytes) -> None:
-    host, port = "127.0.0.1", front.port
+def test_headers_that_never_end_are_cut_off(proxy: ProxyServer, start: bytes) -> None:
+    host, port = "127.0.0.1", proxy.port
     with socket.create_connection((host, port), timeout=DEADLINE) as connection:
         connection.sendall(start)
         with pytest.raises(OSError):  # noqa: PT012 (which of the two finds out is the system's business)
@@ -250,10 +250,10 @@ def test_headers_that_never_end_are_cut_off(front: ProxyServer, start: bytes) ->
             raise AssertionError("16 MB were taken")
 
 
-def test_late_headers_are_refused(front: ProxyServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_late_headers_are_refused(proxy: ProxyServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bounded_protocol, "HEADERS_TIMEOUT_S", 0.05)
-    assert status(raw(front.url, b"GET /healthz HTTP/1.1\r\nHost: loc")) == 408
-    assert status(raw(front.url, b"")) == 408
+    assert status(raw(proxy.url, b"GET /healthz HTTP/1.1\r\nHost: loc")) == 408
+    assert status(raw(proxy.url, b"")) == 408
 
 
 POST: Final = b"POST /api/sessions HTTP/1.1\r\nHost: localhost\r\n"
@@ -270,14 +270,14 @@ POST: Final = b"POST /api/sessions HTTP/1.1\r\nHost: localhost\r\n"
     ],
 )
 def test_a_late_body_is_refused(
-    front: ProxyServer, monkeypatch: pytest.MonkeyPatch, sent: bytes, code: int
+    proxy: ProxyServer, monkeypatch: pytest.MonkeyPatch, sent: bytes, code: int
 ) -> None:
     monkeypatch.setattr(bounded_protocol, "BODY_CHECK_INTERVAL_S", 0.05)
-    come = raw(front.url, sent)  # which ends when the server has hung up
+    come = raw(proxy.url, sent)  # which ends when the server has hung up
     assert (status(come), come.count(b"HTTP/1.1 ")) == (code, 1)
 
 
-def test_a_slow_body_is_accepted(front: ProxyServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_body_is_accepted(proxy: ProxyServer, monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[Any] = []
     look = bounded_protocol.BoundedProtocol._check
 
@@ -288,7 +288,7 @@ def test_a_slow_body_is_accepted(front: ProxyServer, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(bounded_protocol, "BODY_CHECK_INTERVAL_S", 0.02)
     monkeypatch.setattr(bounded_protocol, "MIN_BODY_BYTES_PER_CHECK", 0)
     monkeypatch.setattr(bounded_protocol.BoundedProtocol, "_check", seen)
-    with socket.create_connection(("127.0.0.1", front.port), timeout=DEADLINE) as connection:
+    with socket.create_connection(("127.0.0.1", proxy.port), timeout=DEADLINE) as connection:
         connection.sendall(POST + b"Content-Type: application/json\r\nContent-Length: 2\r\n\r\n{")
         until(lambda: len(looked) >= 3)
         connection.sendall(b"}")
@@ -307,8 +307,8 @@ def test_a_slow_body_is_accepted(front: ProxyServer, monkeypatch: pytest.MonkeyP
         b"POST /a HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
     ],
 )
-def test_an_invalid_request_gets_a_short_400(front: ProxyServer, sent: bytes) -> None:
-    come = raw(front.url, sent)
+def test_an_invalid_request_gets_a_short_400(proxy: ProxyServer, sent: bytes) -> None:
+    come = raw(proxy.url, sent)
     assert status(come) == 400
     for name, value in SECURITY_HEADERS:
         assert name + b": " + value in come
@@ -337,22 +337,22 @@ def test_an_invalid_request_gets_a_short_400(front: ProxyServer, sent: bytes) ->
         (b'"' + b'\\"' * 80_000, "JSON"),
     ],
 )
-def test_invalid_or_too_deep_json_is_refused(front: ProxyServer, body: bytes, expected: str) -> None:
-    answer = ask(front.url, "/api/sessions", body=body)
+def test_invalid_or_too_deep_json_is_refused(proxy: ProxyServer, body: bytes, expected: str) -> None:
+    answer = ask(proxy.url, "/api/sessions", body=body)
     assert answer.status == 400, answer.body
     assert expected in message(answer, "/api/sessions")
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages"])
-def test_a_deep_body_is_refused_in_the_format_of_the_path(front: ProxyServer, path: str) -> None:
-    answer = ask(front.url, path, body=b'{"messages": ' + b"[" * 5_000)
+def test_a_deep_body_is_refused_in_the_format_of_the_path(proxy: ProxyServer, path: str) -> None:
+    answer = ask(proxy.url, path, body=b'{"messages": ' + b"[" * 5_000)
     assert answer.status == 400
     assert "nested" in message(answer, path)
 
 
-def test_brackets_in_strings_are_not_nesting(front: ProxyServer) -> None:
+def test_brackets_in_strings_are_not_nesting(proxy: ProxyServer) -> None:
     body = json.dumps({"system": '[{"\\' * 1_000}).encode()[:-1] + b', "id": "first", "id": "second"}'
-    answer = ask(front.url, "/api/sessions", body=body)
+    answer = ask(proxy.url, "/api/sessions", body=body)
     assert answer.status == 201, answer.body
     assert answer.json["id"] == "second"
 
@@ -387,14 +387,14 @@ def test_values_are_counted_outside_strings() -> None:
 
 
 def test_a_body_with_too_many_values_is_not_decoded(tmp_path: Path) -> None:
-    with ProxyServer(tmp_path, environment=SCRIPTED) as front:
-        answer = ask(front.url, "/api/sessions", body=b"[" + b"0," * 1_000_001 + b"0]")
+    with ProxyServer(tmp_path, environment=SCRIPTED) as proxy:
+        answer = ask(proxy.url, "/api/sessions", body=b"[" + b"0," * 1_000_001 + b"0]")
     assert answer.status == 413
     assert "1,000,000 values" in message(answer, "/api/sessions")
 
 
-def test_a_compressed_body_is_refused(front: ProxyServer) -> None:
-    answer = ask(front.url, "/v1/messages", body=b"\x1f\x8b", headers={"Content-Encoding": "gzip"})
+def test_a_compressed_body_is_refused(proxy: ProxyServer) -> None:
+    answer = ask(proxy.url, "/v1/messages", body=b"\x1f\x8b", headers={"Content-Encoding": "gzip"})
     assert answer.status == 415
 
 
@@ -404,8 +404,8 @@ def test_a_compressed_body_is_refused(front: ProxyServer) -> None:
 @pytest.mark.parametrize(
     "path", ["/healthz", "/openapi.json", "/metrics", "/api/sessions", "/nowhere", "/v1/nowhere"]
 )
-def test_every_response_has_the_security_headers(front: ProxyServer, path: str) -> None:
-    answer = ask(front.url, path)
+def test_every_response_has_the_security_headers(proxy: ProxyServer, path: str) -> None:
+    answer = ask(proxy.url, path)
     assert {
         name.decode(): value.decode() for name, value in SECURITY_HEADERS
     }.items() <= answer.headers.items()
@@ -417,8 +417,8 @@ def test_every_response_has_the_security_headers(front: ProxyServer, path: str) 
 @pytest.mark.parametrize(
     ("given", "kept"), [("abc-1.2_3", True), ("a" * 65, False), ("a b", False), ("<b>", False)]
 )
-def test_a_valid_request_id_is_kept(front: ProxyServer, given: str, kept: bool) -> None:
-    answer = ask(front.url, "/healthz", headers={"X-Request-Id": given})
+def test_a_valid_request_id_is_kept(proxy: ProxyServer, given: str, kept: bool) -> None:
+    answer = ask(proxy.url, "/healthz", headers={"X-Request-Id": given})
     assert (answer.headers["x-request-id"] == given) is kept
 
 
@@ -435,16 +435,16 @@ def test_a_valid_request_id_is_kept(front: ProxyServer, given: str, kept: bool) 
     ],
 )
 def test_a_wrong_path_or_method_gets_the_format_of_the_path(
-    front: ProxyServer, path: str, method: str, code: int
+    proxy: ProxyServer, path: str, method: str, code: int
 ) -> None:
-    answer = ask(front.url, path, method=method)
+    answer = ask(proxy.url, path, method=method)
     assert answer.status == code
     assert message(answer, "/v1/messages" if path.startswith("/v1/messages") else path)
     assert ("allow" in answer.headers) is (code == 405)
 
 
-def test_an_unexpected_error_is_answered_without_its_message(front: ProxyServer) -> None:
-    answer = ask(front.url, "/api/sessions", body={"model": "broken/model"})
+def test_an_unexpected_error_is_answered_without_its_message(proxy: ProxyServer) -> None:
+    answer = ask(proxy.url, "/api/sessions", body={"model": "broken/model"})
     assert answer.status == 500
     assert CANARY not in answer.body.decode()
     assert answer.headers["x-request-id"] in message(answer, "/api/sessions")
@@ -493,18 +493,18 @@ def test_sessions_of_one_tenant_are_invisible_to_another(with_tokens: ProxyServe
 def test_a_revoked_token_is_refused_and_tokens_stay_required(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with ProxyServer(tmp_path, environment=SCRIPTED) as front:
-        assert ask(front.url, "/api/sessions").status == 200
-        tokens = AuthTokens(front.service.runtime.database)
-        id, secret = front.do(tokens.create("new", now=1.0))
-        assert ask(front.url, "/api/sessions", body={"id": "mine"}, token=secret).status == 201
-        assert front.sessions("new") == ["mine"]  # at once
-        assert ask(front.url, "/api/sessions").status == 401
-        assert ask(front.url, "/api/sessions", token=secret).status == 200
-        assert front.do(tokens.revoke(id, now=2.0))
+    with ProxyServer(tmp_path, environment=SCRIPTED) as proxy:
+        assert ask(proxy.url, "/api/sessions").status == 200
+        tokens = AuthTokens(proxy.service.runtime.database)
+        id, secret = proxy.do(tokens.create("new", now=1.0))
+        assert ask(proxy.url, "/api/sessions", body={"id": "mine"}, token=secret).status == 201
+        assert proxy.sessions("new") == ["mine"]  # at once
+        assert ask(proxy.url, "/api/sessions").status == 401
+        assert ask(proxy.url, "/api/sessions", token=secret).status == 200
+        assert proxy.do(tokens.revoke(id, now=2.0))
         monkeypatch.setattr(guard, "CALLER_TTL_S", 0.0)
-        assert ask(front.url, "/api/sessions", token=secret).status == 401
-        assert ask(front.url, "/api/sessions").status == 401
+        assert ask(proxy.url, "/api/sessions", token=secret).status == 401
+        assert ask(proxy.url, "/api/sessions").status == 401
 
 
 @pytest.mark.parametrize("path", PATHS_OF_ALL_FORMATS)

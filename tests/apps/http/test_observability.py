@@ -93,27 +93,27 @@ class Watched:
         with (
             captured_log() as log,
             StandIn(script=lambda number: Answer(text=f"{CANARY} indeed")) as upstream,
-            ProxyServer(folder, openai=upstream.openai, environment=environment, **SETTINGS) as front,
+            ProxyServer(folder, openai=upstream.openai, environment=environment, **SETTINGS) as proxy,
         ):
-            front.service.runtime.add_observer(tracing.observe)
-            self._use(front)
-            self.metrics = ask(front.url, "/metrics")
+            proxy.service.runtime.add_observer(tracing.observe)
+            self._use(proxy)
+            self.metrics = ask(proxy.url, "/metrics")
             until(lambda: "/metrics" in log.getvalue())
         self.log = log.getvalue()
         self.lines = [json.loads(line) for line in self.log.splitlines()]
         self.spans = self.exporter.get_finished_spans()
 
-    def _use(self, front: ProxyServer) -> None:
-        assert ask(front.url, "/api/sessions", body={"id": "demo", "title": CANARY}).status == 201
+    def _use(self, proxy: ProxyServer) -> None:
+        assert ask(proxy.url, "/api/sessions", body={"id": "demo", "title": CANARY}).status == 201
         body = {"text": f"What is the {CANARY} plan?", "stream": False}
-        assert ask(front.url, "/api/sessions/demo/turns", body=body).status == 200
-        assert ask(front.url, "/api/sessions/demo/turns", body=body).status >= 500
-        assert ask(front.url, f"/api/sessions/demo/search?q={CANARY}").status == 200
-        assert ask(front.url, f"/{CANARY}/nowhere?key={CANARY}").status == 404
-        assert ask(front.url, "/api/sessions", body={"model": "broken/model"}).status == 500
+        assert ask(proxy.url, "/api/sessions/demo/turns", body=body).status == 200
+        assert ask(proxy.url, "/api/sessions/demo/turns", body=body).status >= 500
+        assert ask(proxy.url, f"/api/sessions/demo/search?q={CANARY}").status == 200
+        assert ask(proxy.url, f"/{CANARY}/nowhere?key={CANARY}").status == 404
+        assert ask(proxy.url, "/api/sessions", body={"model": "broken/model"}).status == 500
         asked = {"model": "gpt-5", "messages": [{"role": "user", "content": f"Is it {CANARY}?"}]}
         key = {"Authorization": f"Bearer sk-{CANARY}", "Cookie": CANARY, "X-Request-Id": "request-1"}
-        assert ask(front.url, "/v1/chat/completions", body=asked, headers=key).status == 200
+        assert ask(proxy.url, "/v1/chat/completions", body=asked, headers=key).status == 200
 
     def find(self, event: str, **fields: Any) -> list[dict[str, Any]]:
         wanted = {"event": event, **fields}

@@ -22,10 +22,10 @@ from foveal.core.models import (
     ModelLimits,
     ModelPrices,
     ModelRow,
-    canonical,
-    find,
-    forms,
-    snapshot,
+    canonical_name,
+    catalogue_snapshot,
+    find_row,
+    name_forms,
     window_pattern,
 )
 from foveal.core.models.model import model
@@ -277,7 +277,7 @@ def test_a_free_variant_costs_nothing() -> None:
 @settings(max_examples=50, deadline=None)
 @given(st.text(alphabet="aZ49./:-_@ ~é\n\0", max_size=40))
 def test_any_name_gets_an_answer_or_a_bad_setting(name: str) -> None:
-    if canonical(name):
+    if canonical_name(name):
         assert model(name).window > 0
     else:
         with pytest.raises(BadSetting):
@@ -287,11 +287,11 @@ def test_any_name_gets_an_answer_or_a_bad_setting(name: str) -> None:
 @settings(max_examples=50, deadline=None)
 @given(st.from_regex(r"[a-zA-Z0-9./:_@-]{1,40}", fullmatch=True))
 def test_a_canonical_name_is_unchanged(name: str) -> None:
-    assert canonical(canonical(name)) == canonical(name)
+    assert canonical_name(canonical_name(name)) == canonical_name(name)
 
 
 def test_the_most_specific_form_of_a_name_is_tried_first() -> None:
-    tried = list(dict.fromkeys(forms("Azure/EU/gpt-4o-2024-08-06")))
+    tried = list(dict.fromkeys(name_forms("Azure/EU/gpt-4o-2024-08-06")))
     assert tried == [
         "azure/eu/gpt4o2024-08-06",
         "eu/gpt4o2024-08-06",
@@ -415,7 +415,7 @@ def test_well_known_models_have_plausible_values(
 
 def test_the_table_is_small_and_has_thousands_of_models() -> None:
     assert (DATA / "models.json.gz").stat().st_size <= 80 * 1_024
-    assert len(snapshot().rows()) > 5_000
+    assert len(catalogue_snapshot().rows()) > 5_000
 
 
 def test_every_row_of_the_table_is_valid() -> None:
@@ -426,20 +426,20 @@ def test_every_row_of_the_table_is_valid() -> None:
         cached = prices.cached is None or 0 < prices.cached <= (prices.input or 0)
         return sizes and cached and (limits.max_output or 0) <= window and (prices.input or 0) >= 0
 
-    assert [name for name, row in snapshot().rows().items() if not possible(row)] == []
+    assert [name for name, row in catalogue_snapshot().rows().items() if not possible(row)] == []
 
 
 def test_every_name_of_the_table_is_canonical_and_finds_its_own_row() -> None:
-    rows = snapshot().rows()
-    assert [name for name in rows if canonical(name) != name or find(name, rows) is not rows[name]] == []
+    rows = catalogue_snapshot().rows()
+    assert [name for name in rows if canonical_name(name) != name or find_row(name, rows) is not rows[name]] == []
 
 
 def test_the_table_and_the_notice_name_the_packages_and_their_licences() -> None:
     text = (DATA / "NOTICE.md").read_text(encoding="utf-8")
-    for package, version in snapshot().packages.items():
+    for package, version in catalogue_snapshot().packages.items():
         assert f"## {package} {version}" in text
-    assert snapshot().made in text
-    assert text.count("Permission is hereby granted") == len(snapshot().packages) == 3
+    assert catalogue_snapshot().made in text
+    assert text.count("Permission is hereby granted") == len(catalogue_snapshot().packages) == 3
     assert len(re.findall(r"^Copyright \(c\)", text, flags=re.MULTILINE)) == 3
 
 
@@ -457,7 +457,7 @@ def test_a_table_has_a_row_for_each_provider() -> None:
         "azure/eu/gpt4": ModelRow(ModelLimits(8_192), ModelPrices(2.0)),
     }
     assert table.rows() == rows
-    assert find("azure/eu/gpt-4-0613", rows) == rows["azure/eu/gpt4"]
+    assert find_row("azure/eu/gpt-4-0613", rows) == rows["azure/eu/gpt4"]
 
 
 def test_import_does_not_read_the_table_or_optional_packages() -> None:

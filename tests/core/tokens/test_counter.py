@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from foveal.core.tokens import Counter, Estimate, Exact
-from foveal.core.tokens.counter import _named, counter
+from foveal.core.tokens.counter import _load_counter, counter
 from foveal.errors import BadSetting
 from support.effort import bounded
 
@@ -186,7 +186,7 @@ def test_without_toktok_the_estimate_is_used(monkeypatch: pytest.MonkeyPatch) ->
 def test_a_vocabulary_that_is_not_installed_names_its_package(
     monkeypatch: pytest.MonkeyPatch, name: str, module: str, package: str
 ) -> None:
-    _named.cache_clear()
+    _load_counter.cache_clear()
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(BadSetting, match=f"pip install {package}"):
         counter(name)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -97,17 +95,3 @@ def test_a_decision_changes_nothing_in_the_view(name: str) -> None:
     first = decide(view, budget, moment, PRESETS[name])
     assert describe_view(view) == before
     assert decide(view, budget, moment, PRESETS[name]) == first
-
-
-def assigned_attributes(tree: ast.AST) -> Iterator[ast.Attribute]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store | ast.Del):
-            yield node
-
-
-@pytest.mark.parametrize("package", ["view", "reduction", "policies"])
-def test_only_an_object_itself_assigns_its_attributes(package: str) -> None:
-    for path in (CORE / package).rglob("*.py"):
-        for node in assigned_attributes(ast.parse(path.read_text("utf-8"))):
-            assert isinstance(node.value, ast.Name), f"{path.name}:{node.lineno}"
-            assert node.value.id == "self", f"{path.name}:{node.lineno}"

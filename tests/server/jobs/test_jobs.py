@@ -103,14 +103,14 @@ async def until(met: Callable[[], Awaitable[bool] | bool], what: str = "it") -> 
         await asyncio.sleep(0.01)
 
 
-async def done(work: JobWorker) -> None:
+async def wait_until_done(work: JobWorker) -> None:
     async def none_open() -> bool:
         return await work.queue.count() == 0
 
     await until(none_open, "the work")
 
 
-async def talk(live: LiveSession) -> list[str]:
+async def conversation_lines(live: LiveSession) -> list[str]:
     """Return the messages of a session and the notes of schedules."""
     lines = []
     for event in await live.events():
@@ -165,11 +165,11 @@ def test_a_run_is_submitted_once_and_its_text_is_not_in_the_engine_file(
         async with opened(folder, actor) as (service, work):
             for _ in range(3):
                 await work.run("default", "news", "What is new?", key="k1")
-            await done(work)
+            await wait_until_done(work)
             await work.run("default", "news", "What is new?", key="k1")
-            await done(work)
+            await wait_until_done(work)
             live = await service.tenant("default").session("news")
-            assert await talk(live) == ["user: What is new?", "model: answer to What is new?"]
+            assert await conversation_lines(live) == ["user: What is new?", "model: answer to What is new?"]
             assert actor.prompts == ["What is new?"]
         assert {serialization for _, _, serialization in jobs(folder)} == {"portable_json"}
         files = list(folder.glob("work.db*"))
@@ -191,19 +191,19 @@ def test_passing_failures_are_retried_and_others_end_with_one_note(folder: Path)
             for prompt in actor.script:
                 session = "shared" if prompt in ("one", "two") else prompt
                 await work.run("default", session, prompt, key=f"k-{prompt}")
-            await done(work)
-            shared = await talk(await tenant.session("shared"))
+            await wait_until_done(work)
+            shared = await conversation_lines(await tenant.session("shared"))
             assert [line for line in shared if not line.startswith("model: ")] == ["user: one", "user: two"]
             assert shared[-1].startswith("model: ")
-            assert await talk(await tenant.session("passing")) == [
+            assert await conversation_lines(await tenant.session("passing")) == [
                 "user: passing",
                 "model: answer to passing",
             ]
-            assert await talk(await tenant.session("lasting")) == [
+            assert await conversation_lines(await tenant.session("lasting")) == [
                 "user: lasting",
                 "note: background run (k-lasting): no answer after 3 attempts: too many requests",
             ]
-            assert await talk(await tenant.session("hopeless")) == [
+            assert await conversation_lines(await tenant.session("hopeless")) == [
                 "user: hopeless",
                 "note: background run (k-hopeless): no answer: the model refused",
             ]
@@ -225,9 +225,9 @@ def test_a_run_waits_until_its_store_can_be_used(folder: Path) -> None:
             await work.run("default", "news", "What is new?", key="k")
             await until(lambda: any(status == "DELAYED" for _, status, _ in jobs(folder)))
             store.unlink()
-            await done(work)
+            await wait_until_done(work)
             live = await service.tenant("default").session("news")
-            assert await talk(live) == ["user: What is new?", "model: answer to What is new?"]
+            assert await conversation_lines(live) == ["user: What is new?", "model: answer to What is new?"]
 
     asyncio.run(main())
 
@@ -245,9 +245,9 @@ def test_an_interrupted_run_is_continued_by_the_next_worker(folder: Path, first:
         assert [status for _, status, _ in jobs(folder)] == ["PENDING"]
         actor.waits.clear()
         async with opened(folder, actor) as (service, work):
-            await done(work)
+            await wait_until_done(work)
             live = await service.tenant("default").session("news")
-            assert await talk(live) == ["user: long", "model: answer to long"]
+            assert await conversation_lines(live) == ["user: long", "model: answer to long"]
 
     asyncio.run(main())
 
@@ -268,7 +268,7 @@ def test_a_busy_tenant_does_not_block_others_and_ended_jobs_are_deleted(
             await until(lambda: "quick" in actor.prompts, "the other tenant's run")
             assert actor.prompts.count("slow") == 4
             gate.set()
-            await done(work)
+            await wait_until_done(work)
             assert actor.prompts.count("slow") == 12
             await until(lambda: jobs(folder) == [], "the sweep")
 
@@ -291,7 +291,7 @@ def test_deleting_a_session_deletes_its_open_jobs(folder: Path) -> None:
             await until(lambda: any(status == "DELAYED" for _, status, _ in jobs(folder)))
             for session in ("a", "b"):
                 await tenant.delete(session)
-            await done(work)
+            await wait_until_done(work)
             assert await work.schedules.list("default") == []
             assert await tenant.sessions() == []
 
@@ -328,8 +328,8 @@ def test_a_due_prompt_is_submitted_once_after_earlier_messages(tmp_path: Path, f
 
             await until(noticed)
             gate.set()
-            await done(work)
-            assert await talk(live) == [
+            await wait_until_done(work)
+            assert await conversation_lines(live) == [
                 "user: hello",
                 "model: answer to hello",
                 "user: What is new?",
@@ -371,7 +371,7 @@ def test_a_needed_summary_is_written_in_the_background(folder: Path) -> None:
             for number in range(40):
                 turn = await live.submit(f"message {number}: " + "many words of little weight " * 12)
                 assert (await turn.outcome()).why == "answered"
-                await done(work)
+                await wait_until_done(work)
                 if await summarised():
                     break
             assert await summarised()
@@ -419,9 +419,11 @@ def test_a_pickle_in_the_engine_file_is_never_loaded_and_its_run_is_given_up(fol
             database.execute("UPDATE workflow_status SET inputs = ?, serialization = 'py_pickle'", (evil,))
         database.close()
         async with opened(folder, actor, timing=QUICK._replace(cleanup_interval_s=0.0)) as (service, work):
-            await done(work)
+            await wait_until_done(work)
             notes = [
-                line for line in await talk(await service.tenant("default").session("news")) if "note" in line
+                line
+                for line in await conversation_lines(await service.tenant("default").session("news"))
+                if "note" in line
             ]
             assert notes == ["note: background run (k): no answer: the server broke off each time"]
         assert not trap.exists()
@@ -548,13 +550,13 @@ def test_kill_9_loses_and_repeats_no_run_and_another_process_takes_over(tmp_path
     wait(lambda: open_jobs(tmp_path) == 0)
     assert third.end() == 0
 
-    talks = {**messages_of(tmp_path, "default"), **messages_of(tmp_path, "acme")}
+    messages = {**messages_of(tmp_path, "default"), **messages_of(tmp_path, "acme")}
     for key in ("a1", "a2", "a3", "b1", "b2"):
-        prompt, answer = talks.pop(f"s-{key}")
+        prompt, answer = messages.pop(f"s-{key}")
         assert (prompt, answer.startswith("answered by ")) == (f"do {key}", True)
     for lane in range(4):
-        assert talks[f"c{lane}"][::2] == [f"do c-{number}" for number in range(lane, 20, 4)]
-    answers = [line for talk in talks.values() for line in talk[1::2]]
+        assert messages[f"c{lane}"][::2] == [f"do c-{number}" for number in range(lane, 20, 4)]
+    answers = [line for lines in messages.values() for line in lines[1::2]]
     assert len(answers) == 20
     assert {"answered by second", "answered by third"} >= set(answers)
     assert b"do c-" not in (folder / "work.db").read_bytes()

@@ -24,14 +24,14 @@ def test_a_store_sees_at_once_what_another_store_has_written(tmp_path: Path, dur
         async with SqliteStore(path, durability=durability) as first, SqliteStore(path) as second:
             for seq in range(0, 40, 2):
                 await first.append("s", [event(seq)])
-                assert await first.news("s", first=seq + 1) == ([], False)
-                assert await second.news("s", first=seq) == ([event(seq)], False)
+                assert await first.read_new("s", first=seq + 1) == ([], False)
+                assert await second.read_new("s", first=seq) == ([event(seq)], False)
                 await second.append("s", [event(seq + 1)])
-                assert await first.news("s", first=seq + 1) == ([event(seq + 1)], False)
-                assert await first.news("s", first=seq + 2) == ([], False)
+                assert await first.read_new("s", first=seq + 1) == ([event(seq + 1)], False)
+                assert await first.read_new("s", first=seq + 2) == ([], False)
             await second.erase("s")
-            assert (await first.news("s", first=40))[1]
-            assert (await second.news("s", first=40))[1]
+            assert (await first.read_new("s", first=40))[1]
+            assert (await second.read_new("s", first=40))[1]
 
     asyncio.run(work())
 
@@ -45,7 +45,7 @@ def test_reading_beside_own_appends_never_misses_an_event(tmp_path: Path) -> Non
             async def read() -> None:
                 nonlocal seen
                 while seen < 200:
-                    news, _ = await store.news("s", first=seen)
+                    news, _ = await store.read_new("s", first=seen)
                     assert [event.seq for event in news] == list(range(seen, seen + len(news)))
                     seen += len(news)
                     await asyncio.sleep(0)

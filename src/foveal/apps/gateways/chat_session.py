@@ -20,7 +20,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import aclosing, suppress
 from typing import Final
 
-from foveal.agent.agent_events import ModelAnswered, UserMessageHeard
+from foveal.agent.agent_events import ModelAnswered, UserMessageStored
 from foveal.apps.gateways import texts
 from foveal.apps.gateways.channel import (
     COMPACT_ACTION,
@@ -246,8 +246,8 @@ class ChatSessions:
         async for reply in self._answer(turn, key=message.key):
             yield reply
 
-    async def turn_ended(self, live: LiveSession, turn: Turn) -> tuple[int, Replies] | None:
-        """Return the chat and the answer of a turn for which no reply is waiting, or None.
+    async def unrequested_answer(self, live: LiveSession, turn: Turn) -> tuple[int, Replies] | None:
+        """Return the chat and the answer of a turn that has ended and for which no reply is waiting, or None.
 
         Such a turn belongs to a schedule, or was postponed. Its answer is recorded like any other, so that it is
         delivered later if it cannot be delivered now.
@@ -266,7 +266,7 @@ class ChatSessions:
         first_message = ""
         try:
             async for event in turn.events():
-                if isinstance(event, UserMessageHeard | ModelAnswered):
+                if isinstance(event, UserMessageStored | ModelAnswered):
                     first_message = first_message or event.handle
             outcome = await turn.outcome()
             if outcome.is_pending:  # before the yield: the answer may arrive while this reply is sent

@@ -52,7 +52,7 @@ class UndeliveredAnswers:
             for chat, replies in undelivered:
                 self._deliver(chat, replies)
 
-    def delivered(self) -> None:
+    def reset_pauses(self) -> None:
         """Start again with the shortest pause, because the chat app can be reached."""
         self._retries = 0
 
@@ -90,7 +90,7 @@ class DeliveryTasks:
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(self._on_task_done)
         return task
 
     async def finish(self, *, seconds: float) -> None:
@@ -102,7 +102,7 @@ class DeliveryTasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _on_task_done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (problem := task.exception()) is not None:
             LOG.error("an answer was not delivered and is kept: %s", type(problem).__name__)

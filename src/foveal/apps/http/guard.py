@@ -64,7 +64,7 @@ class CallerCache:
         return CALLER_WITHOUT_TOKEN
 
     async def is_token_needed(self) -> bool:
-        """Return whether requests need a token: from the first token on, for ever."""
+        """Return whether requests need a token: always on a public address, on loopback once a token was created."""
         if not self._is_token_needed and self._clock() - self._checked_at >= CALLER_TTL_S:
             self._is_token_needed = not self._loopback or await self._tokens.any_exist()
             self._checked_at = self._clock()

@@ -53,9 +53,9 @@ def log_service_event(service_event: ServiceEvent) -> None:
     match service_event:
         case TurnEnded():
             level = logging.WARNING if service_event.why == "failed" else logging.INFO
-            log_event("turn", where | _turn(service_event), level=level)
+            log_event("turn", where | _turn_fields(service_event), level=level)
         case ProxyRequestEnded():
-            log_event("exchange", where | _exchange(service_event))
+            log_event("exchange", where | _exchange_fields(service_event))
         case EventsStored():
             kinds = Counter(
                 kind(event.fact) for event in service_event.events if isinstance(event.fact, _LOGGED_FACTS)
@@ -64,12 +64,12 @@ def log_service_event(service_event: ServiceEvent) -> None:
                 log_event("reduced", where | kinds)
 
 
-def _turn(turn: TurnEnded) -> dict[str, Any]:
+def _turn_fields(turn: TurnEnded) -> dict[str, Any]:
     fields = {"turn": turn.turn, "model": turn.model, "why": turn.why, "ms": _ms(turn.seconds)}
     return fields | ({"error": turn.problem} if turn.problem else {})
 
 
-def _exchange(done: ProxyRequestEnded) -> dict[str, Any]:
+def _exchange_fields(done: ProxyRequestEnded) -> dict[str, Any]:
     return {
         "dialect": done.dialect,
         "model": done.model,

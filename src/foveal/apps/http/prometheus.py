@@ -117,7 +117,7 @@ class PrometheusMetrics:
         match service_event:
             case EventsStored():
                 for event in service_event.events:
-                    self._stored(event)
+                    self._count_event(event)
             case TurnEnded():
                 self._turns.labels(service_event.why).inc()
                 self._turn_seconds.observe(service_event.seconds)
@@ -125,11 +125,11 @@ class PrometheusMetrics:
                     code = service_event.problem
                     self._turn_errors.labels(code if code in ERROR_CODES else "other").inc()
             case ProxyRequestEnded():
-                self._exchanged(service_event)
+                self._count_proxy_request(service_event)
             case InboxCounted():
                 self._waiting.set(service_event.count)
 
-    def _stored(self, event: Event) -> None:
+    def _count_event(self, event: Event) -> None:
         self._core.add(event)
         if isinstance(event.fact, Used):
             for kind in TOKEN_KINDS:
@@ -138,7 +138,7 @@ class PrometheusMetrics:
             self._cached_tokens += event.fact.cache_read
             self._cache_share.set(self._cached_tokens / self._prompt_tokens if self._prompt_tokens else 0.0)
 
-    def _exchanged(self, done: ProxyRequestEnded) -> None:
+    def _count_proxy_request(self, done: ProxyRequestEnded) -> None:
         self._exchanges.labels(done.dialect, str(done.status)).inc()
         self._added_seconds.labels(done.dialect).observe(done.added_seconds)
         self._saved_tokens.inc(max(0, done.unreduced_tokens - done.tokens))

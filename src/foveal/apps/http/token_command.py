@@ -54,9 +54,9 @@ def add_commands(commands: Any) -> None:
 
 def _subcommand(subcommands: Any, name: str, about: str) -> ArgumentParser:
     """Return the parser of a subcommand; `--folder` is accepted before and after its name."""
-    made: ArgumentParser = subcommands.add_parser(name, help=about, description=about)
-    made.add_argument("--folder", **{**FOLDER_ARGUMENT, "default": SUPPRESS})
-    return made
+    parser: ArgumentParser = subcommands.add_parser(name, help=about, description=about)
+    parser.add_argument("--folder", **{**FOLDER_ARGUMENT, "default": SUPPRESS})
+    return parser
 
 
 def shell_command(words: str, folder: Path | None) -> str:

@@ -94,17 +94,17 @@ class Tracing:
     def observe(self, service_event: ServiceEvent) -> None:
         match service_event:
             case TurnBegan():
-                self._began(service_event)
+                self._begin_turn(service_event)
             case EventsStored():
-                self._stored(service_event)
+                self._add_events(service_event)
             case TurnEnded():
                 turn = self._turns.pop((service_event.tenant, service_event.session), None)
                 if turn is not None:
-                    turn.ended(service_event)
+                    turn.end(service_event)
             case ProxyRequestEnded():
-                self._exchanged(service_event)
+                self._add_proxy_request(service_event)
 
-    def _began(self, began: TurnBegan) -> None:
+    def _begin_turn(self, began: TurnBegan) -> None:
         provider, model = _split_model(began.model)
         attributes = _common_attributes("invoke_agent", model, began.session, provider=provider)
         attributes |= {"gen_ai.agent.name": "foveal"}
@@ -115,19 +115,19 @@ class Tracing:
         while len(self._turns) > MAX_OPEN_TURNS:
             self._turns.popitem(last=False)[1].drop()
 
-    def _stored(self, stored: EventsStored) -> None:
+    def _add_events(self, stored: EventsStored) -> None:
         key = stored.tenant, stored.session
         turn = self._turns.get(key)
         for event in stored.events:
             if turn is not None:
-                turn.stored(event)
+                turn.add_event(event)
             elif isinstance(event.fact, Used):
                 self._used[key] = event.fact
                 self._used.move_to_end(key)
         while len(self._used) > MAX_OPEN_TURNS:
             self._used.popitem(last=False)
 
-    def _exchanged(self, done: ProxyRequestEnded) -> None:
+    def _add_proxy_request(self, done: ProxyRequestEnded) -> None:
         end, used = time_ns(), self._used.pop((done.tenant, done.session), None)
         attributes = _common_attributes("chat", done.model, done.session, provider=done.dialect) | {
             "gen_ai.request.stream": done.streamed,
@@ -168,7 +168,7 @@ class _TurnSpan:
         """Start and end of the latest answer of the model, until its usage is known."""
         self._usage = dict.fromkeys(("input", "output"), 0)
 
-    def stored(self, event: Event) -> None:
+    def add_event(self, event: Event) -> None:
         now, fact = time_ns(), event.fact
         if isinstance(fact, ModelSaid):
             self._finish_chat({})
@@ -179,10 +179,10 @@ class _TurnSpan:
             self._usage["output"] += fact.output
             self._finish_chat(_usage_attributes(fact))
         elif isinstance(fact, ToolReturned):
-            self._tool(fact, now)
+            self._add_tool_span(fact, now)
         self._since = now
 
-    def ended(self, done: TurnEnded) -> None:
+    def end(self, done: TurnEnded) -> None:
         self._finish_chat({})
         usage = {f"gen_ai.usage.{kind}_tokens": count for kind, count in self._usage.items()}
         self._span.set_attributes(usage | {"foveal.turn.why": done.why})
@@ -203,7 +203,7 @@ class _TurnSpan:
             self._tracing.span(f"chat {self._model}", attributes, start=began, parent=self._span).end(ended)
             self._chat = None
 
-    def _tool(self, fact: ToolReturned, now: int) -> None:
+    def _add_tool_span(self, fact: ToolReturned, now: int) -> None:
         name = fact.name or self._names.get(fact.call_id, "unknown")
         attributes = {
             "gen_ai.operation.name": "execute_tool",

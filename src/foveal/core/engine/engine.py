@@ -13,7 +13,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Generator, Iterator, Sequence, Set
 from copy import copy
 from operator import attrgetter
-from typing import Any, Final, cast
+from typing import Any, Final, Self, cast
 
 import msgspec
 from msgspec.structs import replace
@@ -173,7 +173,7 @@ class Engine:
     def keep_in_memory(self, seqs: Set[int]) -> None:
         """Keep only these events in memory."""
         self.log = [event for event in self.log if event.seq in seqs]
-        self.view.meter.forget(seqs)
+        self.view.meter.keep_only(seqs)
 
     def apply(self, event: Event) -> None:
         """Take over an event that another process recorded."""
@@ -359,14 +359,19 @@ class Engine:
     def check_fits(self, log: Sequence[Event], facts: Sequence[AnyFact]) -> None:
         """Raise `ContextOverflow` if no request would fit with `facts` after `log`, the whole log. Changes
         nothing."""
-        trial, first = copy(self), len(log)
-        trial.log = [*log, *(Event(seq, fact) for seq, fact in enumerate(facts, first))]
-        trial.next_seq = len(trial.log)
-        trial.view = fold(trial.log, self.view.meter)
+        first = len(log)
+        events = [*log, *(Event(seq, fact) for seq, fact in enumerate(facts, first))]
         try:
-            trial.reduce_to_fit(Moment())
+            copy(self)._restart(events).reduce_to_fit(Moment())
         finally:
             self.view.meter.forget_from(first)  # other events will get the seqs of the trial
+
+    def _restart(self, log: list[Event]) -> Self:
+        """Replace the log and fold it again; what was learned from the provider stays."""
+        self.log = log
+        self.next_seq = len(log)
+        self.view = fold(log, self.view.meter)
+        return self
 
     # ── Summaries ────────────────────────────────────────────────────────────────────────────────────
 

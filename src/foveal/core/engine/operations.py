@@ -37,7 +37,7 @@ from foveal.errors import BadSetting, ContextOverflow, NotCompacted, UnknownHand
 # Show hidden events again for one turn, or permanently.
 
 
-def expansion(log: Sequence[Event], seq: int) -> list[Expanded]:
+def _expansion_facts(log: Sequence[Event], seq: int) -> list[Expanded]:
     """Return what to record so that the range of a reduction, or the step of an event, is shown whole until the
     next user message. `log` holds the effective events."""
     event = next((event for event in log if event.seq == seq), None)
@@ -73,7 +73,7 @@ def _calls(fact: ModelSaid, call_id: str) -> bool:
     return any(call.id == call_id for _, call in calls_of(fact.content))
 
 
-def no_room(problem: ContextOverflow, name: str | int) -> ContextOverflow:
+def _expansion_overflow(problem: ContextOverflow, name: str | int) -> ContextOverflow:
     """Return the error for a range that does not fit when it is shown whole."""
     return ContextOverflow(
         f"{name} cannot be shown whole: that would take {problem.needed:,} tokens and {problem.available:,} are "
@@ -87,7 +87,7 @@ def no_room(problem: ContextOverflow, name: str | int) -> ContextOverflow:
     )
 
 
-def check_undo(event: Event, effective: Sequence[Event]) -> None:
+def _check_undo(event: Event, effective: Sequence[Event]) -> None:
     """Raise `UnknownHandle` unless the event is a reduction or a pin that is still effective."""
     if not isinstance(event.fact, (*REDUCTIONS, Pinned)):
         raise UnknownHandle(f"{event.handle} is not a reduction or a pin, so there is nothing to undo")
@@ -129,20 +129,20 @@ def undo_fact(log: Sequence[Event], target: Event | None) -> Reverted:
         target = next((event for event in reversed(effective) if isinstance(event.fact, REDUCTIONS)), None)
         if target is None:
             raise UnknownHandle("nothing has been reduced, so there is nothing to undo")
-    check_undo(target, effective)
+    _check_undo(target, effective)
     return Reverted(target=target.seq)
 
 
 def expand_facts(engine: Engine, log: Sequence[Event], seq: int) -> list[Expanded]:
     """Return the facts, at least one, that show a reduction's range or the step of an event in full until the
     user's next message. `log` is the whole log. Raises `ContextOverflow` when there is no room for it."""
-    facts = expansion(effective_events(log), seq)
+    facts = _expansion_facts(effective_events(log), seq)
     if not facts:
         raise UnknownHandle(f"{handle(seq)} hides nothing, so there is nothing to expand")
     try:
         engine.check_fits(log, facts)
     except ContextOverflow as problem:
-        raise no_room(problem, handle(seq)) from None
+        raise _expansion_overflow(problem, handle(seq)) from None
     return facts
 
 

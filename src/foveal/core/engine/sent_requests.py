@@ -52,8 +52,8 @@ class SentRequests:
             ttl=model.cache_ttl,
             read=model.read_ratio,
             write=model.write_ratio,
-            broken=self._prefix_lost,
-            switched=self._model_switched,
+            prefix_lost=self._prefix_lost,
+            model_switched=self._model_switched,
             saved=self.saved,
         )
 

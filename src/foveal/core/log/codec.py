@@ -82,7 +82,7 @@ def _decode_escaped(line: bytes | str, problem: Exception) -> Event:
     if place.v > FORMAT:
         return Event(place.seq, _unknown(name, place), place.at)
     try:
-        return Event(place.seq, msgspec.convert(_rawed(outer["fact"]), Known), place.at)
+        return Event(place.seq, msgspec.convert(_encode_raw_fields(outer["fact"]), Known), place.at)
     except msgspec.ValidationError:
         return Event(place.seq, _unknown(name, place), place.at)
 
@@ -90,12 +90,12 @@ def _decode_escaped(line: bytes | str, problem: Exception) -> Event:
 _RAW_FIELDS: Final = frozenset({"native", "extra", "settings", "tools", "data", "metrics"})
 
 
-def _rawed(value: Any) -> Any:
+def _encode_raw_fields(value: Any) -> Any:
     """Encode the opaque fields of a decoded line as bytes again."""
     if isinstance(value, list):
-        return [_rawed(item) for item in value]
+        return [_encode_raw_fields(item) for item in value]
     if isinstance(value, dict):
-        return {k: raw(v) if k in _RAW_FIELDS and v is not None else _rawed(v) for k, v in value.items()}
+        return {k: raw(v) if k in _RAW_FIELDS and v is not None else _encode_raw_fields(v) for k, v in value.items()}
     return value
 
 

@@ -45,10 +45,10 @@ class Caps(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         for field in ("reserve", "max_input_tokens"):
             value = getattr(self, field)
             if value is not None:
-                whole(field, value, least=0 if field == "reserve" else 1)
+                check_whole_number(field, value, least=0 if field == "reserve" else 1)
         for field in ("max_history_tokens", "max_messages", "max_images", "max_media_bytes"):
-            whole(field, getattr(self, field), least=0)
-        share("margin", self.margin, most=0.9)
+            check_whole_number(field, getattr(self, field), least=0)
+        check_share("margin", self.margin, most=0.9)
 
 
 class Budget(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,14 +70,14 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
     max_media_bytes: int = 0
 
 
-def whole(field: str, value: object, *, least: int = 0, most: int = MAX_WINDOW_TOKENS) -> int:
+def check_whole_number(field: str, value: object, *, least: int = 0, most: int = MAX_WINDOW_TOKENS) -> int:
     """Return an integer that is in its range; raises `BadSetting` with the name of the field."""
     if type(value) is not int or not least <= value <= most:
         raise BadSetting(field, value, f"a whole number from {least:,} to {most:,}")
     return value
 
 
-def share(field: str, value: object, *, most: float = 1.0) -> float:
+def check_share(field: str, value: object, *, most: float = 1.0) -> float:
     """Return a number between 0 and `most`; raises `BadSetting` with the name of the field."""
     if type(value) not in (int, float) or not 0 <= value <= most:  # type: ignore[operator]
         raise BadSetting(field, value, f"a number from 0 to {most:g}")

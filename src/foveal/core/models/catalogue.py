@@ -77,7 +77,7 @@ _GPT_VERSION = re.compile(r"gpt(\d+)-(\d{1,2})(?!\d)")
 
 def cache_rule(name: str) -> CacheRule:
     """Return the cache rules for a model name; `UNKNOWN_FAMILY` when no family matches."""
-    known = canonical(name)
+    known = canonical_name(name)
     if known.partition("/")[0] in LOCAL_PROVIDERS:
         return RESIDENT
     for part, rule in (("claude", ANTHROPIC), ("gemini", GEMINI), ("deepseek", DEEPSEEK)):
@@ -146,14 +146,14 @@ _SUFFIX = re.compile(
 """Words and dates at the end of a name that rarely change the window."""
 
 
-def canonical(name: str) -> str:
+def canonical_name(name: str) -> str:
     """Return the canonical spelling of a name: `llama-3.1` and `Llama3.1` both become `llama3-1`."""
     dashed = _SEPARATORS.sub("-", _plain(name)).strip("-/")
     head, slash, rest = _BEFORE_NUMBER.sub("", dashed).partition("/")
     return PROVIDER_SPELLINGS.get(head, head) + slash + rest.strip("-")
 
 
-def forms(name: str) -> Iterator[str]:
+def name_forms(name: str) -> Iterator[str]:
     """Yield canonical names to look up, the most specific first; some may occur twice.
 
     Names without their suffix come last, because a dated model of any provider is a better match than its
@@ -161,7 +161,7 @@ def forms(name: str) -> Iterator[str]:
     """
     stem = _plain(name)
     yield from _tails(stem)
-    yield canonical(stem.rpartition("/")[2] + "-instruct")
+    yield canonical_name(stem.rpartition("/")[2] + "-instruct")
     stem = _TAG.sub("", stem)
     while True:
         yield from _tails(stem)
@@ -178,9 +178,9 @@ def _plain(name: str) -> str:
 
 
 def _tails(stem: str) -> Iterator[str]:
-    yield canonical(stem)
+    yield canonical_name(stem)
     for joint in _JOINTS.finditer(stem):
-        yield canonical(stem[joint.end() :])
+        yield canonical_name(stem[joint.end() :])
 
 
 # ── The bundled table ──────────────────────────────────────────────────────────────────────────────────
@@ -236,7 +236,7 @@ class CatalogueSnapshot(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @functools.cache
-def snapshot() -> CatalogueSnapshot:
+def catalogue_snapshot() -> CatalogueSnapshot:
     """Return the bundled table; it is read at the first call."""
     from importlib.resources import files  # slow to import and needed once
 
@@ -245,10 +245,10 @@ def snapshot() -> CatalogueSnapshot:
 
 
 @functools.cache
-def table() -> dict[str, ModelRow]:
-    return snapshot().rows()
+def model_rows() -> dict[str, ModelRow]:
+    return catalogue_snapshot().rows()
 
 
-def find(name: str, rows: dict[str, ModelRow]) -> ModelRow | None:
+def find_row(name: str, rows: dict[str, ModelRow]) -> ModelRow | None:
     """Return the row of the most specific form of a name, or None."""
-    return next((rows[form] for form in forms(name) if form in rows), None)
+    return next((rows[form] for form in name_forms(name) if form in rows), None)

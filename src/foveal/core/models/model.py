@@ -30,9 +30,9 @@ from foveal.core.models.catalogue import (
     ModelPrices,
     ModelRow,
     cache_rule,
-    canonical,
-    find,
-    table,
+    canonical_name,
+    find_row,
+    model_rows,
     window_pattern,
 )
 from foveal.errors import BadSetting
@@ -110,7 +110,7 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
         return dollars / MILLION
 
 
-class _Given(msgspec.Struct, frozen=True, kw_only=True):
+class _ModelOverrides(msgspec.Struct, frozen=True, kw_only=True):
     """Values set by the caller: validated, hashable, and the key of the lookup cache."""
 
     window: int | None
@@ -146,9 +146,9 @@ def model(
     `learned_window` is a limit that an overflow error reported. Prices are dollars per million tokens. Raises
     `BadSetting` for a value out of range.
     """
-    if not isinstance(name, str) or not canonical(name):
+    if not isinstance(name, str) or not canonical_name(name):
         raise BadSetting("model", name, 'a name such as "gpt-4.1" or "anthropic/claude-sonnet-4-5"')
-    given = _Given(
+    given = _ModelOverrides(
         window=_tokens("window", window),
         max_input=_tokens("max_input", max_input),
         max_output=_tokens("max_output", max_output),
@@ -190,8 +190,8 @@ def _number(field: str, value: float | None, *, least: float, most: float, unit:
 
 
 @functools.lru_cache(maxsize=1_024)
-def _resolve(name: str, given: _Given) -> Model:
-    row = find(name, table()) or ModelRow()
+def _resolve(name: str, given: _ModelOverrides) -> Model:
+    row = find_row(name, model_rows()) or ModelRow()
     found = (
         _limits(name, given, row.limits) | _prices(name, given, row.prices) | _cache(name, given, row.limits)
     )
@@ -202,7 +202,7 @@ def _resolve(name: str, given: _Given) -> Model:
     )
 
 
-_Found = dict[str, tuple[float | None, str]]
+_SourcedValues = dict[str, tuple[float | None, str]]
 
 
 def _first(*candidates: tuple[T | None, str], default: T) -> tuple[T, str]:
@@ -210,7 +210,7 @@ def _first(*candidates: tuple[T | None, str], default: T) -> tuple[T, str]:
     return next(((value, source) for value, source in candidates if value is not None), (default, "default"))
 
 
-def _limits(name: str, given: _Given, known: ModelLimits) -> _Found:
+def _limits(name: str, given: _ModelOverrides, known: ModelLimits) -> _SourcedValues:
     if given.window is not None and given.max_input is not None and given.max_input > given.window:
         raise BadSetting("max_input", given.max_input, f"at most the window, {given.window:,} tokens")
     window, source = _first(
@@ -229,7 +229,7 @@ def _limits(name: str, given: _Given, known: ModelLimits) -> _Found:
     }
 
 
-def _max_input(given: _Given, known: ModelLimits, window: int, source: str) -> tuple[int, str]:
+def _max_input(given: _ModelOverrides, known: ModelLimits, window: int, source: str) -> tuple[int, str]:
     """Return the input limit. The table's limit does not apply when the caller sets a larger window."""
     if given.max_input is not None:
         return given.max_input, "yours"
@@ -238,7 +238,7 @@ def _max_input(given: _Given, known: ModelLimits, window: int, source: str) -> t
     return window, source
 
 
-def _max_output(given: _Given, known: ModelLimits, window: int) -> tuple[int, str]:
+def _max_output(given: _ModelOverrides, known: ModelLimits, window: int) -> tuple[int, str]:
     if given.max_output is not None and given.max_output > window:
         raise BadSetting(
             "max_output",
@@ -251,9 +251,9 @@ def _max_output(given: _Given, known: ModelLimits, window: int) -> tuple[int, st
     return min(limit, window), source
 
 
-def _prices(name: str, given: _Given, known: ModelPrices) -> _Found:
+def _prices(name: str, given: _ModelOverrides, known: ModelPrices) -> _SourcedValues:
     """Return the prices. Cache prices follow a given input price in the known proportions."""
-    known, origin = _listed(name, known)
+    known, origin = _prices_of(name, known)
     rule = cache_rule(name)
     input_price = _first((given.input_price, "yours"), (known.input, origin), default=None)
     base = input_price[0]
@@ -279,7 +279,7 @@ def _prices(name: str, given: _Given, known: ModelPrices) -> _Found:
     }
 
 
-def _listed(name: str, known: ModelPrices) -> tuple[ModelPrices, str]:
+def _prices_of(name: str, known: ModelPrices) -> tuple[ModelPrices, str]:
     """Return the prices for a name; local models and names that end in `:free` cost nothing."""
     if cache_rule(name) is RESIDENT:
         return ModelPrices(0.0, 0.0, 0.0, 0.0), "family"
@@ -288,7 +288,7 @@ def _listed(name: str, known: ModelPrices) -> tuple[ModelPrices, str]:
     return known, "snapshot"
 
 
-def _cache(name: str, given: _Given, known: ModelLimits) -> _Found:
+def _cache(name: str, given: _ModelOverrides, known: ModelLimits) -> _SourcedValues:
     rule = cache_rule(name)
     source = "default" if rule is UNKNOWN_FAMILY else "family"
     ratio = next((ratio for part, ratio in TOKEN_RATIOS if part in name.lower()), None)

@@ -23,7 +23,7 @@ class Moment(msgspec.Struct, frozen=True, kw_only=True):
     """Price of a cached token, relative to an uncached one."""
     write: float = 1.0
     """Price of writing a token into the cache, relative to an uncached one."""
-    broken: bool = False
+    prefix_lost: bool = False
     """The cached prefix is lost anyway: the model, the tools or the system text changed since the last request."""
     saved: float = inf
     """What was saved so far against sending everything, in tokens at the full price; inf when not counted."""
@@ -35,7 +35,7 @@ class Moment(msgspec.Struct, frozen=True, kw_only=True):
     """Summaries do not help at present: the window refilled again and again."""
     refused: bool = False
     """The provider has refused the last request as too large."""
-    switched: bool = False
+    model_switched: bool = False
     """Another model reads this request than the last one."""
 
     @property
@@ -46,4 +46,4 @@ class Moment(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def free_break(self) -> bool:
         """Whether a rewrite of the prefix costs nothing extra now."""
-        return self.calls > 0 and (self.cold or self.broken)
+        return self.calls > 0 and (self.cold or self.prefix_lost)

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, get_args
 import msgspec
 from msgspec.structs import replace
 
-from foveal.core.models.budget import share, whole
+from foveal.core.models.budget import check_share, check_whole_number
 from foveal.core.reduction.truncation import TOKENS_8K, Limits
 from foveal.errors import BadSetting
 
@@ -96,12 +96,12 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         if self.mode not in get_args(Mode):
             raise BadSetting("mode", self.mode, f"one of {', '.join(get_args(Mode))}")
         for field in _SHARES:
-            share(field, getattr(self, field))
-        share("patience", self.patience, most=1_000)
+            check_share(field, getattr(self, field))
+        check_share("patience", self.patience, most=1_000)
         for field in _COUNTS:
-            whole(field, getattr(self, field))
+            check_whole_number(field, getattr(self, field))
         for field in ("mask_every", "summary_tokens", "max_summaries"):
-            whole(field, getattr(self, field), least=1)
+            check_whole_number(field, getattr(self, field), least=1)
         if self.warn > self.act:
             raise BadSetting("warn", self.warn, f"at most act = {self.act}")
         if self.target > self.act:

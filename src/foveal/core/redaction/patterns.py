@@ -54,7 +54,7 @@ def looks_random(value: str) -> bool:
     return bool(mixed) and len(set(value)) >= 8 and alphanumeric <= len(_PIECE.findall(value)) * _MAX_MEAN_RUN
 
 
-def numbered(value: str) -> bool:
+def has_digit(value: str) -> bool:
     return _DIGIT.search(value) is not None
 
 
@@ -72,20 +72,20 @@ class _Prefixed(NamedTuple):
 
 
 _PREFIXED: Final = (
-    _Prefixed("Anthropic key", r"sk-ant-[A-Za-z0-9_-]{16,}+", numbered),
-    _Prefixed("OpenRouter key", r"sk-or-[A-Za-z0-9_-]{24,}+", numbered),
-    _Prefixed("OpenAI key", r"sk-(?:proj|svcacct|admin|None)-[A-Za-z0-9_-]{16,}+", numbered),
+    _Prefixed("Anthropic key", r"sk-ant-[A-Za-z0-9_-]{16,}+", has_digit),
+    _Prefixed("OpenRouter key", r"sk-or-[A-Za-z0-9_-]{24,}+", has_digit),
+    _Prefixed("OpenAI key", r"sk-(?:proj|svcacct|admin|None)-[A-Za-z0-9_-]{16,}+", has_digit),
     _Prefixed("OpenAI key", r"sk-[A-Za-z0-9]{20,}+(?![A-Za-z0-9_-])"),
     _Prefixed("OpenAI key", r"sk-[A-Za-z0-9_-]{20,}+", looks_random),
     _Prefixed("GitHub token", r"gh[pousr]_[A-Za-z0-9]{30,}+(?:[_.-][A-Za-z0-9]+)*+"),
     _Prefixed("GitHub token", r"gh[pousr]_[A-Za-z0-9_-]{30,}+(?:\.[A-Za-z0-9_-]+)*+", looks_random),
-    _Prefixed("GitHub token", r"github_pat_[A-Za-z0-9_]{22,}+", numbered),
+    _Prefixed("GitHub token", r"github_pat_[A-Za-z0-9_]{22,}+", has_digit),
     _Prefixed(
         "GitLab token",
         r"gl(?:pat|ptt|dt|rt|soat|ft|cbt|agent|oas|imt|ffct)-[A-Za-z0-9_-]{20,}+(?:\.[a-z0-9]+)*+",
-        numbered,
+        has_digit,
     ),
-    _Prefixed("Slack token", r"xox[a-z]-[A-Za-z0-9-]{18,}+", numbered),
+    _Prefixed("Slack token", r"xox[a-z]-[A-Za-z0-9-]{18,}+", has_digit),
     _Prefixed("Slack token", r"xapp-[0-9]-[A-Za-z0-9-]{16,}+"),
     _Prefixed("Stripe key", r"sk_(?:live|test)_[A-Za-z0-9]{16,}+"),
     _Prefixed("Stripe key", r"rk_(?:live|test)_[A-Za-z0-9]{16,}+"),
@@ -94,7 +94,7 @@ _PREFIXED: Final = (
     _Prefixed("Groq key", r"gsk_[A-Za-z0-9]{32,}+"),
     _Prefixed("xAI key", r"xai-[A-Za-z0-9]{32,}+"),
     _Prefixed("npm token", r"npm_[A-Za-z0-9]{36,}+"),
-    _Prefixed("PyPI token", r"pypi-[A-Za-z0-9_-]{50,}+", numbered),
+    _Prefixed("PyPI token", r"pypi-[A-Za-z0-9_-]{50,}+", has_digit),
     _Prefixed("Google secret", r"GOCSPX-[A-Za-z0-9_-]{20,}+"),
     _Prefixed("DigitalOcean token", r"do[opr]_v1_[a-f0-9]{64}"),
     _Prefixed("Docker token", r"dckr_[po]at_[A-Za-z0-9_-]{20,}+"),
@@ -104,30 +104,30 @@ _BEGINNING: Final = re.compile(
     rf"(?=[dfghnprswxG]){EDGE}(?:(?:[sr]k_(?:live|test)_|hf_|gsk_|xai-|npm_)(?=[A-Za-z0-9]{{16}})"
     r"|sk-|gh[pousr]_|github_pat_|gl[a-z]{2,5}-|xox[a-z]-|xapp-|whsec_|pypi-|GOCSPX-|do[opr]_v1_|dckr_|fv_)"
 )
-_WHOLE: Final = {
+_PATTERNS_BY_START: Final = {
     start: [(shape, re.compile(shape.pattern)) for shape in _PREFIXED if shape.pattern.startswith(start)]
     for start in {shape.pattern[:2] for shape in _PREFIXED}
 }
 """Patterns by their first two characters."""
 _RUNS: Final = (re.compile(rf"_{_TOKEN_CHAR}{{20,}}+"), re.compile(rf"-{_TOKEN_CHAR}{{18,}}+"))
-_BEFORE_TOKEN: Final = 7
+_MAX_PREFIX_CHARS: Final = 7
 """Characters of the longest prefix before its first separator."""
 
 
 def _prefixed(text: str) -> Iterator[Secret]:
     for runs in _RUNS:
         for run in runs.finditer(text):
-            at = max(0, run.start() - _BEFORE_TOKEN)
+            at = max(0, run.start() - _MAX_PREFIX_CHARS)
             while hit := _BEGINNING.search(text, at, run.end()):
-                secret, at = _begun(text, hit)
+                secret, at = _secret_at(text, hit)
                 if secret:
                     yield secret
 
 
-def _begun(text: str, beginning: re.Match[str]) -> tuple[Secret | None, int]:
+def _secret_at(text: str, beginning: re.Match[str]) -> tuple[Secret | None, int]:
     """Return the secret that begins here, if any, and the end of the scanned text."""
     end = beginning.end()
-    for shape, pattern in _WHOLE.get(beginning.group()[:2], ()):
+    for shape, pattern in _PATTERNS_BY_START.get(beginning.group()[:2], ()):
         hit = pattern.match(text, beginning.start())
         if hit and shape.proof(hit.group()):
             return Secret(*hit.span(), shape.name), hit.end()
@@ -135,14 +135,14 @@ def _begun(text: str, beginning: re.Match[str]) -> tuple[Secret | None, int]:
     return None, end
 
 
-_CAPITAL: Final = re.compile(
+_GOOGLE_OR_AWS_KEY: Final = re.compile(
     rf"A(?:(?P<google>Iza{_TOKEN_CHAR}{{35}}(?!{_TOKEN_CHAR}))|(?:KIA|SIA|BIA|CCA)[A-Z2-7]{{16}}(?![A-Za-z0-9]))"
 )
 
 
-def _capital(text: str) -> Iterator[Secret]:
+def _google_and_aws_keys(text: str) -> Iterator[Secret]:
     """Find keys of Google and Amazon, which contain no separator."""
-    for hit in _CAPITAL.finditer(text):
+    for hit in _GOOGLE_OR_AWS_KEY.finditer(text):
         if _EDGE.match(text, hit.start()):
             yield Secret(*hit.span(), "Google key" if hit["google"] else "AWS key id")
 
@@ -187,7 +187,7 @@ def _decoded(encoded: str) -> bytes:
     return urlsafe_b64decode(encoded[: len(encoded) // 4 * 4])
 
 
-PATTERN_SCANS: Final = (_prefixed, _capital, _dotted, _jwt)
+PATTERN_SCANS: Final = (_prefixed, _google_and_aws_keys, _dotted, _jwt)
 """Each scan yields the secrets of one family in order."""
 
 
@@ -226,7 +226,7 @@ _NAME: Final = re.compile(
       | (?:client|app|api|auth|shared|consumer|webhook|oauth) [_.\ -]?secret
     ) [0-9]? [\"'`\\\]\s)]{0,4} \Z"""
 )
-_NAME_LENGTH: Final = 48
+_MAX_NAME_CHARS: Final = 48
 
 
 def _separated(text: str) -> Iterator[Secret]:
@@ -243,7 +243,7 @@ def _named(text: str, hit: re.Match[str]) -> Secret | None:
     last = text[max(0, at - 20) : at].rstrip("0123456789\"'`\\])\t ").lower()
     if not last.endswith(_LAST_WORDS):
         return None
-    name = _NAME.search(text, max(0, at - _NAME_LENGTH), at)
+    name = _NAME.search(text, max(0, at - _MAX_NAME_CHARS), at)
     if name is None or not looks_random(hit["value"]) or (name["token"] and _UUID.fullmatch(hit["value"])):
         return None
     return Secret(*hit.span("value"), "token" if name["token"] else "secret key")
@@ -302,7 +302,7 @@ def _in_connection(text: str, start: int, end: int) -> bool:
 def _looks_like_password(value: str) -> bool:
     """Whether a value looks like a chosen password: letters, digits, and a special character or both cases."""
     plain = value.islower() or value.isupper() or value.upper() == value.lower()
-    return len(value) >= 8 and numbered(value) and (not plain or _SIGNS.search(value) is not None)
+    return len(value) >= 8 and has_digit(value) and (not plain or _SIGNS.search(value) is not None)
 
 
 # ── Values after a word ────────────────────────────────────────────────────────────────────────────────
@@ -331,7 +331,7 @@ def _after_words(text: str) -> Iterator[Secret]:
     for pattern, name in _WORDS:
         for hit in pattern.finditer(text):
             called = text.startswith("(", hit.end())
-            if not called and (numbered(hit["value"]) or looks_random(hit["value"])):
+            if not called and (has_digit(hit["value"]) or looks_random(hit["value"])):
                 yield Secret(*hit.span("value"), name)
 
 
@@ -375,10 +375,10 @@ _AFTER: Final = re.compile(
     rf"(?:{_BREAK}*+(?:{_HEADER}|{_BODY}{{24,}}+))*+"
     rf"(?:{_BREAK}{{1,8}}+(?=[A-Za-z]*(?:[0-9+/=]|[a-z][A-Z])){_BODY}{{1,23}}+(?![A-Za-z0-9_.]))?"
 )
-_KERB: Final = r"(?:[\s\"'`,+>|-]|[nrt]\\{1,3}|[AaDd]0%)"
+_REVERSED_BREAK: Final = r"(?:[\s\"'`,+>|-]|[nrt]\\{1,3}|[AaDd]0%)"
 _BEFORE: Final = re.compile(
-    rf"(?:{_KERB}*+[A-Za-z0-9+/=]{{24,}}+)++"
-    rf"(?:{_KERB}{{1,8}}+(?=[A-Za-z]*(?:[0-9+/=]|[A-Z][a-z]))[A-Za-z0-9+/=]{{1,23}}+(?![A-Za-z0-9_.]))?"
+    rf"(?:{_REVERSED_BREAK}*+[A-Za-z0-9+/=]{{24,}}+)++"
+    rf"(?:{_REVERSED_BREAK}{{1,8}}+(?=[A-Za-z]*(?:[0-9+/=]|[A-Z][a-z]))[A-Za-z0-9+/=]{{1,23}}+(?![A-Za-z0-9_.]))?"
 )
 """`_AFTER` for a reversed text."""
 _BASE64: Final = re.compile(r"[A-Za-z0-9+/]{24}")
@@ -393,7 +393,7 @@ def private_keys(text: str) -> Iterator[Secret]:
         if mark.start() < last:
             continue
         after = marks[at + 1] if at + 1 < len(marks) else None
-        span = _from(text, mark, after) if mark["begin"] else _up_to(text, last, mark)
+        span = _block_from(text, mark, after) if mark["begin"] else _block_up_to(text, last, mark)
         if span:
             yield Secret(*span, "private key", tail=False)
             last = span[1]
@@ -402,7 +402,7 @@ def private_keys(text: str) -> Iterator[Secret]:
     yield from _encoded(text)
 
 
-def _from(text: str, mark: re.Match[str], after: re.Match[str] | None) -> tuple[int, int] | None:
+def _block_from(text: str, mark: re.Match[str], after: re.Match[str] | None) -> tuple[int, int] | None:
     """Return the block that begins here, up to its end or as far as it was kept."""
     if after and not after["begin"] and after.start() - mark.end() < MAX_KEY_BLOCK_CHARS:
         found = _BASE64.search(text, mark.end(), after.start())
@@ -411,7 +411,7 @@ def _from(text: str, mark: re.Match[str], after: re.Match[str] | None) -> tuple[
     return (mark.start(), rest.end()) if rest and _BASE64.search(rest.group()) else None
 
 
-def _up_to(text: str, last: int, mark: re.Match[str]) -> tuple[int, int] | None:
+def _block_up_to(text: str, last: int, mark: re.Match[str]) -> tuple[int, int] | None:
     """Return the rest of a block whose beginning was cut off."""
     backwards = text[max(last, mark.start() - MAX_KEY_BLOCK_CHARS) : mark.start()][::-1]
     rest = _BEFORE.match(backwards)

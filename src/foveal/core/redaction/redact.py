@@ -68,16 +68,16 @@ def scrub(text: str, *, under: str = "") -> str:
         secrets = [hit for hit in find_secrets(context + text) if hit.end > len(context)]
         if not secrets:
             break
-        text = _replaced(text, secrets, shift=len(context))
+        text = _replace_secrets(text, secrets, shift=len(context))
     return text
 
 
 def redact_fact(fact: AnyFact) -> AnyFact:
     """Return the fact without the secrets in any of its texts."""
-    return _struct(fact)
+    return _redact_struct(fact)
 
 
-def _replaced(text: str, secrets: Sequence[Secret], *, shift: int) -> str:
+def _replace_secrets(text: str, secrets: Sequence[Secret], *, shift: int) -> str:
     """Replace the secrets; `shift` is the offset of the text when they were found."""
     pieces: list[str] = []
     at = 0
@@ -112,7 +112,7 @@ def scrub_json(text: str) -> str:
     name.
 
     The text is not parsed as a whole, so unchanged parts stay as they were and depth is unlimited."""
-    if not _may_have(text):
+    if not _may_have_secret(text):
         return text
     keys = list(private_keys(text))
     starts = [key.start for key in keys]
@@ -122,7 +122,7 @@ def scrub_json(text: str) -> str:
         at = bisect_left(starts, end) - 1  # a private key given as a list of lines spans several strings
         if at >= 0 and keys[at].end > start and not start < keys[at].start <= keys[at].end < end:
             return f'"{_placeholder("", keys[at])}"'
-        return _literal(match[group], under=under)
+        return _redact_literal(match[group], under=under)
 
     def scrubbed(match: re.Match[str]) -> str:
         if match["alone"] is not None:
@@ -134,27 +134,27 @@ def scrub_json(text: str) -> str:
     return text if done == text else done
 
 
-def _arguments(text: str) -> str:
+def _redact_arguments(text: str) -> str:
     """Redact the arguments of a call, which are not always JSON."""
-    if not _may_have(text):
+    if not _may_have_secret(text):
         return text
     return scrub_json(text) if _is_json(text) else scrub(text)
 
 
-def _may_have(text: str) -> bool:
+def _may_have_secret(text: str) -> bool:
     return bool(find_secrets(text) or _ESCAPED.search(text))
 
 
-def _literal(literal: str, *, under: str = "") -> str:
+def _redact_literal(literal: str, *, under: str = "") -> str:
     try:
         text = cast(str, json.loads(literal, strict=False))
     except ValueError:  # an invalid escape, which a model's arguments can have
         text = literal[1:-1]
     scrubbed = scrub(text, under=under)
-    return literal if scrubbed is text else _written(scrubbed)
+    return literal if scrubbed is text else _to_json_string(scrubbed)
 
 
-def _written(text: str) -> str:
+def _to_json_string(text: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -175,25 +175,25 @@ def _is_json(text: str) -> bool:
 # ── Facts ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _struct(value: T) -> T:
+def _redact_struct(value: T) -> T:
     changed = {}
     for name in cast(Any, value).__struct_fields__:
         if name not in REFERENCE_FIELDS:
             old = getattr(value, name)
-            new = _value(old, arguments=name == "arguments")
+            new = _redact_value(old, arguments=name == "arguments")
             if new is not old:
                 changed[name] = new
     return cast(T, replace(cast(Any, value), **changed)) if changed else value
 
 
-def _value(value: Any, *, arguments: bool = False) -> Any:
+def _redact_value(value: Any, *, arguments: bool = False) -> Any:
     if isinstance(value, str):
-        return _arguments(value) if arguments else scrub(value)
+        return _redact_arguments(value) if arguments else scrub(value)
     if isinstance(value, Raw):
         text = bytes(value).decode("utf-8", "surrogateescape")  # these bytes may be invalid UTF-8
         scrubbed = scrub_json(text)
         return value if scrubbed is text else Raw(scrubbed.encode("utf-8", "surrogateescape"))
     if isinstance(value, tuple):
-        new = tuple(map(_value, value))
+        new = tuple(map(_redact_value, value))
         return value if all(a is b for a, b in zip(new, value, strict=True)) else new
-    return _struct(value) if isinstance(value, msgspec.Struct) else value
+    return _redact_struct(value) if isinstance(value, msgspec.Struct) else value

@@ -33,21 +33,21 @@ from foveal.errors import BadSetting
 MIN_RATIO: Final = 0.5
 MAX_RATIO: Final = 2.0
 
-_STEP: Final = 0.10
+_MAX_RATIO_STEP: Final = 0.10
 """Largest relative change of the ratio after the hot start."""
 _PRIOR_WEIGHT: Final = 500.0
 """Units of change with the same weight as the prior ratio."""
 _MAX_WEIGHT: Final = 20_000.0
 """Upper bound of the weight of the past, so that the ratio follows a drift."""
-_MIN_CHANGE: Final = 32
+_MIN_CHANGE_UNITS: Final = 32
 """Smaller changes in units are dominated by templates and do not move the ratio."""
-_RECENT: Final = 0.2
+_NEWEST_ERROR_WEIGHT: Final = 0.2
 """Weight of the newest error in the mean of recent errors."""
-_MAX_REPORT: Final = 100_000_000
-_SURPRISE: Final = 4096
+_MAX_PROMPT_TOKENS: Final = 100_000_000
+_MIN_FOREIGN_DIFFERENCE_TOKENS: Final = 4096
 """Differences below this many tokens are never ignored as foreign reports."""
-_STRIKES: Final = 3
-_FLOOR: Final = 48
+_MAX_IGNORED_REPORTS: Final = 3
+_TEMPLATE_TOKENS: Final = 48
 """Tokens for templates and rounding that the upper bound always includes."""
 
 
@@ -95,7 +95,7 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         """Return a bound that reported tokens rarely exceed; triggers use it."""
         change = units - self.at_units
         doubt = 2 * self.spread if change >= 0 else min(2 * self.spread, self._slope(units) / 2)
-        return self.tokens(units) + math.ceil(doubt * abs(change) + 3 * self.error) + _FLOOR
+        return self.tokens(units) + math.ceil(doubt * abs(change) + 3 * self.error) + _TEMPLATE_TOKENS
 
     def units(self, tokens: int) -> int:
         """Return the most units whose expected tokens are within `tokens`; 0 when the overhead alone exceeds
@@ -109,17 +109,17 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     def observe(self, units: int, reported: float, *, model: str = "") -> Calibration:
         """Return the calibration after a report: a request of `units` was reported as `reported` prompt
         tokens."""
-        if not _credible(units, reported) or (model and self.model and model != self.model):
+        if not _is_credible(units, reported) or (model and self.model and model != self.model):
             return self
         tokens = int(reported)
         if not self.seen:
             ratio = min(self.ratio, max(MIN_RATIO, tokens / units))
-            return self._anchored(units, tokens, ratio=ratio)
-        if self._surprising(units, tokens):
-            if self.strikes + 1 < _STRIKES:
+            return self._move_anchor(units, tokens, ratio=ratio)
+        if self._is_foreign(units, tokens):
+            if self.strikes + 1 < _MAX_IGNORED_REPORTS:
                 return msgspec.structs.replace(self, strikes=self.strikes + 1)
-            return self._anchored(units, tokens)
-        return self._learned(units, tokens)
+            return self._move_anchor(units, tokens)
+        return self._learn(units, tokens)
 
     def restart(self, *, model: str | None = None) -> Calibration:
         """Return the calibration for a new conversation, agent or model.
@@ -144,23 +144,23 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
             return self.ratio
         return min(self.ratio, self.at_tokens / self.at_units)
 
-    def _surprising(self, units: int, tokens: int) -> bool:
+    def _is_foreign(self, units: int, tokens: int) -> bool:
         expected = self.tokens(units)
-        return abs(tokens - expected) > _SURPRISE and not expected / 2 <= tokens <= expected * 2
+        return abs(tokens - expected) > _MIN_FOREIGN_DIFFERENCE_TOKENS and not expected / 2 <= tokens <= expected * 2
 
-    def _learned(self, units: int, tokens: int) -> Calibration:
+    def _learn(self, units: int, tokens: int) -> Calibration:
         """Update ratio, spread and recent error from this change in units, then move the anchor."""
         change = units - self.at_units
         off = abs(tokens - self.tokens(units))
-        error = self.error + max(_RECENT, 1 / self.seen) * (off - self.error)
-        if abs(change) < _MIN_CHANGE:
-            return self._anchored(units, tokens, error=error)
+        error = self.error + max(_NEWEST_ERROR_WEIGHT, 1 / self.seen) * (off - self.error)
+        if abs(change) < _MIN_CHANGE_UNITS:
+            return self._move_anchor(units, tokens, error=error)
         sample = min(MAX_RATIO, max(MIN_RATIO, (tokens - self.at_tokens) / change))
         share = abs(change) / (abs(change) + self.weight)
         step = share * (sample - self.ratio)
         if self.weight > _PRIOR_WEIGHT:
-            step = min(_STEP * self.ratio, max(-_STEP * self.ratio, step))
-        return self._anchored(
+            step = min(_MAX_RATIO_STEP * self.ratio, max(-_MAX_RATIO_STEP * self.ratio, step))
+        return self._move_anchor(
             units,
             tokens,
             ratio=min(MAX_RATIO, max(MIN_RATIO, self.ratio + step)),
@@ -169,14 +169,14 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
             weight=min(_MAX_WEIGHT, self.weight + abs(change)),
         )
 
-    def _anchored(self, units: int, tokens: int, **learned: float) -> Calibration:
+    def _move_anchor(self, units: int, tokens: int, **learned: float) -> Calibration:
         return msgspec.structs.replace(
             self, at_units=units, at_tokens=tokens, seen=self.seen + 1, strikes=0, **learned
         )
 
 
-def _credible(units: int, reported: float) -> bool:
-    return units > 0 and math.isfinite(reported) and 1 <= reported <= _MAX_REPORT
+def _is_credible(units: int, reported: float) -> bool:
+    return units > 0 and math.isfinite(reported) and 1 <= reported <= _MAX_PROMPT_TOKENS
 
 
 def _largest_within(size: Callable[[int], int], limit: int) -> int:

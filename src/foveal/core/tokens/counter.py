@@ -62,7 +62,7 @@ class Counter(Protocol):
         ...
 
 
-class Measured:
+class FunctionCounter:
     """A counter around a function that counts one text; at most `limit` characters are counted."""
 
     def __init__(self, name: str, measure: Measure, *, exact: bool, limit: int) -> None:
@@ -76,7 +76,7 @@ class Measured:
 
     def count(self, text: str) -> int:
         if len(text) > self._limit:
-            return _sampled(self._bounded, text, self._limit // 2 // _SLICES)
+            return _count_by_samples(self._bounded, text, self._limit // 2 // _SLICES)
         return self._bounded(text)
 
     def count_all(self, texts: Sequence[str]) -> list[int]:
@@ -95,18 +95,18 @@ class Measured:
             return self._measure(_SURROGATE.sub("\ufffd", text))
 
 
-class Exact(Measured):
+class Exact(FunctionCounter):
     """Counts with one of toktok's vocabularies; needs the extra `foveal[exact]`."""
 
     def __init__(self, encoding: str = "o200k_base") -> None:
         super().__init__(encoding, _toktok(encoding), exact=True, limit=2_000_000)
 
 
-class Estimate(Measured):
+class Estimate(FunctionCounter):
     """Counts by character classes, without a dependency."""
 
     def __init__(self) -> None:
-        super().__init__("estimate", _estimated, exact=False, limit=100_000)
+        super().__init__("estimate", _estimate_tokens, exact=False, limit=100_000)
 
 
 def counter(name: str = "auto", *, model: str = "") -> Counter:
@@ -115,25 +115,25 @@ def counter(name: str = "auto", *, model: str = "") -> Counter:
     Loaded vocabularies are shared, so calling this often is cheap.
     """
     if name == "auto":
-        return _named("o200k_base", "") if _installed("toktok") else _named("estimate", "")
-    return _named(name, model if name == "qwen" else "")
+        return _load_counter("o200k_base", "") if _is_installed("toktok") else _load_counter("estimate", "")
+    return _load_counter(name, model if name == "qwen" else "")
 
 
 @cache
-def _named(name: str, model: str) -> Counter:
+def _load_counter(name: str, model: str) -> Counter:
     if name == "estimate":
         return Estimate()
     if name in _TOKTOK:
         return Exact(name)
     if name in _PACKAGED:
         measure, limit = _PACKAGED[name](model)
-        return Measured(name, measure, exact=True, limit=limit)
+        return FunctionCounter(name, measure, exact=True, limit=limit)
     known = ", ".join(("auto", "estimate", *_TOKTOK, *_PACKAGED))
     hint = "; llama3 has no exact package: use cl100k_base, the nearest" if name.startswith("llama") else ""
     raise BadSetting("counter", name, f"one of {known}{hint}")
 
 
-def _installed(module: str) -> bool:
+def _is_installed(module: str) -> bool:
     try:
         importlib.import_module(module)
     except ImportError:
@@ -188,7 +188,7 @@ _PACKAGED: Final[dict[str, Callable[[str], tuple[Measure, int]]]] = {
 }
 
 
-def _sampled(measure: Measure, text: str, size: int) -> int:
+def _count_by_samples(measure: Measure, text: str, size: int) -> int:
     """Estimate the count from evenly spaced slices of `size` characters, plus two standard errors."""
     step = (len(text) - size) / (_SLICES - 1)
     starts = (int(index * step) for index in range(_SLICES))
@@ -272,7 +272,7 @@ _CHEAPER: Final = ((b"\xf0\x9f", -1.9), (b"\xe1\xba", -1.3), (b"\xe1\xbb", -1.3)
 """Emoji and Vietnamese vowels cost less than other characters with the same first byte."""
 
 
-def _estimated(text: str) -> int:
+def _estimate_tokens(text: str) -> int:
     """Return a weighted sum over runs of character classes; the weights are a least-squares fit to o200k."""
     if not text:
         return 0
@@ -280,14 +280,14 @@ def _estimated(text: str) -> int:
     classes = raw.translate(_CLASS, _CONTINUATION)
     words = b" " + classes.translate(_WORD)
     shape = classes.decode("ascii")
-    total = 0.3 + 0.92 * words.count(b" a") + 0.26 * words.count(b"aaaaa") + _weighted(shape, _WEIGHTS)
+    total = 0.3 + 0.92 * words.count(b" a") + 0.26 * words.count(b"aaaaa") + _weighted_sum(shape, _WEIGHTS)
     if len(raw) > len(shape):
-        total += _weighted(shape, _SCRIPT_WEIGHTS)
+        total += _weighted_sum(shape, _SCRIPT_WEIGHTS)
         total += sum(weight * raw.count(start) for start, weight in _CHEAPER)
     return max(1, round(total))
 
 
-def _weighted(shape: str, weights: Sequence[tuple[str, float]]) -> float:
+def _weighted_sum(shape: str, weights: Sequence[tuple[str, float]]) -> float:
     total = 0.0
     for pattern, weight in weights:
         if pattern in shape:  # the test is cheaper than a count of zero

@@ -60,7 +60,7 @@ class MessageTokens:
             known = self._texts[key] = self.counter.count(text)
         return known
 
-    def replaceable(self, seq: int, place: int, content: Content) -> int:
+    def replaceable_units(self, seq: int, place: int, content: Content) -> int:
         """Return the units that an overlay on one part removes: a call keeps its name, other parts go whole."""
         key = (seq, seq, place)
         known = self._texts.get(key)
@@ -70,19 +70,19 @@ class MessageTokens:
             known = self._texts[key] = units
         return known
 
-    def forget(self, wanted: Set[int]) -> None:
+    def keep_only(self, seqs: Set[int]) -> None:
         """Keep only the counts of these events."""
-        self._facts = {seq: units for seq, units in self._facts.items() if seq in wanted or seq < 0}
-        self._texts = {key: units for key, units in self._texts.items() if key[1] in wanted or key[1] < 0}
+        self._facts = {seq: units for seq, units in self._facts.items() if seq in seqs or seq < 0}
+        self._texts = {key: units for key, units in self._texts.items() if key[1] in seqs or key[1] < 0}
 
     def forget_from(self, seq: int) -> None:
         """Drop the counts of overlays by events from `seq` on, because other events will get these seqs."""
         self._texts = {key: units for key, units in self._texts.items() if key[0] < seq}
 
     def _measure(self, fact: CountedFact) -> int:
-        return PER_MESSAGE + self._content(fact.content) + self.beside(fact.extra)
+        return PER_MESSAGE + self._content(fact.content) + self.extra_units(fact.extra)
 
-    def beside(self, extra: Raw | UnsetType) -> int:
+    def extra_units(self, extra: Raw | UnsetType) -> int:
         """Return the units of the extra fields of a message or a part."""
         if extra is UNSET or len(fields := bytes(extra)) <= UNCOUNTED_EXTRA_BYTES:
             return 0
@@ -96,10 +96,10 @@ class MessageTokens:
     def _part(self, part: AnyPart) -> int:
         match part:
             case Text():
-                return self.counter.count(part.text) + self.beside(part.extra)
+                return self.counter.count(part.text) + self.extra_units(part.extra)
             case Call():
                 units = PER_CALL + self.counter.count(part.name) + self.counter.count(part.arguments)
-                return units + self.beside(part.extra) if part.replaceable else units
+                return units + self.extra_units(part.extra) if part.replaceable else units
             case Thinking():
                 return self.counter.count(part.text) if part.text else len(bytes(part.native)) // 4
             case Media():

@@ -96,7 +96,7 @@ def restore_view(events: Iterable[Event], state: ViewCheckpoint, meter: MessageT
         elif isinstance(event.fact, Instructed):
             view.show_instruction(event.seq, event.fact, place=place[0])
     for call_id, seq in state.hidden_calls:
-        view.expect(call_id, seq)
+        view.expect_result(call_id, seq)
     view.restore_counts(
         result_count=state.results,
         turn_count=state.turns,

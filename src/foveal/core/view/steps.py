@@ -29,8 +29,8 @@ from foveal.core.log.events import (
     ToolReturned,
     calls_of,
     parts,
+    subtract_ranges,
     text_of,
-    without,
 )
 from foveal.core.tokens.message_tokens import PER_MESSAGE, CountedFact, MessageTokens
 from foveal.core.view.text_facts import (
@@ -154,12 +154,12 @@ class ShownMessage:
             return (
                 PER_MESSAGE
                 + meter.text(whole.owner, self.seq, -1, whole.text)
-                + meter.beside(self.fact.extra)
+                + meter.extra_units(self.fact.extra)
             )
         units = meter.message(self.seq, self.fact)
         for place, overlay in overlays.items():
             units += meter.text(overlay.owner, self.seq, place, overlay.text)
-            units -= meter.replaceable(self.seq, place, self.fact.content)
+            units -= meter.replaceable_units(self.seq, place, self.fact.content)
         return units
 
     # ── Changes, made by the view ────────────────────────────────────────────────────────────────────
@@ -258,11 +258,11 @@ class Slot:
         self.ordinal = -1
         """How many non-empty results came before this one; -1 while there is none."""
 
-    def answer(self, result: ShownMessage) -> None:
+    def set_result(self, result: ShownMessage) -> None:
         """Take the result of the call."""
         self.result = result
 
-    def number(self, ordinal: int) -> None:
+    def set_ordinal(self, ordinal: int) -> None:
         """Set how many non-empty results came before this one."""
         self.ordinal = ordinal
 
@@ -285,7 +285,7 @@ class Slot:
     def argument_units(self, meter: MessageTokens) -> int:
         """Return the units of the arguments as the model wrote them."""
         step = self.step
-        return meter.replaceable(step.seq, self.place, step.utterance.fact.content)
+        return meter.replaceable_units(step.seq, self.place, step.utterance.fact.content)
 
 
 class CallFacts(NamedTuple):
@@ -384,9 +384,9 @@ class Step:
         self.slots.append(slot)
         return slot
 
-    def answer(self, slot: Slot, result: ShownMessage) -> None:
+    def add_result(self, slot: Slot, result: ShownMessage) -> None:
         """Give the result to one of the calls."""
-        slot.answer(result)
+        slot.set_result(result)
         self.message_count += 1
 
     def replace_utterance(self, message: ShownMessage) -> None:
@@ -398,7 +398,7 @@ class Step:
 
     def release(self, ranges: Ranges) -> bool:
         """Take ranges out of what a summary stands for. Return whether it moved back to the end of the rest."""
-        self.covers = without(self.covers, ranges)
+        self.covers = subtract_ranges(self.covers, ranges)
         if not self.covers or self.covers[-1][1] >= self.seq:
             return False
         self.seq = self.covers[-1][1]
@@ -469,7 +469,7 @@ def hidden_ranges(fact: Dropped | Compacted) -> Ranges:
     """Return the ranges of seq that a reduction takes out of the view."""
     if isinstance(fact, Dropped):
         return fact.ranges
-    return without(((fact.first, fact.last),), tuple((seq, seq) for seq in fact.keep))
+    return subtract_ranges(((fact.first, fact.last),), tuple((seq, seq) for seq in fact.keep))
 
 
 def dropped_notice(messages: int) -> str:

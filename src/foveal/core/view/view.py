@@ -46,8 +46,8 @@ from foveal.core.log.events import (
     Used,
     UserSaid,
     calls_of,
-    common,
-    without,
+    intersect_ranges,
+    subtract_ranges,
 )
 from foveal.core.tokens.message_tokens import MessageTokens
 from foveal.core.view.steps import (
@@ -284,7 +284,7 @@ class View:
             return
         step = slot.step
         shown = ShownMessage(seq, fact)
-        step.answer(slot, shown)
+        step.add_result(slot, shown)
         if step.seq not in self._shown_in:  # the call is hidden by now, and so is its result
             return
         if step is not self.steps[-1]:
@@ -292,7 +292,7 @@ class View:
         self._place(step, shown)
         self.unmasked_results[seq] = slot
         if fact.content:
-            slot.number(self.result_count)
+            slot.set_ordinal(self.result_count)
             self.result_count += 1
         self._invalidate(step)
 
@@ -390,7 +390,7 @@ class View:
 
     def _compact(self, seq: int, fact: Compacted) -> None:
         ranges = hidden_ranges(fact)
-        places = [high for step in self.summaries for _, high in common(step.covers, ranges)]
+        places = [high for step in self.summaries for _, high in intersect_ranges(step.covers, ranges)]
         hidden = self._hide(CoveredRange("summarised", seq, ranges, fact.rule))
         places += [step.seq for step in hidden]
         if not places:
@@ -399,7 +399,7 @@ class View:
         staying = (
             shown.seq for step in self._within(ranges) if not step.covers for shown in step.shown_messages()
         )
-        covers = without(ranges, tuple((other, other) for other in staying))
+        covers = subtract_ranges(ranges, tuple((other, other) for other in staying))
         self.show_summary(seq, fact, place=max(places), messages=messages, covers=covers)
 
     def show_summary(
@@ -419,7 +419,7 @@ class View:
         self._insert(step)
         self.permanent_steps.append(step)
 
-    def expect(self, call_id: str, seq: int) -> None:
+    def expect_result(self, call_id: str, seq: int) -> None:
         """Let a call in a hidden step wait for its result, which will be hidden too."""
         call = Call(id=call_id, name="", arguments="")
         waiting = self._open_calls.setdefault(call_id, [])
@@ -441,7 +441,7 @@ class View:
         self.orphan_results = list(orphan_results)
         for slot in (slot for step in self.steps for slot in step.slots):
             if slot.result is not None:
-                slot.number(ordinals.get(slot.result.seq, slot.ordinal))
+                slot.set_ordinal(ordinals.get(slot.result.seq, slot.ordinal))
 
     def _hide(self, cover: CoveredRange) -> list[Step]:
         """Take the steps in a cover's ranges out of view. A summary goes when newer covers have taken over every

@@ -34,10 +34,10 @@ RunAttempt = Callable[[str, int], Awaitable[AttemptResult]]
 """Runs one attempt of a job: its id, and the number of attempts before."""
 
 JOB_FORMAT_VERSION: Final = "foveal-1"
-"""Version of the job arguments: DBOS leaves jobs of another version alone."""
+"""Version of the job arguments: DBOS does not run jobs of another version."""
 MAX_RUNNING_WORKFLOWS: Final = 64
 MAX_RUNNING_WORKFLOWS_PER_PARTITION: Final = 4
-"""Jobs that run at once: in total, and in one partition."""
+"""Jobs that run at once: in total, and in one partition. A job is one workflow of DBOS."""
 # Names in existing databases: the queue and the workflow keep them.
 _QUEUE: Final = "errands"
 _WORKFLOW: Final = "errand"
@@ -46,7 +46,7 @@ _FAILED_STATES: Final = ("ERROR", "CANCELLED", "MAX_RECOVERY_ATTEMPTS_EXCEEDED")
 
 class EngineJob(NamedTuple):
     partition: str
-    """At most `MAX_RUNNING_JOBS_PER_PARTITION` jobs of a partition run at once."""
+    """At most `MAX_RUNNING_WORKFLOWS_PER_PARTITION` jobs of a partition run at once."""
     job_id: str
     delay_s: float = 0.0
 

@@ -191,7 +191,7 @@ class RequestTemplate(NamedTuple):
 # with a little more at the end, so bytes are compared first: a prefix that equals an earlier request has the
 # same digests, and its messages are decoded only when they are used.
 
-MAX_REMEMBERED_MESSAGES: Final = 400_000
+MAX_CACHED_MESSAGES: Final = 400_000
 """Messages in the cache, of all requests together."""
 _decode_list: Final = msgspec.json.Decoder(list[Raw])
 _decode_message: Final = msgspec.json.Decoder(dict[str, Any])
@@ -255,7 +255,7 @@ class RequestCache:
         if byte_digest not in self._known:
             self._size += len(known.digests)
             self._known[byte_digest] = known
-        while self._size > MAX_REMEMBERED_MESSAGES:
+        while self._size > MAX_CACHED_MESSAGES:
             _, oldest = self._known.popitem(last=False)
             self._size -= len(oldest.digests)
 

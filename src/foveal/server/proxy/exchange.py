@@ -228,7 +228,7 @@ class Exchange:
     async def _has_changed(self) -> bool:
         """Return whether another request changed the session, or the session was erased."""
         conversation, session = self.conversation, self.conversation.session
-        newer, erased = await session.store.news(session.id, first=session.last + 1)
+        newer, erased = await session.store.read_new(session.id, first=session.last + 1)
         has_news = any(is_message(event.fact) or isinstance(event.fact, Rewound) for event in newer)
         is_own = conversation.exchange is self and conversation.last_message == self._last_message
         return erased or has_news or not is_own

@@ -80,7 +80,7 @@ class ProxiedConversation:
         return self.model == model and self.reserve == reserve_tokens(request, model)
 
     @property
-    def is_worn(self) -> bool:
+    def is_mostly_rewound(self) -> bool:
         """Whether most of the log was rewound: every further rewind would read all of it."""
         return self.session.last > MAX_LOG_RATIO * (len(self.messages) + MAX_LOG_RATIO)
 

@@ -212,14 +212,14 @@ class TenantConversations:
                     found = KnownSession(found.session, conversation.find(request.digests[count - 1]))
                     known, chunks = count, request.chunks(count)
                 continuation = conversation.continuation(request, found)
-                is_worn = continuation == "rewind" and conversation.is_worn
-                if continuation != "fork" and not is_worn:
+                forks_instead = continuation == "rewind" and conversation.is_mostly_rewound
+                if continuation != "fork" and not forks_instead:
                     rewind_to = (
                         None if continuation == "append" else conversation.count_up_to(found.end.digest)
                     )
                     return await self._record(conversation, request, known, chunks, rewind_to=rewind_to)
             exchange = await self._fork(found, known, incoming, chunks)
-            if is_worn:  # from now on the fork is found instead of the session it was forked from
+            if forks_instead:  # from now on the fork is found instead of the session it was forked from
                 await self._index.deprioritise(self._tenant.name, found)
             return exchange
         except (SessionGone, UnknownSession):
@@ -352,7 +352,7 @@ class TenantConversations:
             return await self._load(await self._open_conversation(id, incoming))
         summariser.use(incoming.send)
         self._open.move_to_end(id)
-        newer, erased = await self._tenant.fast_store.news(id, first=conversation.session.last + 1)
+        newer, erased = await self._tenant.fast_store.read_new(id, first=conversation.session.last + 1)
         if erased:
             raise SessionGone
         return await self._load(conversation) if newer or conversation.is_outdated else conversation

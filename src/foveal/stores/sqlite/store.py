@@ -101,7 +101,7 @@ class SqliteStore:
 
         return await self._read(work)
 
-    async def news(self, session: str, *, first: int) -> tuple[list[Event], bool]:
+    async def read_new(self, session: str, *, first: int) -> tuple[list[Event], bool]:
         version, changes = self._file.data_version(), self._last_seqs.changes
         if self._last_seqs.is_end(session, version, first):
             return [], False

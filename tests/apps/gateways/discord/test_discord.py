@@ -67,9 +67,9 @@ class Gated(Scripted):
         self.gate = asyncio.Event()
 
     async def send(self, request: Any, *, max_tokens: int) -> AsyncIterator[ReplyPiece | Reply]:
-        self.asked.append(request)
+        self.requests.append(request)
         await self.gate.wait()
-        self.asked.pop()
+        self.requests.pop()
         async for piece in super().send(request, max_tokens=max_tokens):
             yield piece
 
@@ -230,7 +230,7 @@ async def test_stop_does_not_wait_for_the_answer_that_it_stops(tmp_path: Path) -
     provider = Gated("never said")
     async with scene(tmp_path, provider=provider) as here:
         await here.api.say("Count to a million.")
-        await until(lambda: provider.asked)
+        await until(lambda: provider.requests)
         await here.api.say("/stop")
         await until(lambda: len(here.api.sent) == 2)
         assert sorted(without_footers(here.api.said())) == ["Stopping.", texts.STOPPED]
@@ -503,7 +503,7 @@ async def test_the_next_bot_delivers_the_answer_of_an_unfinished_turn(tmp_path: 
     async with server(tmp_path, provider=provider) as here:
         async with here.bot(grace_s=0.0):
             message = await here.api.say("Take your time.")
-            await until(lambda: provider.asked)
+            await until(lambda: provider.requests)
         assert await here.undelivered() == [f"discord-{message['id']}"]
         provider.gate.set()
         async with here.bot():

@@ -175,7 +175,7 @@ async def test_a_long_answer_comes_in_pieces_with_code_kept_whole(tmp_path: Path
 
 
 @run
-async def test_the_turn_of_a_schedule_is_told_in_its_chat(tmp_path: Path) -> None:
+async def test_the_turn_of_a_schedule_is_sent_to_its_chat(tmp_path: Path) -> None:
     async with running_bot(tmp_path, "Good morning.", "Not for a chat.", "Hello.") as bot:
         tenant = bot.service.tenant("telegram")
         await (await (await tenant.ensure("telegram--7")).submit("Greet.", key="schedule-1")).outcome()
@@ -438,7 +438,7 @@ async def test_an_undelivered_answer_is_delivered_after_the_next_start(
         provider = Scripted()
         async with Bot(tmp_path, api, provider):
             assert texts_of(await api.said(1)) == ["The answer."]
-            assert provider.asked == []
+            assert provider.requests == []
         async with Bot(tmp_path, api, Scripted("Two.")):
             api.hear("More.", user=USER)
             assert texts_of(await api.said(2)) == ["The answer.", "Two."]

@@ -34,8 +34,8 @@ def provider() -> Iterator[StandIn]:
 
 
 @pytest.fixture(scope="module")
-def front(provider: StandIn, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProxyServer]:
-    folder = tmp_path_factory.mktemp("front")
+def proxy(provider: StandIn, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProxyServer]:
+    folder = tmp_path_factory.mktemp("proxy")
     with ProxyServer(
         folder, openai=provider.openai, anthropic=provider.anthropic, window=WINDOW, tokenizer="auto"
     ) as made:
@@ -177,10 +177,10 @@ def claude(url: str, run: AgentRun, *, stream: bool = False) -> None:
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 @pytest.mark.parametrize("loop", [chat, responses, claude])
 def test_an_official_client_can_run_for_ever_in_a_small_window(
-    provider: StandIn, front: ProxyServer, loop: Any, stream: bool
+    provider: StandIn, proxy: ProxyServer, loop: Any, stream: bool
 ) -> None:
     before, run = len(provider.requests), AgentRun(f"{loop.__name__}-{stream}")
-    loop(front.openai, run, stream=stream)
+    loop(proxy.openai, run, stream=stream)
     made, headers_seen = provider.requests[before:], run.headers_seen
     assert len(headers_seen) == REQUESTS
     assert [request.faults for request in made if request.faults] == []
@@ -190,17 +190,17 @@ def test_an_official_client_can_run_for_ever_in_a_small_window(
     assert headers_seen[0]["x-foveal-reduced"] == "none"
     assert headers_seen[-1]["x-foveal-reduced"] != "none"
     assert int(headers_seen[-1]["x-foveal-whole"]) > WINDOW > int(headers_seen[-1]["x-foveal-tokens"])
-    until(lambda: len(texts_of(front, session, ModelSaid)) == REQUESTS)
-    assert texts_of(front, session, UserSaid) == run.asked
-    assert any(isinstance(event.fact, Masked | Compacted) for event in front.events(session))
+    until(lambda: len(texts_of(proxy, session, ModelSaid)) == REQUESTS)
+    assert texts_of(proxy, session, UserSaid) == run.asked
+    assert any(isinstance(event.fact, Masked | Compacted) for event in proxy.events(session))
 
 
-def texts_of(front: ProxyServer, session: str, kind: type) -> list[str]:
-    return [text_of(event.fact.content) for event in front.events(session) if isinstance(event.fact, kind)]  # type: ignore[union-attr]
+def texts_of(proxy: ProxyServer, session: str, kind: type) -> list[str]:
+    return [text_of(event.fact.content) for event in proxy.events(session) if isinstance(event.fact, kind)]  # type: ignore[union-attr]
 
 
 def test_other_fields_are_forwarded_unchanged_with_reduced_messages(
-    provider: StandIn, front: ProxyServer
+    provider: StandIn, proxy: ProxyServer
 ) -> None:
     messages: list[Any] = [{"role": "system", "content": "Ü: be careful."}]
     given: dict[str, Any] = {
@@ -210,7 +210,7 @@ def test_other_fields_are_forwarded_unchanged_with_reduced_messages(
         "seed": 7,
         "x_own": [1, None],
     }
-    with openai.OpenAI(base_url=front.openai, api_key="sk-of-the-client", max_retries=0) as client:
+    with openai.OpenAI(base_url=proxy.openai, api_key="sk-of-the-client", max_retries=0) as client:
         for number in range(9):
             messages.append({"role": "user", "content": f"Untouched {number}. " + f"word{number} " * 300})
             extra = {"x_own": given["x_own"]}
@@ -228,12 +228,12 @@ def test_other_fields_are_forwarded_unchanged_with_reduced_messages(
     assert len(fitted) < len(messages)
 
 
-def test_a_history_of_megabytes_is_recorded_and_continued(provider: StandIn, front: ProxyServer) -> None:
+def test_a_history_of_megabytes_is_recorded_and_continued(provider: StandIn, proxy: ProxyServer) -> None:
     messages: list[Any] = []
     for number in range(60):
         messages.append({"role": "user", "content": f"Long {number}. " + f"word{number} " * 2_000})
         messages.append({"role": "assistant", "content": "So."})
-    with openai.OpenAI(base_url=front.openai, api_key="sk-of-the-client", max_retries=0) as client:
+    with openai.OpenAI(base_url=proxy.openai, api_key="sk-of-the-client", max_retries=0) as client:
         sessions = []
         for word in ("first", "second"):
             messages.append({"role": "user", "content": f"And now the {word}?"})
@@ -246,15 +246,15 @@ def test_a_history_of_megabytes_is_recorded_and_continued(provider: StandIn, fro
             sessions.append(reply.headers["x-foveal-session"])
     assert len(set(sessions)) == 1
     assert int(reply.headers["x-foveal-whole"]) > 100_000
-    assert len(texts_of(front, sessions[0], UserSaid)) == 62
+    assert len(texts_of(proxy, sessions[0], UserSaid)) == 62
 
 
-def test_cache_marks_stay_legal_and_move_to_useful_places(provider: StandIn, front: ProxyServer) -> None:
+def test_cache_marks_stay_legal_and_move_to_useful_places(provider: StandIn, proxy: ProxyServer) -> None:
     def marked(text: str) -> list[dict[str, Any]]:
         return [{"type": "text", "text": text, "cache_control": {"type": "ephemeral"}}]
 
     messages: list[Any] = []
-    with anthropic.Anthropic(base_url=front.url, api_key="sk-ant-of-the-client", max_retries=0) as client:
+    with anthropic.Anthropic(base_url=proxy.url, api_key="sk-ant-of-the-client", max_retries=0) as client:
         for number in range(10):
             text = f"Marked {number}. " + f"word{number} " * 300
             asked: Any = [*messages, {"role": "user", "content": marked(text)}]  # the mark moves on
@@ -283,8 +283,8 @@ def test_summaries_use_the_clients_model_and_key(tmp_path: Path) -> None:
     messages: list[Any] = []
     with (
         StandIn(window=WINDOW, key="sk-of-the-client", script=script) as provider,
-        ProxyServer(tmp_path, openai=provider.openai, window=WINDOW, tokenizer="auto") as front,
-        openai.OpenAI(base_url=front.openai, api_key="sk-of-the-client", max_retries=0) as client,
+        ProxyServer(tmp_path, openai=provider.openai, window=WINDOW, tokenizer="auto") as proxy,
+        openai.OpenAI(base_url=proxy.openai, api_key="sk-of-the-client", max_retries=0) as client,
     ):
         for number in range(14):
             messages.append({"role": "user", "content": f"Question {number}. " + f"word{number} " * 250})
@@ -292,7 +292,7 @@ def test_summaries_use_the_clients_model_and_key(tmp_path: Path) -> None:
                 model="gpt-4.1", messages=messages, max_tokens=ANSWER
             )
             messages.append({"role": "assistant", "content": reply.parse().choices[0].message.content})
-        facts = [event.fact for event in front.events(reply.headers["x-foveal-session"])]
+        facts = [event.fact for event in proxy.events(reply.headers["x-foveal-session"])]
     written = [fact for fact in facts if isinstance(fact, Compacted) and fact.by.startswith("gpt-4.1")]
     assert provider.faults == []
     assert written
@@ -309,13 +309,13 @@ def test_models_and_token_counts_are_passed_through(tmp_path: Path) -> None:
         RawUpstream(script) as raw,
         ProxyServer(
             tmp_path, openai=raw.openai, anthropic=raw.anthropic, server__models=["gpt-*", "claude-*"]
-        ) as front,
+        ) as proxy,
     ):
-        with openai.OpenAI(base_url=front.openai, api_key="sk-of-the-client", max_retries=0) as client:
+        with openai.OpenAI(base_url=proxy.openai, api_key="sk-of-the-client", max_retries=0) as client:
             assert [one.id for one in client.models.list()] == ["gpt-4.1"]
             with pytest.raises(openai.NotFoundError):
                 client.models.retrieve("o9-secret")
-        with anthropic.Anthropic(base_url=front.url, api_key="sk-ant-of-the-client", max_retries=0) as claude:
+        with anthropic.Anthropic(base_url=proxy.url, api_key="sk-ant-of-the-client", max_retries=0) as claude:
             messages: Any = [{"role": "user", "content": "Hello"}]
             assert claude.messages.count_tokens(model="claude-x", messages=messages).input_tokens == 7
             with pytest.raises(anthropic.PermissionDeniedError, match=r"server\.models"):

@@ -36,7 +36,7 @@ def provider() -> Iterator[StandIn]:
 
 
 @pytest.fixture
-def front(provider: StandIn, tmp_path: Path) -> Iterator[ProxyServer]:
+def proxy(provider: StandIn, tmp_path: Path) -> Iterator[ProxyServer]:
     with ProxyServer(
         tmp_path, openai=provider.openai, anthropic=provider.anthropic, window=WINDOW, tokenizer="auto"
     ) as made:
@@ -49,20 +49,20 @@ def search(query: str) -> str:
     return "\n".join(f"{query}: src/module_{number}_{line}.py: value = {number * line}" for line in range(25))
 
 
-def assert_one_legal_session(provider: StandIn, front: ProxyServer) -> None:
+def assert_one_legal_session(provider: StandIn, proxy: ProxyServer) -> None:
     """Assert that all requests were legal, within the window, and in one session."""
     answered = [request for request in provider.requests if request.body.get("tools")]
     assert provider.faults == []
     assert len(answered) >= 15
     assert max(request.prompt for request in answered) <= WINDOW - ANSWER
-    assert len(front.sessions()) == 1
-    told = [one for one in front.told if type(one).__name__ == "ProxyRequestEnded"]
-    assert all(one.status == 200 for one in told)
-    assert told[-1].unreduced_tokens > WINDOW
-    assert told[-1].tokens < WINDOW - ANSWER
+    assert len(proxy.sessions()) == 1
+    ended = [one for one in proxy.service_events if type(one).__name__ == "ProxyRequestEnded"]
+    assert all(one.status == 200 for one in ended)
+    assert ended[-1].unreduced_tokens > WINDOW
+    assert ended[-1].tokens < WINDOW - ANSWER
 
 
-def test_a_langchain_agent_stays_inside_its_window(provider: StandIn, front: ProxyServer) -> None:
+def test_a_langchain_agent_stays_inside_its_window(provider: StandIn, proxy: ProxyServer) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what they deprecate of each other is not our business
         from langchain.agents import create_agent
@@ -71,7 +71,7 @@ def test_a_langchain_agent_stays_inside_its_window(provider: StandIn, front: Pro
 
         model: Any = ChatOpenAI(
             model="gpt-4.1",
-            base_url=front.openai,
+            base_url=proxy.openai,
             api_key="sk-of-the-client",  # type: ignore[arg-type]
             max_retries=0,
             max_tokens=ANSWER,  # type: ignore[call-arg]
@@ -81,10 +81,10 @@ def test_a_langchain_agent_stays_inside_its_window(provider: StandIn, front: Pro
         done = agent.invoke(prompt, {"recursion_limit": 100})
         model.root_client.close()
     assert done["messages"][-1].content == "All parts are found."
-    assert_one_legal_session(provider, front)
+    assert_one_legal_session(provider, proxy)
 
 
-def test_a_pydantic_ai_agent_stays_inside_its_window(provider: StandIn, front: ProxyServer) -> None:
+def test_a_pydantic_ai_agent_stays_inside_its_window(provider: StandIn, proxy: ProxyServer) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from openai import AsyncOpenAI
@@ -94,7 +94,7 @@ def test_a_pydantic_ai_agent_stays_inside_its_window(provider: StandIn, front: P
 
         async def run() -> Any:
             async with AsyncOpenAI(
-                base_url=front.openai, api_key="sk-of-the-client", max_retries=0
+                base_url=proxy.openai, api_key="sk-of-the-client", max_retries=0
             ) as client:
                 model = OpenAIChatModel("gpt-4.1", provider=OpenAIProvider(openai_client=client))
                 agent = Agent(model, instructions="You are careful.", model_settings={"max_tokens": ANSWER})
@@ -103,11 +103,11 @@ def test_a_pydantic_ai_agent_stays_inside_its_window(provider: StandIn, front: P
 
         done = asyncio.run(run())
     assert done.output == "All parts are found."
-    assert_one_legal_session(provider, front)
+    assert_one_legal_session(provider, proxy)
 
 
 def test_a_pydantic_ai_agent_on_anthropic_stays_inside_its_window(
-    provider: StandIn, front: ProxyServer
+    provider: StandIn, proxy: ProxyServer
 ) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -118,7 +118,7 @@ def test_a_pydantic_ai_agent_on_anthropic_stays_inside_its_window(
 
         async def run() -> Any:
             async with AsyncAnthropic(
-                base_url=front.url, api_key="sk-ant-of-the-client", max_retries=0
+                base_url=proxy.url, api_key="sk-ant-of-the-client", max_retries=0
             ) as client:
                 made = AnthropicProvider(anthropic_client=client)
                 model = AnthropicModel("claude-sonnet-4-6", provider=made)
@@ -128,4 +128,4 @@ def test_a_pydantic_ai_agent_on_anthropic_stays_inside_its_window(
 
         done = asyncio.run(run())
     assert done.output == "All parts are found."
-    assert_one_legal_session(provider, front)
+    assert_one_legal_session(provider, proxy)

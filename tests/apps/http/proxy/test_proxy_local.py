@@ -43,8 +43,8 @@ def test_without_key_and_address_the_local_model_answers(tmp_path: Path, home: d
     with (
         ProxyServer(
             tmp_path, environment=home, window=WINDOW, tokenizer="auto", compaction__mode="off"
-        ) as front,
-        openai.OpenAI(base_url=front.openai, api_key="none", max_retries=0, timeout=600) as client,
+        ) as proxy,
+        openai.OpenAI(base_url=proxy.openai, api_key="none", max_retries=0, timeout=600) as client,
     ):
         replies: list[tuple[str, httpx.Headers]] = []
         fillers = [f"Note {number}: " + f"box {number} holds pears; " * 24 for number in range(3)]
@@ -68,6 +68,6 @@ def test_without_key_and_address_the_local_model_answers(tmp_path: Path, home: d
         assert int(replies[-1][1]["x-foveal-tokens"]) < WINDOW
         assert replies[-1][1]["x-foveal-reduced"] != "none"
         with httpx.Client(trust_env=False, verify=False, timeout=DEADLINE) as http:
-            other = http.post(f"{front.url}/v1/messages", json={"model": "x", "messages": messages[1:2]})
+            other = http.post(f"{proxy.url}/v1/messages", json={"model": "x", "messages": messages[1:2]})
         assert other.status_code == 501
         assert "server.anthropic_url" in other.json()["error"]["message"]

@@ -68,16 +68,16 @@ def raw() -> Iterator[RawUpstream]:
 
 
 @pytest.fixture(scope="module")
-def front(raw: RawUpstream, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProxyServer]:
-    with ProxyServer(tmp_path_factory.mktemp("front"), openai=raw.openai) as made:
+def proxy(raw: RawUpstream, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProxyServer]:
+    with ProxyServer(tmp_path_factory.mktemp("proxy"), openai=raw.openai) as made:
         yield made
 
 
 class Client:
     """Sends requests, and keeps the last answer and its session."""
 
-    def __init__(self, front: ProxyServer, **headers: str) -> None:
-        self._front = front
+    def __init__(self, proxy: ProxyServer, **headers: str) -> None:
+        self._proxy = proxy
         self._headers = {"authorization": "Bearer sk-of-the-client", **headers}
         self.session = ""
         self.reply: Json = {}
@@ -86,19 +86,19 @@ class Client:
         """Send a request and return the message of the response."""
         body = {"model": "gpt-4.1", "messages": messages, **more}
         with httpx.Client(trust_env=False, verify=False, timeout=DEADLINE) as client:
-            reply = client.post(f"{self._front.openai}/chat/completions", json=body, headers=self._headers)
+            reply = client.post(f"{self._proxy.openai}/chat/completions", json=body, headers=self._headers)
         assert reply.status_code == 200, reply.text
         self.session = reply.headers["x-foveal-session"]
         self.reply = reply.json()["choices"][0]["message"]
         return self.reply
 
 
-def visible_texts(front: ProxyServer, session: str, tenant: str = "default") -> list[str]:
+def visible_texts(proxy: ProxyServer, session: str, tenant: str = "default") -> list[str]:
     """Return the texts of a session, without rewound ones."""
     kinds = (UserSaid, ModelSaid, ToolReturned)
     return [
         text_of(e.fact.content)
-        for e in effective_events(front.events(session, tenant))
+        for e in effective_events(proxy.events(session, tenant))
         if isinstance(e.fact, kinds)
     ]
 
@@ -107,13 +107,13 @@ def facts_of_kind(events: list[Event], kind: type) -> list[Any]:
     return [event.fact for event in events if isinstance(event.fact, kind)]
 
 
-def test_a_longer_history_continues_its_session(front: ProxyServer) -> None:
-    client, messages = Client(front), [user("Go on.")]
+def test_a_longer_history_continues_its_session(proxy: ProxyServer) -> None:
+    client, messages = Client(proxy), [user("Go on.")]
     for number in range(4):
         messages += [client.ask(messages), user(f"More {number}.")]
     client.ask(messages)
-    events = front.events(client.session)
-    assert visible_texts(front, client.session)[:-1] == [one["content"] for one in messages]
+    events = proxy.events(client.session)
+    assert visible_texts(proxy, client.session)[:-1] == [one["content"] for one in messages]
     assert len(facts_of_kind(events, UserSaid)) == 5
     assert len(facts_of_kind(events, ModelSaid)) == 5
     assert facts_of_kind(events, Rewound) == []
@@ -135,37 +135,37 @@ def test_an_answer_is_recognised_in_every_form(tmp_path: Path) -> None:
         {"role": "assistant", "content": [{"type": "text", "text": "Looking."}], "tool_calls": [call]},
         {"role": "assistant", "content": "Looking.\n", "tool_calls": [call], "reasoning_content": "Hm."},
     ]
-    with RawUpstream(script) as raw, ProxyServer(tmp_path, openai=raw.openai) as front:
+    with RawUpstream(script) as raw, ProxyServer(tmp_path, openai=raw.openai) as proxy:
         for number, form in enumerate(forms):
-            client, asked = Client(front), user(f"Form {number}.")
+            client, asked = Client(proxy), user(f"Form {number}.")
             client.ask([asked], tools=TOOLS)
             first = client.session
             client.ask([asked, form, result], tools=TOOLS)
             assert client.session == first, form
-            assert facts_of_kind(front.events(first), Rewound) == [], form
-            assert len(facts_of_kind(front.events(first), ModelSaid)) == 2, form
-            assert len(facts_of_kind(front.events(first), Equipped)) == 1, form
+            assert facts_of_kind(proxy.events(first), Rewound) == [], form
+            assert len(facts_of_kind(proxy.events(first), ModelSaid)) == 2, form
+            assert len(facts_of_kind(proxy.events(first), Equipped)) == 1, form
 
 
-def test_a_regenerated_answer_replaces_the_first(front: ProxyServer) -> None:
-    client, asked = Client(front), [user("Regenerate this.")]
+def test_a_regenerated_answer_replaces_the_first(proxy: ProxyServer) -> None:
+    client, asked = Client(proxy), [user("Regenerate this.")]
     first = client.ask(asked)
     session = client.session
     second = client.ask(asked)
     assert client.session == session
     assert first != second
-    assert visible_texts(front, session) == ["Regenerate this.", second["content"]]
-    assert first["content"] in str(front.events(session))
+    assert visible_texts(proxy, session) == ["Regenerate this.", second["content"]]
+    assert first["content"] in str(proxy.events(session))
 
 
-def test_an_edited_last_message_replaces_the_old_one(front: ProxyServer) -> None:
-    client, messages = Client(front), [user("Before the edit.")]
+def test_an_edited_last_message_replaces_the_old_one(proxy: ProxyServer) -> None:
+    client, messages = Client(proxy), [user("Before the edit.")]
     messages.append(client.ask(messages))
     client.ask([*messages, user("With a tpyo.")])
     session = client.session
     last = client.ask([*messages, user("Without a typo.")])
     assert client.session == session
-    assert visible_texts(front, session) == [
+    assert visible_texts(proxy, session) == [
         "Before the edit.",
         messages[1]["content"],
         "Without a typo.",
@@ -173,57 +173,57 @@ def test_an_edited_last_message_replaces_the_old_one(front: ProxyServer) -> None
     ]
 
 
-def test_an_edited_early_message_starts_a_new_session(front: ProxyServer) -> None:
-    client, messages = Client(front), [user("The trunk.")]
+def test_an_edited_early_message_starts_a_new_session(proxy: ProxyServer) -> None:
+    client, messages = Client(proxy), [user("The trunk.")]
     for number in range(3):
         messages += [client.ask(messages), user(f"Twig {number}.")]
     client.ask(messages)
     trunk = client.session
-    whole = visible_texts(front, trunk)
+    whole = visible_texts(proxy, trunk)
     branch = [*messages[:3], client.reply, user("Another twig.")]
     client.ask([*messages[:2], user("Another twig.")])
     assert client.session != trunk
-    assert visible_texts(front, trunk) == whole
-    assert visible_texts(front, client.session)[:3] == [
+    assert visible_texts(proxy, trunk) == whole
+    assert visible_texts(proxy, client.session)[:3] == [
         messages[0]["content"],
         messages[1]["content"],
         "Another twig.",
     ]
-    assert facts_of_kind(front.events(client.session), Opened)[-1].origin.startswith(f"{trunk}@")
+    assert facts_of_kind(proxy.events(client.session), Opened)[-1].origin.startswith(f"{trunk}@")
     assert branch
     client.ask([*messages, model(whole[-1]), user("Back on the trunk.")])
     assert client.session == trunk
 
 
-def test_a_replaced_answer_can_be_continued(front: ProxyServer) -> None:
-    client, asked = Client(front), user("Two answers.")
+def test_a_replaced_answer_can_be_continued(proxy: ProxyServer) -> None:
+    client, asked = Client(proxy), user("Two answers.")
     first = client.ask([asked])
     session = client.session
     client.ask([asked])  # takes the place of the first
     client.ask([asked, first, user("I liked the first one.")])
     assert client.session != session
-    assert visible_texts(front, client.session)[:3] == [
+    assert visible_texts(proxy, client.session)[:3] == [
         "Two answers.",
         first["content"],
         "I liked the first one.",
     ]
 
 
-def test_equal_messages_with_other_instructions_are_separate(front: ProxyServer) -> None:
-    client, asked = Client(front), user("Hello, you two.")
+def test_equal_messages_with_other_instructions_are_separate(proxy: ProxyServer) -> None:
+    client, asked = Client(proxy), user("Hello, you two.")
     mine = client.ask([{"role": "system", "content": "You serve Ann."}, asked])
     ann = client.session
     client.ask([{"role": "system", "content": "You serve Ben."}, asked])
     assert client.session != ann
-    assert visible_texts(front, ann) == ["Hello, you two.", mine["content"]]
+    assert visible_texts(proxy, ann) == ["Hello, you two.", mine["content"]]
 
 
-def test_changed_instructions_continue_the_conversation(front: ProxyServer) -> None:
-    client, messages = Client(front), [user("What time is it?")]
+def test_changed_instructions_continue_the_conversation(proxy: ProxyServer) -> None:
+    client, messages = Client(proxy), [user("What time is it?")]
     for minute in range(4):
         instruction = {"role": "system", "content": f"It is 12:0{minute}."}
         messages += [client.ask([instruction, *messages]), user("And now?")]
-    events = front.events(client.session)
+    events = proxy.events(client.session)
     instructed = facts_of_kind(events, Instructed)
     assert [fact.content for fact in instructed] == [f"It is 12:0{minute}." for minute in range(4)]
     assert [fact.replaces is None for fact in instructed] == [True, False, False, False]
@@ -231,15 +231,15 @@ def test_changed_instructions_continue_the_conversation(front: ProxyServer) -> N
     assert facts_of_kind(events, Rewound) == []
 
 
-def test_changed_tools_and_models_continue_the_conversation(front: ProxyServer) -> None:
-    client, messages = Client(front), [user("With tools.")]
+def test_changed_tools_and_models_continue_the_conversation(proxy: ProxyServer) -> None:
+    client, messages = Client(proxy), [user("With tools.")]
     messages += [client.ask(messages, tools=TOOLS), user("With others.")]
     session = client.session
     messages += [client.ask(messages, tools=[*TOOLS, *TOOLS]), user("With another model.")]
     body = {"model": "gpt-4o", "messages": messages}
     with httpx.Client(trust_env=False, verify=False, timeout=DEADLINE) as http:
-        reply = http.post(f"{front.openai}/chat/completions", json=body)
-    events = front.events(session)
+        reply = http.post(f"{proxy.openai}/chat/completions", json=body)
+    events = proxy.events(session)
     assert reply.headers["x-foveal-session"] == session
     assert reply.headers["x-foveal-model"] == "gpt-4o"
     assert len(facts_of_kind(events, Equipped)) == 3
@@ -247,23 +247,23 @@ def test_changed_tools_and_models_continue_the_conversation(front: ProxyServer) 
     assert len(facts_of_kind(events, UserSaid)) == 3
 
 
-def test_a_client_can_name_its_session(front: ProxyServer) -> None:
-    client, messages = Client(front, **{"x-foveal-session": "by-name"}), [user("Named.")]
+def test_a_client_can_name_its_session(proxy: ProxyServer) -> None:
+    client, messages = Client(proxy, **{"x-foveal-session": "by-name"}), [user("Named.")]
     for number in range(3):
         messages += [client.ask(messages), user(f"More {number}.")]
     client.ask([*messages[:2], user("Something else.")])
     assert client.session == "by-name"
-    assert visible_texts(front, "by-name")[:3] == ["Named.", messages[1]["content"], "Something else."]
+    assert visible_texts(proxy, "by-name")[:3] == ["Named.", messages[1]["content"], "Something else."]
     client.ask([user("Nothing in common.")])
     assert client.session == "by-name"
-    assert visible_texts(front, "by-name")[0] == "Nothing in common."
-    assert front.sessions().count("by-name") == 1
+    assert visible_texts(proxy, "by-name")[0] == "Nothing in common."
+    assert proxy.sessions().count("by-name") == 1
 
 
-def test_an_invalid_session_name_is_refused_in_the_providers_format(front: ProxyServer) -> None:
+def test_an_invalid_session_name_is_refused_in_the_providers_format(proxy: ProxyServer) -> None:
     with httpx.Client(trust_env=False, verify=False, timeout=DEADLINE) as http:
         reply = http.post(
-            f"{front.openai}/chat/completions",
+            f"{proxy.openai}/chat/completions",
             json={"model": "gpt-4.1", "messages": [user("Hello")]},
             headers={"x-foveal-session": "../other"},
         )
@@ -276,11 +276,11 @@ def test_conversations_are_recognised_after_a_restart(tmp_path: Path) -> None:
         messages = [{"role": "system", "content": "You remember."}, user("Before the restart.")]
         sessions = []
         for number in range(3):
-            with ProxyServer(tmp_path, openai=raw.openai) as front:
-                client = Client(front)
+            with ProxyServer(tmp_path, openai=raw.openai) as proxy:
+                client = Client(proxy)
                 messages += [client.ask(messages), user(f"After restart {number}.")]
                 sessions.append(client.session)
-                events = front.events(client.session)
+                events = proxy.events(client.session)
     assert len(set(sessions)) == 1
     assert len(facts_of_kind(events, UserSaid)) == 3
     assert len(facts_of_kind(events, Instructed)) == 1
@@ -291,54 +291,54 @@ def test_an_unindexed_message_is_not_recorded_twice(tmp_path: Path) -> None:
     """As after a crash between storing a message and indexing its digest."""
     with RawUpstream(echo) as raw:
         messages = [user("Before the crash.")]
-        with ProxyServer(tmp_path, openai=raw.openai) as front:
-            client = Client(front)
+        with ProxyServer(tmp_path, openai=raw.openai) as proxy:
+            client = Client(proxy)
             messages += [client.ask(messages), user("Stored, but not known.")]
             session = client.session
-            store = front.service.tenant("default").store
-            end = front.events(session)[-1].seq + 1
-            front.do(store.append(session, [Event(end, UserSaid(content="Stored, but not known."))]))
-        with ProxyServer(tmp_path, openai=raw.openai) as front:
-            client = Client(front)
+            store = proxy.service.tenant("default").store
+            end = proxy.events(session)[-1].seq + 1
+            proxy.do(store.append(session, [Event(end, UserSaid(content="Stored, but not known."))]))
+        with ProxyServer(tmp_path, openai=raw.openai) as proxy:
+            client = Client(proxy)
             last = client.ask(messages)
             assert client.session == session
-            assert visible_texts(front, session) == [*(one["content"] for one in messages), last["content"]]
+            assert visible_texts(proxy, session) == [*(one["content"] for one in messages), last["content"]]
 
 
-def test_tenants_have_separate_conversations(front: ProxyServer, tmp_path: Path) -> None:
-    with RawUpstream(echo) as raw, ProxyServer(tmp_path, openai=raw.openai) as front:
+def test_tenants_have_separate_conversations(proxy: ProxyServer, tmp_path: Path) -> None:
+    with RawUpstream(echo) as raw, ProxyServer(tmp_path, openai=raw.openai) as proxy:
         messages = [user("The same words.")]
-        mine = Client(front, **{"x-foveal-token": front.token("ann")})
-        theirs = Client(front, **{"x-foveal-token": front.token("ben")})
+        mine = Client(proxy, **{"x-foveal-token": proxy.token("ann")})
+        theirs = Client(proxy, **{"x-foveal-token": proxy.token("ben")})
         messages += [mine.ask(messages), user("And more.")]
         theirs.ask(messages)
-        named = Client(front, **{"x-foveal-token": front.token("ben"), "x-foveal-session": mine.session})
+        named = Client(proxy, **{"x-foveal-token": proxy.token("ben"), "x-foveal-session": mine.session})
         named.ask([user("Let me in.")])
-        assert front.sessions("ann") == [mine.session]
-        assert set(front.sessions("ben")) == {theirs.session, mine.session}
+        assert proxy.sessions("ann") == [mine.session]
+        assert set(proxy.sessions("ben")) == {theirs.session, mine.session}
         assert theirs.session != mine.session
-        assert visible_texts(front, mine.session, "ann") == ["The same words.", messages[1]["content"]]
+        assert visible_texts(proxy, mine.session, "ann") == ["The same words.", messages[1]["content"]]
 
 
-def test_an_erased_session_is_not_continued(front: ProxyServer) -> None:
-    client, messages = Client(front), [user("To be erased.")]
+def test_an_erased_session_is_not_continued(proxy: ProxyServer) -> None:
+    client, messages = Client(proxy), [user("To be erased.")]
     messages += [client.ask(messages), user("Go on.")]
     erased = client.session
-    front.do(front.service.tenant("default").delete(erased))
+    proxy.do(proxy.service.tenant("default").delete(erased))
     client.ask(messages)
     assert client.session != erased
-    assert visible_texts(front, client.session)[:3] == [one["content"] for one in messages]
+    assert visible_texts(proxy, client.session)[:3] == [one["content"] for one in messages]
 
 
 def test_a_repeated_request_does_not_grow_the_log(tmp_path: Path) -> None:
-    with RawUpstream(echo) as raw, ProxyServer(tmp_path, openai=raw.openai) as front:
+    with RawUpstream(echo) as raw, ProxyServer(tmp_path, openai=raw.openai) as proxy:
         sessions = []
         for _ in range(50):
-            client = Client(front)
+            client = Client(proxy)
             client.ask([user("Are you well?")])
             sessions.append(client.session)
         assert len(set(sessions)) <= 4
-        assert all(len(front.events(session)) < 120 for session in set(sessions))
+        assert all(len(proxy.events(session)) < 120 for session in set(sessions))
         assert sessions == sorted(sessions, key=sessions.index)  # none is taken up again
 
 
@@ -363,11 +363,11 @@ class Gates:
 def test_concurrent_equal_requests_get_separate_sessions(tmp_path: Path) -> None:
     gates = Gates()
     gates.of("Begin.").set()
-    with RawUpstream(gates) as raw, ProxyServer(tmp_path, openai=raw.openai) as front:
-        first = Client(front)
+    with RawUpstream(gates) as raw, ProxyServer(tmp_path, openai=raw.openai) as proxy:
+        first = Client(proxy)
         trunk = [user("Begin."), first.ask([user("Begin.")])]
         begun = first.session
-        clients = [Client(front), Client(front)]
+        clients = [Client(proxy), Client(proxy)]
         threads = [
             threading.Thread(target=client.ask, args=([*trunk, user(f"Way {number}.")],))
             for number, client in enumerate(clients)
@@ -383,31 +383,31 @@ def test_concurrent_equal_requests_get_separate_sessions(tmp_path: Path) -> None
         assert clients[1].session != begun
         for number, client in enumerate(clients):
             expected = ["Begin.", "answer to Begin.", f"Way {number}.", f"answer to Way {number}."]
-            assert visible_texts(front, client.session) == expected
+            assert visible_texts(proxy, client.session) == expected
 
 
 def test_a_late_answer_is_stored_as_a_note(tmp_path: Path) -> None:
     gates = Gates()
-    with RawUpstream(gates) as raw, ProxyServer(tmp_path, openai=raw.openai) as front:
-        client = Client(front)
+    with RawUpstream(gates) as raw, ProxyServer(tmp_path, openai=raw.openai) as proxy:
+        client = Client(proxy)
         thread = threading.Thread(target=client.ask, args=([user("Late.")],))
         thread.start()
         until(lambda: raw.seen)
-        (session,) = front.sessions()
-        store = front.service.tenant("default").store
-        end = front.events(session)[-1].seq + 1
-        front.do(store.append(session, [Event(end, UserSaid(content="I was here."))]))
+        (session,) = proxy.sessions()
+        store = proxy.service.tenant("default").store
+        end = proxy.events(session)[-1].seq + 1
+        proxy.do(store.append(session, [Event(end, UserSaid(content="I was here."))]))
         gates.of("Late.").set()
         thread.join(DEADLINE)
         note = Noted(text="answer to Late.", topic="answer")
-        until(lambda: note in facts_of_kind(front.events(session), Noted))
-        assert visible_texts(front, session) == ["Late.", "I was here."]
+        until(lambda: note in facts_of_kind(proxy.events(session), Noted))
+        assert visible_texts(proxy, session) == ["Late.", "I was here."]
         gates.of("And then?").set()
         client.ask(
             [user("Late."), model("answer to Late."), user("And then?")]
         )  # what counts is the client's
         assert client.session == session
-        assert visible_texts(front, session) == [
+        assert visible_texts(proxy, session) == [
             "Late.",
             "answer to Late.",
             "And then?",
@@ -425,9 +425,9 @@ def test_a_request_before_the_end_of_recording_continues_its_session(tmp_path: P
         if number == 1:
             yield closing
 
-    with RawUpstream(script) as raw, ProxyServer(tmp_path, openai=raw.openai) as front:
+    with RawUpstream(script) as raw, ProxyServer(tmp_path, openai=raw.openai) as proxy:
         body: Json = {"model": "gpt-4.1", "stream": True, "messages": [user("Quick.")]}
-        url = f"{front.openai}/chat/completions"
+        url = f"{proxy.openai}/chat/completions"
         with (
             httpx.Client(trust_env=False, verify=False, timeout=DEADLINE) as http,
             http.stream("POST", url, json=body) as reply,
@@ -439,27 +439,27 @@ def test_a_request_before_the_end_of_recording_continues_its_session(tmp_path: P
             assert "answer 2" in other.text
             assert other.headers["x-foveal-session"] == first
             closing.set()
-        until(lambda: len(visible_texts(front, first)) == 4)
-        assert visible_texts(front, first) == ["Quick.", "answer 1", "Quicker.", "answer 2"]
+        until(lambda: len(visible_texts(proxy, first)) == 4)
+        assert visible_texts(proxy, first) == ["Quick.", "answer 1", "Quicker.", "answer 2"]
 
 
 def test_many_conversations_stay_separate_with_few_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("foveal.server.proxy.tenant_conversations.MAX_IDLE_CONVERSATIONS", 3)
-    with StandIn() as provider, ProxyServer(tmp_path, openai=provider.openai) as front:
+    with StandIn() as provider, ProxyServer(tmp_path, openai=provider.openai) as proxy:
         histories = {number: [user(f"Conversation {number}.")] for number in range(8)}
         sessions: dict[int, set[str]] = {number: set() for number in histories}
         for turn in range(3):
             for number, messages in histories.items():
-                client = Client(front)
+                client = Client(proxy)
                 client.ask(messages)
                 reply = {"role": "assistant", "content": f"I say {turn}."}  # the client keeps its own words
                 messages += [reply, user(f"More {turn}.")]
                 sessions[number].add(client.session)
-        assert len(front.sessions()) == 8
-        assert front.upstreams.conversations.open_count == 3
+        assert len(proxy.sessions()) == 8
+        assert proxy.upstreams.conversations.open_count == 3
         assert all(len(found) == 1 for found in sessions.values())
         for number, found in sessions.items():
-            texts = visible_texts(front, found.pop())
+            texts = visible_texts(proxy, found.pop())
             assert texts[: len(histories[number]) - 2] == [one["content"] for one in histories[number][:-2]]

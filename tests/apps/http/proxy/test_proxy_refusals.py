@@ -29,9 +29,9 @@ def user(text: str) -> Json:
     return {"role": "user", "content": text}
 
 
-def post(front: ProxyServer, path: str = "/v1/chat/completions", **given: Any) -> httpx.Response:
+def post(proxy: ProxyServer, path: str = "/v1/chat/completions", **given: Any) -> httpx.Response:
     with httpx.Client(trust_env=False, verify=False, timeout=DEADLINE) as http:
-        return http.post(f"{front.url}{path}", **given)
+        return http.post(f"{proxy.url}{path}", **given)
 
 
 @pytest.fixture(scope="module")
@@ -41,8 +41,8 @@ def raw() -> Iterator[RawUpstream]:
 
 
 @pytest.fixture(scope="module")
-def front(raw: RawUpstream, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProxyServer]:
-    folder = tmp_path_factory.mktemp("front")
+def proxy(raw: RawUpstream, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProxyServer]:
+    folder = tmp_path_factory.mktemp("proxy")
     settings: Json = {"server__models": ["gpt-*", "claude-*"], "server__max_messages": 5}
     with ProxyServer(folder, openai=raw.openai, anthropic=raw.anthropic, **settings) as made:
         yield made
@@ -53,17 +53,17 @@ def front(raw: RawUpstream, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     [("/v1/chat/completions", "invalid_request_error"), ("/v1/messages", "permission_error")],
 )
 def test_a_forbidden_model_is_refused_in_the_providers_format(
-    front: ProxyServer, raw: RawUpstream, path: str, kind: str
+    proxy: ProxyServer, raw: RawUpstream, path: str, kind: str
 ) -> None:
     before = len(raw.seen)
-    reply = post(front, path, json={"model": "o9", "messages": [user("Hello")]})
+    reply = post(proxy, path, json={"model": "o9", "messages": [user("Hello")]})
     assert reply.status_code == 403
     assert reply.json()["error"]["type"] == kind
     assert len(raw.seen) == before
 
 
-def test_too_many_messages_are_refused(front: ProxyServer) -> None:
-    reply = post(front, json={"model": "gpt-4.1", "messages": [user("Hello")] * 6})
+def test_too_many_messages_are_refused(proxy: ProxyServer) -> None:
+    reply = post(proxy, json={"model": "gpt-4.1", "messages": [user("Hello")] * 6})
     assert reply.status_code == 413
     assert reply.json()["error"]["code"] == "too_many_messages"
 
@@ -92,10 +92,10 @@ UNMANAGED: list[tuple[str, str, Any, str]] = [
 
 @pytest.mark.parametrize(("path", "model", "fields", "why"), UNMANAGED)
 def test_a_request_without_history_is_forwarded_unchanged(
-    front: ProxyServer, raw: RawUpstream, path: str, model: str, fields: Json, why: str
+    proxy: ProxyServer, raw: RawUpstream, path: str, model: str, fields: Json, why: str
 ) -> None:
     body = json.dumps({"model": model, **fields}).encode()
-    reply = post(front, f"/v1/{path}", content=body, headers={"authorization": f"Bearer {KEY}"})
+    reply = post(proxy, f"/v1/{path}", content=body, headers={"authorization": f"Bearer {KEY}"})
     assert (reply.status_code, reply.content) == (200, FINE)
     assert raw.seen[-1].body == body
     assert reply.headers["x-foveal-reduced"].startswith("none; not managed (")
@@ -104,7 +104,7 @@ def test_a_request_without_history_is_forwarded_unchanged(
 
 
 def test_a_body_that_is_not_json_is_left_to_the_provider(raw: RawUpstream, tmp_path: Path) -> None:
-    with ProxyServer(tmp_path, openai=raw.openai) as front:
+    with ProxyServer(tmp_path, openai=raw.openai) as proxy:
         for body in (
             b"",
             b"{",
@@ -112,22 +112,22 @@ def test_a_body_that_is_not_json_is_left_to_the_provider(raw: RawUpstream, tmp_p
             b"\xff\xfe",
             b'{"model": "x", "messages": [{"role": "user", "content": "\\ud800"}]}',
         ):
-            reply = post(front, content=body, headers={"authorization": f"Bearer {KEY}"})
+            reply = post(proxy, content=body, headers={"authorization": f"Bearer {KEY}"})
             assert reply.status_code == 200
             assert raw.seen[-1].body == body
 
 
-def test_responses_accept_a_text_as_input(front: ProxyServer, raw: RawUpstream) -> None:
-    reply = post(front, "/v1/responses", json={"model": "gpt-5", "input": "Just a text."})
+def test_responses_accept_a_text_as_input(proxy: ProxyServer, raw: RawUpstream) -> None:
+    reply = post(proxy, "/v1/responses", json={"model": "gpt-5", "input": "Just a text."})
     session = reply.headers["x-foveal-session"]
-    facts = [e.fact for e in front.events(session) if isinstance(e.fact, UserSaid)]
+    facts = [e.fact for e in proxy.events(session) if isinstance(e.fact, UserSaid)]
     assert [text_of(fact.content) for fact in facts] == ["Just a text."]
 
 
 def test_a_model_name_cannot_inject_headers(raw: RawUpstream, tmp_path: Path) -> None:
-    with ProxyServer(tmp_path, openai=raw.openai) as front:
+    with ProxyServer(tmp_path, openai=raw.openai) as proxy:
         name = "gpt\r\nx-evil: 1\r\n\r\nü" + "x" * 10_000
-        reply = post(front, json={"model": name, "messages": [user("Hello")]})
+        reply = post(proxy, json={"model": name, "messages": [user("Hello")]})
     assert reply.status_code == 200
     assert "x-evil" not in reply.headers
     assert len(reply.headers["x-foveal-model"]) <= 200
@@ -138,25 +138,25 @@ def test_a_model_name_cannot_inject_headers(raw: RawUpstream, tmp_path: Path) ->
 
 def test_the_clients_key_is_forwarded_and_the_token_is_not(raw: RawUpstream, tmp_path: Path) -> None:
     environment = {"OPENAI_API_KEY": "sk-of-the-server-1", "ANTHROPIC_API_KEY": "sk-ant-of-the-server"}
-    with ProxyServer(tmp_path, openai=raw.openai, anthropic=raw.anthropic, environment=environment) as front:
-        token = front.token("default")
+    with ProxyServer(tmp_path, openai=raw.openai, anthropic=raw.anthropic, environment=environment) as proxy:
+        token = proxy.token("default")
         asked = {"model": "gpt-4.1", "messages": [user("Hello")]}
-        post(front, json=asked, headers={"authorization": f"Bearer {token}"})
+        post(proxy, json=asked, headers={"authorization": f"Bearer {token}"})
         assert raw.seen[-1].headers["authorization"] == "Bearer sk-of-the-server-1"
-        post(front, json=asked, headers={"authorization": f"Bearer {KEY}", "x-foveal-token": token})
+        post(proxy, json=asked, headers={"authorization": f"Bearer {KEY}", "x-foveal-token": token})
         assert raw.seen[-1].headers["authorization"] == f"Bearer {KEY}"
-        post(front, "/v1/messages", json=asked, headers={"x-api-key": token})
+        post(proxy, "/v1/messages", json=asked, headers={"x-api-key": token})
         assert raw.seen[-1].headers["x-api-key"] == "sk-ant-of-the-server"
         assert "authorization" not in raw.seen[-1].headers
         assert token not in str(raw.seen)
-        assert post(front, json=asked, headers={"authorization": f"Bearer {KEY}"}).status_code == 401
+        assert post(proxy, json=asked, headers={"authorization": f"Bearer {KEY}"}).status_code == 401
 
 
 def test_no_key_or_secret_is_stored(raw: RawUpstream, tmp_path: Path) -> None:
     secret = "sk-proj-" + "Ab3" * 16
-    with ProxyServer(tmp_path, openai=raw.openai) as front:
+    with ProxyServer(tmp_path, openai=raw.openai) as proxy:
         asked = {"model": "gpt-4.1", "messages": [user(f"My key is {secret}, keep it.")]}
-        post(front, json=asked, headers={"authorization": f"Bearer {KEY}"})
+        post(proxy, json=asked, headers={"authorization": f"Bearer {KEY}"})
         assert secret in raw.seen[-1].body.decode()  # the client's own words are its own business
     files = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
     assert files
@@ -168,14 +168,14 @@ def test_the_model_gets_the_clients_text_unredacted(raw: RawUpstream, tmp_path: 
     secret = "sk-proj-" + "Ab3" * 16
     rule = {"role": "system", "content": f"The database is at postgres://me:{secret}@db/x."}
     messages: list[Json] = [rule]
-    with ProxyServer(tmp_path, openai=raw.openai, window=3_000, compaction__mode="off") as front:
+    with ProxyServer(tmp_path, openai=raw.openai, window=3_000, compaction__mode="off") as proxy:
         for number in range(9):
             messages.append(user(f"Step {number} with {secret}. " + f"word{number} " * 200))
-            reply = post(front, json={"model": "gpt-4.1", "messages": messages})
+            reply = post(proxy, json={"model": "gpt-4.1", "messages": messages})
             messages.append({"role": "assistant", "content": "Fine."})
         assert reply.headers["x-foveal-reduced"] != "none"
         sent = json.loads(raw.seen[-1].body)["messages"]
-        stored = str(front.events(reply.headers["x-foveal-session"]))
+        stored = str(proxy.events(reply.headers["x-foveal-session"]))
     assert len(sent) < len(messages) - 1
     assert sent[0] == rule
     assert sent[-1] == messages[-2]
@@ -191,55 +191,55 @@ def test_the_servers_own_key_is_never_returned(tmp_path: Path) -> None:
 
     with (
         RawUpstream(parrot) as upstream,
-        ProxyServer(tmp_path, openai=upstream.openai, environment={"OPENAI_API_KEY": own}) as front,
+        ProxyServer(tmp_path, openai=upstream.openai, environment={"OPENAI_API_KEY": own}) as proxy,
     ):
         for number in range(3):
-            reply = post(front, json={"model": "gpt-4.1", "messages": [user(f"Hello {number}")]})
+            reply = post(proxy, json={"model": "gpt-4.1", "messages": [user(f"Hello {number}")]})
             assert own in upstream.seen[-1].headers["authorization"]
             assert own not in reply.text + str(reply.headers)
             assert "***" in reply.text
         with httpx.Client(trust_env=False, verify=False, timeout=DEADLINE) as http:
-            assert own not in http.get(f"{front.openai}/models").text
+            assert own not in http.get(f"{proxy.openai}/models").text
 
 
-def test_a_session_of_the_native_api_cannot_be_rewound(front: ProxyServer) -> None:
+def test_a_session_of_the_native_api_cannot_be_rewound(proxy: ProxyServer) -> None:
     async def native() -> None:
-        tenant = front.service.tenant("default")
+        tenant = proxy.service.tenant("default")
         await tenant.fast_store.append(
             "kept", [Event(0, Opened(model="x")), Event(1, UserSaid(content="Mine."))]
         )
 
-    front.do(native())
+    proxy.do(native())
     reply = post(
-        front, json={"model": "gpt-4.1", "messages": [user("Hi")]}, headers={"x-foveal-session": "kept"}
+        proxy, json={"model": "gpt-4.1", "messages": [user("Hi")]}, headers={"x-foveal-session": "kept"}
     )
     assert reply.status_code == 409
     assert "another id" in reply.json()["error"]["message"]
-    assert len(front.events("kept")) == 2
+    assert len(proxy.events("kept")) == 2
 
 
 def test_without_an_upstream_the_error_gives_advice(tmp_path: Path) -> None:
     environment = {"GEMINI_API_KEY": "a-key-of-google", "HOME": str(tmp_path)}
-    with ProxyServer(tmp_path, environment=environment) as front:
+    with ProxyServer(tmp_path, environment=environment) as proxy:
         for path, variable in (("/v1/responses", "OPENAI_API_KEY"), ("/v1/messages", "ANTHROPIC_API_KEY")):
-            reply = post(front, path, json={"model": "x", "input": "Hi", "messages": [user("Hi")]})
+            reply = post(proxy, path, json={"model": "x", "input": "Hi", "messages": [user("Hi")]})
             assert reply.status_code == 501
             assert variable in reply.json()["error"]["message"]
 
 
 def test_a_server_detects_that_it_is_its_own_upstream(tmp_path: Path) -> None:
-    with RawUpstream(fine) as spare, ProxyServer(tmp_path, openai=spare.openai) as front:
-        front.upstreams._addresses["openai"] = front.openai
-        reply = post(front, json={"model": "gpt-4.1", "messages": [user("Hello, me")]})
+    with RawUpstream(fine) as spare, ProxyServer(tmp_path, openai=spare.openai) as proxy:
+        proxy.upstreams._addresses["openai"] = proxy.openai
+        reply = post(proxy, json={"model": "gpt-4.1", "messages": [user("Hello, me")]})
     assert reply.status_code == 508
     assert "this server itself" in reply.json()["error"]["message"]
 
 
 def test_an_unwritable_store_does_not_stop_the_client(raw: RawUpstream, tmp_path: Path) -> None:
-    with ProxyServer(tmp_path, openai=raw.openai) as front:
-        path = front.service.runtime.data_folder.tenant_file("default")
+    with ProxyServer(tmp_path, openai=raw.openai) as proxy:
+        path = proxy.service.runtime.data_folder.tenant_file("default")
         path.write_bytes(b"this is no database, and it is longer than a header of one would be" * 20)
-        reply = post(front, json={"model": "gpt-4.1", "messages": [user("Hello")]})
+        reply = post(proxy, json={"model": "gpt-4.1", "messages": [user("Hello")]})
         assert (reply.status_code, reply.content) == (200, FINE)
         assert "not managed (the store" in reply.headers["x-foveal-reduced"]
         with pytest.raises(sqlite3.DatabaseError):

@@ -36,11 +36,11 @@ def user(text: str) -> Json:
     return {"role": "user", "content": text}
 
 
-def ask(front: ProxyServer, *, path: str = "/v1/chat/completions", **body: Any) -> httpx.Response:
+def ask(proxy: ProxyServer, *, path: str = "/v1/chat/completions", **body: Any) -> httpx.Response:
     headers = {"authorization": f"Bearer {KEY}"}
     body = {"model": "gpt-4.1", "messages": [user("Hello")], **body}
     with httpx.Client(trust_env=False, verify=False, timeout=DEADLINE) as http:
-        return http.post(f"{front.url}{path}", json=body, headers=headers)
+        return http.post(f"{proxy.url}{path}", json=body, headers=headers)
 
 
 def completion(text: str, usage: Json | None = None) -> bytes:
@@ -48,8 +48,8 @@ def completion(text: str, usage: Json | None = None) -> bytes:
     return json.dumps({"choices": [choice], "usage": usage}).encode()
 
 
-def stored_texts(front: ProxyServer, session: str) -> list[str]:
-    return [text_of(e.fact.content) for e in front.events(session) if isinstance(e.fact, ModelSaid)]
+def stored_texts(proxy: ProxyServer, session: str) -> list[str]:
+    return [text_of(e.fact.content) for e in proxy.events(session) if isinstance(e.fact, ModelSaid)]
 
 
 class Switch:
@@ -74,8 +74,8 @@ def raw(switch: Switch) -> Iterator[RawUpstream]:
 
 
 @pytest.fixture(scope="module")
-def front(raw: RawUpstream, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProxyServer]:
-    folder = tmp_path_factory.mktemp("front")
+def proxy(raw: RawUpstream, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProxyServer]:
+    folder = tmp_path_factory.mktemp("proxy")
     with ProxyServer(folder, openai=raw.openai, anthropic=raw.anthropic, server__silence=1) as made:
         yield made
 
@@ -83,24 +83,24 @@ def front(raw: RawUpstream, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 # ── Forwarding ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_response_is_forwarded_byte_for_byte(front: ProxyServer, raw: RawUpstream, switch: Switch) -> None:
+def test_a_response_is_forwarded_byte_for_byte(proxy: ProxyServer, raw: RawUpstream, switch: Switch) -> None:
     choice = b'{"message":{"content":"\\u00fc  ","role":"assistant"},"index":0,"finish_reason":"stop"}'
     odd = b'{ "choices":[' + choice + b'],"own":1.50}\n'
     more = (
         b"x-request-id: req_7\r\nOpenAI-Processing-Ms: 12\r\nset-cookie: a=b\r\nx-foveal-session: forged\r\n"
     )
     switch.script = lambda seen: [answer(odd, more=more)]
-    reply = ask(front, messages=[user("Odd bytes.")])
+    reply = ask(proxy, messages=[user("Odd bytes.")])
     assert reply.content == odd
     assert reply.headers["x-request-id"] == "req_7"
     assert reply.headers["openai-processing-ms"] == "12"
     assert "set-cookie" not in reply.headers
     assert reply.headers.get_list("x-foveal-session") != ["forged"]
     assert reply.headers["x-foveal-reduced"] == "none"
-    until(lambda: stored_texts(front, reply.headers["x-foveal-session"]) == ["ü  "])
+    until(lambda: stored_texts(proxy, reply.headers["x-foveal-session"]) == ["ü  "])
 
 
-def test_a_request_is_forwarded_byte_for_byte(front: ProxyServer, raw: RawUpstream, switch: Switch) -> None:
+def test_a_request_is_forwarded_byte_for_byte(proxy: ProxyServer, raw: RawUpstream, switch: Switch) -> None:
     switch.script = lambda seen: [answer(completion("Yes."))]
     body = b'{"messages" : [{"role":"user","content":"Spaces \\u00fc."}], "model":"gpt-4.1","n":1,  "x":[ ]}'
     headers = {
@@ -114,7 +114,7 @@ def test_a_request_is_forwarded_byte_for_byte(front: ProxyServer, raw: RawUpstre
         "x-hop": "1",
     }
     with httpx.Client(trust_env=False, verify=False, timeout=DEADLINE) as http:
-        http.post(f"{front.openai}/chat/completions?a=b%20c", content=body, headers=headers)
+        http.post(f"{proxy.openai}/chat/completions?a=b%20c", content=body, headers=headers)
     seen = raw.seen[-1]
     assert seen.body == body
     assert seen.line == "POST /v1/chat/completions?a=b%20c HTTP/1.1"
@@ -128,33 +128,33 @@ def test_a_request_is_forwarded_byte_for_byte(front: ProxyServer, raw: RawUpstre
 @pytest.mark.parametrize(
     "status", ["401 Unauthorized", "404 Not Found", "429 Slow Down", "500 Oops", "529 Overloaded"]
 )
-def test_an_upstream_error_is_forwarded_unchanged(front: ProxyServer, switch: Switch, status: str) -> None:
+def test_an_upstream_error_is_forwarded_unchanged(proxy: ProxyServer, switch: Switch, status: str) -> None:
     body = b'{"error":  {"message": "that is how it is", "type": "x", "code": null}}'
     switch.script = lambda seen: [answer(body, status=status, more=b"retry-after: 7\r\n")]
     for stream in (False, True):
-        reply = ask(front, messages=[user(f"Error {status} {stream}.")], stream=stream)
+        reply = ask(proxy, messages=[user(f"Error {status} {stream}.")], stream=stream)
         assert (reply.status_code, reply.content) == (int(status[:3]), body)
         assert reply.headers["retry-after"] == "7"
 
 
-def test_after_an_error_the_same_request_continues_its_session(front: ProxyServer, switch: Switch) -> None:
+def test_after_an_error_the_same_request_continues_its_session(proxy: ProxyServer, switch: Switch) -> None:
     replies = [answer(b"{}", status="500 Oops"), answer(completion("At last."))]
     switch.script = lambda seen: [replies.pop(0)]
-    first, second = (ask(front, messages=[user("Try again.")]) for _ in range(2))
+    first, second = (ask(proxy, messages=[user("Try again.")]) for _ in range(2))
     session = second.headers["x-foveal-session"]
     assert first.headers["x-foveal-session"] == session
-    assert stored_texts(front, session) == ["At last."]
-    assert sum(type(e.fact).__name__ == "UserSaid" for e in front.events(session)) == 1
+    assert stored_texts(proxy, session) == ["At last."]
+    assert sum(type(e.fact).__name__ == "UserSaid" for e in proxy.events(session)) == 1
 
 
-def test_a_stream_is_forwarded_piece_by_piece(front: ProxyServer, switch: Switch) -> None:
+def test_a_stream_is_forwarded_piece_by_piece(proxy: ProxyServer, switch: Switch) -> None:
     gate = threading.Event()
     pieces = [b'data: {"choices":[{"index":0,"delta":{"content":"one"}}]}\n\n', b"data: [DONE]\n\n"]
     switch.script = lambda seen: [stream_head(), pieces[0], gate, pieces[1]]
     body = {"model": "gpt-4.1", "messages": [user("Stream.")], "stream": True}
     with (
         httpx.Client(trust_env=False, verify=False, timeout=DEADLINE) as http,
-        http.stream("POST", f"{front.openai}/chat/completions", json=body) as reply,
+        http.stream("POST", f"{proxy.openai}/chat/completions", json=body) as reply,
     ):
         came = reply.iter_raw()
         assert next(came) == pieces[0]
@@ -162,10 +162,10 @@ def test_a_stream_is_forwarded_piece_by_piece(front: ProxyServer, switch: Switch
         assert b"".join(came) == pieces[1]
 
 
-def test_redirects_are_not_followed(front: ProxyServer, raw: RawUpstream, switch: Switch) -> None:
+def test_redirects_are_not_followed(proxy: ProxyServer, raw: RawUpstream, switch: Switch) -> None:
     switch.script = lambda seen: [answer(b"", status="307 There", more=b"location: http://127.0.0.1:1/x\r\n")]
     before = len(raw.seen)
-    assert ask(front, messages=[user("Redirect.")]).status_code == 307
+    assert ask(proxy, messages=[user("Redirect.")]).status_code == 307
     assert len(raw.seen) == before + 1
 
 
@@ -185,24 +185,24 @@ def test_an_overflow_is_recovered(tmp_path: Path, dialect: str) -> None:
     ]
     with (
         StandIn(window=3_000, script=lambda n: Answer(text="Fine.")) as provider,
-        ProxyServer(tmp_path, openai=provider.openai, anthropic=provider.anthropic) as front,
+        ProxyServer(tmp_path, openai=provider.openai, anthropic=provider.anthropic) as proxy,
         httpx.Client(trust_env=False, verify=False, timeout=DEADLINE) as http,
     ):
-        reply = http.post(f"{front.url}{path}", json=fields, headers={"x-api-key": KEY})
+        reply = http.post(f"{proxy.url}{path}", json=fields, headers={"x-api-key": KEY})
         bodies = [json.dumps(request.body) for request in provider.requests]
-        facts = [event.fact for event in front.events(reply.headers["x-foveal-session"])]
-        told = [one for one in front.told if type(one).__name__ == "ProxyRequestEnded"]
+        facts = [event.fact for event in proxy.events(reply.headers["x-foveal-session"])]
+        ended = [one for one in proxy.service_events if type(one).__name__ == "ProxyRequestEnded"]
     assert reply.status_code == 200, reply.text
     assert provider.requests[-1].faults == []
     assert provider.requests[0].faults
     assert len(bodies) == len(set(bodies))
     assert any(isinstance(fact, Overflowed) and fact.limit == 3_000 for fact in facts)
-    assert told[-1].overflow_retries >= 1
+    assert ended[-1].overflow_retries >= 1
     assert reply.headers["x-foveal-reduced"] != "none"
 
 
 def test_max_tokens_is_lowered_only_if_the_upstream_requires_it(
-    front: ProxyServer, raw: RawUpstream, switch: Switch
+    proxy: ProxyServer, raw: RawUpstream, switch: Switch
 ) -> None:
     refusal = {
         "error": {
@@ -213,7 +213,7 @@ def test_max_tokens_is_lowered_only_if_the_upstream_requires_it(
     }
     replies = [answer(json.dumps(refusal).encode(), status="400 Bad"), answer(completion("Short."))]
     switch.script = lambda seen: [replies.pop(0)]
-    reply = ask(front, messages=[user("Long answers, please. " * 150)], max_tokens=1_000)
+    reply = ask(proxy, messages=[user("Long answers, please. " * 150)], max_tokens=1_000)
     assert reply.status_code == 200
     sent = [json.loads(seen.body) for seen in raw.seen[-2:]]
     assert sent[0]["max_tokens"] == 1_000
@@ -222,12 +222,12 @@ def test_max_tokens_is_lowered_only_if_the_upstream_requires_it(
 
 
 def test_an_unrecoverable_overflow_is_forwarded_unchanged(
-    front: ProxyServer, raw: RawUpstream, switch: Switch
+    proxy: ProxyServer, raw: RawUpstream, switch: Switch
 ) -> None:
     body = b'{"error":{"message":"too long","code":"context_length_exceeded"}}'
     switch.script = lambda seen: [answer(body, status="400 Bad")]
     before = len(raw.seen)
-    reply = ask(front, messages=[user("Nothing helps.")])
+    reply = ask(proxy, messages=[user("Nothing helps.")])
     assert (reply.status_code, reply.content) == (400, body)
     sent = [seen.body for seen in raw.seen[before:]]
     assert len(sent) == len(set(sent)) <= 4
@@ -253,7 +253,7 @@ def test_an_unrecoverable_overflow_is_forwarded_unchanged(
     ],
 )
 def test_an_overflow_in_a_stream_is_recovered(
-    front: ProxyServer, raw: RawUpstream, switch: Switch, path: str, event: Json, fields: Json
+    proxy: ProxyServer, raw: RawUpstream, switch: Switch, path: str, event: Json, fields: Json
 ) -> None:
     created = b'event: response.created\ndata: {"type":"response.created","response":{}}\n\n'
     failed = created * (path == "responses") + f"data: {json.dumps(event)}\n\n".encode()
@@ -266,7 +266,7 @@ def test_an_overflow_in_a_stream_is_recovered(
     body = {"messages": turns[:-1], "max_tokens": 9} if not fields else {"input": turns[:-1]}
     before = len(raw.seen)
     with httpx.Client(trust_env=False, verify=False, timeout=DEADLINE) as http:
-        reply = http.post(f"{front.openai}/{path}", json={"model": "gpt-4.1", "stream": True, **body})
+        reply = http.post(f"{proxy.openai}/{path}", json={"model": "gpt-4.1", "stream": True, **body})
     assert (reply.status_code, reply.content) == (200, fine)
     sent = [seen.body for seen in raw.seen[before:]]
     assert len(sent) == len(set(sent)) == 2
@@ -275,15 +275,15 @@ def test_an_overflow_in_a_stream_is_recovered(
 def test_a_request_that_cannot_fit_gets_the_providers_code(tmp_path: Path) -> None:
     with ProxyServer(
         tmp_path, openai="http://127.0.0.1:9/v1", anthropic="http://127.0.0.1:9", window=2_000
-    ) as front:
+    ) as proxy:
         with (
-            openai.OpenAI(base_url=front.openai, api_key=KEY, max_retries=0) as client,
+            openai.OpenAI(base_url=proxy.openai, api_key=KEY, max_retries=0) as client,
             pytest.raises(openai.BadRequestError, match="maximum context length is 2000 tokens") as caught,
         ):
             client.chat.completions.create(model="gpt-4.1", messages=[user("word " * 4_000)])  # type: ignore[list-item]
         assert caught.value.code == "context_length_exceeded"
         with (
-            anthropic.Anthropic(base_url=front.url, api_key=KEY, max_retries=0) as claude,
+            anthropic.Anthropic(base_url=proxy.url, api_key=KEY, max_retries=0) as claude,
             pytest.raises(anthropic.BadRequestError, match="prompt is too long"),
         ):
             claude.messages.create(model="claude-x", max_tokens=9, messages=[user("word " * 4_000)])  # type: ignore[list-item]
@@ -296,37 +296,37 @@ def test_a_dead_upstream_is_reported_in_the_providers_format(tmp_path: Path) -> 
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         dead = f"http://127.0.0.1:{free.getsockname()[1]}"
-    with ProxyServer(tmp_path, openai=f"{dead}/v1", anthropic=dead) as front:
-        chat = ask(front)
-        claude = ask(front, path="/v1/messages", max_tokens=5)
-        told = [one.status for one in front.told if type(one).__name__ == "ProxyRequestEnded"]
+    with ProxyServer(tmp_path, openai=f"{dead}/v1", anthropic=dead) as proxy:
+        chat = ask(proxy)
+        claude = ask(proxy, path="/v1/messages", max_tokens=5)
+        ended = [one.status for one in proxy.service_events if type(one).__name__ == "ProxyRequestEnded"]
     assert chat.status_code == claude.status_code == 502
-    assert told == [502, 502]
+    assert ended == [502, 502]
     assert chat.json()["error"]["code"] == "upstream_unreachable"
     assert claude.json()["error"]["type"] == "api_error"
     assert KEY not in chat.text + claude.text
 
 
-def test_an_upstream_that_disconnects_is_reported(front: ProxyServer, switch: Switch) -> None:
+def test_an_upstream_that_disconnects_is_reported(proxy: ProxyServer, switch: Switch) -> None:
     switch.script = lambda seen: [b""]
-    assert ask(front, messages=[user("Hang up.")]).status_code == 502
+    assert ask(proxy, messages=[user("Hang up.")]).status_code == 502
 
 
-def test_a_silent_upstream_times_out(front: ProxyServer, switch: Switch) -> None:
+def test_a_silent_upstream_times_out(proxy: ProxyServer, switch: Switch) -> None:
     never = threading.Event()
     switch.script = lambda seen: [never]
-    reply = ask(front, messages=[user("Say something.")])
+    reply = ask(proxy, messages=[user("Say something.")])
     never.set()
     assert reply.status_code == 504
     assert reply.json()["error"]["code"] == "upstream_silent"
 
 
-def test_a_silent_stream_ends_with_an_error_event(front: ProxyServer, switch: Switch) -> None:
+def test_a_silent_stream_ends_with_an_error_event(proxy: ProxyServer, switch: Switch) -> None:
     never = threading.Event()
     first = b'data: {"choices":[{"index":0,"delta":{"content":"one"}}]}\n\n'
     switch.script = lambda seen: [stream_head(), first, never]
     asked: Any = [user("Say more.")]
-    with openai.OpenAI(base_url=front.openai, api_key=KEY, max_retries=0) as client:
+    with openai.OpenAI(base_url=proxy.openai, api_key=KEY, max_retries=0) as client:
         stream = client.chat.completions.create(model="gpt-4.1", messages=asked, stream=True)
         with pytest.raises(openai.APIError, match=r"server\.silence"):
             list(stream)
@@ -351,22 +351,22 @@ MALFORMED_RESPONSES = {
 
 
 @pytest.mark.parametrize("lie", MALFORMED_RESPONSES)
-def test_malformed_responses_are_forwarded(front: ProxyServer, switch: Switch, lie: str) -> None:
+def test_malformed_responses_are_forwarded(proxy: ProxyServer, switch: Switch, lie: str) -> None:
     body, kind = MALFORMED_RESPONSES[lie]
     switch.script = lambda seen: [answer(body, kind=kind)]
-    reply = ask(front, messages=[user(f"Lie: {lie}.")], stream="stream" in kind)
+    reply = ask(proxy, messages=[user(f"Lie: {lie}.")], stream="stream" in kind)
     assert (reply.status_code, reply.content) == (200, body)
     session = reply.headers["x-foveal-session"]
-    assert stored_texts(front, session) == []
+    assert stored_texts(proxy, session) == []
     switch.script = lambda seen: [answer(completion("The truth."))]
     again = ask(
-        front, messages=[user(f"Lie: {lie}."), {"role": "assistant", "content": "?"}, user("Really?")]
+        proxy, messages=[user(f"Lie: {lie}."), {"role": "assistant", "content": "?"}, user("Really?")]
     )
     assert again.headers["x-foveal-session"] == session
-    assert stored_texts(front, session) == ["?", "The truth."]
+    assert stored_texts(proxy, session) == ["?", "The truth."]
 
 
-def test_impossible_usage_is_ignored(front: ProxyServer, switch: Switch) -> None:
+def test_impossible_usage_is_ignored(proxy: ProxyServer, switch: Switch) -> None:
     tokens = []
     for number, prompt in enumerate((900_000_000, -5, "many", 1e300, 9)):
         usage = {"prompt_tokens": prompt, "completion_tokens": prompt}
@@ -374,54 +374,54 @@ def test_impossible_usage_is_ignored(front: ProxyServer, switch: Switch) -> None
         messages = [
             m for n in range(number) for m in (user(f"Count {n}."), {"role": "assistant", "content": "So."})
         ]
-        reply = ask(front, messages=[*messages, user(f"Count {number}.")])
+        reply = ask(proxy, messages=[*messages, user(f"Count {number}.")])
         tokens.append(int(reply.headers["x-foveal-tokens"]))
-    events = front.events(reply.headers["x-foveal-session"])
+    events = proxy.events(reply.headers["x-foveal-session"])
     assert [event.fact.prompt for event in events if isinstance(event.fact, Used)] == [9]
     assert not any(isinstance(event.fact, Overflowed) for event in events)
     assert tokens == sorted(tokens)
     assert tokens[-1] < 100
 
 
-def test_a_truncated_response_is_a_502(front: ProxyServer, switch: Switch) -> None:
+def test_a_truncated_response_is_a_502(proxy: ProxyServer, switch: Switch) -> None:
     head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 999\r\n\r\n"
     switch.script = lambda seen: [head + b'{"choices"']
-    reply = ask(front, messages=[user("Short.")])
+    reply = ask(proxy, messages=[user("Short.")])
     assert reply.status_code == 502
     assert reply.json()["error"]["code"] == "broken_off"
 
 
-def test_a_broken_stream_breaks_off_for_the_client_too(front: ProxyServer, switch: Switch) -> None:
+def test_a_broken_stream_breaks_off_for_the_client_too(proxy: ProxyServer, switch: Switch) -> None:
     head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
     switch.script = lambda seen: [head + b"a\r\ndata: {}\n\n\r\n"]
     with pytest.raises(httpx.RemoteProtocolError):
-        ask(front, messages=[user("Break off.")], stream=True)
+        ask(proxy, messages=[user("Break off.")], stream=True)
     switch.script = lambda seen: [head + b"5\r\ndata:\r\n"]
-    assert ask(front, messages=[user("Break off.")], stream=True).status_code == 502
+    assert ask(proxy, messages=[user("Break off.")], stream=True).status_code == 502
     switch.script = lambda seen: [answer(completion("Whole."))]
-    assert ask(front, messages=[user("Break off.")]).status_code == 200
+    assert ask(proxy, messages=[user("Break off.")]).status_code == 200
 
 
 def test_a_response_too_large_to_record_is_forwarded(
-    front: ProxyServer, switch: Switch, monkeypatch: pytest.MonkeyPatch
+    proxy: ProxyServer, switch: Switch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("foveal.apps.http.proxy.response_stream.MAX_RECORDED_REPLY_BYTES", 100_000)
     huge = completion("large " * 50_000)
     switch.script = lambda seen: [answer(huge)]
-    reply = ask(front, messages=[user("Huge.")])
+    reply = ask(proxy, messages=[user("Huge.")])
     assert reply.content == huge
     events = b"".join(
         b'data: {"choices":[{"index":0,"delta":{"content":"%d"}}]}\n\n' % n for n in range(5_000)
     )
     switch.script = lambda seen: [stream_head(), events]
-    assert ask(front, messages=[user("Huge stream.")], stream=True).content == events
-    assert stored_texts(front, reply.headers["x-foveal-session"]) == []
+    assert ask(proxy, messages=[user("Huge stream.")], stream=True).content == events
+    assert stored_texts(proxy, reply.headers["x-foveal-session"]) == []
 
 
 # ── Clients that disconnect ────────────────────────────────────────────────────────────────────────────
 
 
-def test_the_answer_is_recorded_after_a_disconnect(front: ProxyServer, switch: Switch) -> None:
+def test_the_answer_is_recorded_after_a_disconnect(proxy: ProxyServer, switch: Switch) -> None:
     gate = threading.Event()
     chunks = [
         {"choices": [{"index": 0, "delta": {"content": word}, "finish_reason": stop}]}
@@ -432,15 +432,15 @@ def test_the_answer_is_recorded_after_a_disconnect(front: ProxyServer, switch: S
     body = {"model": "gpt-4.1", "messages": [user("I will not wait.")], "stream": True}
     with (
         httpx.Client(trust_env=False, verify=False, timeout=DEADLINE) as http,
-        http.stream("POST", f"{front.openai}/chat/completions", json=body) as reply,
+        http.stream("POST", f"{proxy.openai}/chat/completions", json=body) as reply,
     ):
         session = reply.headers["x-foveal-session"]
         next(reply.iter_raw())
     gate.set()  # the client is gone
-    until(lambda: stored_texts(front, session) == ["one two three"])
+    until(lambda: stored_texts(proxy, session) == ["one two three"])
 
 
-def test_the_answer_is_recorded_after_an_early_disconnect(front: ProxyServer, switch: Switch) -> None:
+def test_the_answer_is_recorded_after_an_early_disconnect(proxy: ProxyServer, switch: Switch) -> None:
     gate, asked = threading.Event(), threading.Event()
 
     def script(seen: ReceivedRequest) -> Iterator[Piece]:
@@ -452,8 +452,8 @@ def test_the_answer_is_recorded_after_an_early_disconnect(front: ProxyServer, sw
     body = json.dumps({"model": "gpt-4.1", "messages": [user("Bye.")]}).encode()
     head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: {len(body)}\r\n"
     head += "x-foveal-session: hung-up\r\n\r\n"
-    with socket.create_connection(("127.0.0.1", front.port)) as line:
+    with socket.create_connection(("127.0.0.1", proxy.port)) as line:
         line.sendall(head.encode() + body)
         assert asked.wait(DEADLINE)
     gate.set()
-    until(lambda: stored_texts(front, "hung-up") == ["Too late for you."])
+    until(lambda: stored_texts(proxy, "hung-up") == ["Too late for you."])

@@ -16,7 +16,7 @@ from foveal.agent.agent_events import (
     ModelAnswered,
     ToolFinished,
     TurnFinished,
-    UserMessageHeard,
+    UserMessageStored,
 )
 from foveal.apps.cli.chat.chat_state import ChatState
 from foveal.apps.cli.chat.commands import LeaveChat, SlashCommand, parse_command
@@ -27,7 +27,7 @@ from foveal.core.wire.safe_print import one_line
 from foveal.errors import FovealError, ProviderError
 
 MAX_TITLE_CHARS = 60
-CHANGES_REPORT = (UserMessageHeard, ModelAnswered, ToolFinished, ContextReduced, TurnFinished)
+CHANGES_REPORT = (UserMessageStored, ModelAnswered, ToolFinished, ContextReduced, TurnFinished)
 """Agent events after which the status line is updated."""
 
 
@@ -132,7 +132,7 @@ class ChatLoop:
         try:
             async with aclosing(state.agent.run(text)) as events:
                 async for event in events:
-                    if isinstance(event, UserMessageHeard):
+                    if isinstance(event, UserMessageStored):
                         await self._message_stored(text)
                     self.ui.agent_event(event)
                     if isinstance(event, CHANGES_REPORT):

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from foveal.agent.agent import summariser_for
 from foveal.apps.cli.chat.options import ChatOptions
 from foveal.apps.cli.stored_sessions import find_session
-from foveal.config import Config, ServerSettings, load
+from foveal.config import Config, McpServerSettings, load
 from foveal.core import wire
 from foveal.core.compaction.summariser import Summariser, SummaryRequest
 from foveal.core.log.events import Dialect
@@ -206,7 +206,7 @@ async def connect_mcp_servers(
     return list(servers.tools)
 
 
-def _mcp_settings(server: ServerSettings) -> dict[str, Any]:
+def _mcp_settings(server: McpServerSettings) -> dict[str, Any]:
     if server.url:
         return {"url": server.url}
     return {"command": server.command, "args": list(server.args), "env": dict(server.env)}

@@ -129,7 +129,7 @@ class DiscordGateway:
 
     async def turn_ended(self, session: LiveSession, turn: Turn) -> None:
         """Send the answer of a turn for which no reply is waiting, such as the turn of a schedule."""
-        answer = await self._chats.turn_ended(session, turn)
+        answer = await self._chats.unrequested_answer(session, turn)
         if answer is not None and not self._is_refused:
             self._deliver(*answer)
 
@@ -139,7 +139,7 @@ class DiscordGateway:
             self._chats,
             connector=connector,
             on_connected=lambda: self.connection.change("listening"),
-            on_delivered=self._undelivered.delivered,
+            on_delivered=self._undelivered.reset_pauses,
             on_undelivered=self._undelivered.retry_later,
             sleep=self._sleep,
         )

@@ -81,7 +81,7 @@ class TelegramGateway:
 
     async def turn_ended(self, session: LiveSession, turn: Turn) -> None:
         """Send the answer of a turn for which no reply is waiting, such as the turn of a schedule."""
-        answer = await self._chats.turn_ended(session, turn)
+        answer = await self._chats.unrequested_answer(session, turn)
         if answer is not None:
             self._start_delivery(*answer)
 
@@ -179,7 +179,7 @@ class TelegramGateway:
             LOG.warning("an answer could not be delivered and is kept: %s", problem)
             self._undelivered.retry_later()
         else:
-            self._undelivered.delivered()
+            self._undelivered.reset_pauses()
 
     async def _send_all(self, replies: Replies, location: ChatLocation) -> None:
         is_gone = False

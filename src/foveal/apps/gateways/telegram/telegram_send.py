@@ -232,7 +232,7 @@ class TelegramSender:
     async def typing(self, location: ChatLocation) -> AsyncIterator[None]:
         """Show the typing status while the block runs."""
         count, task = self._typing.get(location.chat, (0, None))
-        task = task or asyncio.create_task(self._type(location))
+        task = task or asyncio.create_task(self._show_typing(location))
         self._typing[location.chat] = count + 1, task
         try:
             yield
@@ -244,7 +244,7 @@ class TelegramSender:
                 task.cancel()
                 await asyncio.wait([task])
 
-    async def _type(self, location: ChatLocation) -> None:
+    async def _show_typing(self, location: ChatLocation) -> None:
         while True:
             with suppress(TelegramError):
                 await self._client.send_chat_action(

@@ -94,7 +94,7 @@ SESSION_OPERATIONS: Final[tuple[Operation[Any, Any], ...]] = (
         id="delete_session",
         method="DELETE",
         path=SESSION_PATH,
-        summary="Stop the session's turn and erase its text for ever; its id cannot be used again.",
+        summary="Stop the session's turn and erase its text permanently; its id cannot be used again.",
         handler=session_endpoints.delete_session,
         results=(OperationResult("The session is erased.", status=204),),
     ),

@@ -60,7 +60,7 @@ Handle: TypeAlias = Annotated[
     str,
     Meta(pattern=r"^e?[0-9]{1,15}$(?!\n)", examples=["e2"], description="the handle of an event, such as e2"),
 ]
-ContentParts: TypeAlias = Annotated[list[dict[str, Any]], Meta(min_length=1)]
+JsonObjects: TypeAlias = Annotated[list[dict[str, Any]], Meta(min_length=1)]
 
 
 class ApiBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -91,7 +91,7 @@ class NewMessages(ApiBody, frozen=True):
     """Messages to store without asking the model: a user's `text`, or `messages` in a provider's format."""
 
     text: UserText | UnsetType = UNSET
-    messages: ContentParts | UnsetType = UNSET
+    messages: JsonObjects | UnsetType = UNSET
     dialect: Dialect = ""
     """The format of the messages; detected if it is not given."""
 
@@ -100,7 +100,7 @@ class NewTurn(ApiBody, frozen=True):
     """A user message: `text`, or the `content` of a user message in a provider's format."""
 
     text: UserText | UnsetType = UNSET
-    content: ContentParts | UnsetType = UNSET
+    content: JsonObjects | UnsetType = UNSET
     key: ShortText = ""
     """A name for this message: a second request with the same key is the same turn."""
     stream: bool = True

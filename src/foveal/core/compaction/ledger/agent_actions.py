@@ -62,6 +62,11 @@ class _File:
         self.rank = rank
         self.actions: dict[FileAction, int] = {}
 
+    def add(self, path: str, action: FileAction) -> None:
+        """Count an action; the longest spelling of the path is kept."""
+        self.path = max(self.path, path, key=len)
+        self.actions[action] = self.actions.get(action, 0) + 1
+
     @property
     def is_changed(self) -> bool:
         return not self.actions.keys() <= {"read", "ran"}
@@ -86,9 +91,7 @@ def files_section(actions: Sequence[ToolAction], *, elsewhere: Set[str]) -> Sect
                 if len(known) >= MAX_FILES_TRACKED:
                     continue
                 known[key] = _File(path, action.seq, len(known))
-            file = known[key]
-            file.path = max(file.path, path, key=len)
-            file.actions[verb] = file.actions.get(verb, 0) + 1
+            known[key].add(path, verb)
     last_edit = next((file for file in known.values() if file.is_changed), None)
     ordered = sorted(known.values(), key=lambda f: f.rank - 3 * f.is_changed + 3 * (f.path in elsewhere))
     items = (file.line(is_last_edit=file is last_edit) for file in ordered)
@@ -118,7 +121,7 @@ def _command_items(actions: Sequence[ToolAction], later: Sequence[ToolAction]) -
     """Yield the commands that ran a program, each once with its latest outcome; not those that ran again later."""
     listed = {action.command.bare for action in later if action.command is not None}
     for action in actions:
-        if action.command is not None and action.command.runs and action.command.bare not in listed:
+        if action.command is not None and action.command.runs_program and action.command.bare not in listed:
             listed.add(action.command.bare)
             outcome = describe_outcome(action)
             yield f"{ITEM_PREFIX}{inline(action.command.bare, 120)} → {outcome}, {handle(action.seq)}"
@@ -172,7 +175,7 @@ def _verdict(text: str) -> str:
 def has_failed(action: ToolAction) -> bool:
     """Return whether the result of a call reports a failure."""
     result = action.result
-    if result is None or (action.command is not None and action.command.searches):
+    if result is None or (action.command is not None and action.command.is_search):
         return False
     text = text_of(result.content)
     status = _status(text) if action.command is not None else None
@@ -180,7 +183,7 @@ def has_failed(action: ToolAction) -> bool:
         return status != 0
     if result.error:
         return True
-    looks = action.command.looks if action.command is not None else bool(action.touched)
+    looks = action.command.is_read_only if action.command is not None else bool(action.touched)
     if looks and len(text) > _MAX_LOOK_CHARS:
         return False
     part = head_and_tail(text)
@@ -214,7 +217,7 @@ def _targets(action: ToolAction) -> Iterator[tuple[str, ...]]:
 
     That is the program with the files it was given, the file and whether it was changed, or the very call."""
     command = action.command
-    if command is not None and not command.looks:
+    if command is not None and not command.is_read_only:
         paths = sorted({path for path, _ in command.touched})
         yield (command.program, *paths) if paths or " -c " not in command.bare else ("", command.bare)
     elif action.touched:

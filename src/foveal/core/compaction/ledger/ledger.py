@@ -18,7 +18,7 @@ from typing import Final
 
 from foveal.core.compaction.ledger import agent_actions, likely_reused
 from foveal.core.compaction.ledger.sections import fill_sections
-from foveal.core.compaction.ledger.user_requests import requests_section, sayings_section
+from foveal.core.compaction.ledger.user_requests import model_messages_section, requests_section
 from foveal.core.log.events import Event, ModelSaid, ToolReturned, UserSaid
 from foveal.core.tokens.counter import Counter
 
@@ -51,7 +51,7 @@ def write_ledger(
     signs = likely_reused.ReuseSigns(replaced, actions)
     sections = (
         requests_section(events, keep=keep, room=room, counter=counter, after=after),
-        sayings_section(events, keep=keep),
+        model_messages_section(events, keep=keep),
         agent_actions.errors_section(actions, keep=keep, later=later),
         agent_actions.open_calls_section(actions),
         agent_actions.files_section(actions, elsewhere=elsewhere),

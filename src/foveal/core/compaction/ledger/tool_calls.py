@@ -70,11 +70,11 @@ class ShellCommand(NamedTuple):
     program: str
     """The last program that does more than read files."""
     touched: tuple[tuple[str, FileAction], ...]
-    runs: bool
+    runs_program: bool
     """Whether it runs a program that does more than read or write files."""
-    looks: bool
+    is_read_only: bool
     """Whether it changes nothing and runs nothing."""
-    searches: bool
+    is_search: bool
     """Whether its status is that of a search, so that a failure means that nothing was found."""
 
 
@@ -95,9 +95,9 @@ def parse_command(command: str) -> ShellCommand:
         bare=bare,
         program=(runs or programs or [""])[-1],
         touched=tuple(touched),
-        runs=bool(runs),
-        looks=not runs and not changes,
-        searches=bool(programs) and programs[-1].partition(" ")[0] in _SEARCHES,
+        runs_program=bool(runs),
+        is_read_only=not runs and not changes,
+        is_search=bool(programs) and programs[-1].partition(" ")[0] in _SEARCHES,
     )
 
 

@@ -20,8 +20,8 @@ MAX_REQUEST_UNITS: Final = 20_000
 _MAX_REQUEST_SHARE: Final = 0.5
 """Share of the room for one request; a longer one is reduced to its beginning and its end."""
 _SECTION_WEIGHT: Final = 3.0
-_MAX_SAYINGS: Final = 3
-_MAX_SAYING_CHARS: Final = 240
+_MAX_MODEL_MESSAGES: Final = 3
+_MAX_MODEL_MESSAGE_CHARS: Final = 240
 """Characters of a model message that are shown."""
 
 
@@ -47,15 +47,15 @@ def _request_items(
             yield f"{ITEM_PREFIX}{event.handle}, {'done' if is_done else 'open'}{text}"
 
 
-def sayings_section(events: Sequence[Event], *, keep: Set[int]) -> Section:
+def model_messages_section(events: Sequence[Event], *, keep: Set[int]) -> Section:
     """Return the section of what the model said last."""
     said = (
-        f"{ITEM_PREFIX}{event.handle}: {inline(text, _MAX_SAYING_CHARS)}"
+        f"{ITEM_PREFIX}{event.handle}: {inline(text, _MAX_MODEL_MESSAGE_CHARS)}"
         for event in reversed(events)
         if isinstance(event.fact, ModelSaid) and event.seq not in keep
         if (text := text_of(event.fact.content).strip())
     )
-    return Section("Said last, newest first:", 1.0, islice(said, _MAX_SAYINGS))
+    return Section("Said last, newest first:", 1.0, islice(said, _MAX_MODEL_MESSAGES))
 
 
 def _ends_turn(fact: ModelSaid) -> bool:

@@ -11,7 +11,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from foveal.core.compaction.plan import NoPlan, Plan, RangeTerms, find_trigger, plan_range
-from foveal.core.log.events import common
+from foveal.core.log.events import intersect_ranges
 from foveal.core.models.budget import Budget
 from foveal.core.policies.ladder.mask import has_maskable_arguments, maskable_results
 from foveal.core.policies.moment import Moment
@@ -43,7 +43,7 @@ def plan_compaction(
     reason = reason or find_trigger(view, budget, terms)
     if not reason:
         return None
-    if reason == "tokens" and (moment.refused or moment.switched):
+    if reason == "tokens" and (moment.refused or moment.model_switched):
         reason = "overflow" if moment.refused else "model"
     made = plan_range(view, budget, terms, reason=reason)
     if isinstance(made, NoPlan) or (covers_reverted_summary(view, made) and view.units <= budget.hard):
@@ -54,7 +54,7 @@ def plan_compaction(
 def covers_reverted_summary(view: View, plan: Plan) -> bool:
     """Return whether a summary of some of this range was reverted: another is made only when there is no other
     way."""
-    return bool(common(((plan.first, plan.last),), view.reverted_summaries))
+    return bool(intersect_ranges(((plan.first, plan.last),), view.reverted_summaries))
 
 
 def foresee_compaction(view: View, budget: Budget, policy: Policy) -> str:

@@ -66,7 +66,7 @@ def _part_units(view: View, shown: ShownMessage, place: int) -> int:
     overlay = shown.overlays.get(place) if shown.overlays else None
     if overlay is not None:
         return view.meter.text(overlay.owner, shown.seq, place, overlay.text)
-    return view.meter.replaceable(shown.seq, place, shown.fact.content)
+    return view.meter.replaceable_units(shown.seq, place, shown.fact.content)
 
 
 def _common_size(sizes: list[int], excess: float) -> int:

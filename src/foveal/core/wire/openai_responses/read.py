@@ -86,7 +86,7 @@ def read(messages: Sequence[object], start: int = 0) -> Iterator[MessageChunk]:
         if kind == "plain":
             yield MessageChunk(1, (UserSaid(content=item["content"]),))
         elif kind == "said":
-            yield MessageChunk(1, (read_at(index, _read_said, item),))
+            yield MessageChunk(1, (read_at(index, _read_user_or_system, item),))
         else:
             yield MessageChunk(1, (read_at(index, _read_result, _with_call_id(item, messages, index)),))
     if length:
@@ -114,7 +114,7 @@ def _with_kind(item: Mapping[str, Any]) -> tuple[Mapping[str, Any], str]:
     return item, "said" if kind == APPROVAL_TYPE else "model"
 
 
-def _read_said(item: Mapping[str, Any]) -> UserSaid | Instructed:
+def _read_user_or_system(item: Mapping[str, Any]) -> UserSaid | Instructed:
     if item.get("type") == APPROVAL_TYPE:
         return UserSaid(content=(Opaque(native=raw_json(item)),), dialect=OPENAI_RESPONSES)
     content, extra = _read_content(item, "content"), other_fields(item, _MESSAGE_FIELDS)

@@ -23,7 +23,7 @@ STATUS_BAR_CELLS: Final = 10
 def status_row(report: Report, *, width: int = 200) -> Row:
     """Return the line in at most `width` columns; the parts at its end are left out first."""
     head = f" {_usage_text(report)} "
-    parts = [usage_bar(report), *_parts(report)]
+    parts = [usage_bar(report), *_status_parts(report)]
     while len(parts) > 1 and cell_width(head + _join(parts)) > width:
         parts.pop()
     return row(Span(head + parts[0], STATE_STYLES[report.state]), dim(_join(parts)[len(parts[0]) :]))
@@ -44,7 +44,7 @@ def _join(parts: list[str]) -> str:
     return parts[0] + (" " + " · ".join(parts[1:]) if len(parts) > 1 else "")
 
 
-def _parts(report: Report) -> list[str]:
+def _status_parts(report: Report) -> list[str]:
     parts = []
     if report.cached_share is not None:
         parts.append(f"cache {report.cached_share * 100:.0f} %")

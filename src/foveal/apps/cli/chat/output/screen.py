@@ -35,7 +35,7 @@ from foveal.agent.agent_events import (
     TextStreamed,
     ToolCalling,
     ToolFinished,
-    UserMessageHeard,
+    UserMessageStored,
 )
 from foveal.apps.cli.chat.output.agent_event_rows import agent_event_rows
 from foveal.apps.cli.chat.output.live_area import LiveArea, answer_choices, question_rows, status_row
@@ -190,7 +190,7 @@ class Screen:
 
     def agent_event(self, event: AgentEvent) -> None:
         match event:
-            case UserMessageHeard():
+            case UserMessageStored():
                 self._print_message(self._message)
             case TextStreamed():
                 self._stream(event)
