@@ -32,7 +32,7 @@ def main(names: list[str]) -> None:
         sys.exit(f"unknown benchmark {unknown[0]!r}; available: {', '.join(GROUPS)}")
     machine = _machine()
     print(f"{machine['python']}, {machine['processor']}, {machine['cores']} cores, load {machine['load']}")
-    rows = [(group, row) for group in names or GROUPS for row in _measured(group)]
+    rows = [(group, row) for group in names or GROUPS for row in _run_group(group)]
     RESULTS.parent.mkdir(exist_ok=True)
     results = {"machine": machine, "rows": [{"group": group, **row.plain()} for group, row in rows]}
     RESULTS.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n")
@@ -40,7 +40,7 @@ def main(names: list[str]) -> None:
     print(f"\n{verdicts.count('ok')} of {len(verdicts) - verdicts.count('')} targets met; {RESULTS}")
 
 
-def _measured(group: str) -> list[Row]:
+def _run_group(group: str) -> list[Row]:
     """Run one group, and print each row as soon as it is measured."""
     progress(f"{group} …")
     rows: list[Row] = []
@@ -71,10 +71,10 @@ def _machine() -> dict[str, Any]:
 def _processor() -> str:
     """Return the CPU model on Linux, otherwise the architecture."""
     try:
-        told = Path("/proc/cpuinfo").read_text()
+        text = Path("/proc/cpuinfo").read_text()
     except OSError:
         return platform.machine()
-    names = (line.partition(":")[2].strip() for line in told.splitlines() if line.startswith("model name"))
+    names = (line.partition(":")[2].strip() for line in text.splitlines() if line.startswith("model name"))
     return next(names, platform.machine())
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, get_args
 
-from bench.measure import Row, best_of, progress, shown
+from bench.measure import Row, best_of, display, progress
 from foveal.core.reduction import Limits, Strategy, clip
 from foveal.core.tokens.counter import counter
 
@@ -30,12 +30,14 @@ def rows() -> Iterator[Row]:
         text = log_of(size)
         for strategy in get_args(Strategy):
             progress(f"clip: {name} {strategy} …")
-            seconds, exact = (_clipped(text, strategy, counting) for counting in ("estimate", "o200k_base"))
-            note = f"to {LIMIT:,} tokens by estimate; {shown(exact, 's')} with o200k_base"
+            seconds, exact = (
+                _clip_seconds(text, strategy, counting) for counting in ("estimate", "o200k_base")
+            )
+            note = f"to {LIMIT:,} tokens by estimate; {display(exact, 's')} with o200k_base"
             yield Row(f"clip {name}, {strategy}", seconds, limit=target, note=note)
 
 
-def _clipped(text: str, strategy: Strategy, counting: str) -> float:
+def _clip_seconds(text: str, strategy: Strategy, counting: str) -> float:
     limits, counts = Limits(strategy=strategy, tokens=LIMIT), counter(counting)
     times = 3 if len(text) > 10**7 else 50
     return best_of(times, lambda: clip(text, limits, handle="e12", counter=counts))

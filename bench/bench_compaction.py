@@ -12,7 +12,7 @@ from itertools import islice
 from typing import Any, Final
 
 from bench.bench_ledger import DATA, rows_of
-from bench.measure import Row, best_after, best_of, progress, shown
+from bench.measure import Row, best_after, best_of, display, progress
 from bench.work import AGENT, messages
 from foveal.core.compaction import CompactionOutcome, Draft, DraftFailure, DraftRequest, Plan, Summariser
 from foveal.core.compaction.ledger.ledger import write_ledger
@@ -47,59 +47,61 @@ def events_of(chat: Sequence[Any]) -> list[Event]:
 
 
 def rows() -> Iterator[Row]:
-    made = events_of(messages(EVENTS, AGENT))
-    yield _whole("synthetic", "", made)
-    yield from _ledgers("synthetic", "", made)
+    synthetic = events_of(messages(EVENTS, AGENT))
+    yield _compaction_row("synthetic", "", synthetic)
+    yield from _ledger_rows("synthetic", "", synthetic)
     for name in ("openhands", "miniswe", "pi") if DATA.exists() else ():
         chat = [message for row in rows_of([name]) for message in row["messages"]]
-        yield _whole("recorded", f" {name}", events_of(chat))
-        yield from _ledgers("recorded", f" {name}", events_of(chat))
+        yield _compaction_row("recorded", f" {name}", events_of(chat))
+        yield from _ledger_rows("recorded", f" {name}", events_of(chat))
 
 
-def _whole(kind: str, name: str, events: list[Event]) -> Row:
+def _compaction_row(kind: str, name: str, events: list[Event]) -> Row:
     """Measure the work around a model's answer: the plan before it; validation, ledger and score after it.
 
     The note gives the time to write the request separately, because the model call after it takes seconds."""
     progress(f"compaction: {kind}{name}, plan, validation and ledger …")
-    made = resolve_settings("gpt-4.1", window=200_000, policy="handoff", tokenizer="o200k_base")
-    engine = Engine(*made, log=events)
+    settings = resolve_settings("gpt-4.1", window=200_000, policy="handoff", tokenizer="o200k_base")
+    engine = Engine(*settings, log=events)
     assert engine.view.units  # tokens were counted when the events were appended
-    request = best_of(3, lambda: _asked(engine))
+    request = best_of(3, lambda: _request_summary(engine))
 
-    def work(talk: Generator[DraftRequest, Draft | DraftFailure, CompactionOutcome]) -> None:
+    def work(dialogue: Generator[DraftRequest, Draft | DraftFailure, CompactionOutcome]) -> None:
         assert isinstance(engine.plan_summary(reason="hand"), Plan)
         with suppress(StopIteration):
-            talk.send(Draft(text=ANSWER, stop="end"))
+            dialogue.send(Draft(text=ANSWER, stop="end"))
             raise AssertionError("the answer was rejected")
 
     return Row(
         f"plan, validation and ledger of {len(events):,} events, {kind}{name}",
-        best_after(7, lambda: _asked(engine), work),
+        best_after(7, lambda: _request_summary(engine), work),
         limit=0.020,
-        note=f"writing the request: {shown(request, 's')}",
+        note=f"writing the request: {display(request, 's')}",
     )
 
 
-def _asked(engine: Engine) -> Generator[DraftRequest, Draft | DraftFailure, CompactionOutcome]:
+def _request_summary(engine: Engine) -> Generator[DraftRequest, Draft | DraftFailure, CompactionOutcome]:
     """Return a compaction that waits for the model's first answer."""
     plan = engine.plan_summary(reason="hand")
     assert isinstance(plan, Plan)
-    talk = SummaryJob.of(engine, plan, effective_events(engine.log)).dialogue([Summariser(str)], prompt="")
-    next(talk)
-    return talk
+    dialogue = SummaryJob.of(engine, plan, effective_events(engine.log)).dialogue(
+        [Summariser(str)], prompt=""
+    )
+    next(dialogue)
+    return dialogue
 
 
-def _ledgers(kind: str, name: str, events: list[Event]) -> Iterator[Row]:
+def _ledger_rows(kind: str, name: str, events: list[Event]) -> Iterator[Row]:
     for room in ROOMS:
         progress(f"compaction: {kind}{name}, room {room:,} …")
-        exact, estimate = (_time(events, room, counting) for counting in ("o200k_base", "estimate"))
-        note = f"counted with o200k_base; {shown(estimate, 's')} by estimate"
+        exact, estimate = (_ledger_seconds(events, room, counting) for counting in ("o200k_base", "estimate"))
+        note = f"counted with o200k_base; {display(estimate, 's')} by estimate"
         limit = TARGETS[kind] if room < ROOMS[-1] else None
         yield Row(
             f"ledger of {len(events):,} events, {kind}{name}, room {room:,}", exact, limit=limit, note=note
         )
 
 
-def _time(events: list[Event], room: int, counting: str) -> float:
+def _ledger_seconds(events: list[Event], room: int, counting: str) -> float:
     counts = counter(counting)
     return best_of(7, lambda: write_ledger(events, room=room, counter=counts))

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from statistics import median
 from typing import Any, Final
 
-from bench.loopback import PAUSE, PIECES, Line, pieces, reply
+from bench.loopback import PAUSE, PIECES, KeepAliveConnection, pieces, reply
 from bench.measure import Row, progress
 
 MESSAGES: Final = 200
@@ -35,12 +35,12 @@ def rows() -> Iterator[Row]:
         settings = [f"server.openai_url=http://127.0.0.1:{upstream}/v1", "server.rate=0"]
         with _server(folder, settings) as (port, pid):
             progress(f"dropin: {CONVERSATIONS} conversations …")
-            first, later = asyncio.run(_talk(port, upstream))
+            first, later = asyncio.run(_added_latency(port, upstream))
             note = f"{len(later)} requests in {CONVERSATIONS} conversations"
             yield Row(
                 f"added to a request with {MESSAGES} messages, p50", median(later), limit=0.005, note=note
             )
-            yield Row("added to a request, p99", _share(later, 0.99), limit=0.025)
+            yield Row("added to a request, p99", _quantile(later, 0.99), limit=0.025)
             yield Row(f"added to a first request with {MESSAGES} messages, p50", median(first))
             if hasattr(os, "sched_setaffinity"):
                 _on_one_core(pid)
@@ -53,7 +53,7 @@ def rows() -> Iterator[Row]:
             )
 
 
-# ── requests ─────────────────────────────────────────────────────────────────────────────────────────────
+# ── Requests ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def history(number: int) -> list[dict[str, Any]]:
@@ -75,9 +75,9 @@ def history(number: int) -> list[dict[str, Any]]:
     return messages
 
 
-async def _talk(port: int, upstream: int) -> tuple[list[float], list[float]]:
+async def _added_latency(port: int, upstream: int) -> tuple[list[float], list[float]]:
     """Return the seconds added to the first and to the later requests of all conversations."""
-    through, direct = await Line(port).open(), await Line(upstream).open()
+    through, direct = await KeepAliveConnection(port).open(), await KeepAliveConnection(upstream).open()
     first: list[float] = []
     later: list[float] = []
     for number in range(-1, CONVERSATIONS):
@@ -85,7 +85,7 @@ async def _talk(port: int, upstream: int) -> tuple[list[float], list[float]]:
         for request in range(REQUESTS):
             messages.append({"role": "user", "content": f"{number}.{request} and then? " * 10})
             body = json.dumps({"model": "gpt-4.1", "messages": messages}).encode()
-            added = await _timed(through, body) - await _timed(direct, body)
+            added = await _request_seconds(through, body) - await _request_seconds(direct, body)
             if number >= 0:  # conversation -1 is the warm-up
                 (later if request else first).append(added)
             messages.append(reply()["choices"][0]["message"])
@@ -94,20 +94,20 @@ async def _talk(port: int, upstream: int) -> tuple[list[float], list[float]]:
     return first, later
 
 
-async def _timed(line: Line, body: bytes) -> float:
+async def _request_seconds(connection: KeepAliveConnection, body: bytes) -> float:
     start = time.perf_counter()
-    await line.ask(body)
+    await connection.ask(body)
     return time.perf_counter() - start
 
 
 async def _streams(port: int, upstream: int) -> tuple[int, float, float]:
     """Return how many streams lost a byte, and the seconds for all of them: through the server, and directly."""
-    alone = await _all(upstream)
-    through = await _all(port)
+    alone = await _stream_all(upstream)
+    through = await _stream_all(port)
     return through[0] + alone[0], through[1], alone[1]
 
 
-async def _all(port: int) -> tuple[int, float]:
+async def _stream_all(port: int) -> tuple[int, float]:
     start = time.perf_counter()
     lost = sum(await asyncio.gather(*(_stream(port, f"stream-{number}") for number in range(STREAMS))))
     return lost, time.perf_counter() - start
@@ -116,18 +116,18 @@ async def _all(port: int) -> tuple[int, float]:
 async def _stream(port: int, name: str) -> bool:
     messages = [{"role": "system", "content": "You stream."}, {"role": "user", "content": name}]
     body = json.dumps({"model": "gpt-4.1", "stream": True, "messages": messages}, separators=(",", ":"))
-    line = await Line(port).open()
+    connection = await KeepAliveConnection(port).open()
     try:
-        return await line.ask(body.encode()) != b"".join(pieces(name))
+        return await connection.ask(body.encode()) != b"".join(pieces(name))
     finally:
-        line.close()
+        connection.close()
 
 
-def _share(values: list[float], share: float) -> float:
+def _quantile(values: list[float], share: float) -> float:
     return sorted(values)[int(len(values) * share)]
 
 
-# ── processes ────────────────────────────────────────────────────────────────────────────────────────────
+# ── Processes ────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @contextmanager

@@ -13,17 +13,17 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any, Final
 
-from bench.measure import Row, Turns, progress, shown, timed
+from bench.measure import Row, Turns, display, progress, time_each
 from bench.work import Json, conversation
 from foveal import Context
 
 WINDOW: Final = 8_000
 SIZES: Final = (1_000, 100_000)
-WARM_UP: Final = 200
+WARM_UP_TURNS: Final = 200
 TURNS: Final = 200
 RUNS: Final = 5
-GROWTH: Final = 1.5
-PER_TURN: Final = 0.001
+MAX_GROWTH_RATIO: Final = 1.5
+MAX_TURN_S: Final = 0.001
 WAYS: Final = ("append(m); fit()", "fit(messages)")
 CASES: Final = (
     ("estimate", "economy"),
@@ -46,10 +46,10 @@ class Loop:
 
     def turns(self, count: int, way: str) -> Turns:
         """Run and time `count` more turns."""
-        step = self._appended if way == WAYS[0] else self._given
-        return timed(map(step, islice(self.following, count)))
+        step = self._append_and_fit if way == WAYS[0] else self._fit_history
+        return time_each(map(step, islice(self.following, count)))
 
-    def _appended(self, message: Json) -> Callable[[], Any]:
+    def _append_and_fit(self, message: Json) -> Callable[[], Any]:
         self.messages.append(message)
 
         def turn() -> None:
@@ -58,7 +58,7 @@ class Loop:
 
         return turn
 
-    def _given(self, message: Json) -> Callable[[], Any]:
+    def _fit_history(self, message: Json) -> Callable[[], Any]:
         def turn() -> None:
             self.messages.append(message)
             self.context.fit(self.messages)
@@ -68,21 +68,21 @@ class Loop:
 
 def rows() -> Iterator[Row]:
     large = max(SIZES)
-    stream = list(islice(conversation(), large + WARM_UP + len(WAYS) * RUNS * TURNS))
+    stream = list(islice(conversation(), large + WARM_UP_TURNS + len(WAYS) * RUNS * TURNS))
     for tokenizer, policy in CASES:
         progress(f"fit: a conversation of {large:,} messages, {policy}, {tokenizer} …")
         loops = {
             size: Loop(stream[:size], stream[large:], policy=policy, tokenizer=tokenizer) for size in SIZES
         }
         for loop in loops.values():
-            loop.turns(WARM_UP, WAYS[0])
+            loop.turns(WARM_UP_TURNS, WAYS[0])
         for way in WAYS:
-            yield from _compared(loops, way, f"{policy}, {tokenizer}: {way}", limited=tokenizer == "estimate")
+            yield from _compare(loops, way, f"{policy}, {tokenizer}: {way}", limited=tokenizer == "estimate")
         first = loops[large].first_fit
         yield Row(f"{policy}, {tokenizer}: first fit of {large:,}", first, note="all at once")
 
 
-def _compared(loops: dict[int, Loop], way: str, what: str, *, limited: bool) -> Iterator[Row]:
+def _compare(loops: dict[int, Loop], way: str, what: str, *, limited: bool) -> Iterator[Row]:
     small, large = SIZES
     runs: dict[int, list[Turns]] = {size: [] for size in SIZES}
     for _ in range(RUNS):
@@ -91,9 +91,7 @@ def _compared(loops: dict[int, Loop], way: str, what: str, *, limited: bool) -> 
     best = {size: min(run.median for run in runs[size]) for size in SIZES}
     means = {size: min(run.mean for run in runs[size]) for size in SIZES}
     worst = min(run.worst for run in runs[large])
-    note = f"per turn, median; mean {shown(means[large], 's')}, worst {shown(worst, 's')}"
-    yield Row(f"{what} at {large:,}", best[large], limit=PER_TURN if limited else None, note=note)
-    note = (
-        f"{shown(best[large], 's')} to {shown(best[small], 's')}; means {means[large] / means[small]:.2f} ×"
-    )
-    yield Row(f"{what}: growth from {small:,}", best[large] / best[small], "×", GROWTH, note)
+    note = f"per turn, median; mean {display(means[large], 's')}, worst {display(worst, 's')}"
+    yield Row(f"{what} at {large:,}", best[large], limit=MAX_TURN_S if limited else None, note=note)
+    note = f"{display(best[large], 's')} to {display(best[small], 's')}; means {means[large] / means[small]:.2f} ×"
+    yield Row(f"{what}: growth from {small:,}", best[large] / best[small], "×", MAX_GROWTH_RATIO, note)

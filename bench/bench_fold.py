@@ -21,30 +21,36 @@ from foveal.core.tokens.counter import counter
 from foveal.core.view import render_view
 from foveal.core.view.fold import fold
 
-LONG: Final = 100_000
+LOG_MESSAGES: Final = 100_000
 ITEMS: Final = 1_000
-FOLDED: Final = 1.0
-NORMALISED: Final = 0.001
-SPACING: Final = 50
+MAX_FOLD_S: Final = 1.0
+MAX_NORMALISE_S: Final = 0.001
+EVENTS_PER_DROP: Final = 50
 
 
 def rows() -> Iterator[Row]:
     meter = MessageTokens(counter("estimate"))
-    progress(f"fold: a history of {LONG:,} messages …")
-    yield from _folding(events(facts(messages(LONG))), meter)
-    yield from _normalising(flawed(messages(ITEMS + 2)), meter)
+    progress(f"fold: a history of {LOG_MESSAGES:,} messages …")
+    yield from _folding(events(facts(messages(LOG_MESSAGES))), meter)
+    yield from _normalising(with_flaws(messages(ITEMS + 2)), meter)
 
 
 def _folding(log: list[Event], meter: MessageTokens) -> Iterator[Row]:
     seconds = best_of(5, lambda: fold(log, meter))
-    yield Row(f"fold {LONG:,} messages", seconds, limit=FOLDED, note="all visible, nothing counted")
-    reduced = events(dropping(event.fact for event in log))
-    note = f"{len(reduced):,} events, a drop of everything older every {SPACING} events"
     yield Row(
-        f"fold {LONG:,} messages and their drops", best_of(5, lambda: fold(reduced, meter)), "s", FOLDED, note
+        f"fold {LOG_MESSAGES:,} messages", seconds, limit=MAX_FOLD_S, note="all visible, nothing counted"
+    )
+    reduced = events(with_drops(event.fact for event in log))
+    note = f"{len(reduced):,} events, a drop of everything older every {EVENTS_PER_DROP} events"
+    yield Row(
+        f"fold {LOG_MESSAGES:,} messages and their drops",
+        best_of(5, lambda: fold(reduced, meter)),
+        "s",
+        MAX_FOLD_S,
+        note,
     )
     seconds = best_of(1, lambda: fold(log, MessageTokens(meter.counter)).units)
-    yield Row(f"fold {LONG:,} messages and count all of them", seconds, note="estimate")
+    yield Row(f"fold {LOG_MESSAGES:,} messages and count all of them", seconds, note="estimate")
 
 
 def _normalising(given: list[Json], meter: MessageTokens) -> Iterator[Row]:
@@ -55,13 +61,13 @@ def _normalising(given: list[Json], meter: MessageTokens) -> Iterator[Row]:
     yield Row(
         f"normalise {ITEMS:,} facts: fold, write and join",
         best_of(50, lambda: render_view(fold(log, meter), chat)),
-        limit=NORMALISED,
+        limit=MAX_NORMALISE_S,
         note="openai_chat",
     )
     for target in ("openai_chat", "anthropic"):
         yield Row(
             f"normalise {ITEMS:,} chat messages: read, fold, write and join",
-            best_of(50, lambda target=target: normalised(given, target, meter)),
+            best_of(50, lambda target=target: normalise(given, target, meter)),
             note=f"to {target}",
         )
 
@@ -70,15 +76,18 @@ def _writing(log: list[Event], meter: MessageTokens, dialect: wire.Wire) -> Iter
     what = f"normalise {ITEMS:,} items: write and join, {dialect.dialect}"
     cold = best_after(50, lambda: fold(log, meter), lambda view: render_view(view, dialect))
     yield Row(
-        f"{what}, cold", cold, limit=NORMALISED, note="a folded view, each step written for the first time"
+        f"{what}, cold",
+        cold,
+        limit=MAX_NORMALISE_S,
+        note="a folded view, each step written for the first time",
     )
     view = fold(log, meter)
     render_view(view, dialect)
     warm = best_of(50, lambda: render_view(view, dialect))
-    yield Row(f"{what}, warm", warm, limit=NORMALISED, note="each step written before; copied")
+    yield Row(f"{what}, warm", warm, limit=MAX_NORMALISE_S, note="each step written before; copied")
 
 
-def normalised(given: Sequence[Json], target: Dialect, meter: MessageTokens) -> list[Json]:
+def normalise(given: Sequence[Json], target: Dialect, meter: MessageTokens) -> list[Json]:
     """Return chat messages as valid messages of the `target` dialect."""
     view = fold(events(facts(given)), meter)
     return render_view(view, wire.wire_for(target))[0]
@@ -88,21 +97,21 @@ def facts(given: Sequence[Json]) -> list[AnyFact]:
     return [fact for chunk in wire.wire_for("openai_chat").read(given) for fact in chunk.facts]
 
 
-def events(told: Sequence[AnyFact]) -> list[Event]:
-    return [Event(seq, fact) for seq, fact in enumerate(told)]
+def events(items: Sequence[AnyFact]) -> list[Event]:
+    return [Event(seq, fact) for seq, fact in enumerate(items)]
 
 
-def dropping(told: Iterator[AnyFact]) -> list[AnyFact]:
-    """Return the same facts, with a `Dropped` every `SPACING` facts that hides everything older."""
+def with_drops(items: Iterator[AnyFact]) -> list[AnyFact]:
+    """Return the same facts, with a `Dropped` every `EVENTS_PER_DROP` facts that hides everything older."""
     log: list[AnyFact] = []
-    for fact in told:
+    for fact in items:
         log.append(fact)
-        if len(log) % SPACING == 0:
-            log.append(Dropped(ranges=((0, len(log) - SPACING),)))
+        if len(log) % EVENTS_PER_DROP == 0:
+            log.append(Dropped(ranges=((0, len(log) - EVENTS_PER_DROP),)))
     return log
 
 
-def flawed(given: list[Json]) -> list[Json]:
+def with_flaws(given: list[Json]) -> list[Json]:
     """Remove the first call, which orphans its result, and the last result."""
     first = _place(given, lambda message: "tool_calls" in message)
     last = _place(given[::-1], lambda message: message["role"] == "tool")

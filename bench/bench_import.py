@@ -12,7 +12,7 @@ from bench.measure import Row, progress
 
 MAX_MODULES: Final = 100
 RUNS: Final = 7
-_WITHOUT: Final = "import sys; sys.modules['typing_extensions'] = None"
+_HIDE_TYPING_EXTENSIONS: Final = "import sys; sys.modules['typing_extensions'] = None"
 """Simulates an installation of foveal and its dependencies only: msgspec loads typing_extensions if present."""
 _SCRIPT: Final = """
 import sys, time
@@ -36,7 +36,7 @@ def rows() -> Iterator[Row]:
     yield Row(
         "import foveal: modules it loads", runs[0]["modules"], "modules", MAX_MODULES, "including its own"
     )
-    note = f"no target; {_run(_WITHOUT)['used']} where typing_extensions is not installed"
+    note = f"no target; {_run(_HIDE_TYPING_EXTENSIONS)['used']} where typing_extensions is not installed"
     yield Row("foveal.Context looked up: modules", runs[0]["used"], "modules", note=note)
     yield Row("import foveal: time", min(run["imported"] for run in runs), note=f"best of {RUNS}, compiled")
     ready = min(run["ready"] for run in runs)
@@ -45,6 +45,6 @@ def rows() -> Iterator[Row]:
 
 def _run(before: str = "") -> dict[str, Any]:
     command = [sys.executable, "-c", before + _SCRIPT]
-    told = subprocess.run(command, check=True, capture_output=True, text=True)
-    run: dict[str, Any] = json.loads(told.stdout)
+    result = subprocess.run(command, check=True, capture_output=True, text=True)
+    run: dict[str, Any] = json.loads(result.stdout)
     return run

@@ -39,10 +39,10 @@ from foveal.replay import Need, argument_texts, common_names, contains_word, fin
 
 DATA: Final = Path(__file__).parents[2] / "shared" / "data"
 AGENTS: Final = ("openhands", "pi", "miniswe", "moatless", "swesmith", "claude_code", "codex", "cline", "roo")
-RECORDED: Final = ("openhands", "pi")
-MADE: Final = ("miniswe", "pi", "moatless", "claude_code", "codex", "roo")
-ROOM: Final = 400
-KEPT: Final = 30
+RECORDED_SOURCES: Final = ("openhands", "pi")
+SIMULATED_SOURCES: Final = ("miniswe", "pi", "moatless", "claude_code", "codex", "roo")
+ROOM_TOKENS: Final = 400
+KEPT_MESSAGES: Final = 30
 SHARES: Final = (0.4, 0.6, 0.8)
 KINDS: Final = ("ident", "line")
 O200K: Final = counter("o200k_base")
@@ -85,29 +85,29 @@ def score(case: Case, text: str, *, kind: str, far: bool = False, fetched: bool 
     return Score(sum(contains_word(text, need.text) for need in asked), len(asked))
 
 
-def total(scores: Iterable[Score]) -> Score:
+def add_scores(scores: Iterable[Score]) -> Score:
     every = list(scores)
     return Score(sum(one.found for one in every), sum(one.wanted for one in every))
 
 
-def written(case: Case) -> str:
+def ledger_of(case: Case) -> str:
     return write_ledger(case.events, room=case.room, counter=O200K, elsewhere=case.elsewhere)
 
 
-# ── the compactions ────────────────────────────────────────────────────────────────────────────────────
+# ── The compactions ────────────────────────────────────────────────────────────────────────────────────
 
 
 @cache
-def recorded() -> list[Case]:
-    return [case for row in rows_of(RECORDED) for case in _recorded(row)]
+def recorded_cases() -> list[Case]:
+    return [case for row in rows_of(RECORDED_SOURCES) for case in _recorded_cases_of(row)]
 
 
 @cache
-def made() -> list[Case]:
-    return [case for row in rows_of(MADE) for case in _made(row)]
+def simulated_cases() -> list[Case]:
+    return [case for row in rows_of(SIMULATED_SOURCES) for case in _simulated_cases_of(row)]
 
 
-def _recorded(row: dict[str, Any]) -> Iterator[Case]:
+def _recorded_cases_of(row: dict[str, Any]) -> Iterator[Case]:
     """Yield the compactions of one conversation; each replaces everything hidden by then, as its summary
     does."""
     happened = row["meta"].get("condensations") or []
@@ -118,24 +118,31 @@ def _recorded(row: dict[str, Any]) -> Iterator[Case]:
     gone: set[int] = set()
     until = [places[one["before_message"]] for one in happened[1:]] + [len(facts)]
     for number, (one, end) in enumerate(zip(happened, until, strict=True)):
-        gone |= {place for message in one["forgotten"] for place in _of(places, message)}
+        gone |= {place for message in one["forgotten"] for place in _facts_of_message(places, message)}
         name = f"{row['id']} {number + 1}"
         start = places[one["before_message"]]
         room = O200K.count(one["summary"])
         yield _case(name, facts, found, gone, start, end, room=room, summary=one["summary"])
 
 
-def _made(row: dict[str, Any]) -> Iterator[Case]:
+def _simulated_cases_of(row: dict[str, Any]) -> Iterator[Case]:
     if row["meta"].get("condensations"):
         return
     facts, _ = _facts(row["messages"])
     found = find_needs(facts, common=common())
     for share in SHARES:
         start = int(len(facts) * share)
-        gone = set(range(2, start - KEPT))
-        if len(gone) >= KEPT:
+        gone = set(range(2, start - KEPT_MESSAGES))
+        if len(gone) >= KEPT_MESSAGES:
             yield _case(
-                f"{row['id']} {share:.0%}", facts, found, gone, start, len(facts), room=ROOM, summary=""
+                f"{row['id']} {share:.0%}",
+                facts,
+                found,
+                gone,
+                start,
+                len(facts),
+                room=ROOM_TOKENS,
+                summary="",
             )
 
 
@@ -151,21 +158,21 @@ def _case(
     summary: str,
 ) -> Case:
     utterances = [place for place, fact in enumerate(facts) if isinstance(fact, ModelSaid)]
-    texts = [_whole(fact) for fact in facts]
+    texts = [_full_text(fact) for fact in facts]
     results = [texts[place] for place in sorted(gone) if isinstance(facts[place], ToolReturned)]
     kept = [texts[place] for place in range(start) if place not in gone]
     wanted: list[Need] = []
     fetched: list[Need] = []
     for need in found:
         at = utterances[need.call - 1]
-        if start <= at < end and _in(results, need) and not _in(kept, need):
-            (fetched if _in(texts[start:at], need) else wanted).append(need)
+        if start <= at < end and _any_contains(results, need) and not _any_contains(kept, need):
+            (fetched if _any_contains(texts[start:at], need) else wanted).append(need)
     events = [Event(place, facts[place]) for place in sorted(gone)]
     elsewhere = {one for text in kept for one in find_names(text)}
     return Case(name, events, elsewhere, wanted, fetched, room, summary)
 
 
-def _in(texts: Iterable[str], need: Need) -> bool:
+def _any_contains(texts: Iterable[str], need: Need) -> bool:
     return any(contains_word(text, need.text) for text in texts)
 
 
@@ -179,11 +186,11 @@ def _facts(messages: Sequence[Any]) -> tuple[list[AnyFact], list[int]]:
     return facts, [*places, len(facts)]
 
 
-def _of(places: Sequence[int], message: int) -> range:
+def _facts_of_message(places: Sequence[int], message: int) -> range:
     return range(places[message], max(places[message] + 1, places[message + 1]))
 
 
-def _whole(fact: AnyFact) -> str:
+def _full_text(fact: AnyFact) -> str:
     content = getattr(fact, "content", "")
     called = [text for _, call in calls_of(content) for text in argument_texts(call)]
     return "\n".join([text_of(content), *called])
@@ -200,10 +207,10 @@ def rows_of(files: Sequence[str]) -> Iterator[dict[str, Any]]:
             yield from map(json.loads, lines)
 
 
-# ── the tables ─────────────────────────────────────────────────────────────────────────────────────────
+# ── The tables ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-def newest(case: Case) -> str:
+def newest_names(case: Case) -> str:
     """Return the baseline: the newest names in the results, as many as fit."""
     kept: dict[str, None] = {}
     for event in reversed(case.events):
@@ -221,46 +228,48 @@ def rows() -> Iterator[Row]:
         yield Row("needs that a ledger misses", None, note="the recorded conversations are not available")
         return
     progress("ledger: recorded compactions …")
-    cases = recorded()
-    texts = [written(case) for case in cases]
+    cases = recorded_cases()
+    texts = [ledger_of(case) for case in cases]
     for kind in KINDS:
-        ours = total(score(case, text, kind=kind) for case, text in zip(cases, texts, strict=True))
-        theirs = total(score(case, case.summary, kind=kind) for case in cases)
+        ours = add_scores(score(case, text, kind=kind) for case, text in zip(cases, texts, strict=True))
+        theirs = add_scores(score(case, case.summary, kind=kind) for case in cases)
         note = f"ledger {ours}, the recorded summaries {theirs}, at equal size"
         yield Row(f"needs ({kind}) that a ledger misses", 1 - ours.share, "×", 1 - theirs.share, note)
     progress("ledger: simulated compactions …")
     for kind in KINDS:
-        ours = total(score(case, written(case), kind=kind) for case in made())
-        theirs = total(score(case, newest(case), kind=kind) for case in made())
-        note = f"ledger {ours}, the newest names {theirs}, {ROOM} tokens each"
+        ours = add_scores(score(case, ledger_of(case), kind=kind) for case in simulated_cases())
+        theirs = add_scores(score(case, newest_names(case), kind=kind) for case in simulated_cases())
+        note = f"ledger {ours}, the newest names {theirs}, {ROOM_TOKENS} tokens each"
         yield Row(f"the same, simulated compactions ({kind})", 1 - ours.share, "×", 1 - theirs.share, note)
 
 
 def main() -> None:
     print(f"{'compaction':<32} {'room':>5} {'used':>5}   ident: ledger  summary   line: ledger  summary")
     fewer = 0
-    for case in recorded():
-        text = written(case)
+    for case in recorded_cases():
+        text = ledger_of(case)
         pairs = [(score(case, text, kind=kind), score(case, case.summary, kind=kind)) for kind in KINDS]
         fewer += any(ours.found < theirs.found for ours, theirs in pairs)
-        shown = "  ".join(f"{ours!s:>13} {theirs!s:>8}" for ours, theirs in pairs)
-        print(f"{case.id:<32} {case.room:>5} {O200K.count(text):>5}   {shown}")
-    print(f"the ledger finds fewer than the summary in {fewer} of {len(recorded())} compactions")
-    summaries = [case.summary for case in recorded()]
+        row = "  ".join(f"{ours!s:>13} {theirs!s:>8}" for ours, theirs in pairs)
+        print(f"{case.id:<32} {case.room:>5} {O200K.count(text):>5}   {row}")
+    print(f"the ledger finds fewer than the summary in {fewer} of {len(recorded_cases())} compactions")
+    summaries = [case.summary for case in recorded_cases()]
     for kind in KINDS:
-        _print(f"recorded, {kind}", recorded(), "summaries", summaries, kind=kind)
-        _print(f"recorded, {kind}, far", recorded(), "summaries", summaries, kind=kind, far=True)
-        _print(f"recorded, {kind}, or fetched", recorded(), "summaries", summaries, kind=kind, fetched=True)
-    for name in MADE:
-        cases = [case for case in made() if case.id.startswith(name)]
+        _print(f"recorded, {kind}", recorded_cases(), "summaries", summaries, kind=kind)
+        _print(f"recorded, {kind}, far", recorded_cases(), "summaries", summaries, kind=kind, far=True)
+        _print(
+            f"recorded, {kind}, or fetched", recorded_cases(), "summaries", summaries, kind=kind, fetched=True
+        )
+    for name in SIMULATED_SOURCES:
+        cases = [case for case in simulated_cases() if case.id.startswith(name)]
         for kind in KINDS if cases else ():
             what = f"simulated, {name} ({len(cases)}), {kind}"
-            _print(what, cases, "newest names", [newest(case) for case in cases], kind=kind)
+            _print(what, cases, "newest names", [newest_names(case) for case in cases], kind=kind)
 
 
 def _print(what: str, cases: Sequence[Case], other: str, others: Sequence[str], **how: Any) -> None:
-    ours = total(score(case, written(case), **how) for case in cases)
-    theirs = total(score(case, text, **how) for case, text in zip(cases, others, strict=True))
+    ours = add_scores(score(case, ledger_of(case), **how) for case in cases)
+    theirs = add_scores(score(case, text, **how) for case, text in zip(cases, others, strict=True))
     print(f"{what:<30} ledger {ours!s:>9} {ours.share:6.1%}   {other} {theirs!s:>9} {theirs.share:6.1%}")
 
 

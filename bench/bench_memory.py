@@ -50,32 +50,34 @@ def rows() -> Iterator[Row]:
 
 def _in_a_fresh_interpreter(sizes: str) -> Growth:
     command = [sys.executable, "-m", "bench.bench_memory", sizes]
-    told = subprocess.run(command, check=True, capture_output=True, text=True, cwd=Path(__file__).parents[1])
-    return Growth(*json.loads(told.stdout))
+    result = subprocess.run(
+        command, check=True, capture_output=True, text=True, cwd=Path(__file__).parents[1]
+    )
+    return Growth(*json.loads(result.stdout))
 
 
 def growth(sizes: work.Sizes) -> Growth:
     encoded = json.dumps(work.messages(COUNT, sizes))
-    _fitted(json.loads(encoded)[:10])  # loads tables and vocabularies before measuring
+    _fit(json.loads(encoded)[:10])  # loads tables and vocabularies before measuring
     tracemalloc.start()
-    empty = _allocated()
+    empty = _allocated_bytes()
     messages = json.loads(encoded)
-    held = _allocated()
+    held = _allocated_bytes()
     tracemalloc.reset_peak()
-    context = _fitted(messages)
+    context = _fit(messages)
     peak = tracemalloc.get_traced_memory()[1]
-    full = _allocated()
+    full = _allocated_bytes()
     assert len(context.log) > COUNT
     return Growth(held - empty, full - held, peak - held)
 
 
-def _fitted(messages: list[work.Json]) -> Context:
+def _fit(messages: list[work.Json]) -> Context:
     context = Context("gpt-4.1", window=100_000_000, tokenizer="estimate")
     context.fit(messages)
     return context
 
 
-def _allocated() -> int:
+def _allocated_bytes() -> int:
     gc.collect()
     return tracemalloc.get_traced_memory()[0]
 

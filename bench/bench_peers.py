@@ -21,8 +21,8 @@ from functools import partial
 from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
-from bench.bench_fold import ITEMS, normalised
-from bench.measure import Row, Turns, best_of, progress, shown, timed
+from bench.bench_fold import ITEMS, normalise
+from bench.measure import Row, Turns, best_of, display, progress, time_each
 from bench.peers import MODEL, Trimmer, missing, normalisers, trimmers
 from bench.work import Json, messages
 from foveal import Context
@@ -34,10 +34,10 @@ BUDGET: Final = 8_000
 ENDS: Final = 5
 APART: Final = 37
 """Messages between two ends; adjacent ends would mostly be cut at the same message."""
-OURS: Final = ("estimate", "o200k_base")
+TOKENIZERS: Final = ("estimate", "o200k_base")
 
 
-class Ours(NamedTuple):
+class ContextSeconds(NamedTuple):
     """Median seconds of a `Context` with one token counter."""
 
     new: float
@@ -56,26 +56,26 @@ def rows() -> Iterator[Row]:
 def _trimming(size: int, peers: Sequence[Trimmer]) -> Iterator[Row]:
     stream = messages(size + ENDS * APART)
     what = f"trim {size:,} messages to {BUDGET:,} tokens"
-    ours: dict[str, Ours] = {}
-    for counting in OURS:
+    ours: dict[str, ContextSeconds] = {}
+    for counting in TOKENIZERS:
         progress(f"peers: {what}, foveal …")
         new = _ends(stream, size, lambda given, counting=counting: _context(counting).fit(given))
         turn = _turns(stream, size, _context(counting))
-        ours[counting] = Ours(new.median, turn.median)
-        note = f"worst {shown(new.worst, 's')}; {_judged(_context(counting).fit(stream))}"
+        ours[counting] = ContextSeconds(new.median, turn.median)
+        note = f"worst {display(new.worst, 's')}; {_describe_result(_context(counting).fit(stream))}"
         yield Row(f"{what}: foveal, {counting}, new", new.median, note=note)
-        note = f"fit(messages), worst {shown(turn.worst, 's')}"
+        note = f"fit(messages), worst {display(turn.worst, 's')}"
         yield Row(f"{what}: foveal, {counting}, next turn", turn.median, note=note)
     for peer in peers:
         progress(f"peers: {what}, {peer.name} …")
         yield _peer(peer, stream, size, ours[peer.like])
 
 
-def _peer(peer: Trimmer, stream: list[Json], size: int, ours: Ours) -> Row:
-    held = peer.held(stream)
-    peer.trim(held[:50], BUDGET)  # warm-up: one-time initialisation
+def _peer(peer: Trimmer, stream: list[Json], size: int, ours: ContextSeconds) -> Row:
+    converted = peer.convert(stream)
+    peer.trim(converted[:50], BUDGET)  # warm-up: one-time initialisation
     trimmed: list[tuple[float, list[Any]]] = []
-    for history in _histories(held, size):
+    for history in _histories(converted, size):
         start = time.process_time()
         fitted = peer.trim(history, BUDGET)
         seconds = time.process_time() - start
@@ -86,11 +86,12 @@ def _peer(peer: Trimmer, stream: list[Json], size: int, ours: Ours) -> Row:
         return Row(what, None, note="returned the whole list each time")
     times = [seconds for seconds, _ in trimmed]
     best, fitted = min(trimmed, key=itemgetter(0))
-    note = f"{shown(best / ours.new, '×')} foveal new, {shown(best / ours.turn, '×')} its next turn"
-    note += f"; {sum(seconds > 3 * best for seconds in times)} of {ENDS} ends slow, up to {shown(max(times), 's')}"
+    note = f"{display(best / ours.new, '×')} foveal new, {display(best / ours.turn, '×')} its next turn"
+    slow = sum(seconds > 3 * best for seconds in times)
+    note += f"; {slow} of {ENDS} ends slow, up to {display(max(times), 's')}"
     if len(trimmed) < ENDS:
         note += f"; {ENDS - len(trimmed)} of {ENDS} returned the whole list"
-    return Row(what, best, note=f"{note}; {_judged(peer.plain(fitted))}")
+    return Row(what, best, note=f"{note}; {_describe_result(peer.plain(fitted))}")
 
 
 def _histories(stream: list[Any], size: int) -> Iterator[list[Any]]:
@@ -99,7 +100,7 @@ def _histories(stream: list[Any], size: int) -> Iterator[list[Any]]:
 
 def _ends(stream: list[Any], size: int, trim: Callable[[list[Any]], object]) -> Turns:
     """Time trimming with a new context at each end."""
-    return timed(partial(trim, history) for history in _histories(stream, size))
+    return time_each(partial(trim, history) for history in _histories(stream, size))
 
 
 def _turns(stream: list[Json], size: int, context: Context) -> Turns:
@@ -112,17 +113,19 @@ def _turns(stream: list[Json], size: int, context: Context) -> Turns:
             given.append(message)
             yield lambda: context.fit(given)
 
-    return timed(acts())
+    return time_each(acts())
 
 
 def _normalising() -> Iterator[Row]:
     given = messages(ITEMS)
     meter = MessageTokens(counter("estimate"))
     for peer in normalisers():
-        ours = best_of(20, lambda peer=peer: normalised(given, peer.target, meter))
+        ours = best_of(20, lambda peer=peer: normalise(given, peer.target, meter))
         theirs = deepcopy(given)
         seconds = best_of(20, lambda peer=peer, theirs=theirs: peer.act(theirs))
-        note = f"{shown(seconds / ours, '×')} foveal ({shown(ours, 's')}); does not check call/result pairs"
+        note = (
+            f"{display(seconds / ours, '×')} foveal ({display(ours, 's')}); does not check call/result pairs"
+        )
         yield Row(f"{ITEMS:,} chat messages: {peer.name}", seconds, note=note)
 
 
@@ -133,7 +136,7 @@ def _context(tokenizer: str) -> Context:
     return Context(MODEL, policy="recent", window=BUDGET * 10 // 9, reserve=0, tokenizer=tokenizer)
 
 
-def _judged(fitted: Sequence[Json]) -> str:
+def _describe_result(fitted: Sequence[Json]) -> str:
     """Describe the result: its size, and orphaned tool results, which providers reject."""
     tokens = _tokens(fitted)
     words = f"{len(fitted)} messages, {tokens:,} tokens"

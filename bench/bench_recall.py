@@ -33,10 +33,10 @@ from foveal.stores.sqlite import FullTextIndex, searchable_text
 DATA: Final = Path(__file__).parents[2] / "shared" / "data"
 BUDGETS: Final = (2_000, 4_000, 8_000, 16_000)
 AGENTS: Final = ("miniswe", "openhands", "pi", "tau2", "moatless", "livemcp")
-GOAL: Final = 0.86
+MIN_EVIDENCE_SHARE: Final = 0.86
 
 
-class Found(NamedTuple):
+class QuestionResult(NamedTuple):
     """The result of one question."""
 
     dialogue: str
@@ -61,7 +61,7 @@ def dialogues() -> list[Dialogue]:
             Event(
                 seq,
                 (UserSaid if message["role"] == "user" else ModelSaid)(content=message["content"]),
-                _at(message["time"]),
+                _parse_time(message["time"]),
             )
             for seq, message in enumerate(row["messages"])
         ]
@@ -72,22 +72,22 @@ def dialogues() -> list[Dialogue]:
     return read
 
 
-def evidence(tokens: int) -> list[Found]:
+def evidence(tokens: int) -> list[QuestionResult]:
     """Run one search for each question."""
-    return [found for dialogue in dialogues() for found in asked(dialogue, tokens)]
+    return [found for dialogue in dialogues() for found in ask_questions(dialogue, tokens)]
 
 
-def asked(dialogue: Dialogue, tokens: int) -> Iterator[Found]:
+def ask_questions(dialogue: Dialogue, tokens: int) -> Iterator[QuestionResult]:
     counting = counter("o200k_base")
     recall = Recall(InMemoryLibrary(dialogue.events), tokens=tokens, counting=counting)
     for question, wanted in dialogue.questions:
         answer = asyncio.run(recall.call("recall_search", {"query": question}))
         held = f"\n{answer}\n"
         found = sum(f"\n{quote_lines(dialogue.texts[message])}\n" in held for message in wanted)
-        yield Found(dialogue.id, found, len(wanted), counting.count(answer))
+        yield QuestionResult(dialogue.id, found, len(wanted), counting.count(answer))
 
 
-def share(found: Sequence[Found]) -> float:
+def share(found: Sequence[QuestionResult]) -> float:
     return sum(one.found for one in found) / sum(one.wanted for one in found)
 
 
@@ -98,7 +98,7 @@ def rows() -> Iterator[Row]:
     for tokens in BUDGETS:
         progress(f"recall: evidence at {tokens:,} …")
         missed = 1 - share(evidence(tokens))
-        limit = 1 - GOAL if tokens == BUDGETS[-1] else None
+        limit = 1 - MIN_EVIDENCE_SHARE if tokens == BUDGETS[-1] else None
         yield Row(f"evidence missing at {tokens:,} tokens", missed, "×", limit, f"found {1 - missed:.1%}")
     yield from _speed()
 
@@ -156,9 +156,9 @@ def _rows(name: str) -> Iterator[dict[str, Any]]:
         yield from map(json.loads, lines)
 
 
-def _at(told: str) -> float:
+def _parse_time(text: str) -> float:
     """Parse either form of a time: 2023-05-22T04:10:00 or 2023/05/22 (Mon) 04:10."""
-    digits = "".join(letter if letter.isdigit() else " " for letter in told).split()
+    digits = "".join(letter if letter.isdigit() else " " for letter in text).split()
     year, month, day, hour, minute = (int(part) for part in digits[:5])
     return float(calendar.timegm((year, month, day, hour, minute, 0)))
 

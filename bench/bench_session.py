@@ -18,8 +18,8 @@ from foveal.core.log import AnyFact, Call, ModelSaid, Text, ToolReturned, UserSa
 from foveal.sessions import Session
 from foveal.stores import open_store
 
-FEW: Final = 1_000
-MANY: Final = 100_000
+FEW_EVENTS: Final = 1_000
+MANY_EVENTS: Final = 100_000
 ROUNDS: Final = 9
 SETTINGS: Final[dict[str, Any]] = {
     "model": "gpt-4.1",
@@ -31,16 +31,16 @@ SETTINGS: Final[dict[str, Any]] = {
 
 def rows() -> Iterator[Row]:
     with tempfile.TemporaryDirectory(prefix="foveal-bench-") as folder:
-        files = {count: Path(folder) / f"{count}.db" for count in (FEW, MANY)}
+        files = {count: Path(folder) / f"{count}.db" for count in (FEW_EVENTS, MANY_EVENTS)}
         for count, path in files.items():
             progress(f"session: a conversation of {count:,} events …")
-            asyncio.run(_talk(path, count))
-        few, many = (asyncio.run(_opening(files[count])) for count in (FEW, MANY))
-        yield Row(f"open a session of {MANY:,} events", many, limit=0.010)
-        yield Row(f"the same relative to one of {FEW:,}", many / few, "×", 2.0)
-        used = asyncio.run(_memory(files[MANY]))
+            asyncio.run(_fill_session(path, count))
+        few, many = (asyncio.run(_opening_seconds(files[count])) for count in (FEW_EVENTS, MANY_EVENTS))
+        yield Row(f"open a session of {MANY_EVENTS:,} events", many, limit=0.010)
+        yield Row(f"the same relative to one of {FEW_EVENTS:,}", many / few, "×", 2.0)
+        used = asyncio.run(_memory_bytes(files[MANY_EVENTS]))
         yield Row(
-            f"memory of an open session of {MANY:,} events, of 20 MB",
+            f"memory of an open session of {MANY_EVENTS:,} events, of 20 MB",
             used / 20e6,
             "×",
             1.0,
@@ -58,7 +58,7 @@ def _turn(number: int) -> list[AnyFact]:
     ]
 
 
-async def _talk(path: Path, count: int) -> None:
+async def _fill_session(path: Path, count: int) -> None:
     async with open_store(path, durability="normal") as store:
         session = await Session.open(store, "bench", **SETTINGS)
         number = 0
@@ -69,7 +69,7 @@ async def _talk(path: Path, count: int) -> None:
             number += 10
 
 
-async def _opening(path: Path) -> float:
+async def _opening_seconds(path: Path) -> float:
     best = float("inf")
     async with open_store(path, durability="normal") as store:
         await store.sessions()
@@ -80,7 +80,7 @@ async def _opening(path: Path) -> float:
     return best
 
 
-async def _memory(path: Path) -> int:
+async def _memory_bytes(path: Path) -> int:
     """Return the bytes that an open session uses in addition to an open store."""
     async with open_store(path, durability="normal") as store:
         await store.sessions()

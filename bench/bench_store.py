@@ -29,10 +29,10 @@ from foveal.ports import Checkpoint
 from foveal.stores import Durability, SqliteStore, open_store
 
 DATA: Final = Path(__file__).parents[2] / "shared" / "data"
-MANY: Final = 100_000
-FEW: Final = 1_000
-NEEDED: Final = 300
-TAIL: Final = 50
+MANY_EVENTS: Final = 100_000
+FEW_EVENTS: Final = 1_000
+NEEDED_EVENTS: Final = 300
+TAIL_EVENTS: Final = 50
 ROUNDS: Final = 7
 APPENDS: Final[dict[Durability, tuple[int, int]]] = {"full": (60, 10), "normal": (40, 100)}
 """Number of blocks, and appends in each."""
@@ -41,11 +41,11 @@ APPENDS: Final[dict[Durability, tuple[int, int]]] = {"full": (60, 10), "normal":
 def rows() -> Iterator[Row]:
     with tempfile.TemporaryDirectory(prefix="foveal-bench-") as folder:
         yield from _appends(Path(folder))
-        yield from _room(Path(folder))
+        yield from _size_on_disk(Path(folder))
         yield from _opening(Path(folder))
 
 
-# ── appends ──────────────────────────────────────────────────────────────────────────────────────────────
+# ── Appends ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _appends(folder: Path) -> Iterator[Row]:
@@ -54,7 +54,7 @@ def _appends(folder: Path) -> Iterator[Row]:
     for durability, (blocks, size) in APPENDS.items():
         progress(f"store: appends, {durability} …")
         turns = [events[nr * size : (nr + 1) * size] for nr in range(blocks)]
-        ours, bare = asyncio.run(_in_turn(folder, durability, turns))
+        ours, bare = asyncio.run(_append_seconds(folder, durability, turns))
         note = (
             f"{ours / size * 1e6:,.0f} µs against {bare / size * 1e6:,.0f} µs; {blocks} blocks of {size} each"
         )
@@ -67,7 +67,9 @@ def _appends(folder: Path) -> Iterator[Row]:
         )
 
 
-async def _in_turn(folder: Path, durability: Durability, turns: list[list[Event]]) -> tuple[float, float]:
+async def _append_seconds(
+    folder: Path, durability: Durability, turns: list[list[Event]]
+) -> tuple[float, float]:
     """Return the median time of a block: of the store, and of plain SQLite."""
     ours: list[float] = []
     bare: list[float] = []
@@ -103,29 +105,33 @@ def _append_bare(connection: apsw.Connection, event: Event) -> None:
     connection.execute("COMMIT")
 
 
-# ── size on disk ─────────────────────────────────────────────────────────────────────────────────────────
+# ── Size on disk ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _room(folder: Path) -> Iterator[Row]:
-    recorded = _recorded()
+def _size_on_disk(folder: Path) -> Iterator[Row]:
+    recorded = _recorded_conversations()
     for varied, what in ((True, "every copy with other words"), (False, "exact copies, for comparison")):
         progress(f"store: size on disk, {what} …")
-        path = folder / f"room-{varied}.db"
+        path = folder / f"size-{varied}.db"
         start = time.perf_counter()
-        size = asyncio.run(_filled(path, _sessions(recorded, varied=varied)))
+        size = asyncio.run(_fill_store(path, _sessions(recorded, varied=varied)))
         seconds = time.perf_counter() - start
         note = f"{path.stat().st_size / 1e6:.0f} of {size / 1e6:.0f} MB; {what}; written in {seconds:.1f} s"
         limit = 0.5 if varied else None
         yield Row(
-            f"size of {MANY:,} events: bytes per byte of JSON", path.stat().st_size / size, "×", limit, note
+            f"size of {MANY_EVENTS:,} events: bytes per byte of JSON",
+            path.stat().st_size / size,
+            "×",
+            limit,
+            note,
         )
 
 
-async def _filled(path: Path, sessions: Iterator[list[AnyFact]]) -> int:
-    """Write `MANY` events in batches of four, eight sessions in parallel; return the size of their JSON."""
+async def _fill_store(path: Path, sessions: Iterator[list[AnyFact]]) -> int:
+    """Write `MANY_EVENTS` events in batches of four, eight sessions in parallel; return the size of their JSON."""
     size = count = 0
     async with open_store(path, durability="normal") as store:
-        while count < MANY:
+        while count < MANY_EVENTS:
             beside = [(f"s{count}-{nr}", next(sessions)) for nr in range(8)]
             for first in range(0, max(len(facts) for _, facts in beside), 4):
                 for session, facts in beside:
@@ -173,7 +179,7 @@ def _varied(messages: list[work.Json], pick: random.Random) -> list[work.Json]:
     return [{key: varied(item) if key != "role" else item for key, item in m.items()} for m in messages]
 
 
-def _recorded() -> list[list[work.Json]]:
+def _recorded_conversations() -> list[list[work.Json]]:
     files = [path for path in sorted(DATA.glob("*.jsonl.gz")) if path.name != "raw.jsonl.gz"]
     if not files:
         return [work.messages(400, work.AGENT)]
@@ -188,7 +194,7 @@ def _facts(messages: list[work.Json]) -> list[AnyFact]:
     return [fact for chunk in wire_for("openai_chat").read(messages) for fact in chunk.facts]
 
 
-# ── opening and reading ──────────────────────────────────────────────────────────────────────────────────
+# ── Opening and reading ──────────────────────────────────────────────────────────────────────────────────
 
 
 def _opening(folder: Path) -> Iterator[Row]:
@@ -196,27 +202,31 @@ def _opening(folder: Path) -> Iterator[Row]:
     progress("store: a long session …")
     asyncio.run(_long_sessions(path))
     few, many = asyncio.run(_measured_opening(path))
-    what = f"open by checkpoint, {NEEDED} needed and {TAIL} new"
-    yield Row(f"{what}: of {MANY:,} events", many, "s", 0.010, "a new store each time, wall-clock time")
-    yield Row(f"{what}: relative to one of {FEW:,}", many / few, "×", 2, f"{few * 1e3:.1f} ms")
-    seconds = asyncio.run(_timed(path, lambda store: store.read("many")))
-    yield Row(f"read all of {MANY:,} events", seconds, note=f"{MANY / seconds:,.0f} events per second")
-    info = asyncio.run(_timed(path, lambda store: store.sessions()))
+    what = f"open by checkpoint, {NEEDED_EVENTS} needed and {TAIL_EVENTS} new"
+    yield Row(
+        f"{what}: of {MANY_EVENTS:,} events", many, "s", 0.010, "a new store each time, wall-clock time"
+    )
+    yield Row(f"{what}: relative to one of {FEW_EVENTS:,}", many / few, "×", 2, f"{few * 1e3:.1f} ms")
+    seconds = asyncio.run(_best_seconds(path, lambda store: store.read("many")))
+    yield Row(
+        f"read all of {MANY_EVENTS:,} events", seconds, note=f"{MANY_EVENTS / seconds:,.0f} events per second"
+    )
+    info = asyncio.run(_best_seconds(path, lambda store: store.sessions()))
     yield Row("list the sessions of that store", info)
 
 
 async def _long_sessions(path: Path) -> None:
     facts = _facts(work.messages(5_000, work.CHAT))
     async with open_store(path, durability="normal") as store:
-        for session, count in (("few", FEW), ("many", MANY)):
+        for session, count in (("few", FEW_EVENTS), ("many", MANY_EVENTS)):
             for first in range(0, count, 500):
                 batch = range(first, first + 500)
                 await store.append(
                     session, [Event(seq, facts[seq % len(facts)], 1.7e9 + seq) for seq in batch]
                 )
-            needed = tuple(sorted(random.Random(1).sample(range(count - TAIL), NEEDED)))
+            needed = tuple(sorted(random.Random(1).sample(range(count - TAIL_EVENTS), NEEDED_EVENTS)))
             await store.keep_checkpoint(
-                session, Checkpoint(seq=count - TAIL - 1, needed=needed, state=b"x" * 2_000)
+                session, Checkpoint(seq=count - TAIL_EVENTS - 1, needed=needed, state=b"x" * 2_000)
             )
 
 
@@ -236,11 +246,11 @@ async def _open(path: Path, session: str) -> float:
         events = await store.pick(session, checkpoint.needed)
         events += await store.read(session, first=checkpoint.seq + 1)
         seconds = time.perf_counter() - start
-    assert len(events) == NEEDED + TAIL
+    assert len(events) == NEEDED_EVENTS + TAIL_EVENTS
     return seconds
 
 
-async def _timed(path: Path, act: Callable[[SqliteStore], Awaitable[object]]) -> float:
+async def _best_seconds(path: Path, act: Callable[[SqliteStore], Awaitable[object]]) -> float:
     best = float("inf")
     async with open_store(path) as store:
         for _ in range(3):

@@ -79,7 +79,7 @@ async def main() -> None:
     await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
 
 
-class Line:
+class KeepAliveConnection:
     """A keep-alive connection."""
 
     def __init__(self, port: int) -> None:
@@ -87,7 +87,7 @@ class Line:
         self._reader: asyncio.StreamReader
         self._writer: asyncio.StreamWriter
 
-    async def open(self) -> Line:
+    async def open(self) -> KeepAliveConnection:
         self._reader, self._writer = await asyncio.open_connection("127.0.0.1", self._port, limit=1 << 24)
         return self
 

@@ -24,11 +24,11 @@ class Row(NamedTuple):
 
     @property
     def measured(self) -> str:
-        return "–" if self.value is None else shown(self.value, self.unit)
+        return "–" if self.value is None else display(self.value, self.unit)
 
     @property
     def target(self) -> str:
-        return "" if self.limit is None else f"≤ {shown(self.limit, self.unit, digits=2)}"
+        return "" if self.limit is None else f"≤ {display(self.limit, self.unit, digits=2)}"
 
     @property
     def verdict(self) -> str:
@@ -41,7 +41,7 @@ class Row(NamedTuple):
         return {**self._asdict(), "verdict": self.verdict}
 
 
-def shown(value: float, unit: Unit, *, digits: int = 3) -> str:
+def display(value: float, unit: Unit, *, digits: int = 3) -> str:
     """Format a value with three digits and a suitable unit."""
     if unit == "s":
         scale, name = next((s for s in _SCALES if value >= s[0]), _SCALES[-1])
@@ -63,7 +63,7 @@ class Turns(NamedTuple):
     worst: float
 
 
-def timed(acts: Iterable[Callable[[], object]]) -> Turns:
+def time_each(acts: Iterable[Callable[[], object]]) -> Turns:
     """Run each function once and measure its CPU time."""
     seconds: list[float] = []
     for act in acts:

@@ -25,7 +25,7 @@ class Trimmer(NamedTuple):
     """The peer's token counter."""
     like: str
     """Foveal's token counter of the same kind."""
-    held: Callable[[list[Json]], list[Any]]
+    convert: Callable[[list[Json]], list[Any]]
     """Converts messages to the package's own type; not timed."""
     trim: Callable[[list[Any], int], list[Any]]
     """Trims messages to a number of tokens."""
@@ -93,7 +93,7 @@ def _langchain() -> Iterator[Trimmer]:
             "langchain-core",
             counting,
             like,
-            held=convert_to_messages,
+            convert=convert_to_messages,
             trim=lambda messages, most, token_counter=token_counter: trim_messages(
                 messages, max_tokens=most, token_counter=token_counter, start_on="human", include_system=True
             ),
@@ -109,7 +109,7 @@ def _litellm() -> Trimmer:
         "litellm",
         "o200k_base by tiktoken",
         "o200k_base",
-        held=deepcopy,
+        convert=deepcopy,
         trim=lambda messages, most: trim_messages(messages, MODEL, max_tokens=most),
         plain=list,
     )

@@ -52,7 +52,7 @@ def messages(count: int, sizes: Sizes = CHAT) -> list[Json]:
 
 
 def _prose(pick: random.Random, size: int) -> str:
-    return _filled(size, " ", lambda: pick.choice(_WORDS if pick.random() < 0.93 else _NAMES))
+    return _fill_to_size(size, " ", lambda: pick.choice(_WORDS if pick.random() < 0.93 else _NAMES))
 
 
 def _listing(pick: random.Random, size: int) -> str:
@@ -62,10 +62,10 @@ def _listing(pick: random.Random, size: int) -> str:
         place = f"src/{pick.choice(_STEMS)}.py:{pick.randint(1, 900)}"
         return f"{place}: {_prose(pick, pick.randint(20, 70))}"
 
-    return _filled(size, "\n", line)
+    return _fill_to_size(size, "\n", line)
 
 
-def _filled(size: int, separator: str, make: Callable[[], str]) -> str:
+def _fill_to_size(size: int, separator: str, make: Callable[[], str]) -> str:
     pieces: list[str] = []
     length = 0
     while length < size:

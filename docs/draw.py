@@ -49,7 +49,7 @@ from foveal.sessions import Session
 from foveal.stores import MemoryStore
 
 ROOT = Path(__file__).parent.parent
-DRAWN = re.compile(r"(<!-- drawn: (\w+) -->\n```text\n)(.*?)(```)", re.DOTALL)
+DRAWING_PATTERN = re.compile(r"(<!-- drawn: (\w+) -->\n```text\n)(.*?)(```)", re.DOTALL)
 PAGES = (
     "README.md",
     "AGENTS.md",
@@ -64,7 +64,7 @@ PAGES = (
 )
 
 
-# ── the sample conversation ───────────────────────────────────────────────────────────────────────────────
+# ── The sample conversation ───────────────────────────────────────────────────────────────────────────────
 
 
 def conversation(chosen: Policy, *, window: int, steps: int = 4, lines: int = 24) -> Engine:
@@ -93,7 +93,7 @@ def levels(engine: Engine) -> dict[int, str]:
     return {event.seq: level(engine, event) for event in engine.log}
 
 
-def about(event: Event) -> str:
+def describe_event(event: Event) -> str:
     """Return a short description of an event."""
     fact = event.fact
     match fact:
@@ -109,11 +109,11 @@ def about(event: Event) -> str:
         case _:
             names = ("target", "to", "ranges", "masks")
             known = {name: getattr(fact, name) for name in names if hasattr(fact, name)}
-            words = ", ".join(map(_about, known.items())) or text_of(getattr(fact, "content", ""))
+            words = ", ".join(map(_describe_field, known.items())) or text_of(getattr(fact, "content", ""))
     return words if len(words) <= 33 else words[:32] + "…"
 
 
-def _about(item: tuple[str, object]) -> str:
+def _describe_field(item: tuple[str, object]) -> str:
     name, value = item
     if name == "masks":
         return "masks " + ", ".join(f"e{mask.target}" for mask in value)  # type: ignore[attr-defined]
@@ -122,19 +122,19 @@ def _about(item: tuple[str, object]) -> str:
     return f"{name} e{value}"
 
 
-def drawing(engine: Engine, change: Callable[[Engine], object], *, shown: Sequence[int] = ()) -> str:
+def draw_change(engine: Engine, change: Callable[[Engine], object], *, shown: Sequence[int] = ()) -> str:
     """Draw the log with the levels before and after a change, and how the `shown` events look afterwards."""
     before = levels(engine)
     change(engine)
-    return compared(before, engine, shown=shown)
+    return compare(before, engine, shown=shown)
 
 
-def compared(before: dict[int, str], engine: Engine, *, shown: Sequence[int] = ()) -> str:
+def compare(before: dict[int, str], engine: Engine, *, shown: Sequence[int] = ()) -> str:
     after = levels(engine)
     rows = [f"{'log':<56}{'view before':<14}view after"]
     for event in engine.log:
         new = event.seq not in before
-        what = f"{'+' if new else ' '} {event.handle:<4}{kind(event.fact):<14}{about(event)}"
+        what = f"{'+' if new else ' '} {event.handle:<4}{kind(event.fact):<14}{describe_event(event)}"
         rows.append(f"{what:<56}{before.get(event.seq, ''):<14}{after[event.seq]}".rstrip())
     rows += [f"\n{engine.log[seq].handle} is now shown as\n{_indented(engine, seq)}" for seq in shown]
     return "\n".join(rows) + "\n"
@@ -148,11 +148,11 @@ def _indented(engine: Engine, seq: int) -> str:
     return "\n".join(f"  │ {row}".rstrip() for row in rows)
 
 
-def settle(engine: Engine) -> None:
+def reduce_context(engine: Engine) -> None:
     engine.reduce_to_fit(Moment())
 
 
-# ── the drawings ─────────────────────────────────────────────────────────────────────────────────────────
+# ── The drawings ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 def clip() -> str:
@@ -162,20 +162,22 @@ def clip() -> str:
     rows = [f"test_{row}.py: passed" for row in range(40)]
     rows[17] = "test_17.py: FAILED: expected 12, got 7"
     arrives = ToolReturned(call_id="c", content="\n".join(rows))
-    return drawing(engine, lambda engine: engine.append(arrives), shown=[4])
+    return draw_change(engine, lambda engine: engine.append(arrives), shown=[4])
 
 
 def mask() -> str:
-    """The room is full: the oldest results become placeholders in one batch."""
-    return drawing(
-        conversation(policy("economy", target=0.75, keep_last=1, clip=None), window=1_250), settle, shown=[4]
+    """The room for messages is full: the oldest results become placeholders in one batch."""
+    return draw_change(
+        conversation(policy("economy", target=0.75, keep_last=1, clip=None), window=1_250),
+        reduce_context,
+        shown=[4],
     )
 
 
 def drop() -> str:
     """Masking is not enough or not used (`recent`): the oldest whole steps are dropped."""
     engine = conversation(policy("recent"), window=900)
-    text = drawing(engine, settle)
+    text = draw_change(engine, reduce_context)
     notice = next(step for step in engine.view.steps if step.kind == "notice")
     return text + f"\nin their place\n  │ {text_of(notice.utterance.fact.content)}\n"
 
@@ -184,15 +186,15 @@ def compact() -> str:
     """A summary replaces the steps that it covers."""
     summary = "Parts 1 and 2 fail in tests 12: expected 12."
     fact = Compacted(first=3, last=6, summary=summary, by="gpt-4.1-mini")
-    return drawing(conversation(policy("economy"), window=8_000), lambda engine: engine.append(fact))
+    return draw_change(conversation(policy("economy"), window=8_000), lambda engine: engine.append(fact))
 
 
 def revert() -> str:
     """A reduction is undone: its event no longer has an effect, and the view is as before."""
     engine = conversation(policy("economy", target=0.75, keep_last=1, clip=None), window=1_250)
-    settle(engine)
+    reduce_context(engine)
     masked = engine.log[-1].seq
-    return drawing(engine, lambda engine: engine.append(Reverted(target=masked)))
+    return draw_change(engine, lambda engine: engine.append(Reverted(target=masked)))
 
 
 def rewind() -> str:
@@ -202,7 +204,7 @@ def rewind() -> str:
         engine.append(Rewound(to=6, keep_reductions=True))
         engine.append(UserSaid(content="Leave parts 3 and 4 alone."))
 
-    return drawing(conversation(policy("economy"), window=8_000), change)
+    return draw_change(conversation(policy("economy"), window=8_000), change)
 
 
 def undo() -> str:
@@ -219,7 +221,7 @@ def in_session(change: Callable[[Session], Awaitable[object]]) -> str:
     """Draw the log of a session with a mask and a later turn, before and after a change."""
     chosen = policy("economy", target=0.75, keep_last=1, clip=None)
     engine = conversation(chosen, window=1_250)
-    settle(engine)
+    reduce_context(engine)
     engine.append(ModelSaid(content="Test 12 fails in all of them."))
     engine.append(UserSaid(content="Since when?"))
 
@@ -231,10 +233,10 @@ def in_session(change: Callable[[Session], Awaitable[object]]) -> str:
             await change(session)
             return Engine(engine.model, chosen, Caps(reserve=0), Estimate(), log=await session.events())
 
-    return compared(levels(engine), asyncio.run(changed()))
+    return compare(levels(engine), asyncio.run(changed()))
 
 
-# ── summaries ────────────────────────────────────────────────────────────────────────────────────────────
+# ── Summaries ────────────────────────────────────────────────────────────────────────────────────────────
 
 TURNS = (
     ("Make part 1 green.", "part1", "Part 1 is green: the bound in part1/price.py was wrong."),
@@ -242,7 +244,7 @@ TURNS = (
     ("And part 3?", "part3", "Part 3 was green before."),
     ("Which bound was it?", "part1", "The one in part1/price.py."),
 )
-WRITTEN = """<summary>
+SUMMARY_ANSWER = """<summary>
 ## Goal
 The user wants the parts green, one after the other.
 ## Decisions
@@ -257,8 +259,8 @@ What was asked for so far is done, and the tests pass.
 """The answer of the scripted model."""
 
 
-async def wrote(request: object) -> str:
-    return WRITTEN
+async def write_summary(request: object) -> str:
+    return SUMMARY_ANSWER
 
 
 def turn(number: int) -> list[AnyFact]:
@@ -275,7 +277,7 @@ def turn(number: int) -> list[AnyFact]:
     ]
 
 
-def summarised(*changes: Callable[[Session], Awaitable[object]]) -> list[Engine]:
+def session_states(*changes: Callable[[Session], Awaitable[object]]) -> list[Engine]:
     """Return the state of a summarising session after each change."""
     known = model("gpt-4.1", window=3_000)
     settings: dict[str, Any] = {"policy": policy("handoff"), "reserve": 0}
@@ -284,7 +286,7 @@ def summarised(*changes: Callable[[Session], Awaitable[object]]) -> list[Engine]
         found = []
         async with MemoryStore() as store:
             session = await Session.open(
-                store, "demo", model=known, tokenizer="estimate", summarise=wrote, **settings
+                store, "demo", model=known, tokenizer="estimate", summarise=write_summary, **settings
             )
             await session.append(Instructed(content="You are careful."))
             for change in changes:
@@ -296,7 +298,7 @@ def summarised(*changes: Callable[[Session], Awaitable[object]]) -> list[Engine]
     return asyncio.run(changed())
 
 
-def says(*numbers: int) -> Callable[[Session], Awaitable[object]]:
+def append_turns(*numbers: int) -> Callable[[Session], Awaitable[object]]:
     """Append turns and the user request of the next one.
 
     The user request of the first turn is left out unless it is turn 0: the previous call has appended it."""
@@ -304,26 +306,32 @@ def says(*numbers: int) -> Callable[[Session], Awaitable[object]]:
     return lambda session: session.append(*facts, *turn(numbers[-1] + 1)[:1])
 
 
-def compacts(session: Session) -> Awaitable[object]:
+def compact_session(session: Session) -> Awaitable[object]:
     return session.compact()
 
 
 def one_summary() -> str:
     """Old turns are replaced by a summary."""
-    before, after = summarised(says(0, 1), compacts)
-    return compared(levels(before), after, shown=[after.log[-1].seq])
+    before, after = session_states(append_turns(0, 1), compact_session)
+    return compare(levels(before), after, shown=[after.log[-1].seq])
 
 
 def two_summaries() -> str:
     """The session continues and is compacted again: both summaries are shown."""
-    before, after = summarised(says(0, 1), compacts, says(2), compacts)[-2:]
-    return compared(levels(before), after)
+    before, after = session_states(append_turns(0, 1), compact_session, append_turns(2), compact_session)[-2:]
+    return compare(levels(before), after)
 
 
 def summary_undone() -> str:
     """The first of two summaries is undone."""
-    states = summarised(says(0, 1), compacts, says(2), compacts, lambda session: session.undo("e11"))
-    return compared(levels(states[-2]), states[-1])
+    states = session_states(
+        append_turns(0, 1),
+        compact_session,
+        append_turns(2),
+        compact_session,
+        lambda session: session.undo("e11"),
+    )
+    return compare(levels(states[-2]), states[-1])
 
 
 def nested() -> str:
@@ -338,19 +346,21 @@ def nested() -> str:
     ):
         rows.append(engine.append(fact).handle)
         states.append(levels(engine))
-    told = [f"{'log':<50}" + "".join(f"{f'after {row}':<14}" for row in rows).rstrip()]
+    output = [f"{'log':<50}" + "".join(f"{f'after {row}':<14}" for row in rows).rstrip()]
     for event in engine.log:
-        what = f"  {event.handle:<4}{kind(event.fact):<14}{about(event)}"
-        told.append((f"{what:<50}" + "".join(f"{state.get(event.seq, ''):<14}" for state in states)).rstrip())
-    return "\n".join(told) + "\n"
+        what = f"  {event.handle:<4}{kind(event.fact):<14}{describe_event(event)}"
+        output.append(
+            (f"{what:<50}" + "".join(f"{state.get(event.seq, ''):<14}" for state in states)).rstrip()
+        )
+    return "\n".join(output) + "\n"
 
 
-# ── output of commands ──────────────────────────────────────────────────────────────────────────────────
+# ── Output of commands ──────────────────────────────────────────────────────────────────────────────────
 
 
 def commands(*lines: str) -> str:
     """Run commands in a new folder with recordings of the tests, and return their output."""
-    told = []
+    output = []
     with tempfile.TemporaryDirectory() as folder:
         for name in ("codex.jsonl", "claude_code.jsonl"):
             (Path(folder) / name).write_bytes((ROOT / "tests" / "data" / "transcripts" / name).read_bytes())
@@ -360,8 +370,10 @@ def commands(*lines: str) -> str:
                 [sys.executable, "-m", "foveal.apps", *command.split()],
                 capture_output=True, encoding="utf-8", check=True, cwd=folder, env=wanted,
             )  # fmt: skip
-            told.append("\n".join([f"$ foveal {command}", *map(str.rstrip, done.stdout.splitlines())]) + "\n")
-    return "\n".join(told if "sessions" in lines else told[1:])
+            output.append(
+                "\n".join([f"$ foveal {command}", *map(str.rstrip, done.stdout.splitlines())]) + "\n"
+            )
+    return "\n".join(output if "sessions" in lines else output[1:])
 
 
 def imported() -> str:
@@ -379,7 +391,7 @@ def show() -> str:
     return commands("show s-1 --at 11", "show s-1")
 
 
-def printed(**environment: str) -> list[str]:
+def demo_lines(**environment: str) -> list[str]:
     """Return the output of the demo as lines."""
     command = [sys.executable, "-m", "foveal.apps.cli.demo"]
     wanted = {**os.environ, "PYTHONIOENCODING": "utf-8", **environment}
@@ -389,14 +401,14 @@ def printed(**environment: str) -> list[str]:
 
 def demo() -> str:
     """Return the beginning of the demo's output, and the check that nothing is lost."""
-    rows = printed()
+    rows = demo_lines()
     turn, proof = (next(n for n, row in enumerate(rows) if row.startswith(w)) for w in ("turn 2", "Nothing"))
     return "\n".join([*rows[: turn - 1], "", "…", "", *rows[proof : rows.index("", proof)]]) + "\n"
 
 
 def card() -> str:
     """Return the context card at the end of the demo."""
-    rows = printed()
+    rows = demo_lines()
     start = next(place for place, row in enumerate(rows) if row.startswith("The card"))
     return "\n".join(rows[start + 1 : rows.index("", start)]) + "\n"
 
@@ -424,7 +436,7 @@ def errors() -> str:
     return "\n".join(row[4:] for row in drawn) + "\n"
 
 
-# ── the source tree ─────────────────────────────────────────────────────────────────────────────────────
+# ── The source tree ─────────────────────────────────────────────────────────────────────────────────────
 
 SOURCE = ROOT / "src" / "foveal"
 _COLUMN = 24
@@ -472,7 +484,7 @@ PICTURE = ROOT / "docs" / "demo.svg"
 
 def picture() -> str:
     """Return the demo's terminal output, up to the context card, as SVG."""
-    rows = printed(FORCE_COLOR="1")
+    rows = demo_lines(FORCE_COLOR="1")
     return terminal(rows[: next(place for place, row in enumerate(rows) if "The card" in row) - 1])
 
 
@@ -505,13 +517,13 @@ DRAWINGS: dict[str, Callable[[], str]] = {
 }
 
 
-def redrawn(page: str) -> str:
+def redraw(page: str) -> str:
     """Return a page with all of its drawings updated."""
-    return DRAWN.sub(lambda found: found[1] + DRAWINGS[found[2]]() + found[4], page)
+    return DRAWING_PATTERN.sub(lambda found: found[1] + DRAWINGS[found[2]]() + found[4], page)
 
 
 if __name__ == "__main__":
     for name in PAGES:
         path = ROOT / name
-        path.write_text(redrawn(path.read_text(encoding="utf-8")), encoding="utf-8")
+        path.write_text(redraw(path.read_text(encoding="utf-8")), encoding="utf-8")
     PICTURE.write_text(picture(), encoding="utf-8")

@@ -23,7 +23,7 @@ def write(request):
     return RECORD
 
 
-def ran(number, command, output):
+def tool_step(number, command, output):
     function = {"name": "bash", "arguments": f'{{"command": "{command}"}}'}
     call = {"id": f"call_{number}", "type": "function", "function": function}
     return [
@@ -45,11 +45,11 @@ def show(title):
 passed = "\n".join(["the price list: a case passed"] * 90)
 history = [
     {"role": "user", "content": "Make CI green, and leave the tests as they are."},
-    *ran(1, "pytest", passed + "\ntests/test_price.py::test_bound FAILED\nexit code: 1"),
+    *tool_step(1, "pytest", passed + "\ntests/test_price.py::test_bound FAILED\nexit code: 1"),
     {"role": "assistant", "content": "The bound in src/price.py is wrong: `<` instead of `<=`."},
     {"role": "user", "content": "Then fix it."},
-    *ran(2, "sed -i s/</<=/ src/price.py", "exit code: 0"),
-    *ran(3, "pytest", passed + "\n91 passed\nexit code: 0"),
+    *tool_step(2, "sed -i s/</<=/ src/price.py", "exit code: 0"),
+    *tool_step(3, "pytest", passed + "\n91 passed\nexit code: 0"),
     {"role": "assistant", "content": "tests/test_price.py is fixed and green."},
     {"role": "user", "content": "What was it?"},
 ]
@@ -67,7 +67,7 @@ for message in request:
 ctx.expand(summary)  # show what it replaces, until the next user message
 show("expanded for this turn")
 history += [{"role": "assistant", "content": "A bound."}, {"role": "user", "content": "Thank you."}]
-show("the user has spoken")
+show("after the next user message")
 
 ctx.undo(summary)  # even after later turns
 after = show("after undo")

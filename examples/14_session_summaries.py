@@ -29,7 +29,7 @@ class Refused(Exception):
 
 async def write(request):
     """A scripted model that takes some time; the session does not wait for it."""
-    print(f"    a summary is begun ({request.form}, {len(request.messages)} messages)")
+    print(f"    a summary begins ({request.form}, {len(request.messages)} messages)")
     await asyncio.sleep(0.05)
     print("    it is written")
     return RECORD

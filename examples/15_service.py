@@ -40,16 +40,16 @@ def serving() -> Iterator[str]:
 def ask(method: str, url: str, body: Any = None) -> Any:
     """Send one request and return the decoded response."""
     data = None if body is None else json.dumps(body).encode()
-    asked = urllib.request.Request(url, data, {"Content-Type": "application/json"}, method=method)
-    with urllib.request.urlopen(asked) as answer:
-        return json.loads(answer.read() or "null")
+    request = urllib.request.Request(url, data, {"Content-Type": "application/json"}, method=method)
+    with urllib.request.urlopen(request) as response:
+        return json.loads(response.read() or "null")
 
 
 def turn(session: str, text: str) -> Iterator[tuple[str, Any]]:
     """Send a message and yield the events of the turn as they arrive."""
     data = json.dumps({"text": text}).encode()
-    asked = urllib.request.Request(f"{session}/turns", data, {"Content-Type": "application/json"})
-    with urllib.request.urlopen(asked) as stream:
+    request = urllib.request.Request(f"{session}/turns", data, {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request) as stream:
         name = ""
         for line in map(bytes.decode, stream):
             field, _, value = line.rstrip("\n").partition(": ")
@@ -60,9 +60,9 @@ def turn(session: str, text: str) -> Iterator[tuple[str, Any]]:
 
 
 with serving() as url:
-    made = ask("POST", f"{url}/api/sessions", {"title": "An example", "system": "You are careful."})
-    session = f"{url}/api/sessions/{made['id']}"
-    print(f"a session with {made['model']}")
+    created = ask("POST", f"{url}/api/sessions", {"title": "An example", "system": "You are careful."})
+    session = f"{url}/api/sessions/{created['id']}"
+    print(f"a session with {created['model']}")
 
     for event, data in turn(session, "Which test fails?"):
         if event == "heard":

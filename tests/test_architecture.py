@@ -26,7 +26,8 @@ SOURCE: Final = Path(foveal.__file__).parent
 LAYERS: Final = (
     "errors",
     "core.log",
-    "core.wire core.tokens core.redaction",
+    "core.tokens core.redaction",
+    "core.wire",
     "core.view core.models",
     "core.reduction",
     "core.compaction",

@@ -66,7 +66,7 @@ from foveal.core.view.fold import effective_events
 from foveal.core.view.request import render_view
 from foveal.core.view.steps import hidden_ranges
 from foveal.errors import BadSetting, ContextOverflow, MalformedMessage
-from foveal.project.safe_read import prompt_text
+from foveal.project.prompt_file import prompt_text
 
 if TYPE_CHECKING:
     from foveal.recall.recall import Recall
@@ -115,8 +115,8 @@ class Context:
         """Return the history as the next request should send it: legal, and within the budget.
 
         `system` is text that the caller sends beside the messages (Anthropic's `system`, Responses'
-        `instructions`); it is counted, never cut, and not part of the result. Without `messages`, what was given
-        to `append` is fitted. Raises `ContextOverflow` when the request cannot fit.
+        `instructions`); it is counted, never cut, and not part of the result. Without `messages`, the messages
+        passed to `append` are fitted. Raises `ContextOverflow` when the request cannot fit.
         """
         with self._lock:
             now = self._clock()
@@ -307,7 +307,7 @@ class Context:
             history.note_replaced(replaced, self._record(replaced.fact))
         if change.start < len(history.known):
             to = history.known.seq_before[change.start]
-            show_dropped = self._fits_half_of_room(to)
+            show_dropped = self._has_room_for_dropped(to)
             self._record(Rewound(to=to, keep_state=True, keep_reductions=True, show_dropped=show_dropped))
             history.truncate(change.start)
         index = 0
@@ -318,8 +318,9 @@ class Context:
             history.known.add(change.messages[index : index + chunk.messages], seq_before=seq_before)
             index += chunk.messages
 
-    def _fits_half_of_room(self, to: int) -> bool:
-        """Return whether the whole history up to `to` takes half of the room, so that dropped steps can return."""
+    def _has_room_for_dropped(self, to: int) -> bool:
+        """Return whether the whole history up to `to` takes less than half of what triggers a reduction, so that
+        dropped steps can be shown again."""
         engine = self._engine
         events = effective_events(engine.log[: to + 1])
         messages = ((event.seq, event.fact) for event in events if isinstance(event.fact, MESSAGE_FACTS))

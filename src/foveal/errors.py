@@ -11,6 +11,7 @@
     ├── UnknownHandle       a handle that no event of this log has
     ├── UnreadableEvent     bytes in the log that are not an event
     ├── UnreadableTranscript  (in `foveal.transcripts`) a file that is not a recorded conversation
+    ├── UnusableFile        (in `foveal.project`) a path that cannot be read as text; says why
     ├── ProviderError       a model's provider could not answer; says what to do
     └── StoreError          a store could not perform an operation
         ├── Conflict        another writer appended first; carries the next seq
@@ -105,7 +106,7 @@ class StoreError(FovealError):
 
 
 class Conflict(StoreError):
-    """Another writer appended first: read the events from `given` on, and decide again."""
+    """Another writer appended first: read the events from seq `given` on, and decide again."""
 
     def __init__(self, session: str, *, given: int, next_seq: int) -> None:
         super().__init__(

@@ -37,10 +37,12 @@ class Scripted:
     def __init__(
         self, *answers: Answer, window: int = 0, name: str = "scripted/model", delay: float = 0.0
     ) -> None:
-        """`window` is the true window in tokens, whatever the name suggests; 0 means no limit."""
+        """`window` is the window in tokens, whatever the name suggests; 0 means no limit. `delay` is the pause
+        in seconds before each line of an answer."""
         self.name = name
         self.model: Model = model(name, window=window or 128_000)
         self.requests: list[Fitted] = []
+        """The requests received so far, refused ones included."""
         self._answers = list(answers)
         self._window = window
         self._delay = delay
@@ -50,16 +52,16 @@ class Scripted:
         size = self._size(request)
         if self._window and size > self._window:
             raise PromptTooLong(
-                f"This model's maximum context length is {self._window} tokens. However, your messages resulted in "
-                f"{size} tokens. Please reduce the length of the messages."
+                f"This model's maximum context length is {self._window} tokens. However, your messages "
+                f"resulted in {size} tokens. Please reduce the length of the messages."
             )
         answer = self._answers.pop(0) if self._answers else "I have nothing more to say."
         if isinstance(answer, BaseException):
             raise answer
         text, calls = _parts(answer)
-        for word in text.splitlines(keepends=True):
+        for line in text.splitlines(keepends=True):
             await asyncio.sleep(self._delay)
-            yield ReplyPiece(text=word)
+            yield ReplyPiece(text=line)
         yield Reply(
             message=_message(text, calls, len(self.requests)),
             usage={"prompt_tokens": size, "completion_tokens": len(text) // 4 + 1},
@@ -96,13 +98,13 @@ def _message(text: str, calls: Calls, number: int) -> dict[str, Any]:
     if calls:
         message["tool_calls"] = [
             {
-                "id": f"call_{number}_{place}",
+                "id": f"call_{number}_{index}",
                 "type": "function",
                 "function": {
                     "name": name,
                     "arguments": arguments if isinstance(arguments, str) else json.dumps(arguments),
                 },
             }
-            for place, (name, arguments) in enumerate(calls)
+            for index, (name, arguments) in enumerate(calls)
         ]
     return message

@@ -95,8 +95,8 @@ def test_the_server_prints_a_banner_and_finishes_turns_at_shutdown(tmp_path: Pat
             stream.until("Well")
             server.interrupt()
             server.wait_for("stopping")
-            healthy = server.ask("/healthz")
-            assert (healthy.status, healthy.json["status"], healthy.json["turns_running"]) == (
+            health = server.ask("/healthz")
+            assert (health.status, health.json["status"], health.json["turns_running"]) == (
                 503,
                 "stopping",
                 1,
@@ -311,8 +311,8 @@ def test_health_is_503_if_the_store_cannot_be_written(
 ) -> None:
     monkeypatch.setattr(server_health, "WRITE_CHECK_TTL_S", 0.0)
     with ProxyServer(tmp_path, environment={"FOVEAL_PROVIDER": "support.serve_process:scripted"}) as proxy:
-        healthy = ask(proxy.url, "/healthz")
-        assert (healthy.status, healthy.json) == (
+        health = ask(proxy.url, "/healthz")
+        assert (health.status, health.json) == (
             200,
             {"status": "ok", "sessions_open": 0, "turns_running": 0, "inbox": 0},
         )

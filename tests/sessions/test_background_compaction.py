@@ -135,7 +135,7 @@ class PausedSummariser:
             raise answer
         return answer
 
-    async def asked(self, times: int = 1) -> None:
+    async def wait_for_request(self, times: int = 1) -> None:
         while len(self.requests) < times:
             await asyncio.sleep(0.001)
 
@@ -202,7 +202,7 @@ async def test_at_the_warning_a_summary_starts_and_no_request_waits(
         assert session._background.is_idle, "below the warning no summary is started"
         await fill_until(session, "warn")
         before = (await session.fit()).facts
-        await summariser.asked()
+        await summariser.wait_for_request()
         assert not await of(session, Compacted), "nothing is recorded yet"
         await say(session, 90, lines=1)
         assert (await session.fit()).facts[: len(before)] == before, "and the request is unchanged"
@@ -229,7 +229,7 @@ async def test_below_the_hard_limit_the_next_turn_does_not_wait(
         for later in range(turn, turn + 2):
             await asyncio.wait_for(session.fit(), timeout=5)
             await say(session, later, lines=1)
-        await summariser.asked()
+        await summariser.wait_for_request()
         assert await of(session, Compacted, Masked, Dropped) == []
         assert len(summariser.requests) == 1, "one at a time"
         summariser.release()
@@ -248,7 +248,7 @@ async def test_at_the_hard_limit_fit_waits_and_appends_are_stored(
         session = await Session.open(store, "demo", summarise=summariser.as_summariser, **settings())
         await fill_until(session, "over")
         waiting = asyncio.create_task(session.fit())
-        await summariser.asked()
+        await summariser.wait_for_request()
         done, _ = await asyncio.wait([waiting], timeout=0.02)
         assert not done
         (event,) = await asyncio.wait_for(session.append(UserSaid(content="while you write")), timeout=5)
@@ -270,7 +270,7 @@ async def test_cancelling_the_wait_does_not_cancel_the_summary(stores: Callable[
         session = await Session.open(store, "demo", summarise=summariser.as_summariser, **settings())
         await fill_until(session, "over")
         waiting = asyncio.create_task(session.fit())
-        await summariser.asked()
+        await summariser.wait_for_request()
         waiting.cancel()
         with suppress(asyncio.CancelledError):
             await waiting
@@ -289,7 +289,7 @@ async def test_close_cancels_the_summary_and_records_nothing(stores: Callable[[]
         session = await Session.open(store, "demo", summarise=summariser.as_summariser, **settings())
         await fill_until(session, "act")
         await session.fit()
-        await summariser.asked()
+        await summariser.wait_for_request()
         log = await session.events()
         await session.close()
         await session.close()
@@ -308,7 +308,7 @@ async def test_cancelling_compact_records_nothing(stores: Callable[[], Any]) -> 
         before = (await session.fit()).facts
         log = await session.events()
         work = asyncio.create_task(session.compact())
-        await summariser.asked()
+        await summariser.wait_for_request()
         work.cancel()
         with suppress(asyncio.CancelledError):
             await work
@@ -327,7 +327,7 @@ async def test_messages_can_be_appended_during_compact(stores: Callable[[], Any]
         for turn in range(5):
             await say(session, turn)
         work = asyncio.create_task(session.compact("the ports"))
-        await summariser.asked()
+        await summariser.wait_for_request()
         await asyncio.wait_for(say(session, 6), timeout=5)
         assert "request 6" in str((await asyncio.wait_for(session.fit(), timeout=5)).facts)
         summariser.release()
@@ -380,7 +380,7 @@ async def test_a_summary_of_a_changed_range_is_recorded_as_failed(
     other = await Session.open(store, "demo", **settings())
     turn = await fill_until(session, "act")
     await session.fit()
-    await summariser.asked()
+    await summariser.wait_for_request()
     await change(session, other)
     summariser.release()
     await wait_until_idle(session)
@@ -401,7 +401,7 @@ async def test_new_messages_after_the_range_do_not_invalidate_a_summary() -> Non
     session = await Session.open(MemoryStore(), "demo", summarise=summariser.as_summariser, **settings())
     turn = await fill_until(session, "act")
     await session.fit()
-    await summariser.asked()
+    await summariser.wait_for_request()
     await say(session, turn)
     await session.pin("a new rule")
     summariser.release()
@@ -420,7 +420,7 @@ async def test_compact_fails_when_its_range_has_changed(stores: Callable[[], Any
         for turn in range(6):
             await say(session, turn)
         work = asyncio.create_task(session.compact())
-        await summariser.asked()
+        await summariser.wait_for_request()
         await _rewound(session, session)
         summariser.release()
         with pytest.raises(NotCompacted, match="changed meanwhile"):
@@ -440,7 +440,7 @@ async def test_summaries_of_changed_ranges_do_not_count_as_model_failures() -> N
     for number in range(MAX_FAILURES):
         summariser._free.clear()
         work = asyncio.create_task(session.compact())
-        await summariser.asked(number + 1)
+        await summariser.wait_for_request(number + 1)
         target = [e.seq for e in await session.events() if isinstance(e.fact, ToolReturned)][number]
         await session.pin(event=target)
         summariser.release()
@@ -472,7 +472,7 @@ async def test_two_compactions_at_once_run_one_after_the_other() -> None:
     for turn in range(6):
         await say(session, turn)
     both = asyncio.gather(session.compact(), session.compact(), return_exceptions=True)
-    await summariser.asked()
+    await summariser.wait_for_request()
     await asyncio.wait([both], timeout=0.02)  # a second summary would start now
     summariser.release()
     done = await both
@@ -490,7 +490,7 @@ async def test_three_compactions_at_once_with_new_messages() -> None:
     for turn in range(6):
         await say(session, turn)
     all_three = asyncio.gather(*(session.compact() for _ in range(3)), return_exceptions=True)
-    await summariser.asked()
+    await summariser.wait_for_request()
     for turn in range(6, 12):
         await say(session, turn)
     summariser.release()
@@ -508,7 +508,7 @@ async def test_no_background_summary_starts_during_compact() -> None:
     session = await Session.open(MemoryStore(), "demo", summarise=summariser.as_summariser, **settings())
     turn = await fill_until(session, "act")
     work = asyncio.create_task(session.compact())
-    await summariser.asked()
+    await summariser.wait_for_request()
     await say(session, turn, lines=1)
     await session.fit()
     await asyncio.wait([work], timeout=0.02)  # a background summary would start now
@@ -525,7 +525,7 @@ async def test_compact_records_a_finished_background_summary() -> None:
     session = await Session.open(MemoryStore(), "demo", summarise=summariser.as_summariser, **settings())
     await fill_until(session, "warn")
     await session.fit()
-    await summariser.asked()
+    await summariser.wait_for_request()
     await wait_until_idle(session)
     with suppress(NotCompacted):
         await session.compact()
@@ -540,7 +540,7 @@ async def test_compact_records_a_failed_background_summary() -> None:
     session = await Session.open(MemoryStore(), "demo", summarise=summariser.as_summariser, **settings())
     await fill_until(session, "act")
     await session.fit()
-    await summariser.asked()
+    await summariser.wait_for_request()
     await _pinned(session, session)
     summariser.release()
     await wait_until_idle(session)
@@ -860,8 +860,8 @@ async def test_two_sessions_on_one_log_that_compact_at_once_agree_on_one_view(
             await say(one, turn)
         two = await Session.open(store, "demo", summarise=second_summariser.as_summariser, **settings())
         both = asyncio.gather(one.compact(), two.compact(), return_exceptions=True)
-        await first_summariser.asked()
-        await second_summariser.asked()
+        await first_summariser.wait_for_request()
+        await second_summariser.wait_for_request()
         first_summariser.release()
         second_summariser.release()
         done = await both
@@ -1094,7 +1094,7 @@ async def test_a_process_exit_during_a_summary_loses_only_the_summary(
         session = await Session.open(store, "demo", summarise=summariser.as_summariser, **settings())
         await fill_until(session, "act")
         before = (await session.fit()).facts
-        await summariser.asked()
+        await summariser.wait_for_request()
         log = await session.events()
         await session.close()
     async with stores() as store:

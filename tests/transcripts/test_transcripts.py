@@ -14,11 +14,15 @@ from hypothesis import strategies as st
 
 from foveal.core.log import (
     Call,
+    Clipped,
     Compacted,
+    CompactionFailed,
     Dropped,
     Equipped,
     Event,
+    Expanded,
     Instructed,
+    Marked,
     Mask,
     Masked,
     Media,
@@ -48,6 +52,7 @@ from foveal.transcripts import (
     write_events,
     write_messages,
 )
+from foveal.transcripts.transcript import shift_seqs
 from support.legality import check_chat
 from support.paths import RECORDED, TRANSCRIPTS
 
@@ -869,3 +874,34 @@ def test_any_bytes_are_read_in_any_format(format: str, content: list[bytes]) -> 
         return
     for transcript in found:
         assert transcript.unknown == len(unknown_lines(transcript)) or format == "foveal"
+
+
+def test_every_seq_of_a_fact_is_shifted() -> None:
+    """A new kind of fact with a seq in it must be added here and to `shift_seqs`."""
+    before = [
+        Clipped(target=1, pieces=("x",), sources=(2, 3)),
+        Reverted(target=1),
+        Marked(target=1, marks=()),
+        Pinned(target=1),
+        Instructed(content="x", replaces=1),
+        Rewound(to=1),
+        Compacted(first=1, last=4, summary="x", keep=(2, 3)),
+        CompactionFailed(first=1, last=4, problem="x"),
+        Expanded(first=1, last=4),
+        Dropped(ranges=((1, 2), (4, 5))),
+        Masked(masks=(Mask(target=1, text="x"),)),
+    ]
+    after = [
+        Clipped(target=11, pieces=("x",), sources=(12, 13)),
+        Reverted(target=11),
+        Marked(target=11, marks=()),
+        Pinned(target=11),
+        Instructed(content="x", replaces=11),
+        Rewound(to=11),
+        Compacted(first=11, last=14, summary="x", keep=(12, 13)),
+        CompactionFailed(first=11, last=14, problem="x"),
+        Expanded(first=11, last=14),
+        Dropped(ranges=((11, 12), (14, 15))),
+        Masked(masks=(Mask(target=11, text="x"),)),
+    ]
+    assert [shift_seqs(fact, by=10) for fact in before] == after

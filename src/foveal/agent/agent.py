@@ -54,7 +54,7 @@ from foveal.core.log.events import (
 from foveal.core.view.request import Fitted
 from foveal.core.wire.usage import read_usage
 from foveal.errors import FovealError, ProviderError
-from foveal.instructions.rules import paths_in
+from foveal.instructions.touched_paths import paths_in
 from foveal.ports import Provider, Reply
 from foveal.sessions.session import Session
 from foveal.tools.tool import Toolbox, ToolInterrupted, ToolOutput

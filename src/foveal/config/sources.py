@@ -13,69 +13,17 @@ from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple
 
+from foveal.config.config_errors import (
+    BadConfig,
+    ValueSource,
+    _list_names,
+    _unknown_key,
+    bad_value,
+    key_lines,
+    line_of,
+)
 from foveal.config.keys import KEYS, ConfigKey, KeyPath, dotted_name, find_key, names_below
-from foveal.errors import BadSetting
 from foveal.project import UnusableFile, read_text_file
-
-# ── Line numbers ─────────────────────────────────────────────────────────────────────────────────────────
-# `tomllib` does not report the lines of keys. Each TOML statement is itself a valid TOML text, so `tomllib` can
-# parse single statements and say which keys they set; only the end of a statement must be found. A statement over
-# several lines ends in a line with a closing bracket or triple quotes.
-
-_CLOSING_MARKS: Final = ("]", '"""', "'''")
-_MAX_PARSE_ATTEMPTS: Final = 200
-
-
-def key_lines(text: str) -> dict[tuple[str, ...], int]:
-    """Return the line of each table and key of a valid TOML text, counted from 1."""
-    found: dict[tuple[str, ...], int] = {}
-    table: tuple[str, ...] = ()
-    rows = text.replace("\r\n", "\n").split("\n")
-    at = 0
-    while at < len(rows):
-        end, parsed = _statement(rows, at)
-        if parsed is None:
-            break  # no line number is better than a wrong one
-        header = rows[at].lstrip().startswith("[")
-        for path in _paths(parsed):
-            found.setdefault(path if header else (*table, *path), at + 1)
-        if header:
-            table = max(_paths(parsed), key=len)
-        at = end
-    return found
-
-
-def _statement(rows: list[str], at: int) -> tuple[int, dict[str, Any] | None]:
-    """Return the index of the line after a statement, and its parsed content."""
-    tries = 0
-    for end in range(at + 1, len(rows) + 1):
-        if end > at + 1 and not any(mark in rows[end - 1] for mark in _CLOSING_MARKS):
-            continue
-        try:
-            return end, tomllib.loads("\n".join(rows[at:end]) + "\n")
-        except tomllib.TOMLDecodeError:
-            tries += 1
-            if tries > _MAX_PARSE_ATTEMPTS:
-                break
-    return at, None
-
-
-def _paths(parsed: Any, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
-    found = [path] if path else []
-    if isinstance(parsed, list) and parsed and isinstance(parsed[0], dict):
-        parsed = parsed[0]
-    if isinstance(parsed, dict):
-        for name, inner in parsed.items():
-            found += _paths(inner, (*path, name))
-    return found
-
-
-def line_of(found: dict[tuple[str, ...], int], path: tuple[str, ...]) -> int:
-    """Return the line of a key, or of the nearest table around it; 0 if unknown."""
-    while path and path not in found:
-        path = path[:-1]
-    return found.get(path, 0)
-
 
 # ── Values ───────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -83,20 +31,6 @@ CONFIG_FILE_NAME: Final = "foveal.toml"
 OTHER_VARIABLES: Final = ("FOVEAL_STORE", "FOVEAL_GGUF", "FOVEAL_PROVIDER", "FOVEAL_SOAK")
 """Variables that other parts of Foveal read."""
 MAX_CONFIG_BYTES: Final = 256 * 1024
-_SECRET_NAME: Final = re.compile(r"key|token|secret|password", re.IGNORECASE)
-
-
-class ValueSource(NamedTuple):
-    """Where a value was set."""
-
-    kind: Literal["default", "policy", "user", "project", "environment", "flag"]
-    where: str = ""
-    """A file, a variable, a flag, or the policy's name."""
-    line: int = 0
-
-    def __str__(self) -> str:
-        where = f"{self.where}:{self.line}" if self.line else self.where
-        return f"policy {where}" if self.kind == "policy" else where or self.kind
 
 
 class ConfigValue(NamedTuple):
@@ -107,25 +41,6 @@ class ConfigValue(NamedTuple):
 
 
 ConfigValues = dict[KeyPath, ConfigValue]
-
-
-class BadConfig(BadSetting):
-    """An unknown key, or a value that is not allowed; names the place and what is allowed."""
-
-    def __init__(self, source: ValueSource, path: KeyPath, problem: str, *, value: object = None) -> None:
-        super().__init__(dotted_name(path), value, problem)
-        self.args = (f"{source}: {problem}",)
-        self.source = source
-        self.problem = problem
-
-
-def bad_value(
-    source: ValueSource, path: KeyPath, value: object, allowed: str, *, secret: bool = False
-) -> BadConfig:
-    """Return the error for a value; only the type of a secret value is shown."""
-    shown = type(value).__name__ if secret else repr(value)
-    problem = f"{dotted_name(path)} = {shown} is not allowed: {allowed}"
-    return BadConfig(source, path, problem, value=None if secret else value)
 
 
 # ── Files ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -185,22 +100,6 @@ def _check_value(key: ConfigKey, path: KeyPath, value: Any, source: ValueSource,
     if isinstance(value, dict):
         return MappingProxyType(value)
     return tuple(value) if isinstance(value, list) else value
-
-
-def _unknown_key(source: ValueSource, path: KeyPath) -> BadConfig:
-    hint = "; keys of providers belong in the environment" if _SECRET_NAME.search(path[-1]) else ""
-    known = path[:-1]
-    while known and not names_below(known):
-        known = known[:-1]
-    around = f"in [{dotted_name(known)}] " if known else ""
-    allowed = _list_names(names_below(known))
-    return BadConfig(
-        source, path, f"there is no key {dotted_name(path)}; allowed {around}are {allowed}{hint}"
-    )
-
-
-def _list_names(names: tuple[str, ...]) -> str:
-    return ", ".join("a name of your own" if name == "*" else name for name in names)
 
 
 # ── Environment and flags ───────────────────────────────────────────────────────────────────────────────

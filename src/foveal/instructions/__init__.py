@@ -6,11 +6,11 @@ from foveal.instructions.rules import (
     WITHDRAWN_PREFIX,
     InstructionFile,
     InstructionRules,
-    fit_files,
     folders_between,
     instruction_set,
-    paths_in,
 )
+from foveal.instructions.size_limit import fit_files
+from foveal.instructions.touched_paths import paths_in
 
 __all__ = [
     "ROOT_MARKERS",

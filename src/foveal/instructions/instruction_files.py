@@ -4,15 +4,16 @@
     if files.needs_trust_answer:                          # the user was not asked about this project yet
         files.trust.set_trusted(files.root, trusted=ask(files.root))
     await session.append(*await files.refresh(session))   # before each user message
-    await session.append(*await files.instructions_for(session, paths_in(call.arguments)))   # after a step's results
+    paths = paths_in(call.arguments)                      # after a step's results
+    await session.append(*await files.instructions_for(session, paths))
 
-1. `refresh` returns the facts after which the model sees every file exactly once and in its newest version; none if
-   nothing has changed.
-2. `touched` returns the instructions for files that no call had touched before.
+1. `refresh` returns the facts after which the model sees every file exactly once and in its newest version;
+   none if nothing has changed.
+2. `instructions_for` returns the instructions for files that no call had touched before.
 3. `notes` says what was left out, cut or looks unusual. Each note goes into the log once, as `Noted`, which no
    model sees.
-4. Only files of trusted projects are read, and only those between the project's root and the working directory or
-   the touched files. Nothing above the root is read, and `@imports` in a file are not followed.
+4. Only files of trusted projects are read, and only those between the project's root and the working directory
+   or the touched files. Nothing above the root is read, and `@imports` in a file are not followed.
 """
 
 from __future__ import annotations
@@ -34,11 +35,11 @@ from foveal.instructions.rules import (
     ShownFile,
     affects_instructions,
     changed_facts,
-    fit_files,
     folders_between,
     instruction_set,
     slot_of,
 )
+from foveal.instructions.size_limit import fit_files
 from foveal.project import FileText, Trust, UnusableFile, config_folder, find_root, read_text_file
 
 INSTRUCTION_NOTE_TOPIC: Final = "instructions"
@@ -49,7 +50,7 @@ _MIN_READ_BYTES: Final = 1 << 20
 
 
 class InstructionLog(Protocol):
-    """What is needed of a session: reading its log."""
+    """The part of a session that `InstructionFiles` needs: reading its log."""
 
     async def events(self, *, first: int = 0, last: int | None = None) -> list[Event]: ...
 
@@ -76,7 +77,9 @@ class InstructionFiles:
         """What the user should know about the files: left out, cut, unusual."""
         self._log: list[Event] = []
         self._noted: set[str] = set()
+        """Texts of the notes that are in the log."""
         self._next = 0
+        """The seq of the next event to take in."""
         self._other_folders: dict[str, None] = {}
         """Touched folders that are not between the root and the working directory."""
         self._checked: set[str] = set()
@@ -90,7 +93,7 @@ class InstructionFiles:
         names = [folder / name for folder in map(Path, self._main_folders()) for name in self.rules.names]
         return any(map(os.path.lexists, [*names, self.root / PROJECT_FOLDER_NAME / PREFERENCES_NAME]))
 
-    # ── Async, for an agent ──────────────────────────────────────────────────────────────────────────────
+    # ── Async, for an agent ────────────────────────────────────────────────────────────────────────────
 
     async def refresh(self, session: InstructionLog) -> tuple[AnyFact, ...]:
         """Return the facts for what has changed since the last turn."""
@@ -104,7 +107,7 @@ class InstructionFiles:
         events = await session.events(first=self._next)
         return await asyncio.to_thread(self.instructions_for_blocking, paths, events)
 
-    # ── Blocking ─────────────────────────────────────────────────────────────────────────────────────────
+    # ── Blocking ───────────────────────────────────────────────────────────────────────────────────────
 
     def refresh_blocking(self, events: Iterable[Event]) -> tuple[AnyFact, ...]:
         """Do the work of `refresh` with the session's events; earlier events need not be passed again."""
@@ -120,8 +123,11 @@ class InstructionFiles:
         )
         return (*self._read_changes(current), *self._new_notes())
 
-    def instructions_for_blocking(self, paths: Sequence[str], events: Iterable[Event] = ()) -> tuple[AnyFact, ...]:
-        """Do the work of `touched`: read folders that were not checked before; other changes wait for `refresh`."""
+    def instructions_for_blocking(
+        self, paths: Sequence[str], events: Iterable[Event] = ()
+    ) -> tuple[AnyFact, ...]:
+        """Do the work of `instructions_for`: read folders that were not checked before. Other changes wait for
+        `refresh`."""
         current = self._update(events)
         new = self._unchecked(paths)
         self._checked.update(new)
@@ -150,7 +156,7 @@ class InstructionFiles:
             Noted(text=note, topic=INSTRUCTION_NOTE_TOPIC) for note in self.notes if note not in self._noted
         )
 
-    # ── Folders ──────────────────────────────────────────────────────────────────────────────────────────
+    # ── Folders ────────────────────────────────────────────────────────────────────────────────────────
 
     def _main_folders(self) -> tuple[str, ...]:
         """Return the folders from the root down to the working directory."""
@@ -171,7 +177,7 @@ class InstructionFiles:
             folder = folder.parent
         return folders_between(self.root.as_posix(), folder.as_posix())
 
-    # ── Content ──────────────────────────────────────────────────────────────────────────────────────────
+    # ── Content ────────────────────────────────────────────────────────────────────────────────────────
 
     def _read_changes(self, current: InstructionSet) -> tuple[Instructed, ...]:
         """Read all files again and return the facts for what differs from what is shown."""

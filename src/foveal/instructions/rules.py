@@ -1,6 +1,7 @@
-"""Rules for instruction files: order, size limits, and the facts to record.
+"""Rules for instruction files: order, settings, and the facts to record.
 
-This module works on names and texts; `instruction_files` finds and reads the files. The rules:
+This module works on names and texts; `instruction_files` finds and reads the files, and `size_limit` cuts
+them. The rules:
 
 1. The order is: the user's own file, the project's root, each folder down to the working directory, then the user's
    preferences. In each folder, the first usable file of `InstructionRules.names` counts.
@@ -15,11 +16,9 @@ This module works on names and texts; `instruction_files` finds and reads the fi
 
 from __future__ import annotations
 
-import json
-import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import Any, Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 import msgspec
 
@@ -31,54 +30,6 @@ from foveal.core.wire.safe_print import one_line
 from foveal.errors import BadSetting
 
 # ── Paths in tool calls ──────────────────────────────────────────────────────────────────────────────────
-# The folders of these paths may have instructions of their own.
-
-_COMMAND_ARGUMENTS: Final = ("command", "cmd", "script", "shell", "argv", "args")
-"""Names of arguments whose text is a command."""
-
-
-def paths_in(arguments: str | Mapping[str, Any], *, max_paths: int = 200) -> tuple[str, ...]:
-    """Return what may be a path in a call's arguments: strings of one line, and words of commands except flags.
-
-    Does not check whether the files exist; returns at most `max_paths`."""
-    if isinstance(arguments, str):
-        try:
-            arguments = json.loads(arguments)
-        except (ValueError, RecursionError):
-            return ()
-    found: dict[str, None] = {}
-    for text in _argument_texts(arguments, command=False, depth=0):
-        if text and not text.startswith("-") and "\0" not in text and len(text) <= 4_096:
-            found[text] = None
-        if len(found) >= max_paths:
-            break
-    return tuple(found)
-
-
-def _argument_texts(value: Any, *, command: bool, depth: int) -> Iterator[str]:
-    if isinstance(value, str):
-        if command:
-            yield from _command_words(value[:16_384])
-        elif "\n" not in value:
-            yield value
-    elif isinstance(value, Mapping) and depth < 8:
-        for key, inner in value.items():
-            yield from _argument_texts(inner, command=str(key) in _COMMAND_ARGUMENTS, depth=depth + 1)
-    elif isinstance(value, list) and depth < 8:
-        for inner in value:
-            if command and isinstance(inner, str):  # a single argument, or itself a command (`sh -c "…"`)
-                yield from _argument_texts(inner, command=False, depth=depth + 1)
-            yield from _argument_texts(inner, command=command, depth=depth + 1)
-
-
-def _command_words(command: str) -> list[str]:
-    reader = shlex.shlex(command, posix=True, punctuation_chars=True)
-    reader.whitespace_split = True
-    reader.commenters = ""
-    try:
-        return list(reader)
-    except ValueError:  # an unclosed quote
-        return command.split()
 
 
 # ── Rules ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -120,8 +71,8 @@ class InstructionRules(msgspec.Struct, frozen=True, kw_only=True):
     def ignores(self, folder: str) -> bool:
         """Return whether a folder, given relative to the root, or a folder above it is ignored."""
         parts = [part for part in folder.split("/") if part not in ("", ".")]
-        tails = ("/".join(parts[:depth]) for depth in range(1, len(parts) + 1))
-        return any(fnmatchcase(tail, rule.strip("/")) for tail in tails for rule in self.ignore)
+        prefixes = ("/".join(parts[:depth]) for depth in range(1, len(parts) + 1))
+        return any(fnmatchcase(prefix, rule.strip("/")) for prefix in prefixes for rule in self.ignore)
 
 
 InstructionKind = Literal["user", "project", "preferences"]
@@ -170,74 +121,9 @@ def folders_between(root: str, folder: str) -> tuple[str, ...]:
 # ── Size limits ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-def fit_files(files: Sequence[InstructionFile], room: int) -> list[ShownFile | None]:
-    """Return what is shown of each file within `room` bytes; the files are ordered from the least specific on.
-
-    None for a file that has no room even for a notice."""
-    shown: list[ShownFile | None] = []
-    lines = [_split_lines(file.text) for file in files]
-    notices = [_utf8_size(_notice(file, len(parts))) for file, parts in zip(files, lines, strict=True)]
-    full = False
-    for file in reversed(files):
-        own, parts = notices.pop(), lines.pop()
-        allowed = max(
-            room - sum(notices), min(room, own)
-        )  # leaves room for the notices of the files above it
-        visible = _notice_only(file, parts, allowed) if full else _cut_file(file, parts, allowed)
-        full = full or visible is None or not visible.whole
-        room -= _utf8_size(visible.content) if visible is not None else 0
-        shown.append(visible)
-    return shown[::-1]
-
-
-def _split_lines(text: str) -> list[str]:
-    *lines, last = text.split("\n")
-    return [f"{line}\n" for line in lines] + ([last] if last else [])
-
-
-def _cut_file(file: InstructionFile, lines: Sequence[str], room: int) -> ShownFile | None:
-    heading, total = _heading(file), len(lines)
-    if not file.unread and _utf8_size(heading) + _utf8_size(file.text) <= room:
-        return ShownFile(file.path, heading + file.text, total, total, whole=True)
-    left = room - _utf8_size(heading) - _utf8_size(_notice(file, total))
-    kept = 0
-    while kept < total and (left := left - _utf8_size(lines[kept])) >= 0:
-        kept += 1
-    if not kept:
-        return _notice_only(file, lines, room)
-    content = f"{heading}{''.join(lines[:kept])}{_notice(file, total - kept)}"
-    return ShownFile(file.path, content, kept, total, whole=False)
-
-
-def _notice_only(file: InstructionFile, lines: Sequence[str], room: int) -> ShownFile | None:
-    notice = _notice(file, len(lines))
-    return ShownFile(file.path, notice, 0, len(lines), whole=False) if _utf8_size(notice) <= room else None
-
-
-def _heading(file: InstructionFile) -> str:
-    path = _safe_path(file.path)
-    match file.kind:
-        case "user":
-            return f"# Instructions of the user, for every project ({path})\n\n"
-        case "preferences":
-            return f"# What the user prefers, remembered from earlier work ({path})\n\n"
-        case "project":
-            folder = path.rpartition("/")[0] or "/"
-            return f"# Instructions for {folder} ({path}); they go before those of folders above it\n\n"
-
-
-def _notice(file: InstructionFile, lines: int) -> str:
-    more = "more than " if file.unread else ""
-    return f"[foveal: {more}{lines:,} lines of {_safe_path(file.path)} are not shown; read the file for the rest]"
-
-
 def _safe_path(path: str) -> str:
     """Return a path on one line, so that names of folders cannot imitate other lines of the prompt."""
     return one_line(path, width=4_096)
-
-
-def _utf8_size(text: str) -> int:
-    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
 
 
 # ── Facts to record ──────────────────────────────────────────────────────────────────────────────────────
@@ -263,7 +149,7 @@ class InstructionSet(NamedTuple):
 
     files: dict[str, InstructedFile]
     """By slot, in the order of the prompt."""
-    doubles: tuple[InstructedFile, ...]
+    duplicates: tuple[InstructedFile, ...]
     """Files that are shown a second time, because two processes used one session."""
 
 
@@ -289,11 +175,11 @@ def instruction_set(log: Iterable[Event]) -> InstructionSet:
             live[event.seq] = InstructedFile(event.seq, fact.source, text_of(fact.content), first)
     ascending = sorted(live.values(), key=lambda file: (not file.is_withdrawn, file.seq))
     newest = {slot_of(file.source): file for file in ascending}
-    doubles = [
+    duplicates = [
         file for file in live.values() if newest[slot_of(file.source)] is not file and not file.is_withdrawn
     ]
     files = sorted(newest.items(), key=lambda item: item[1].first)
-    return InstructionSet(dict(files), tuple(doubles))
+    return InstructionSet(dict(files), tuple(duplicates))
 
 
 def _is_from_file(fact: Instructed) -> bool:
@@ -317,7 +203,7 @@ def changed_facts(
     for key, old in shown.files.items():
         if key not in kept and not old.is_withdrawn:
             facts.append(_withdrawal(old, gone.get(key, "is not used any more")))
-    return (*facts, *(_withdrawal(double, "is shown again below") for double in shown.duplicates))
+    return (*facts, *(_withdrawal(file, "is shown again below") for file in shown.duplicates))
 
 
 def _withdrawal(file: InstructedFile, why: str) -> Instructed:

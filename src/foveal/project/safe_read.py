@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import os
 import stat
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from foveal.errors import BadSetting, FovealError
+from foveal.errors import FovealError
 
 _FILE_KINDS: Final = (
     (stat.S_ISDIR, "a folder"),
@@ -110,22 +110,3 @@ class _FileDescriptor:
 
     def close(self) -> None:
         os.close(self.number)
-
-
-# ── Summary prompts ────────────────────────────────────────────────────────────────────────────────────
-
-MAX_PROMPT_BYTES: Final = 64 * 1024
-_FILE_URL: Final = "file://"
-
-
-def prompt_text(setting: str) -> str:
-    """Return the prompt of a `prompt` setting: "" for the bundled one, a text, or the content of `file://path`."""
-    if not setting.startswith(_FILE_URL):
-        return setting
-    path = Path(setting[len(_FILE_URL) :]).expanduser()
-    with suppress(OSError, UnicodeDecodeError):
-        if path.is_file() and path.stat().st_size <= MAX_PROMPT_BYTES:
-            return path.read_text("utf-8")
-    raise BadSetting(
-        "prompt", setting, f"a file that exists, in UTF-8, of at most {MAX_PROMPT_BYTES:,} bytes"
-    )

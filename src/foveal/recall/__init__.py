@@ -1,9 +1,9 @@
 """Recall tools, with which the model searches and reads its whole log."""
 
 from foveal.recall.excerpts import LineSelection, compile_grep, excerpt, parse_line_range
+from foveal.recall.ranking import spread_scores
 from foveal.recall.recall import InMemoryLibrary, Library, Recall
 from foveal.recall.recall_tools import tools
-from foveal.recall.search_results import spread_scores
 
 __all__ = [
     "InMemoryLibrary",

@@ -36,8 +36,9 @@ from foveal.core.wire.event_text import (
 from foveal.errors import BadSetting
 from foveal.ports import Hit
 from foveal.recall.excerpts import ALL_LINES, Excerpt, LineSelection, count_lines, excerpt
+from foveal.recall.ranking import spread_scores
 from foveal.recall.recall_tools import parse_arguments, parse_count, parse_handles, parse_selection
-from foveal.recall.search_results import SearchAnswer, spread_scores
+from foveal.recall.search_answer import SearchAnswer
 
 if TYPE_CHECKING:
     from foveal.stores.sqlite.full_text import FullTextIndex
@@ -52,6 +53,8 @@ MAX_CANDIDATE_MESSAGES: Final = 400
 MAX_RANGE_EVENTS: Final = 200
 """Events of a range that one answer covers."""
 _READ_BATCH_EVENTS: Final = 40
+_MIN_EVENT_TOKENS: Final = 120
+"""Minimum share of an event in a range."""
 _seq = attrgetter("seq")
 
 
@@ -232,10 +235,6 @@ class Recall:
         )
 
 
-_MIN_EVENT_TOKENS: Final = 120
-"""Minimum share of an event in a range."""
-
-
 def _frame(about: str, found: Excerpt, call: str) -> str:
     """Return the numbered lines between a line that describes them and a line that says how to read on."""
     lines = [f"{RECALL_PREFIX}{about}]", *([found.body] if found.body else [])]
@@ -249,7 +248,7 @@ def _problem_answer(problem: str) -> str:
 
 
 def _why_without_text(fact: AnyFact) -> str:
-    """Say why an event has no text, and which events to read instead."""
+    """Return why an event has no text, and which events to read instead."""
     match fact:
         case Erased():
             return f"its text ({inline(fact.was)}) was erased for good"

@@ -30,7 +30,7 @@ from foveal.replay.recorded_calls import RecordedCall, RecordedConversation, Req
 EVERYTHING_LABEL: Final = "everything"
 UNLIMITED_WINDOW: Final = 50_000_000
 """Tokens; more than any recording has."""
-NOT_REDUCING: Final = {
+NON_REDUCTION_KINDS: Final = {
     "opened", "equipped", "instructed", "user_said", "model_said", "tool_returned", "pinned", "noted", "used",
     "marked", "snapshot_taken",
 }  # fmt: skip
@@ -275,7 +275,7 @@ class PolicyPlayer:
             self._scorer.score(number, request, self._loss)
         log = self.context.log
         for name in (kind(event.fact) for event in log):
-            if name not in NOT_REDUCING:
+            if name not in NON_REDUCTION_KINDS:
                 trace.reductions[name] = trace.reductions.get(name, 0) + 1
         trace.summaries = _summary_tokens(log)
         return trace

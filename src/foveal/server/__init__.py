@@ -9,7 +9,7 @@
 """
 
 from foveal.errors import Busy
-from foveal.server.auth_tokens import AuthTokens, RateLimiter, TokenCaller
+from foveal.server.auth_tokens import AuthTokens, TokenCaller
 from foveal.server.chats import ChatMessage, Chats, chat_session_id, find_chat
 from foveal.server.data_folder import DataFolder
 from foveal.server.database import Database
@@ -17,6 +17,7 @@ from foveal.server.inbox import Inbox
 from foveal.server.live_session import LiveSession, SessionCompaction
 from foveal.server.locks import SessionLocks
 from foveal.server.pairing import CODE_ALPHABET, MAX_WRONG_CODES, PairedUser, Pairing
+from foveal.server.rate_limit import RateLimiter
 from foveal.server.runtime import (
     EventsStored,
     InboxCounted,

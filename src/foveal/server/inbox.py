@@ -38,7 +38,10 @@ _COLUMNS: Final = "id, tenant, session, key, kind, content, dialect, state, sinc
 
 
 class InboxEntry(NamedTuple):
-    """A message in the inbox. The fields are in the order of `_COLUMNS`."""
+    """A message in the inbox.
+
+    The fields are in the order of `_COLUMNS`; `taken_after` is the column `since`, `code` is `sort`.
+    """
 
     id: int
     tenant: str

@@ -28,6 +28,7 @@ MAX_WRONG_CODES: Final = 5
 """Wrong codes allowed to a user within `WRONG_CODE_WINDOW_S` seconds."""
 WRONG_CODE_WINDOW_S: Final = 3_600.0
 
+# The columns `face` hold the platform; the name predates it and stays for existing databases.
 SCHEMA: Final = (
     """CREATE TABLE IF NOT EXISTS pairing_codes (
         face TEXT NOT NULL, code BLOB NOT NULL, until REAL NOT NULL, PRIMARY KEY (face, code)

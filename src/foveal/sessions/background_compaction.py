@@ -1,5 +1,7 @@
 """Background compaction: a model writes one summary at a time while the session continues.
 
+`run_dialogue_async` runs one summary dialogue in an event loop; `BackgroundCompaction` holds its task and result.
+
 1. Only a request that would not fit without the summary waits for it.
 2. A result is used only if the range it was written from is unchanged; otherwise it is discarded, and that is
    recorded.
@@ -103,7 +105,7 @@ class BackgroundCompaction:
         self._last_taken: tuple[SummaryJob, asyncio.Task[CompactionOutcome]] | None = None
 
     def for_another_session(self) -> BackgroundCompaction:
-        """Return a new one with the same summarisers."""
+        """Return another `BackgroundCompaction` with the same summarisers."""
         return BackgroundCompaction(
             self.summarisers, prompt=self._prompt, clock=self._clock, progress=self._progress
         )
@@ -143,8 +145,8 @@ class BackgroundCompaction:
         return failed_compaction(job.plan, RANGE_CHANGED, outcome)
 
     def give_back(self) -> None:
-        """Return the last taken outcome, which could not be recorded because another writer was faster: it is
-        compared again with what that writer appended."""
+        """Put back the last taken outcome, which was not recorded because another writer was faster. The next
+        `take` compares it with what that writer appended."""
         if self._last_taken is not None and self._task is None:
             self._job, self._task = self._last_taken
         self._last_taken = None

@@ -73,7 +73,7 @@ class EventWriter:
         self._max_events_in_memory = max_events_in_memory
         self._engine: Engine | None = None
         self._checkpointed = -1
-        """The next seq when the last checkpoint was stored."""
+        """About the seq up to which the last checkpoint goes; -1 before the first."""
         self._erased = False
 
     @property
@@ -94,7 +94,7 @@ class EventWriter:
         return self._engine
 
     async def refresh(self) -> Engine:
-        """Return the engine with what other processes have appended meanwhile."""
+        """Return the engine with the events that other processes have appended since."""
         engine = await self.load()
         if not engine.next_seq:
             return engine
@@ -154,7 +154,8 @@ class EventWriter:
         return fact if self._options.redact is None else self._options.redact(fact)
 
     async def commit(self, facts: Sequence[AnyFact]) -> list[Event]:
-        """Store facts after the newest event, again and again while other writers are faster."""
+        """Store facts after the newest event; try again, up to `MAX_CONFLICTS` times, when another writer was
+        faster."""
         facts = [self.redact(fact) async for fact in _in_slices(facts)]
         if any(isinstance(fact, REFOLDING_FACTS) for fact in facts):
             return await self._commit_refolding(facts)

@@ -24,7 +24,7 @@ from foveal.sessions.event_writer import MAX_CONFLICTS, EventWriter
 
 
 class RequestFitter:
-    """Makes the requests of one session."""
+    """Reduces the view of one session until its next request fits, and records the reductions."""
 
     def __init__(
         self,

@@ -51,7 +51,7 @@ from foveal.core.view.fold import effective_events
 from foveal.core.view.request import Fitted, ReducedCounts
 from foveal.errors import BadSetting, Conflict
 from foveal.ports import Hit, SessionInfo, Store
-from foveal.project.safe_read import prompt_text
+from foveal.project.prompt_file import prompt_text
 from foveal.sessions.background_compaction import BackgroundCompaction
 from foveal.sessions.event_writer import DEFAULT_OPTIONS, EventWriter, SessionOptions
 from foveal.sessions.fitter import RequestFitter
@@ -195,7 +195,7 @@ class Session:
     # ── Reading ──────────────────────────────────────────────────────────────────────────────────────
 
     async def usage(self) -> UsageTotals:
-        """Return what this session has used and cost so far."""
+        """Return the tokens and dollars that this session has used so far."""
         async with self._lock:
             return (await self._writer.refresh()).usage_totals
 

@@ -108,7 +108,7 @@ class McpServers:
             server.stop()
         tasks = [server.task for server in self._servers if server.task is not None]
         if tasks:
-            _, late = await asyncio.wait(tasks, timeout=MCP_CLOSE_TIMEOUT_S)
+            _done, late = await asyncio.wait(tasks, timeout=MCP_CLOSE_TIMEOUT_S)
             for task in late:
                 task.cancel()
 

@@ -95,11 +95,11 @@ def _read_chunks(stream: BinaryIO, progress: Progress, total: int) -> Iterator[b
 
 def _decompress(chunks: Iterable[bytes]) -> Iterator[bytes]:
     """Yield the content of all gzip members, in chunks of bounded size."""
-    member, begun, read = zlib.decompressobj(wbits=31), False, 0
+    member, has_data, read = zlib.decompressobj(wbits=31), False, 0
     for chunk in chunks:
         read += len(chunk)
         while chunk:
-            begun, before = True, member.copy()
+            has_data, before = True, member.copy()
             try:
                 yield member.decompress(chunk, CHUNK_BYTES)
             except zlib.error as problem:
@@ -109,9 +109,9 @@ def _decompress(chunks: Iterable[bytes]) -> Iterator[bytes]:
             chunk = member.unconsumed_tail
             if member.eof:
                 chunk = member.unused_data.lstrip(b"\0")
-                member, begun = zlib.decompressobj(wbits=31), False
+                member, has_data = zlib.decompressobj(wbits=31), False
     yield member.flush()
-    if begun and not member.eof:
+    if has_data and not member.eof:
         yield f"\n[foveal: the compressed file breaks off after {read:,} bytes]".encode()
 
 

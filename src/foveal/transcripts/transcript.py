@@ -17,9 +17,12 @@ from foveal.core.log.events import (
     AnyFact,
     Clipped,
     Compacted,
+    CompactionFailed,
     Dropped,
     Event,
+    Expanded,
     Instructed,
+    Marked,
     Masked,
     Noted,
     Pinned,
@@ -76,7 +79,10 @@ class Transcript(msgspec.Struct, frozen=True, kw_only=True):
 def shift_seqs(fact: AnyFact, *, by: int) -> AnyFact:
     """Return the fact with every seq in it `by` higher."""
     match fact:
-        case Clipped() | Reverted():
+        case Clipped():
+            sources = tuple(source + by for source in fact.sources)
+            return replace(fact, target=fact.target + by, sources=sources)
+        case Reverted() | Marked():
             return replace(fact, target=fact.target + by)
         case Pinned() if fact.target is not None:
             return replace(fact, target=fact.target + by)
@@ -85,6 +91,9 @@ def shift_seqs(fact: AnyFact, *, by: int) -> AnyFact:
         case Rewound():
             return replace(fact, to=fact.to + by)
         case Compacted():
+            keep = tuple(seq + by for seq in fact.keep)
+            return replace(fact, first=fact.first + by, last=fact.last + by, keep=keep)
+        case CompactionFailed() | Expanded():
             return replace(fact, first=fact.first + by, last=fact.last + by)
         case Dropped():
             return replace(fact, ranges=tuple((low + by, high + by) for low, high in fact.ranges))

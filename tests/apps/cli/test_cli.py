@@ -196,7 +196,7 @@ def test_recordings_of_other_products_are_imported(
 ) -> None:
     path = HERE / f"{name}.jsonl"
     output = output_of(store, "import", path, *(["--format", name] if named else []))
-    assert f"from {name}, 1 lines not understood (kept as notes)" in output
+    assert f"from {name}, 1 line not understood (kept as notes)" in output
     assert output.endswith(f"imported {len(found)} conversation{'s' * (len(found) > 1)} into {store}\n")
     assert ids(store) == found
     for recording in read(path):

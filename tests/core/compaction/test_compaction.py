@@ -22,10 +22,8 @@ from foveal.core.compaction import (
     Plan,
     RangeTerms,
     SummaryRequest,
-    find_trigger,
     read_metrics,
     resolve_plan,
-    turns_since_summary,
 )
 from foveal.core.compaction.plan import MAX_KEPT_OPEN_STEPS, MIN_RANGE_UNITS, plan_range
 from foveal.core.engine import Engine, resolve_settings
@@ -53,6 +51,7 @@ from foveal.core.log import (
     text_of,
 )
 from foveal.core.policies import Moment, ladder, policy
+from foveal.core.policies.ladder.compact import find_trigger, turns_since_summary
 from foveal.core.tokens import MessageTokens
 from foveal.core.view import Step, View, advance, effective_events, hidden_ranges
 from foveal.core.view.fold import fold

@@ -36,7 +36,7 @@ from foveal.core.log import Compacted, Dialect, Event, ModelSaid, ToolReturned, 
 from foveal.core.models.model import model
 from foveal.core.tokens.counter import counter
 from foveal.errors import BadSetting
-from foveal.project.safe_read import prompt_text
+from foveal.project.prompt_file import prompt_text
 from foveal.sessions.background_compaction import run_dialogue_async
 
 GPT = model("gpt-4.1")

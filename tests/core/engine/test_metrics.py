@@ -65,7 +65,7 @@ def sample(samples: Samples, name: str, **labels: str) -> float:
     return samples[name, frozenset(labels.items())]
 
 
-def made(reason: str = "tokens", by: str = "gpt-4.1", **measured: Any) -> Compacted:
+def summary_fact(reason: str = "tokens", by: str = "gpt-4.1", **measured: Any) -> Compacted:
     return Compacted(
         first=1, last=2, summary="s", by=by, reason=reason, metrics=raw(CompactionMetrics(**measured))
     )
@@ -83,10 +83,10 @@ def test_without_events_every_metric_is_declared_and_zero() -> None:
 
 def test_summaries_are_counted_by_trigger_and_author() -> None:
     samples, _ = counted(
-        made("tokens"),
-        made("tokens"),
-        made("hand", by="ledger"),
-        made("turns", by="claude, ledger"),
+        summary_fact("tokens"),
+        summary_fact("tokens"),
+        summary_fact("hand", by="ledger"),
+        summary_fact("turns", by="claude, ledger"),
         UserSaid(content=""),
     )
     assert sample(samples, "foveal_compactions_total", reason="tokens", by="model") == 2
@@ -99,7 +99,7 @@ def test_failures_rejected_drafts_and_their_tokens_are_counted() -> None:
         asked=2, input=900, cached=400, output=70, checks=("It is empty.", "It was cut off.")
     )
     failed = CompactionFailed(first=1, last=2, problem="no", reason="overflow", metrics=raw(spent))
-    samples, _ = counted(failed, made(input=100, output=5, checks=("It is empty.",)))
+    samples, _ = counted(failed, summary_fact(input=100, output=5, checks=("It is empty.",)))
     assert sample(samples, "foveal_compaction_failures_total", reason="overflow") == 1
     assert sample(samples, "foveal_compaction_rejected_total") == 3
     assert sample(samples, "foveal_compaction_tokens_total", kind="input") == 1_000
@@ -122,7 +122,7 @@ def test_no_label_ever_comes_from_a_conversation() -> None:
         Compacted(first=0, last=1, summary=hostile, by=hostile, reason=hostile, rule=hostile),
         CompactionFailed(first=0, last=1, problem=hostile, by=hostile, reason=hostile),
         Overflowed(model=hostile, problem=hostile),
-        made(hostile, checks=(hostile,)),
+        summary_fact(hostile, checks=(hostile,)),
     )
     assert sample(samples, "foveal_compactions_total", reason="other", by="model") == 2
     assert sample(samples, "foveal_compaction_failures_total", reason="other") == 1
@@ -152,7 +152,7 @@ def test_a_value_at_a_histogram_bound_is_in_its_bucket(
 
 outcomes = st.one_of(
     st.builds(
-        made,
+        summary_fact,
         st.sampled_from((*COMPACTION_REASONS, "recorded", "")),
         st.sampled_from(("ledger", "gpt-4.1", "a, b")),
         seconds=st.floats(0, 500),
@@ -229,8 +229,8 @@ def test_a_large_sum_still_grows() -> None:
 
 def test_events_can_be_added_one_by_one_from_many_logs() -> None:
     facts: list[AnyFact] = [
-        made(),
-        made("hand"),
+        summary_fact(),
+        summary_fact("hand"),
         Overflowed(model="m"),
         CompactionFailed(first=0, last=1, problem="no"),
     ]

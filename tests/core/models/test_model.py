@@ -431,7 +431,9 @@ def test_every_row_of_the_table_is_valid() -> None:
 
 def test_every_name_of_the_table_is_canonical_and_finds_its_own_row() -> None:
     rows = catalogue_snapshot().rows()
-    assert [name for name in rows if canonical_name(name) != name or find_row(name, rows) is not rows[name]] == []
+    assert [
+        name for name in rows if canonical_name(name) != name or find_row(name, rows) is not rows[name]
+    ] == []
 
 
 def test_the_table_and_the_notice_name_the_packages_and_their_licences() -> None:
@@ -463,9 +465,9 @@ def test_a_table_has_a_row_for_each_provider() -> None:
 def test_import_does_not_read_the_table_or_optional_packages() -> None:
     code = (
         "import sys, foveal.core.models.model as m, foveal.core.models.catalogue as c\n"
-        "assert c.snapshot.cache_info().currsize == 0\n"
+        "assert c.catalogue_snapshot.cache_info().currsize == 0\n"
         "assert not {'toktok', 'apsw', 'openai', 'anthropic', 'pydantic'} & set(sys.modules)\n"
         "m.model('gpt-4.1')\n"
-        "assert c.snapshot.cache_info().currsize == 1\n"
+        "assert c.catalogue_snapshot.cache_info().currsize == 1\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

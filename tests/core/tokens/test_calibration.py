@@ -143,16 +143,6 @@ def test_the_upper_bound_narrows_with_reports_and_widens_with_errors() -> None:
     assert width(shaken) > 2 * width(steady)
 
 
-def test_a_new_conversation_keeps_only_the_ratio() -> None:
-    learned = calibrate(conversation(ratio=1.25, overhead=9000), Calibration(model="m"))
-    again = learned.restart()
-    assert (again.measured, again.ratio, again.model) == (False, learned.ratio, "m")
-    assert again.tokens(100) == pytest.approx(learned.tokens(100), abs=1)
-    assert again.observe(300, 2300).ratio == learned.ratio
-    assert learned.restart(model="m") == again
-    assert learned.restart(model="other") == Calibration(model="other")
-
-
 calibrations = st.builds(
     lambda ratio, overhead, calls, rest: calibrate(
         iter(rest), calibrate(conversation(ratio=ratio, overhead=overhead, calls=calls))

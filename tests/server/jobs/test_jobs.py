@@ -420,11 +420,8 @@ def test_a_pickle_in_the_engine_file_is_never_loaded_and_its_run_is_given_up(fol
         database.close()
         async with opened(folder, actor, timing=QUICK._replace(cleanup_interval_s=0.0)) as (service, work):
             await wait_until_done(work)
-            notes = [
-                line
-                for line in await conversation_lines(await service.tenant("default").session("news"))
-                if "note" in line
-            ]
+            lines = await conversation_lines(await service.tenant("default").session("news"))
+            notes = [line for line in lines if "note" in line]
             assert notes == ["note: background run (k): no answer: the server broke off each time"]
         assert not trap.exists()
 

@@ -37,7 +37,7 @@ def index_of(*texts: str, session: int = 1) -> FullTextIndex:
     return index
 
 
-def found(index: FullTextIndex, query: str, *, session: int = 1) -> list[int]:
+def search_seqs(index: FullTextIndex, query: str, *, session: int = 1) -> list[int]:
     return [hit.seq for hit in index.search(session, query, 50)]
 
 
@@ -46,18 +46,23 @@ def found(index: FullTextIndex, query: str, *, session: int = 1) -> list[int]:
 
 def test_the_event_with_the_rarer_words_comes_first() -> None:
     index = index_of("the cat sat", "the cat sat on the zeppelin", "the dog", "a cat again")
-    assert found(index, "Where is the zeppelin cat?")[0] == 1
+    assert search_seqs(index, "Where is the zeppelin cat?")[0] == 1
 
 
 def test_words_match_in_other_forms_cases_and_without_accents() -> None:
     index = index_of("I graduated in München", "unrelated", "something else")
-    assert found(index, "graduate") == found(index, "MUNCHEN") == found(index, "münchen") == [0]
+    assert (
+        search_seqs(index, "graduate")
+        == search_seqs(index, "MUNCHEN")
+        == search_seqs(index, "münchen")
+        == [0]
+    )
 
 
 def test_stop_words_count_only_if_there_are_no_others() -> None:
     index = index_of("what did you do there when they were here", "the invoice number is 77", "unrelated")
-    assert found(index, "what is the invoice?") == [1]
-    assert 0 in found(index, "what did you do")
+    assert search_seqs(index, "what is the invoice?") == [1]
+    assert 0 in search_seqs(index, "what did you do")
 
 
 @pytest.mark.parametrize(
@@ -72,13 +77,15 @@ def test_identifiers_are_found_whole_and_by_their_parts(query: str) -> None:
         "at 0xDEADBEEF for 550e8400-e29b-41d4-a716-446655440000",
         "more of nothing",
     )
-    assert found(index, query) == [1]
+    assert search_seqs(index, query) == [1]
 
 
 def test_a_whole_identifier_ranks_above_its_scattered_parts() -> None:
     index = index_of("a chat that we write", "see chat_write for that", "write, chat", "unrelated text")
-    assert found(index, "chat_write")[0] == 1
-    assert found(index_of("the http parser of requests", "call httpParser now", "x"), "httpParser")[0] == 1
+    assert search_seqs(index, "chat_write")[0] == 1
+    assert (
+        search_seqs(index_of("the http parser of requests", "call httpParser now", "x"), "httpParser")[0] == 1
+    )
 
 
 @pytest.mark.parametrize(
@@ -92,13 +99,13 @@ def test_a_whole_identifier_ranks_above_its_scattered_parts() -> None:
 )
 def test_scripts_without_spaces_are_found_by_any_part(text: str, queries: list[str]) -> None:
     index = index_of("plain english", text, "別の文")
-    assert [found(index, query)[:1] for query in queries] == [[1]] * len(queries)
+    assert [search_seqs(index, query)[:1] for query in queries] == [[1]] * len(queries)
 
 
 def test_every_part_of_a_huge_text_is_indexed() -> None:
     text = " ".join(f"word{n}" for n in range(100_000)) + " needle"
     index = index_of("first", text, "last")
-    assert found(index, "needle") == found(index, "word55555") == [1]
+    assert search_seqs(index, "needle") == search_seqs(index, "word55555") == [1]
     assert index.last_indexed(1) == 2
 
 
@@ -108,7 +115,7 @@ def test_only_the_start_of_encoded_data_is_indexed() -> None:
 
 def test_the_newer_of_equal_events_comes_first() -> None:
     index = index_of(*["the same zebra"] * 9)
-    assert found(index, "zebra") == [8, 7, 6, 5, 4, 3, 2, 1, 0]
+    assert search_seqs(index, "zebra") == [8, 7, 6, 5, 4, 3, 2, 1, 0]
     assert index.search(1, "zebra", 3) == index.search(1, "zebra", 9)[:3]
 
 
@@ -133,7 +140,7 @@ HOSTILE_QUERIES = [
 def test_any_query_is_safe(query: str) -> None:
     index = index_of("a cat", "words: dog 🦓", "\0 cat\0dog \ud800", query)
     assert isinstance(index.search(1, query, 10), list)
-    assert 0 in found(index, "cat")
+    assert 0 in search_seqs(index, "cat")
 
 
 @given(st.text(st.characters(), max_size=60), st.text(st.characters(), max_size=60))
@@ -149,7 +156,7 @@ def test_any_text_can_be_indexed_and_searched(text: str, query: str) -> None:
 )
 def test_a_text_is_found_by_each_of_its_words(words: list[str]) -> None:
     index = index_of("nothing", " ".join(words))
-    assert all(found(index, word) == [1] for word in words)
+    assert all(search_seqs(index, word) == [1] for word in words)
 
 
 # ── Sessions ──
@@ -161,7 +168,7 @@ def test_other_sessions_change_neither_hits_nor_scores() -> None:
     for other in (0, 2, 3, 2**20):
         shared.add(other, [(seq, "cat secret") for seq in range(20)])
     assert shared.search(1, "cat secret", 50) == alone.search(1, "cat secret", 50)
-    assert found(shared, "secret", session=7) == []
+    assert search_seqs(shared, "secret", session=7) == []
 
 
 def test_events_up_to_the_last_indexed_seq_are_skipped() -> None:
@@ -169,8 +176,8 @@ def test_events_up_to_the_last_indexed_seq_are_skipped() -> None:
     assert (index.last_indexed(1), index.last_indexed(2)) == (2, -1)
     index.add(1, [(1, "again"), (2, "three"), (3, "four three")])
     assert index.last_indexed(1) == 3
-    assert found(index, "again") == []
-    assert set(found(index, "three")) == {2, 3}
+    assert search_seqs(index, "again") == []
+    assert set(search_seqs(index, "three")) == {2, 3}
 
 
 def test_texts_without_words_still_advance_the_last_seq() -> None:
@@ -200,8 +207,9 @@ def test_removal_deletes_the_words_from_the_file(tmp_path: Path) -> None:
         index.add(2, [(seq, f"ordinary{seq} words") for seq in range(300)])
     with connection:
         index.remove(1)
-    assert (index.last_indexed(1), found(index, "zyzzyva"), found(index, "confidential7")) == (-1, [], [])
-    assert found(index, "ordinary7", session=2) == [7]
+    assert index.last_indexed(1) == -1
+    assert search_seqs(index, "zyzzyva") == search_seqs(index, "confidential7") == []
+    assert search_seqs(index, "ordinary7", session=2) == [7]
     connection.close()
     raw = path.read_bytes()
     assert b"zyzzyva" not in raw
@@ -214,7 +222,7 @@ def test_a_removed_session_can_be_indexed_again() -> None:
     index.remove(1)
     index.remove(1)
     index.add(1, [(0, "dog")])
-    assert (found(index, "cat"), found(index, "dog")) == ([], [0])
+    assert (search_seqs(index, "cat"), search_seqs(index, "dog")) == ([], [0])
 
 
 def test_creating_twice_keeps_the_content() -> None:

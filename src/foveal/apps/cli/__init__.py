@@ -58,6 +58,18 @@ def main(argv: Sequence[str] | None = None, *, others: Sequence[CommandTable] = 
         return 1
 
 
+def _seq(text: str) -> int:
+    """Parse the handle or the number of an event."""
+    from foveal.core.log.events import parse_handle
+
+    seq = parse_handle(text)
+    if seq is None:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not an event: give a handle such as e11, or its number"
+        )
+    return seq
+
+
 def store_path() -> Path:
     """Return the default path of the session store: `FOVEAL_STORE`, else the user's data folder."""
     data = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
@@ -90,7 +102,9 @@ def _parser(others: Sequence[CommandTable] = ()) -> argparse.ArgumentParser:
     commands.add_parser("log", help="print the events of a session, with its reductions", parents=parents)
 
     show = commands.add_parser("show", help="print what the model sees", parents=parents)
-    show.add_argument("--at", type=int, metavar="SEQ", help="the view after this event; default: the newest")
+    show.add_argument(
+        "--at", type=_seq, metavar="EVENT", help="the view after this event, such as e11; default: the newest"
+    )
     show.add_argument("--to", default="openai", choices=DIALECT_NAMES, help="dialect; default: openai")
     show.add_argument("--json", action="store_true", help="the exact messages as JSON")
     replay_commands.add_commands(commands, store_path())

@@ -94,7 +94,8 @@ async def import_(args: Namespace) -> int:
 
 async def _import_one(store: Store, recording: Transcript) -> str:
     id = await _append_new(store, recording)
-    note = f", {recording.unknown:,} lines not understood (kept as notes)" if recording.unknown else ""
+    many = "s" * (recording.unknown != 1)
+    note = f", {recording.unknown:,} line{many} not understood (kept as notes)" if recording.unknown else ""
     return f"{visible(id)}: {len(recording.facts):,} events from {recording.source}{note}"
 
 

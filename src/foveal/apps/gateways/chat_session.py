@@ -43,7 +43,6 @@ from foveal.server.service import Service
 from foveal.server.turns import Turn
 
 # ── Access control ─────────────────────────────────────────────────────────────────────────────────────
-# A user has access by a numeric id in the configuration, or by pairing with a code from the terminal of the server.
 
 MAX_UNKNOWN_USER_REPLIES_PER_MINUTE: Final = 6
 """Replies that a user without access gets, so that such users cannot keep the bot busy."""

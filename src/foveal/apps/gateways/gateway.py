@@ -34,11 +34,11 @@ _LOCAL_HOSTS: Final = ("127.0.0.1", "::1", "localhost")
 # ── Settings ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def require_token(environment: Mapping[str, str], name: str, wanted: str) -> str:
-    """Return a bot's token; raise `BadSetting`, which says what is wanted, if it is not set."""
+def require_token(environment: Mapping[str, str], name: str, allowed: str) -> str:
+    """Return a bot's token; raise `BadSetting`, which says what is allowed, if it is not set."""
     token = environment.get(name, "").strip()
     if not token:
-        raise BadSetting(name, "", wanted)
+        raise BadSetting(name, "", allowed)
     return token
 
 

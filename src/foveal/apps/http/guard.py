@@ -28,7 +28,8 @@ from foveal.apps.http.http_headers import (
 )
 from foveal.config import Config
 from foveal.errors import FovealError
-from foveal.server.auth_tokens import AuthTokens, RateLimiter, TokenCaller
+from foveal.server.auth_tokens import AuthTokens, TokenCaller
+from foveal.server.rate_limit import RateLimiter
 
 # ── Callers ───────────────────────────────────────────────────────────────────────────────────────
 
@@ -64,7 +65,7 @@ class CallerCache:
         return CALLER_WITHOUT_TOKEN
 
     async def is_token_needed(self) -> bool:
-        """Return whether requests need a token: always on a public address, on loopback once a token was created."""
+        """Return whether requests need a token: on a public address always, on loopback from the first token on."""
         if not self._is_token_needed and self._clock() - self._checked_at >= CALLER_TTL_S:
             self._is_token_needed = not self._loopback or await self._tokens.any_exist()
             self._checked_at = self._clock()

@@ -9,15 +9,7 @@ from foveal.core.compaction.health import (
     CompactionOutcome,
     read_metrics,
 )
-from foveal.core.compaction.plan import (
-    MAX_REMAINING_SHARE,
-    NoPlan,
-    Plan,
-    RangeTerms,
-    find_trigger,
-    resolve_plan,
-    turns_since_summary,
-)
+from foveal.core.compaction.plan import MAX_REMAINING_SHARE, NoPlan, Plan, RangeTerms, resolve_plan
 from foveal.core.compaction.summariser import (
     DialogueRun,
     Summariser,
@@ -57,7 +49,6 @@ __all__ = [
     "SummaryRequest",
     "SummaryWriter",
     "failure_from_error",
-    "find_trigger",
     "quote_transcript",
     "read_metrics",
     "read_stream_chunk",
@@ -66,5 +57,4 @@ __all__ = [
     "score_summary",
     "summariser_chain",
     "summary_dialogue",
-    "turns_since_summary",
 ]

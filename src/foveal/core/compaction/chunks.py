@@ -232,7 +232,7 @@ def _texts(content: Content) -> list[str]:
 
 
 def _is_certainly_larger(event: Event, limit: int) -> bool:
-    """Return whether an event exceeds `limit` units without counting: so many characters take more units."""
+    """Return whether an event exceeds `limit` units, judged by its characters: about 4 to a unit at most."""
     return sum(map(len, _texts(_content(event)))) > 4 * limit
 
 

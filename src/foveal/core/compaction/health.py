@@ -72,10 +72,13 @@ def read_metrics(fact: CompactionOutcome) -> CompactionMetrics:
 # ── Health ───────────────────────────────────────────────────────────────────────────────────────────────
 
 MAX_FAILURES: Final = 3
+"""After this many failures in a row, automatic compaction no longer asks the model."""
 MAX_REFILLS: Final = 3
+"""After this many refills in one turn, summaries pause."""
 MIN_UTTERANCES_BETWEEN: Final = 3
-"""A summary fewer than so many model messages after the last one counts as a refill of the window."""
+"""A summary fewer than this many model messages after the last one counts as a refill of the window."""
 COMPACTION_TOPIC: Final = "compaction"
+"""Topic of the note that says why summaries pause."""
 
 
 class CompactionHealth(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

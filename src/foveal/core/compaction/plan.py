@@ -4,12 +4,13 @@ The choice is pure and is made before a model is asked:
 
 1. A cut lies between two steps, so a call and its results are on the same side. A loop of calls that began with the
    model's thinking is not cut before a step without thinking of its own: a provider would refuse what is left. The
-   cut is where the last step goes, so steps behind it that stay anyway (an open call) count as what is left.
+   summary takes the place of the last summarised step, so steps before the cut that stay (an open call) come after
+   it and count as what is left.
 2. The latest request, the newest open calls, instructions and pinned steps are never summarised. A single request
    with one long loop of calls can still be compacted: the steps behind the request are summarised.
-3. A range is summarised only if that is worth its price: an empty summary must remove more than the last summary
-   takes.
-4. When what must stay is larger than the room, `NoPlan` gives the number; a retry would change nothing.
+3. A range is summarised only if it is large enough: it must take more units than the last summary and than
+   `MIN_RANGE_UNITS`.
+4. When what must stay is larger than the room, `NoPlan` says how large it is; a retry would change nothing.
 5. Summaries stay side by side, each as it was written, until there are too many; then all of them become one.
 """
 
@@ -55,7 +56,7 @@ class RangeTerms(msgspec.Struct, frozen=True, kw_only=True):
     summary_share: float = 0.15
     """What a summary may take: the smaller of the two limits."""
     max_summaries: int = 3
-    """Summaries that stay side by side; with so many, the next compaction merges them."""
+    """Summaries that stay side by side; with this many, the next compaction merges them."""
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,21 +105,6 @@ class NoPlan(msgspec.Struct, frozen=True, kw_only=True):
             f"what must stay takes {round(self.floor * ratio):,} tokens, and there is room for "
             f"{round(self.room * ratio):,}: shorten or unpin instructions and rules, or raise `window`"
         )
-
-
-def find_trigger(view: View, budget: Budget, terms: RangeTerms) -> str:
-    """Return what triggers a compaction now: `tokens`, `turns`, or "" for nothing."""
-    if view.units > budget.act:
-        return "tokens"
-    if terms.every_turns and turns_since_summary(view) >= terms.every_turns:
-        return "turns"
-    return ""
-
-
-def turns_since_summary(view: View) -> int:
-    """Return how many turns have ended since the last summary."""
-    end = max((high for step in view.summaries for _, high in step.covers), default=-1)
-    return max(0, sum(1 for step in view.steps if step.kind == "user" and step.seq > end) - 1)
 
 
 def plan_range(

@@ -175,7 +175,7 @@ class DialogueRun:
     """A dialogue with its summarisers: which request is next, how long it takes, and what its reply is.
 
     It never waits, so one driver without an event loop (`run_dialogue`) and one with it
-    (`sessions.async_summariser`) share it; a driver only calls the summariser and collects the reply."""
+    (`sessions.background_compaction`) share it; a driver only calls the summariser and collects the reply."""
 
     outcome: CompactionOutcome
     """Set when `requests` is exhausted."""

@@ -1,7 +1,7 @@
 """Writing a summary, as a generator that yields requests and is sent replies.
 
 The generator returns the fact to record. It never waits, so short drivers run it without an event loop
-(`summariser.run_dialogue`) and with it (`sessions.async_summariser`).
+(`summariser.run_dialogue`) and with it (`sessions.background_compaction`).
 
 1. A writer whose provider has the conversation in its cache is asked inside the conversation (`shared`).
 2. Otherwise, or if that fails, the conversation is quoted (`cold`), in as many chunks as the writer's window needs.
@@ -149,9 +149,8 @@ class _SummaryInProgress:
             yield from self._merge(requester)
         )
         if not done:
-            self.parts = [
-                part for part in self.parts if part.model
-            ]  # the next writer may do better than a ledger
+            # The next writer may do better than a ledger.
+            self.parts = [part for part in self.parts if part.model]
         return done
 
     def unwritten(self) -> list[Event]:
@@ -268,7 +267,7 @@ class _SummaryInProgress:
         room = min(SMALL_PART_UNITS, self.rules.max_units)
         self.add(events, write_ledger(events, room=room, counter=self.counter, keep=self.keep))
 
-    # ── Parts put together ──
+    # ── Joining and merging ──
 
     def _max_joined_units(self) -> int:
         is_several = sum(part.model for part in self.parts) > 1
@@ -354,7 +353,7 @@ class _SummaryInProgress:
         )
 
     def _part_texts(self) -> tuple[str, ...]:
-        """Return the texts for a later summary to reuse; none if no model wrote any, so that it reads anew."""
+        """Return the texts for a later summary to reuse; none if no model wrote any: it then reads the events."""
         if not any(part.model for part in self.parts):
             return ()
         if rest := self.unwritten():

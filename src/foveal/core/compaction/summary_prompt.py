@@ -55,7 +55,7 @@ def required_sections(task: str) -> tuple[str, ...]:
 
 
 def word_limit(units: int) -> int:
-    """Return how many words to ask for when so many units are allowed."""
+    """Return how many words to ask for when `units` are allowed."""
     return max(MIN_WORDS, int(units * WORDS_PER_UNIT) // 10 * 10)
 
 

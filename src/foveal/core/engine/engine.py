@@ -25,10 +25,10 @@ from foveal.core.engine.overflow import (
     MAX_RESENDS,
     ProviderLimits,
     available_tokens,
-    exceeds_media_limits,
     overflow_error,
     refill_note,
     refused_request,
+    silent_overflow_reason,
 )
 from foveal.core.engine.prefix import may_move_prefix
 from foveal.core.engine.settings import clips_within, result_limits
@@ -50,6 +50,7 @@ from foveal.core.models.budget import Budget, Caps, plan_budget
 from foveal.core.models.cost import UsageTotals
 from foveal.core.models.model import Model
 from foveal.core.policies import Moment, Policy, decide, ladder
+from foveal.core.policies.ladder.media_limits import exceeds_media_limits
 from foveal.core.reduction import repeated_lines
 from foveal.core.reduction.truncation import UNLIMITED, Limits
 from foveal.core.tokens.calibration import Calibration
@@ -58,7 +59,7 @@ from foveal.core.tokens.message_tokens import MessageTokens
 from foveal.core.view.checkpoint import ViewCheckpoint, restore_view, take_checkpoint
 from foveal.core.view.fold import advance, effective_events, fold
 from foveal.core.view.view import View
-from foveal.core.wire.overflow_errors import recognise_overflow, silent_overflow_reason
+from foveal.core.wire.overflow_errors import recognise_overflow
 
 _seq = attrgetter("seq")
 MAX_REDUCTIONS: Final = 5_000

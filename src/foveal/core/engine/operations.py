@@ -33,8 +33,7 @@ from foveal.core.view.steps import hidden_ranges
 from foveal.core.view.view import View
 from foveal.errors import BadSetting, ContextOverflow, NotCompacted, UnknownHandle
 
-# ── Undo and expand ────────────────────────────────────────────────────────────────────────────────────
-# Show hidden events again for one turn, or permanently.
+# ── Helpers of undo and expand ─────────────────────────────────────────────────────────────────────────
 
 
 def _expansion_facts(log: Sequence[Event], seq: int) -> list[Expanded]:
@@ -59,11 +58,11 @@ def _expansion_facts(log: Sequence[Event], seq: int) -> list[Expanded]:
 
 def _expand_step(log: Sequence[Event], seq: int) -> Expanded:
     """Return the expansion of the step that an event belongs to: a result belongs to the step of its call."""
-    wanted = next((e.fact.call_id for e in log if e.seq == seq and isinstance(e.fact, ToolReturned)), None)
-    if wanted is None:
+    call_id = next((e.fact.call_id for e in log if e.seq == seq and isinstance(e.fact, ToolReturned)), None)
+    if call_id is None:
         return Expanded(first=seq, last=seq)
     callers = (
-        e for e in reversed(log) if e.seq < seq and isinstance(e.fact, ModelSaid) and _calls(e.fact, wanted)
+        e for e in reversed(log) if e.seq < seq and isinstance(e.fact, ModelSaid) and _calls(e.fact, call_id)
     )
     start = next((event.seq for event in callers), seq)
     return Expanded(first=start, last=start)

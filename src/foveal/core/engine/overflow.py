@@ -5,7 +5,7 @@
    (a provider may count differently), and what the next answer may take.
 3. A request that cannot fit raises `ContextOverflow` with the numbers and advice.
 
-Recognising an overflow in a provider's error or reply is the job of `foveal.core.wire.overflow_errors`.
+`foveal.core.wire.overflow_errors` recognises the errors of providers.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from foveal.core.models.model import Model
 from foveal.core.policies import Policy, ladder
 from foveal.core.tokens.calibration import Calibration
 from foveal.core.view.view import View
-from foveal.core.wire.overflow_errors import ProviderOverflow, silent_overflow_reason
+from foveal.core.wire.overflow_errors import ProviderOverflow
 from foveal.errors import ContextOverflow
 
 MAX_RESENDS: Final = 4
@@ -167,13 +167,6 @@ def silent_overflow(used: Used, *, model: Model, stop: str) -> Overflowed | None
 # ── Reporting ────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def exceeds_media_limits(view: View, budget: Budget) -> bool:
-    media = view.media
-    if not media:
-        return False
-    return len(media) > budget.max_images or sum(m.size for m in media.values()) > budget.max_media_bytes
-
-
 def available_tokens(budget: Budget, calibration: Calibration) -> int:
     """Return the tokens that a request may take."""
     return min(budget.available, calibration.tokens(budget.hard + budget.fixed))
@@ -261,3 +254,30 @@ def refill_note(view: View, budget: Budget, calibration: Calibration) -> str:
         f"the largest steps are {sizes}. Read less at a time, lower the limits of tools (`clip`), raise the "
         f"window, or use the recall tools instead of reading again."
     )
+
+
+# ── Silent overflow ──────────────────────────────────────────────────────────────────────────────────
+
+_ROUND_SIZES: Final = {
+    unit << power for unit in (512, 1_000, 1_536, 2_560, 3_000, 5_000) for power in range(12)
+}
+"""Windows that local servers are commonly started with."""
+
+
+def silent_overflow_reason(*, prompt: int, predicted: int, window: int, stop: str = "") -> str:
+    """Return why a successful reply shows that the request did not fit; "" if it does not show that.
+
+    A silently cut prompt is recognised by its size: under 60 % of a prediction of at least 1,000 tokens, *and* a
+    size to which servers cut: up to 2 % less than the window, or a round number (Ollama's `num_ctx`, or half of it
+    and a few tokens). A wrong prediction alone, or a report without the cached tokens, does not count.
+    """
+    if stop in ("model_context_window_exceeded", "model_length"):
+        return f"the reply stopped because the window was full ({stop})"
+    if 0 < window < prompt:
+        return f"the provider counted {prompt:,} tokens, more than the window of {window:,}"
+    is_cut_size = 0 <= window - prompt <= window // 50 or any(
+        prompt - few in _ROUND_SIZES for few in range(-2, 7)
+    )
+    if predicted >= 1_000 and 0 < prompt < 0.6 * predicted and is_cut_size:
+        return f"the provider counted {prompt:,} tokens of about {predicted:,}: it has cut the request"
+    return ""

@@ -311,7 +311,7 @@ def _status(engine: Engine, event: Event, *, is_effective: bool) -> EventStatus:
     found = view.find(event.seq)
     shown = found[1] if found is not None else _aside(view, event.seq)
     if shown is None:
-        return _hidden(view, event)
+        return _hidden_status(view, event)
     by = next((handle(o.owner) for o in shown.overlays.values()), "") if shown.overlays else ""
     rule = shown.rule
     if found is not None and (expanded_by := _expanded_by(view, found[0])):
@@ -335,7 +335,7 @@ def _aside(view: View, seq: int) -> ShownMessage | None:
     return next((shown for shown in view.asides.values() if shown.seq == seq), None)
 
 
-def _hidden(view: View, event: Event) -> EventStatus:
+def _hidden_status(view: View, event: Event) -> EventStatus:
     if event.seq in view.orphan_results:
         rule = "repair: a result that no call waits for"
         return EventStatus(handle=event.handle, kind=kind(event.fact), level="dropped", rule=rule)

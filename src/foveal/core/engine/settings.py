@@ -1,7 +1,8 @@
 """Settings of a conversation: what a user passes, and what the engine gets.
 
 `resolve_settings` checks the keyword arguments of `Context` and `Session` and turns them into the model, policy,
-caps and counter of an `Engine`. `result_limits` combines the limits of a call, a tool and the policy.
+caps and counter of an `Engine`. `result_limits` combines the limits of a call, a tool and the policy, and
+`clips_within` returns the clips that enforce them.
 """
 
 from __future__ import annotations
@@ -21,7 +22,6 @@ from foveal.core.tokens.counter import Counter, counter
 from foveal.errors import BadSetting
 
 # ── Limits of tool results ─────────────────────────────────────────────────────────────────────────────
-# Which limits apply to a result, and the clips that enforce them.
 
 
 def result_limits(policy: Policy, tool: str, call_limits: Limits | None, *, hard_limit: int) -> Limits:

@@ -79,10 +79,10 @@ class SummaryJob(NamedTuple):
             beside=[wire.original_text(fact) for fact in (*self.fitted.aside, *self.fitted.facts)],
         )
 
-    def request(self, ask: DraftRequest) -> SummaryRequest:
+    def request(self, draft_request: DraftRequest) -> SummaryRequest:
         """Return the request for a draft in the conversation's dialect."""
-        if ask.form == "cold":
-            return SummaryRequest.cold(ask, self.dialect)
+        if draft_request.form == "cold":
+            return SummaryRequest.cold(draft_request, self.dialect)
         fitted, system = self.fitted, ""
         messages: list[dict[str, Any]]
         match self.dialect:
@@ -92,7 +92,9 @@ class SummaryJob(NamedTuple):
                 messages = fitted.to_responses()
             case _:
                 messages = fitted.to_openai()
-        return SummaryRequest.shared(ask, self.dialect, messages=messages, system=system, tools=fitted.tools)
+        return SummaryRequest.shared(
+            draft_request, self.dialect, messages=messages, system=system, tools=fitted.tools
+        )
 
 
 def failed_compaction(plan: Plan, problem: str, outcome: CompactionOutcome | None = None) -> CompactionFailed:

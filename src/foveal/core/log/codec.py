@@ -75,19 +75,20 @@ def _decode_escaped(line: bytes | str, problem: Exception) -> Event:
     """Decode a line with escapes that are not valid Unicode; slower than `decode`."""
     try:
         outer = json.loads(line)
-        place = msgspec.convert({**outer, "fact": raw(outer["fact"])}, _RawLine)
+        raw_line = msgspec.convert({**outer, "fact": raw(outer["fact"])}, _RawLine)
         name = msgspec.convert(outer["fact"], _Kind).kind
     except (ValueError, TypeError, KeyError, RecursionError):
         raise UnreadableEvent(f"not an event: {problem}; it begins {line[:80]!r}") from None
-    if place.v > FORMAT:
-        return Event(place.seq, _unknown(name, place), place.at)
+    if raw_line.v > FORMAT:
+        return Event(raw_line.seq, _unknown(name, raw_line), raw_line.at)
     try:
-        return Event(place.seq, msgspec.convert(_encode_raw_fields(outer["fact"]), Known), place.at)
+        return Event(raw_line.seq, msgspec.convert(_encode_raw_fields(outer["fact"]), Known), raw_line.at)
     except msgspec.ValidationError:
-        return Event(place.seq, _unknown(name, place), place.at)
+        return Event(raw_line.seq, _unknown(name, raw_line), raw_line.at)
 
 
 _RAW_FIELDS: Final = frozenset({"native", "extra", "settings", "tools", "data", "metrics"})
+"""Names of the fields of type `Raw`, which the standard library decodes and msgspec expects as bytes."""
 
 
 def _encode_raw_fields(value: Any) -> Any:
@@ -95,7 +96,10 @@ def _encode_raw_fields(value: Any) -> Any:
     if isinstance(value, list):
         return [_encode_raw_fields(item) for item in value]
     if isinstance(value, dict):
-        return {k: raw(v) if k in _RAW_FIELDS and v is not None else _encode_raw_fields(v) for k, v in value.items()}
+        return {
+            k: raw(v) if k in _RAW_FIELDS and v is not None else _encode_raw_fields(v)
+            for k, v in value.items()
+        }
     return value
 
 

@@ -444,6 +444,7 @@ def extras(value: Raw | UnsetType) -> Mapping[str, Any]:
 
 
 def parts(content: Content) -> tuple[AnyPart, ...]:
+    """Return the parts of a content; a plain text is one part."""
     return (Text(text=content),) if isinstance(content, str) else content
 
 
@@ -455,7 +456,7 @@ def text_of(content: Content) -> str:
 
 
 def calls_of(content: Content) -> tuple[tuple[int, Call], ...]:
-    """Return the calls of an utterance, each with its index among the parts."""
+    """Return the calls of a model message, each with its index among the parts."""
     if isinstance(content, str):
         return ()
     return tuple((place, part) for place, part in enumerate(content) if isinstance(part, Call))

@@ -87,11 +87,11 @@ def check_share(field: str, value: object, *, most: float = 1.0) -> float:
 def thresholds(hard: int, *, warn: float, act: float) -> tuple[int, int, int]:
     """Return thresholds with warn ≤ act < hard, for any shares and any room."""
     hard = max(1, hard)
-    acts = min(hard - 1, int(hard * _clamped(act)))
-    return min(acts, int(hard * _clamped(warn))), acts, hard
+    act_at = min(hard - 1, int(hard * _clamp(act)))
+    return min(act_at, int(hard * _clamp(warn))), act_at, hard
 
 
-def _clamped(value: float) -> float:
+def _clamp(value: float) -> float:
     return min(1.0, max(0.0, value)) if math.isfinite(value) else 1.0
 
 
@@ -113,8 +113,8 @@ def plan_budget(
     fixed: int = 0,
     instructed: int = 0,
 ) -> Budget:
-    """Return the budget of the next request. `fixed` counts units beside the messages, `instructed` those of
-    instructions among them."""
+    """Return the budget of the next request. `fixed` are the units beside the messages, `instructed` those of
+    instructions among the messages."""
     reserve = reserve_for(model, caps)
     limit = model.input_limit(reserve)
     if caps.max_input_tokens is not None:

@@ -206,6 +206,8 @@ class ModelPrices(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ModelRow(NamedTuple):
+    """What the table says about one model."""
+
     limits: ModelLimits = ModelLimits()
     prices: ModelPrices = ModelPrices()
 
@@ -246,6 +248,7 @@ def catalogue_snapshot() -> CatalogueSnapshot:
 
 @functools.cache
 def model_rows() -> dict[str, ModelRow]:
+    """Return the rows of the bundled table by name."""
     return catalogue_snapshot().rows()
 
 

@@ -9,6 +9,8 @@ from foveal.core.models.model import Model
 
 
 class UsageTotals(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Token usage and cost so far. The field names are stored in checkpoints."""
+
     calls: int = 0
     """Calls with reported usage."""
     input: int = 0

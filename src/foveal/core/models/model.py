@@ -91,7 +91,7 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
     def cost(
         self, *, input: int = 0, cache_read: int = 0, cache_write: int = 0, output: int = 0
     ) -> float | None:
-        """Dollars for one call, or None when a price that it needs is unknown.
+        """Return the dollars for one call, or None when a price that it needs is unknown.
 
         The three kinds of input exclude each other, as in `Used`: a cached token is not in `input` as well.
         Reasoning counts as output.
@@ -183,8 +183,8 @@ def _whole(field: str, value: int | None, *, least: int, most: int, unit: str) -
 def _number(field: str, value: float | None, *, least: float, most: float, unit: str) -> float | None:
     if value is None:
         return None
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not number or not math.isfinite(value) or not least <= value <= most:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not math.isfinite(value) or not least <= value <= most:
         raise BadSetting(field, value, f"a number from {least:g} to {most:,.0f} ({unit})")
     return float(value)
 

@@ -36,12 +36,12 @@ from foveal.core.view.view import View
 # In recorded conversations of coding agents, three signs predict what a call will quote from an old result.
 # None of them depends on a tool, a language or a project:
 #
-# - A line that a call has already written is ten to thirty times as likely to be written again as any other,
-# and   such lines are few: a mask keeps them.
-# - What a result is about. A result whose call names something with an address (a path, a file, a URL) is
-# worth as   much as that thing: half of it is gone when no call has named the thing for ten results, most of
-# it after forty.   A result whose call names nothing of the kind (a listing, the output of a test) is worth a
-# twentieth from the   beginning.
+# - A line that a call has already written is ten to thirty times as likely to be written again as any other, and
+#   such lines are few: a mask keeps them.
+# - What a result is about. A result whose call names something with an address (a path, a file, a URL) is worth as
+#   much as that thing: half of its value is gone when no call has named the thing for ten results, most of it after
+#   forty. A result whose call names nothing of the kind (a listing, the output of a test) is worth a twentieth of
+#   that from the beginning.
 # - The arguments of old calls are worth almost nothing beside the results: the results contain what they quote.
 #
 # The age of a text says little beyond that.
@@ -50,7 +50,7 @@ UNUSED_RESULTS: Final = 1_000
 """The idle value of texts that count as never used again: arguments, and results about nothing with an
 address."""
 RESULTS_PER_BUCKET: Final = 10
-"""Candidates whose idle values are within so many results of each other keep the order of the log."""
+"""Candidates whose idle values are within this many results of each other keep the order of the log."""
 
 
 class MaskCandidate(NamedTuple):
@@ -147,10 +147,8 @@ def _cut(
         planned = ladder.plan_compaction(view, budget, moment, policy, reason="tokens")
         if planned is not None:
             return planned
-        if (
-            moment.compacted and view.units <= budget.hard
-        ):  # a summary was made, or will be ready for a later call
-            return None
+        if moment.compacted and view.units <= budget.hard:
+            return None  # a summary was made, or will be ready for a later call
         excess = view.units - lasting
         dropped = ladder.drop_steps(view, policy, excess=excess, reason="budget", keep_task=policy.keep_task)
         if dropped is not None:
@@ -179,8 +177,7 @@ def _early_cut(view: View, moment: Moment, policy: Policy) -> tuple[str, list[Ma
         by_step.setdefault(candidate.slot.step.seq, []).append(candidate)
     behind = removed = read_in_vain = best = 0.0
     first = -1
-    # From the newest step back, each step is a possible beginning of the cut: everything unused from it on
-    # goes.
+    # From the newest step back, each step is a possible start of the cut, which removes everything unused after it.
     for step in reversed(view.steps if unused else ()):
         behind += view.units_of(step)
         for candidate in by_step.get(step.seq, ()):

@@ -1,6 +1,6 @@
-"""The moment: what a policy may know about now.
+"""State of the conversation and the provider's cache that a policy takes into account.
 
-A policy never reads a clock and never asks a provider. The caller passes these values.
+A policy never reads a clock and never calls a provider: the caller passes these values.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class Moment(msgspec.Struct, frozen=True, kw_only=True):
     saved: float = inf
     """What was saved so far against sending everything, in tokens at the full price; inf when not counted."""
     cutting: bool = False
-    """A reduction was made for this very request: go on to the target instead of stopping at the trigger."""
+    """A reduction was made for this request already: go on to the target instead of stopping at the trigger."""
     compacted: bool = False
-    """A summary was made, or attempted, for this very request; a second one is not."""
+    """A summary was made, or attempted, for this request already; a second one is not."""
     paused: bool = False
     """Summaries do not help at present: the window refilled again and again."""
     refused: bool = False

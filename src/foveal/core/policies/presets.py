@@ -43,7 +43,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Limits of single tools, by name. They take precedence over `clip`."""
     refer: int = 0
     """Tokens that a reference must save: lines of a new result that are shown above already become a reference
-    where it saves at least so many. 0 disables references."""
+    where it saves at least this many. 0 disables references."""
     max_history_tokens: int = 0
     """Tokens that messages other than instructions may take; 0 is no limit."""
     keep_first: int = 0
@@ -88,7 +88,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     summary_share: float = 0.15
     """The same as a share of the room; the smaller limit applies."""
     max_summaries: int = 3
-    """How many summaries stay side by side; one more, and all of them become one."""
+    """How many summaries stay side by side; with this many, the next compaction merges them into one."""
 
     def __post_init__(self) -> None:
         if self.ladder not in get_args(Ladder):
@@ -194,7 +194,9 @@ def policy(name: str | Mapping[str, Any] | Policy = "economy", /, **changes: Any
     for field in given:
         if field not in allowed:
             raise BadSetting(field, given[field], f"no such setting; there are {', '.join(allowed)}")
-    values = {field: getattr(base, field) for field in allowed} | {k: _typed(k, v) for k, v in given.items()}
+    values = {field: getattr(base, field) for field in allowed} | {
+        k: _convert_field(k, v) for k, v in given.items()
+    }
     return Policy(**values)
 
 
@@ -220,7 +222,7 @@ def _preset(name: object) -> Policy:
 _TYPES: Final = {field.name: field.type for field in msgspec.structs.fields(Policy)}
 
 
-def _typed(field: str, value: Any) -> Any:
+def _convert_field(field: str, value: Any) -> Any:
     try:
         return msgspec.convert(value, _TYPES[field])
     except msgspec.ValidationError as problem:

@@ -46,7 +46,7 @@ _DIGIT: Final = re.compile("[0-9]")
 
 
 def looks_random(value: str) -> bool:
-    """Whether a value looks like a key: letters with digits or both cases, and no words."""
+    """Return whether a value looks like a key: letters with digits or both cases, and no words."""
     mixed = value.upper() != value.lower() and (
         _DIGIT.search(value) or not (value.islower() or value.isupper())
     )
@@ -114,7 +114,7 @@ _MAX_PREFIX_CHARS: Final = 7
 """Characters of the longest prefix before its first separator."""
 
 
-def _prefixed(text: str) -> Iterator[Secret]:
+def _find_prefixed(text: str) -> Iterator[Secret]:
     for runs in _RUNS:
         for run in runs.finditer(text):
             at = max(0, run.start() - _MAX_PREFIX_CHARS)
@@ -140,7 +140,7 @@ _GOOGLE_OR_AWS_KEY: Final = re.compile(
 )
 
 
-def _google_and_aws_keys(text: str) -> Iterator[Secret]:
+def _find_google_and_aws_keys(text: str) -> Iterator[Secret]:
     """Find keys of Google and Amazon, which contain no separator."""
     for hit in _GOOGLE_OR_AWS_KEY.finditer(text):
         if _EDGE.match(text, hit.start()):
@@ -157,7 +157,7 @@ _DOTTED_NAMES: Final = {"SG": "SendGrid key", "hvs": "Vault token", "ya29": "Goo
 _WORD: Final = re.compile(r"(?:SG|hvs|ya29)\Z")
 
 
-def _dotted(text: str) -> Iterator[Secret]:
+def _find_dotted(text: str) -> Iterator[Secret]:
     for hit in _DOTTED.finditer(text):
         start, end = hit.span()
         if hit["discord"]:
@@ -175,19 +175,19 @@ _JWT: Final = re.compile(
 _JWT_FIELD: Final = re.compile(rb'"(?:alg|typ|kid|enc)"')
 
 
-def _jwt(text: str) -> Iterator[Secret]:
+def _find_jwts(text: str) -> Iterator[Secret]:
     for hit in _JWT.finditer(text):
         start = hit.start() - 2
         header = "eyJ" + hit["head"][:397]
-        if hit["rest"] and _EDGE.match(text, start) and _JWT_FIELD.search(_decoded(header)):
+        if hit["rest"] and _EDGE.match(text, start) and _JWT_FIELD.search(_decode_base64_url(header)):
             yield Secret(start, hit.end(), "JWT")
 
 
-def _decoded(encoded: str) -> bytes:
+def _decode_base64_url(encoded: str) -> bytes:
     return urlsafe_b64decode(encoded[: len(encoded) // 4 * 4])
 
 
-PATTERN_SCANS: Final = (_prefixed, _google_and_aws_keys, _dotted, _jwt)
+PATTERN_SCANS: Final = (_find_prefixed, _find_google_and_aws_keys, _find_dotted, _find_jwts)
 """Each scan yields the secrets of one family in order."""
 
 
@@ -229,7 +229,7 @@ _NAME: Final = re.compile(
 _MAX_NAME_CHARS: Final = 48
 
 
-def _separated(text: str) -> Iterator[Secret]:
+def _find_separated(text: str) -> Iterator[Secret]:
     for separators in _SEPARATORS:
         for hit in separators.finditer(text):
             secret = _MATCHERS[hit.lastgroup or "value"](text, hit)
@@ -237,7 +237,7 @@ def _separated(text: str) -> Iterator[Secret]:
                 yield secret
 
 
-def _named(text: str, hit: re.Match[str]) -> Secret | None:
+def _match_named(text: str, hit: re.Match[str]) -> Secret | None:
     """Return a random-looking value whose name is that of a secret."""
     at = hit.start()
     last = text[max(0, at - 20) : at].rstrip("0123456789\"'`\\])\t ").lower()
@@ -249,21 +249,21 @@ def _named(text: str, hit: re.Match[str]) -> Secret | None:
     return Secret(*hit.span("value"), "token" if name["token"] else "secret key")
 
 
-def _login(text: str, hit: re.Match[str]) -> Secret | None:
+def _match_login(text: str, hit: re.Match[str]) -> Secret | None:
     secret = hit["password"]
     if secret == hit["user"] or _PLACEHOLDER.fullmatch(secret):
         return None
     return Secret(*hit.span("password"), "password", tail=False)
 
 
-def _bot(text: str, hit: re.Match[str]) -> Secret | None:
+def _match_bot(text: str, hit: re.Match[str]) -> Secret | None:
     number = _BOT_ID.search(text, max(0, hit.start() - 13), hit.start())
     return (
         Secret(number.start(), hit.end(), "Telegram token") if number and looks_random(hit["bot"]) else None
     )
 
 
-_MATCHERS: Final = {"value": _named, "password": _login, "bot": _bot}
+_MATCHERS: Final = {"value": _match_named, "password": _match_login, "bot": _match_bot}
 
 # ── Passwords ──────────────────────────────────────────────────────────────────────────────────────────
 
@@ -281,7 +281,7 @@ _PAIR_BEFORE: Final = re.compile(r"(?:;\s?|[A-Za-z]=[^\s,;()]{1,64} )\Z")
 _PAIR_AFTER: Final = re.compile(r";|\s[A-Za-z_]{2,20}=[^\s,]")
 
 
-def _passwords(text: str) -> Iterator[Secret]:
+def _find_passwords(text: str) -> Iterator[Secret]:
     for passwords in _PASSWORDS:
         for hit in passwords.finditer(text):
             name = _PASSWORD_NAME.search(text, max(0, hit.start() - 20), hit.start())
@@ -295,12 +295,12 @@ def _passwords(text: str) -> Iterator[Secret]:
 
 
 def _in_connection(text: str, start: int, end: int) -> bool:
-    """Whether the pair is one of several `name=value` pairs, separated by semicolons or blanks."""
+    """Return whether the pair is one of several `name=value` pairs, separated by semicolons or blanks."""
     return bool(_PAIR_BEFORE.search(text, max(0, start - 70), start) or _PAIR_AFTER.match(text, end))
 
 
 def _looks_like_password(value: str) -> bool:
-    """Whether a value looks like a chosen password: letters, digits, and a special character or both cases."""
+    """Return whether a value looks like a password: letters, digits, and a special character or both cases."""
     plain = value.islower() or value.isupper() or value.upper() == value.lower()
     return len(value) >= 8 and has_digit(value) and (not plain or _SIGNS.search(value) is not None)
 
@@ -327,11 +327,11 @@ _WORDS: Final = (
 """Each pattern starts at the least common character of its word."""
 
 
-def _after_words(text: str) -> Iterator[Secret]:
+def _find_after_words(text: str) -> Iterator[Secret]:
     for pattern, name in _WORDS:
         for hit in pattern.finditer(text):
-            called = text.startswith("(", hit.end())
-            if not called and (has_digit(hit["value"]) or looks_random(hit["value"])):
+            is_call = text.startswith("(", hit.end())
+            if not is_call and (has_digit(hit["value"]) or looks_random(hit["value"])):
                 yield Secret(*hit.span("value"), name)
 
 
@@ -341,7 +341,7 @@ _OPTION: Final = re.compile(
 )
 
 
-def _options(text: str) -> Iterator[Secret]:
+def _find_options(text: str) -> Iterator[Secret]:
     """Find `--api-key …` on a command line."""
     for hit in _OPTION.finditer(text):
         if looks_random(hit["value"]):
@@ -349,10 +349,10 @@ def _options(text: str) -> Iterator[Secret]:
 
 
 ASSIGNMENT_SCANS: Final[tuple[Callable[[str], Iterator[Secret]], ...]] = (
-    _separated,
-    _passwords,
-    _after_words,
-    _options,
+    _find_separated,
+    _find_passwords,
+    _find_after_words,
+    _find_options,
 )
 
 
@@ -380,13 +380,13 @@ _BEFORE: Final = re.compile(
     rf"(?:{_REVERSED_BREAK}*+[A-Za-z0-9+/=]{{24,}}+)++"
     rf"(?:{_REVERSED_BREAK}{{1,8}}+(?=[A-Za-z]*(?:[0-9+/=]|[A-Z][a-z]))[A-Za-z0-9+/=]{{1,23}}+(?![A-Za-z0-9_.]))?"
 )
-"""`_AFTER` for a reversed text."""
+"""`_AFTER` for a reversed text: the Base64 before an END line is read backwards."""
 _BASE64: Final = re.compile(r"[A-Za-z0-9+/]{24}")
 _ENCODED: Final = "LS0tLS1CRUdJTi"
 _ENCODED_RUN: Final = re.compile(r"[A-Za-z0-9+/_-]{56,}+={0,2}")
 
 
-def private_keys(text: str) -> Iterator[Secret]:
+def find_private_keys(text: str) -> Iterator[Secret]:
     marks = list(_MARK.finditer(text))
     last = 0
     for at, mark in enumerate(marks):
@@ -399,11 +399,11 @@ def private_keys(text: str) -> Iterator[Secret]:
             last = span[1]
         else:
             last = mark.end()
-    yield from _encoded(text)
+    yield from _find_encoded_keys(text)
 
 
 def _block_from(text: str, mark: re.Match[str], after: re.Match[str] | None) -> tuple[int, int] | None:
-    """Return the block that begins here, up to its end or as far as it was kept."""
+    """Return the block that begins here, up to its END line or as far as its Base64 goes."""
     if after and not after["begin"] and after.start() - mark.end() < MAX_KEY_BLOCK_CHARS:
         found = _BASE64.search(text, mark.end(), after.start())
         return (mark.start(), after.end()) if found else None
@@ -418,17 +418,17 @@ def _block_up_to(text: str, last: int, mark: re.Match[str]) -> tuple[int, int] |
     return (mark.start() - rest.end(), mark.end()) if rest else None
 
 
-def _encoded(text: str) -> Iterator[Secret]:
+def _find_encoded_keys(text: str) -> Iterator[Secret]:
     """Find blocks that are Base64-encoded again, as in a Kubernetes secret."""
     at = text.find(_ENCODED)
     while at >= 0:
         run = _ENCODED_RUN.match(text, at)
-        if run and b"PRIVATE KEY" in _decoded_key(run.group()[:56]):
+        if run and b"PRIVATE KEY" in _decode_base64(run.group()[:56]):
             yield Secret(*run.span(), "private key", tail=False)
         at = text.find(_ENCODED, run.end() if run else at + len(_ENCODED))
 
 
-def _decoded_key(text: str) -> bytes:
+def _decode_base64(text: str) -> bytes:
     try:
         return b64decode(text)
     except binascii.Error:

@@ -21,9 +21,9 @@ from msgspec.structs import replace
 
 from foveal.core.log.events import AnyFact
 from foveal.core.redaction import patterns
-from foveal.core.redaction.patterns import Secret, private_keys
+from foveal.core.redaction.patterns import Secret, find_private_keys
 
-REDACTION_SCANS: Final = (private_keys, *patterns.PATTERN_SCANS, *patterns.ASSIGNMENT_SCANS)
+REDACTION_SCANS: Final = (find_private_keys, *patterns.PATTERN_SCANS, *patterns.ASSIGNMENT_SCANS)
 """All scans; for overlapping hits the first one names the secret."""
 REFERENCE_FIELDS: Final = frozenset({"id", "call_id", "name", "origin"})
 """Fields of facts that are references, not text."""
@@ -114,7 +114,7 @@ def scrub_json(text: str) -> str:
     The text is not parsed as a whole, so unchanged parts stay as they were and depth is unlimited."""
     if not _may_have_secret(text):
         return text
-    keys = list(private_keys(text))
+    keys = list(find_private_keys(text))
     starts = [key.start for key in keys]
 
     def literal(match: re.Match[str], group: str, *, under: str = "") -> str:

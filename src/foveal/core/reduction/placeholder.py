@@ -31,7 +31,7 @@ _NO_BRACKETS: Final = str.maketrans("[]", "()")
 
 def call_subject(call: Call) -> str:
     """Return what a call is about: its command, its path, or the beginning of its arguments."""
-    values = _parsed(call.arguments)
+    values = _parse_arguments(call.arguments)
     line = call.arguments
     if isinstance(values, dict):
         texts = [value for value in values.values() if isinstance(value, str) and value.strip()]
@@ -41,7 +41,7 @@ def call_subject(call: Call) -> str:
     return line if len(line) <= MAX_SUBJECT_CHARS else line[: MAX_SUBJECT_CHARS - 1] + "…"
 
 
-def _parsed(arguments: str) -> object:
+def _parse_arguments(arguments: str) -> object:
     try:
         return json.loads(arguments)
     except (ValueError, RecursionError):
@@ -119,7 +119,7 @@ def arguments_placeholder(
     call: Call, *, handle: str, tokens: int, room: int, elsewhere: Set[str] = frozenset()
 ) -> str:
     """Return the arguments of an old call with their long values masked: still JSON, still the same keys."""
-    values = _parsed(call.arguments)
+    values = _parse_arguments(call.arguments)
     if not isinstance(values, dict):
         values = {"arguments": call.arguments}
     longest = max((len(value) for value in values.values() if isinstance(value, str)), default=0)

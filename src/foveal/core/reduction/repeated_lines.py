@@ -69,7 +69,7 @@ def reference_clip(view: View, target: int, part: int, *, saving: int, rule: str
         return None
     lines = text.split("\n")
     runs = _find_runs(view, found, lines, min_chars)
-    return _clipped(target, part, text, lines, runs, view.meter.counter, rule) if runs else None
+    return _clip_fact(target, part, text, lines, runs, view.meter.counter, rule) if runs else None
 
 
 def find_dangling(view: View) -> Iterator[tuple[int, int, str]]:
@@ -165,7 +165,7 @@ def _run_length(lines: list[str], others: list[str], free: list[bool], at: int, 
 # ── Writing the reference ────────────────────────────────────────────────────────────────────────────────
 
 
-def _clipped(
+def _clip_fact(
     target: int, part: int, text: str, lines: list[str], runs: list[RepeatedRun], counter: Counter, rule: str
 ) -> Clipped:
     starts = [0]

@@ -300,12 +300,12 @@ def clip_parts(texts: Sequence[str], limits: Limits, *, handle: str, counter: Co
         f"[foveal: left out {len(sizes):,} of {len(sizes):,} parts ({limits.strategy}); whole text: {handle}]"
     )
     shown, level = _choose_parts(sizes, whole, measure(notice, whole, counter), limits.strategy)
-    out = [i for i in sizes if i not in shown]
-    notice = notice.replace(f"{len(sizes):,}", f"{len(out):,}", 1)
+    left_out = [i for i in sizes if i not in shown]
+    notice = notice.replace(f"{len(sizes):,}", f"{len(left_out):,}", 1)
     each = msgspec.structs.replace(limits, **{k: int(v) for k, v in level._asdict().items() if v < inf})
     return [
-        _leave_out(text, limits.strategy, counter, (notice,) if i == out[0] else ())
-        if i in out
+        _leave_out(text, limits.strategy, counter, (notice,) if i == left_out[0] else ())
+        if i in left_out
         else clip(text, each, handle=handle, counter=counter)
         for i, text in enumerate(texts)
     ]

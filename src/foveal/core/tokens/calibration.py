@@ -46,7 +46,8 @@ _NEWEST_ERROR_WEIGHT: Final = 0.2
 _MAX_PROMPT_TOKENS: Final = 100_000_000
 _MIN_FOREIGN_DIFFERENCE_TOKENS: Final = 4096
 """Differences below this many tokens are never ignored as foreign reports."""
-_MAX_IGNORED_REPORTS: Final = 3
+_REPORTS_TO_MOVE_ANCHOR: Final = 3
+"""Foreign reports in a row, of which the last one becomes the anchor."""
 _TEMPLATE_TOKENS: Final = 48
 """Tokens for templates and rounding that the upper bound always includes."""
 
@@ -116,27 +117,10 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
             ratio = min(self.ratio, max(MIN_RATIO, tokens / units))
             return self._move_anchor(units, tokens, ratio=ratio)
         if self._is_foreign(units, tokens):
-            if self.strikes + 1 < _MAX_IGNORED_REPORTS:
+            if self.strikes + 1 < _REPORTS_TO_MOVE_ANCHOR:
                 return msgspec.structs.replace(self, strikes=self.strikes + 1)
             return self._move_anchor(units, tokens)
         return self._learn(units, tokens)
-
-    def restart(self, *, model: str | None = None) -> Calibration:
-        """Return the calibration for a new conversation, agent or model.
-
-        The same model keeps ratio and overhead as expectations and drops the anchor; another model keeps
-        nothing.
-        """
-        if model is not None and model != self.model:
-            return Calibration(model=model)
-        return Calibration(
-            ratio=self.ratio,
-            model=self.model,
-            at_tokens=self.overhead,
-            weight=max(_PRIOR_WEIGHT, self.weight / 2),
-            spread=self.spread,
-            error=self.error,
-        )
 
     def _slope(self, units: int) -> float:
         """Return the ratio; below the anchor it is limited so that the overhead is not negative."""
@@ -146,7 +130,10 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
     def _is_foreign(self, units: int, tokens: int) -> bool:
         expected = self.tokens(units)
-        return abs(tokens - expected) > _MIN_FOREIGN_DIFFERENCE_TOKENS and not expected / 2 <= tokens <= expected * 2
+        return (
+            abs(tokens - expected) > _MIN_FOREIGN_DIFFERENCE_TOKENS
+            and not expected / 2 <= tokens <= expected * 2
+        )
 
     def _learn(self, units: int, tokens: int) -> Calibration:
         """Update ratio, spread and recent error from this change in units, then move the anchor."""

@@ -61,7 +61,7 @@ class MessageTokens:
         return known
 
     def replaceable_units(self, seq: int, place: int, content: Content) -> int:
-        """Return the units that an overlay on one part removes: a call keeps its name, other parts go whole."""
+        """Return the units that an overlay on one part replaces: the arguments of a call, or the whole part."""
         key = (seq, seq, place)
         known = self._texts.get(key)
         if known is None:

@@ -37,7 +37,7 @@ def effective_events(log: Sequence[Event]) -> list[Event]:
     rewound: Rewound | None = None  # the rewind whose range the backward walk is in
     outlived: set[int] = (
         set()
-    )  # reductions that outlive a rewind, until the latest user message before it is found
+    )  # reductions that outlive a rewind; cleared at the first user message before it
     for event in reversed(log):
         fact = event.fact
         if rewound is not None and event.seq <= rewound.to:

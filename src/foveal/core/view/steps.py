@@ -183,7 +183,7 @@ class ShownMessage:
         self._name_counts = self._verbatim_lines = None
 
     def remove_overlay(self, part: int) -> None:
-        """Show a part as it was said again."""
+        """Show a part again as it was said."""
         if self.overlays and self.overlays.pop(part, None):
             self._name_counts = self._verbatim_lines = None
 
@@ -259,7 +259,7 @@ class Slot:
         """How many non-empty results came before this one; -1 while there is none."""
 
     def set_result(self, result: ShownMessage) -> None:
-        """Take the result of the call."""
+        """Record the result of the call."""
         self.result = result
 
     def set_ordinal(self, ordinal: int) -> None:
@@ -385,7 +385,7 @@ class Step:
         return slot
 
     def add_result(self, slot: Slot, result: ShownMessage) -> None:
-        """Give the result to one of the calls."""
+        """Record the result of one of the calls."""
         slot.set_result(result)
         self.message_count += 1
 
@@ -415,7 +415,7 @@ class Step:
         self._rendered = None
 
     def retire(self) -> None:
-        """Count as nothing from now on: the step has left the view."""
+        """Set the units to 0, because the step has left the view."""
         self.units = 0
         self._rendered = None
 

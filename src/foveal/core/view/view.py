@@ -4,8 +4,8 @@
 2. A result goes to the newest open call with its id; a result that no call waits for is kept out and reported.
 3. A call without a result is shown with a fixed synthetic one.
 4. Instructions and pinned steps are never hidden, whatever a range says.
-5. The view formats and counts nothing that the log could have recorded: placeholders, clips and summaries are texts
-   of the events that made them. The only text written here is the notice for dropped steps.
+5. The view writes no text that the log could have recorded: placeholders, clips and summaries are texts of the
+   events that made them. Only the notice for dropped steps and the words before a pinned rule are written here.
 
 Folding n events takes O(n), advancing by one takes O(1); hiding steps takes O(visible). Units are counted on
 demand, and only of what is then visible.
@@ -341,10 +341,8 @@ class View:
         content = shown.fact.content
         if part != -1 and (isinstance(content, str) or not 0 <= part < len(content)):
             return  # no such part: the log was edited outside of Foveal
-        if overlay.level == "clipped" and overlay.text == shown.original_text(
-            part
-        ):  # the clip keeps everything
-            shown.remove_overlay(part)
+        if overlay.level == "clipped" and overlay.text == shown.original_text(part):
+            shown.remove_overlay(part)  # the clip keeps everything
         else:
             shown.add_overlay(part, overlay)
         if overlay.level == "masked":
@@ -384,7 +382,7 @@ class View:
     def show_notice(self, place: int) -> None:
         """Insert the notice that says how many messages were dropped."""
         fact = UserSaid(content=dropped_notice(self.dropped_messages))
-        # The notice is no event of the log. Its number must change with its text, because texts are counted by it.
+        # The notice is no event of the log. Its seq must change with its text, because counts are cached by seq.
         self.notice = Step(place, "notice", fact, event_seq=-1 - self.dropped_messages)
         self._insert(self.notice)
 
@@ -420,7 +418,7 @@ class View:
         self.permanent_steps.append(step)
 
     def expect_result(self, call_id: str, seq: int) -> None:
-        """Let a call in a hidden step wait for its result, which will be hidden too."""
+        """Add a call of a hidden step that waits for its result, which will be hidden too."""
         call = Call(id=call_id, name="", arguments="")
         waiting = self._open_calls.setdefault(call_id, [])
         waiting.append(Step(seq, "model", ModelSaid(content=(call,))).add_call(0, call))

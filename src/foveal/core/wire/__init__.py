@@ -14,26 +14,14 @@ from typing import Any, Final, Protocol
 from msgspec import Raw
 
 from foveal.core.log.events import AnyFact, Dialect, unraw
+from foveal.core.tokens.media_tokens import DEFAULT_MEDIA_UNITS, MAX_IMAGE_UNITS, image_dimensions
 from foveal.core.wire import anthropic, openai_chat, openai_responses
 from foveal.core.wire.cache_marks import strip_cache_marks
 from foveal.core.wire.common import BadField, Json, MessageChunk, encode_json, json_text
 from foveal.core.wire.dialect_detection import detect_dialect
 from foveal.core.wire.event_text import original_text, quote_lines, transcript_text
-from foveal.core.wire.media import (
-    DEFAULT_MEDIA_UNITS,
-    MAX_IMAGE_UNITS,
-    MediaSize,
-    image_dimensions,
-    measure_media,
-    media_source,
-    mime_type,
-)
-from foveal.core.wire.overflow_errors import (
-    ProviderOverflow,
-    recognise_overflow,
-    silent_overflow_reason,
-    stop_reason,
-)
+from foveal.core.wire.media import MediaSize, measure_media, media_source, mime_type
+from foveal.core.wire.overflow_errors import ProviderOverflow, recognise_overflow, stop_reason
 from foveal.core.wire.safe_print import one_line, visible
 from foveal.core.wire.usage import read_usage
 from foveal.errors import BadSetting
@@ -57,7 +45,6 @@ __all__ = [
     "raw_setting",
     "read_usage",
     "recognise_overflow",
-    "silent_overflow_reason",
     "stop_reason",
     "strip_cache_marks",
     "tools_text",

@@ -29,7 +29,7 @@ def strip_cache_marks(value: Any, *, drop_nulls: bool = False) -> Any:
 
 
 def has_cache_mark(block: Mapping[str, Any]) -> bool:
-    """Say whether a block, a tool or a message has a mark of its own."""
+    """Return whether a block, a tool or a message has a mark of its own."""
     return CACHE_MARK in block
 
 

@@ -203,7 +203,7 @@ def read_media(item: Mapping[str, Any]) -> Media:
 
 
 def _is_plain_json(item: Json) -> bool:
-    """Say whether no object of a client library is inside."""
+    """Return whether no object of a client library is inside."""
     return all(isinstance(value, str | dict) for value in item.values())
 
 
@@ -223,7 +223,7 @@ def native_dialect(dialect: Dialect, extra: Raw | UnsetType, parts: Iterable[Any
 
 
 def is_native(fact: UserSaid | Instructed | ModelSaid | ToolReturned, dialect: Dialect) -> bool:
-    """Say whether a fact was read in this dialect, or has nothing that only one dialect can read."""
+    """Return whether a fact was read in this dialect, or has nothing that only one dialect can read."""
     return fact.dialect in ("", dialect)
 
 

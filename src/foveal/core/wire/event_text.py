@@ -161,7 +161,7 @@ def _is_recall_call(part: AnyPart) -> bool:
 
 
 def is_dialogue(fact: AnyFact) -> bool:
-    """Say whether a fact is part of the conversation and can be shown beside a search hit."""
+    """Return whether a fact is part of the conversation and can be shown beside a search hit."""
     return isinstance(fact, UserSaid | ModelSaid | ToolReturned) and bool(search_text(fact))
 
 
@@ -260,16 +260,16 @@ def _entry(header: str, content: Content) -> str:
 def _transcript_lines(part: AnyPart) -> list[str]:
     match part:
         case Text():
-            return _quoted(part.text)
+            return _quote_for_transcript(part.text)
         case Call():
-            return [f"[calls {_transcript_name(part.name)}]", *_quoted(part.arguments)]
+            return [f"[calls {_transcript_name(part.name)}]", *_quote_for_transcript(part.arguments)]
         case Media():
             return [f"[{_transcript_name(part.mime) or 'media'}, {part.size:,} bytes]"]
         case Thinking() | Opaque():
             return []
 
 
-def _quoted(text: str) -> list[str]:
+def _quote_for_transcript(text: str) -> list[str]:
     # Unlike `quote_lines`: a transcript is split at every kind of line break, so none is left to be escaped.
     return [f"> {line}" for line in text.splitlines()]
 

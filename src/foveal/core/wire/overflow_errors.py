@@ -111,9 +111,6 @@ _PATTERNS: Final = [
     for kind, wordings in _WORDINGS.items()
     for wording in wordings
 ]
-_ROUND_SIZES: Final = {
-    unit << power for unit in (512, 1_000, 1_536, 2_560, 3_000, 5_000) for power in range(12)
-}
 
 
 class ProviderOverflow(msgspec.Struct, frozen=True, kw_only=True):
@@ -154,25 +151,6 @@ def recognise_overflow(error: object) -> ProviderOverflow | None:
             return None
         error, nodes = _implicit_cause(error), texts.nodes
     return None
-
-
-def silent_overflow_reason(*, prompt: int, predicted: int, window: int, stop: str = "") -> str:
-    """Return why a successful reply shows that the request did not fit; "" if it does not show that.
-
-    A silently cut prompt is recognised by its size: under 60 % of a prediction of at least 1,000 tokens, *and* a
-    size to which servers cut: up to 2 % less than the window, or a round number (Ollama's `num_ctx`, or half of it
-    and a few tokens). A wrong prediction alone, or a report without the cached tokens, does not count.
-    """
-    if stop in ("model_context_window_exceeded", "model_length"):
-        return f"the reply stopped because the window was full ({stop})"
-    if 0 < window < prompt:
-        return f"the provider counted {prompt:,} tokens, more than the window of {window:,}"
-    is_cut_size = 0 <= window - prompt <= window // 50 or any(
-        prompt - few in _ROUND_SIZES for few in range(-2, 7)
-    )
-    if predicted >= 1_000 and 0 < prompt < 0.6 * predicted and is_cut_size:
-        return f"the provider counted {prompt:,} tokens of about {predicted:,}: it has cut the request"
-    return ""
 
 
 def stop_reason(reply: object) -> str:

@@ -12,17 +12,16 @@ from contextlib import suppress
 from typing import Final
 
 from foveal.core.log.events import Noted
-from foveal.errors import TRANSIENT_CODES, FovealError, NothingToAsk, StoreError, UnknownSession
+from foveal.errors import FovealError, NothingToAsk, StoreError, UnknownSession
 from foveal.server.jobs.dbos_engine import AttemptResult
 from foveal.server.jobs.queue import Job, JobQueue
+from foveal.server.jobs.retries import RETRYABLE_CODES
 from foveal.server.jobs.schedule_store import RunResult, ScheduleStore
 from foveal.server.live_session import LiveSession
 from foveal.server.service import Service
 from foveal.server.turns import Turn, TurnOutcome
 
 SCHEDULE_NOTE_TOPIC: Final = "schedule"
-RETRYABLE_CODES: Final = frozenset((*TRANSIENT_CODES, "StoreError", "StoreUnusable", "Conflict"))
-"""Codes of failures that a retry may fix."""
 _log = logging.getLogger("foveal.work")
 
 

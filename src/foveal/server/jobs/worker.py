@@ -19,6 +19,7 @@ from foveal.errors import BadSetting
 from foveal.server.jobs.dbos_engine import DbosEngine, EngineJob
 from foveal.server.jobs.job_runner import JobRunner
 from foveal.server.jobs.queue import Job, JobQueue, new_job
+from foveal.server.jobs.retries import RETRY_DELAYS_S
 from foveal.server.jobs.schedule import Schedule, schedule_from_config
 from foveal.server.jobs.schedule_store import ScheduleStore
 from foveal.server.locks import SessionLock
@@ -35,7 +36,7 @@ class WorkerTiming(NamedTuple):
     """Between two checks for jobs of other processes, and for the active worker's lock."""
     engine_poll_s: float = 0.5
     """Between two polls of the engine's queue."""
-    retry_delays_s: tuple[float, ...] = (60, 300, 900, 3_600, 3_600, 3_600, 3_600, 3_600)
+    retry_delays_s: tuple[float, ...] = RETRY_DELAYS_S
     """Before each retry; the number of attempts is one more than the number of delays."""
     ended_job_ttl_s: float = 6 * 3_600
     """For which the engine keeps ended jobs."""

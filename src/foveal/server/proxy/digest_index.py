@@ -5,6 +5,7 @@ exactly that history, whatever happened to S since; a row is `stale` if S was re
 hold the side state of a session: the last digests of its system text and tools, so that a change is noticed after a
 restart, and the events with newer versions of its instructions.
 
+The column `words` holds the digest of an instruction's text in `heads`, and a value of the side state in `beside`.
 The rows are a cache of what the stores hold: without them a conversation is not recognised and a new one begins.
 """
 

@@ -5,7 +5,7 @@ what makes no difference to a conversation, so that a client may send the same m
 
 1. cache marks and null fields;
 2. the text of instructions: that there is one counts, its text does not (it often contains the time of day);
-3. of model messages, everything except text and tool calls: clients often leave out thinking, annotations and numbers;
+3. of model messages, everything except text and tool calls: clients may leave out thinking and annotations;
 4. the formatting of arguments: JSON with and without spaces is the same;
 5. whether a text is a string or the only part of a list.
 

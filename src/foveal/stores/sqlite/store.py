@@ -16,7 +16,7 @@ from typing import Final, Self, TypeVar
 from foveal.core.log.events import Event
 from foveal.errors import BadSetting
 from foveal.ports import Checkpoint, Hit, SessionInfo
-from foveal.stores.sqlite import queries
+from foveal.stores.sqlite import erase, queries
 from foveal.stores.sqlite.connection import Durability, SqliteFile, StoreConnection, Work, in_transaction
 from foveal.stores.sqlite.full_text import searchable_text
 from foveal.stores.sqlite.schema import ID_STRIDE
@@ -150,7 +150,7 @@ class SqliteStore:
 
     async def erase(self, session: str) -> None:
         def work(db: StoreConnection) -> None:
-            db.text_index.remove(queries.erase(db.connection, db.packer, session))
+            db.text_index.remove(erase.erase(db.connection, db.packer, session))
 
         with self._last_seqs.invalidating():
             await self._write(work)

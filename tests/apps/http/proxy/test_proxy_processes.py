@@ -74,7 +74,7 @@ def test_conversations_survive_a_killed_server(tmp_path: Path) -> None:
             serving(folder=folder, settings=settings) as second,
         ):
             conversations = [
-                Conversation(f"talk {number}", [first, second]) for number in range(CONVERSATIONS)
+                Conversation(f"conversation {number}", [first, second]) for number in range(CONVERSATIONS)
             ]
             for turn in range(3):  # alternately at both servers
                 conversations[0].ask(f"{conversations[0].name}, turn {turn}", at=turn % 2)

@@ -53,7 +53,7 @@ def log(*facts: AnyFact) -> list[Event]:
     return [Event(seq, fact) for seq, fact in enumerate(facts)]
 
 
-def asked(text: str) -> UserSaid:
+def user_said(text: str) -> UserSaid:
     return UserSaid(content=text)
 
 
@@ -102,7 +102,7 @@ def test_a_ledger_is_never_larger_than_its_room(story: ScriptedHistory, room: in
 
 @pytest.mark.parametrize("room", [-1, 0, 1, 3])
 def test_without_room_there_is_no_ledger(room: int) -> None:
-    assert ledger_of(asked("Please fix it."), room=room) == ""
+    assert ledger_of(user_said("Please fix it."), room=room) == ""
 
 
 def test_without_events_there_is_no_ledger() -> None:
@@ -114,7 +114,7 @@ def test_without_events_there_is_no_ledger() -> None:
 
 
 def test_one_event_is_enough() -> None:
-    assert ledger_of(asked("Please fix it.")) == (
+    assert ledger_of(user_said("Please fix it.")) == (
         "Requests, newest first:\n- e0, open:\n  > Please fix it.\nlook back: e0"
     )
 
@@ -123,7 +123,7 @@ def test_the_same_log_gives_the_same_ledger_in_another_process() -> None:
     program = (
         "from test_ledger import *\n"
         "text = ' '.join(f'word_{n}.part{n % 7} some/path_{n}.py' for n in range(300))\n"
-        "print(ledger_of(asked('go'), *ran('cat notes.txt', text), *ran('ls', text[::-1]), room=300))"
+        "print(ledger_of(user_said('go'), *ran('cat notes.txt', text), *ran('ls', text[::-1]), room=300))"
     )
     environment = {
         **os.environ,
@@ -148,9 +148,9 @@ def test_the_same_log_gives_the_same_ledger_in_another_process() -> None:
 
 def test_requests_are_verbatim_newest_first_with_their_state() -> None:
     text = ledger_of(
-        asked("Add a parser.\nUse   tabs."),
+        user_said("Add a parser.\nUse   tabs."),
         said("It is there."),
-        asked("Now test it."),
+        user_said("Now test it."),
         calls("think", thought="Hm"),
     )
     assert section(text, "Requests") == [
@@ -163,18 +163,18 @@ def test_requests_are_verbatim_newest_first_with_their_state() -> None:
 
 
 def test_an_aborted_answer_leaves_a_request_open() -> None:
-    assert section(ledger_of(asked("Go on."), said("")), "Requests") == ["- e0, open:", "  > Go on."]
+    assert section(ledger_of(user_said("Go on."), said("")), "Requests") == ["- e0, open:", "  > Go on."]
 
 
 def test_a_kept_request_is_referred_to_and_not_repeated() -> None:
-    text = ledger_of(asked("Build a bridge."), said("Done."), asked("Paint it."), keep={0})
+    text = ledger_of(user_said("Build a bridge."), said("Done."), user_said("Paint it."), keep={0})
     assert section(text, "Requests") == ["- e2, open:", "  > Paint it.", "- e0, done, shown in full"]
     assert "bridge" not in text
 
 
 def test_a_long_request_is_reduced_to_its_two_ends_with_a_count() -> None:
     request = "First do this.\n" + "and then that, " * 2_000 + "\nNever touch main."
-    shown = section(ledger_of(asked(request), room=400), "Requests")
+    shown = section(ledger_of(user_said(request), room=400), "Requests")
     assert re.fullmatch(r"- e0, open, [\d,]+ characters left out:", shown[0])
     assert shown[1] == "  > First do this."
     assert "  …" in shown
@@ -192,7 +192,7 @@ def _image() -> dict[str, Any]:
 
 
 def test_the_last_model_messages_are_listed_unless_they_are_kept() -> None:
-    facts = (asked("Go."), said("I shall look at the parser."), said("Now for the lexer."))
+    facts = (user_said("Go."), said("I shall look at the parser."), said("Now for the lexer."))
     assert section(ledger_of(*facts), "Said last") == [
         "- e2: Now for the lexer.",
         "- e1: I shall look at the parser.",
@@ -207,7 +207,7 @@ def test_pinned_rules_instructions_and_earlier_summaries_are_left_out() -> None:
     text = ledger_of(
         Instructed(content="You are the SYSTEM_TEXT_77."),
         Pinned(text="Never push to PINNED_RULE_88."),
-        asked("Fix it."),
+        user_said("Fix it."),
         calls("read", path="src/a.py"),
         returned("def parse_header(): ..."),
         Compacted(first=2, last=4, summary="Earlier: SUMMARY_99 happened."),
@@ -352,7 +352,7 @@ def test_a_kept_failure_is_referred_to_and_not_repeated() -> None:
 
 
 def test_a_large_request_does_not_displace_unresolved_errors() -> None:
-    request = asked("Please do all of this: " + "and that, " * 5_000)
+    request = user_said("Please do all of this: " + "and that, " * 5_000)
     text = ledger_of(request, *ran("python a.py", TRACE + "exit code: 1"), room=300)
     assert "KeyError: 'colour'" in text
     assert "Please do all of this" in text
@@ -424,7 +424,7 @@ hostile = st.lists(st.sampled_from(HOSTILE) | st.text(max_size=12), max_size=4).
 def test_quoted_data_cannot_imitate_ledger_lines(name: str, ask: str, path: str, out: str, room: int) -> None:
     edit = {"path": path, "old": out, "new": ask}
     facts = (
-        asked(ask),
+        user_said(ask),
         ModelSaid(content=(Text(text=ask), Call(id="1", name=name, arguments=json.dumps(edit)))),
         ToolReturned(call_id="1", content=out, error=True),
         ModelSaid(content=(Call(id="2", name="bash", arguments=json.dumps({"command": ask + path})),)),

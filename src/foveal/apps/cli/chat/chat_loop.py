@@ -27,7 +27,7 @@ from foveal.core.wire.safe_print import one_line
 from foveal.errors import FovealError, ProviderError
 
 MAX_TITLE_CHARS = 60
-CHANGES_REPORT = (UserMessageStored, ModelAnswered, ToolFinished, ContextReduced, TurnFinished)
+STATUS_EVENTS = (UserMessageStored, ModelAnswered, ToolFinished, ContextReduced, TurnFinished)
 """Agent events after which the status line is updated."""
 
 
@@ -135,7 +135,7 @@ class ChatLoop:
                     if isinstance(event, UserMessageStored):
                         await self._message_stored(text)
                     self.ui.agent_event(event)
-                    if isinstance(event, CHANGES_REPORT):
+                    if isinstance(event, STATUS_EVENTS):
                         self.ui.show_status(await session.report())
         finally:
             self.ui.turn_ended()

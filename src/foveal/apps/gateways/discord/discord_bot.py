@@ -33,7 +33,7 @@ from foveal.apps.gateways.discord.discord_messages import (
     is_command,
 )
 from foveal.errors import FovealError
-from foveal.server.auth_tokens import RateLimiter
+from foveal.server.rate_limit import RateLimiter
 
 LOG: Final = logging.getLogger("foveal.gateways")
 ARGUMENTS: Final = {

@@ -59,8 +59,8 @@ async def discord(
     grace_s: float = CLOSE_GRACE_S,
 ) -> AsyncIterator[DiscordGateway]:
     """Listen to Discord while the block runs; `connection` of the gateway says whether Discord can be reached."""
-    wanted = "the token of a bot, from Discord's developer portal (Bot, Reset Token)"
-    token, base = require_token(environment, "DISCORD_BOT_TOKEN", wanted), base_url(config, "discord")
+    allowed = "the token of a bot, from Discord's developer portal (Bot, Reset Token)"
+    token, base = require_token(environment, "DISCORD_BOT_TOKEN", allowed), base_url(config, "discord")
     logging.getLogger("discord").setLevel(logging.WARNING)  # below this level it logs messages of users
     VoiceClient.warn_nacl = VoiceClient.warn_dave = False  # the bot does not use voice
     chats = open_chats(service, pairing, config, "discord")

@@ -25,9 +25,9 @@ from foveal.apps.gateways.telegram.entities import format_markdown
 from foveal.apps.gateways.telegram.telegram_send import LOG, BotApiClient, ChatGone, TelegramSender
 from foveal.apps.gateways.telegram.updates import ButtonPressed, ChatLocation, NonTextMessage, TextMessage
 from foveal.errors import FovealError
-from foveal.server.auth_tokens import RateLimiter
 from foveal.server.live_session import LiveSession
 from foveal.server.locks import SessionLock, SessionLocks
+from foveal.server.rate_limit import RateLimiter
 from foveal.server.turns import Turn
 
 T = TypeVar("T")

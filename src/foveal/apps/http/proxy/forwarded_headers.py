@@ -7,10 +7,9 @@ Not forwarded: headers of one connection (hop by hop), cookies, headers that bro
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final, NamedTuple
+from typing import Final
 
 from foveal.apps.http.http_headers import Headers, header_value
-from foveal.server.auth_tokens import TOKEN_PREFIX
 
 _HOP_BY_HOP: Final = frozenset(
     {
@@ -30,33 +29,7 @@ VIA_HEADER: Final = b"x-foveal-via"
 """Marks forwarded requests, so the server recognises a request that it sent to itself."""
 MIN_SECRET_CHARS: Final = 16
 """Shorter keys are placeholders for upstreams that need none, and are not removed from responses."""
-MIN_CLIENT_KEY_CHARS: Final = 8
-_DUMMY_KEYS: Final = frozenset({"none", "empty", "local", "dummy", "unused", "sk-no-key-required", "no-key"})
-"""Placeholders that users write because client libraries insist on a key."""
 _MAX_VALUE_CHARS: Final = 200
-
-
-class ClientKey(NamedTuple):
-    """The provider's key that a client sends, and the header that it is in."""
-
-    header: bytes = b""
-    value: bytes = b""
-
-    @property
-    def is_plausible(self) -> bool:
-        """Whether the value can be a key: it is long enough and no known placeholder."""
-        secret = self.value.decode("latin-1").rpartition(" ")[2].strip()
-        return len(secret) >= MIN_CLIENT_KEY_CHARS and secret.lower() not in _DUMMY_KEYS
-
-
-def client_key(headers: Headers) -> ClientKey:
-    """Return the client's key; a Foveal token does not count as one."""
-    for name in (b"authorization", b"x-api-key"):
-        value = header_value(headers, name)
-        secret = value.decode("latin-1").strip().rpartition(" ")[2]
-        if secret and not secret.startswith(TOKEN_PREFIX):
-            return ClientKey(name, value)
-    return ClientKey()
 
 
 def to_upstream(headers: Headers) -> list[tuple[str, str]]:

@@ -30,6 +30,7 @@ from foveal.errors import ProviderError
 from foveal.providers.base import BaseProvider
 from foveal.providers.local.local_model import LocalModel
 from foveal.providers.selection import SERVICES
+from foveal.server.auth_tokens import TOKEN_PREFIX
 from foveal.server.proxy import upstream_reply
 from foveal.server.proxy.client_request import RequestCache
 from foveal.server.proxy.tenant_conversations import ProxyConversations
@@ -112,7 +113,7 @@ class Upstreams:
             )
             raise HttpError(508, detail, title="Loop", code="upstream_loop")
         service = "anthropic" if dialect == "anthropic" else "openai"
-        key, address = forwarded_headers.client_key(headers), self._addresses[service]
+        key, address = client_key(headers), self._addresses[service]
         own_key = self._own_key(service)
         forwarded = forwarded_headers.to_upstream(headers)
         if not address and not own_key and not key.is_plausible:
@@ -246,3 +247,31 @@ def _no_upstream_error(dialect: Dialect, why: str = "") -> HttpError:
         f"or with `server.{service}_url` set to an upstream of this dialect",
         code="no_upstream",
     )
+
+
+MIN_CLIENT_KEY_CHARS: Final = 8
+_DUMMY_KEYS: Final = frozenset({"none", "empty", "local", "dummy", "unused", "sk-no-key-required", "no-key"})
+"""Placeholders that users write because client libraries insist on a key."""
+
+
+class ClientKey(NamedTuple):
+    """The provider's key that a client sends, and the header that it is in."""
+
+    header: bytes = b""
+    value: bytes = b""
+
+    @property
+    def is_plausible(self) -> bool:
+        """Whether the value can be a key: it is long enough and no known placeholder."""
+        secret = self.value.decode("latin-1").rpartition(" ")[2].strip()
+        return len(secret) >= MIN_CLIENT_KEY_CHARS and secret.lower() not in _DUMMY_KEYS
+
+
+def client_key(headers: Headers) -> ClientKey:
+    """Return the client's key; a Foveal token does not count as one."""
+    for name in (b"authorization", b"x-api-key"):
+        value = header_value(headers, name)
+        secret = value.decode("latin-1").strip().rpartition(" ")[2]
+        if secret and not secret.startswith(TOKEN_PREFIX):
+            return ClientKey(name, value)
+    return ClientKey()

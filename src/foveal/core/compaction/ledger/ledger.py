@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence, Set
 from typing import Final
 
-from foveal.core.compaction.ledger import agent_actions, likely_reused
+from foveal.core.compaction.ledger import files_and_commands, likely_reused
 from foveal.core.compaction.ledger.sections import fill_sections
 from foveal.core.compaction.ledger.user_requests import model_messages_section, requests_section
 from foveal.core.log.events import Event, ModelSaid, ToolReturned, UserSaid
@@ -45,17 +45,19 @@ def write_ledger(
     range may have answered a request or resolved an error inside it."""
     if room <= 0 or not any(isinstance(event.fact, _MESSAGE_FACTS) for event in events):
         return ""
-    actions = agent_actions.collect_actions(events, max_calls=max(MIN_CALLS_READ, room // UNITS_PER_CALL))
-    later = agent_actions.collect_actions(after, max_calls=MIN_CALLS_READ)
+    actions = files_and_commands.collect_actions(
+        events, max_calls=max(MIN_CALLS_READ, room // UNITS_PER_CALL)
+    )
+    later = files_and_commands.collect_actions(after, max_calls=MIN_CALLS_READ)
     replaced = [event for event in events if event.seq not in keep] if keep else events
     signs = likely_reused.ReuseSigns(replaced, actions)
     sections = (
         requests_section(events, keep=keep, room=room, counter=counter, after=after),
         model_messages_section(events, keep=keep),
-        agent_actions.errors_section(actions, keep=keep, later=later),
-        agent_actions.open_calls_section(actions),
-        agent_actions.files_section(actions, elsewhere=elsewhere),
-        agent_actions.commands_section(actions, later=later),
+        files_and_commands.errors_section(actions, keep=keep, later=later),
+        files_and_commands.open_calls_section(actions),
+        files_and_commands.files_section(actions, elsewhere=elsewhere),
+        files_and_commands.commands_section(actions, later=later),
         likely_reused.line_section(signs),
         likely_reused.name_section(signs, elsewhere=elsewhere),
     )

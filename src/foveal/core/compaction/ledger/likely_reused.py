@@ -16,8 +16,8 @@ from itertools import chain, islice
 from math import log
 from typing import Final, NamedTuple
 
+from foveal.core.compaction.ledger.call_reader import ToolAction
 from foveal.core.compaction.ledger.sections import QUOTE_PREFIX, Section, quote_line
-from foveal.core.compaction.ledger.tool_calls import ToolAction
 from foveal.core.log.events import Content, Event, ModelSaid, ToolReturned, text_of
 
 LINE_CHARS: Final = (24, 160)
@@ -145,7 +145,7 @@ def _without_line_number(line: str) -> str:
 
 
 def _repetition_value(returned: int) -> float:
-    """Rate in how many results a name occurs; a name in no result was made up by the agent."""
+    """Rate in how many results a name occurs; a name that is in none was chosen by the agent."""
     if returned > 1:
         return 0.9 if returned > 2 else 0.7
     return 0.0 if returned else -3.0

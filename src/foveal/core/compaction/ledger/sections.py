@@ -66,7 +66,7 @@ _FIRST_ITEM_URGENCY: Final = 2
 _MAX_SEARCHED_CHARS: Final = 300
 """Longer items are not searched for the names that they show."""
 _MAX_MISSES: Final = 3
-"""A section is closed after so many items in a row that did not fit."""
+"""A section is closed after this many items in a row that did not fit."""
 
 
 class Section(NamedTuple):
@@ -122,8 +122,8 @@ class _OpenSection:
         """Go on to the next item."""
         self.item = next(self.spec.items, None)
         if self.item is not None:
-            price = self._count(f" {self.item}," if self.spec.joined else self.item + "\n")
-            self.cost = price if self.chosen else price + self._heading
+            units = self._count(f" {self.item}," if self.spec.joined else self.item + "\n")
+            self.cost = units if self.chosen else units + self._heading
             self.due = (
                 (self._spent + self.cost) / self.spec.weight / (1 if self.chosen else _FIRST_ITEM_URGENCY)
             )

@@ -28,11 +28,11 @@ from foveal.core.policies.ladder.mask import (
     MIN_MASKED_UNITS,
     has_maskable_arguments,
     mask_arguments,
-    mask_media,
     mask_result,
     mask_results,
     maskable_results,
 )
+from foveal.core.policies.ladder.media_limits import mask_media
 from foveal.core.policies.ladder.squeeze import squeeze_results
 
 __all__ = [

@@ -10,7 +10,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from foveal.core.compaction.plan import NoPlan, Plan, RangeTerms, find_trigger, plan_range
+from foveal.core.compaction.plan import NoPlan, Plan, RangeTerms, plan_range
 from foveal.core.log.events import intersect_ranges
 from foveal.core.models.budget import Budget
 from foveal.core.policies.ladder.mask import has_maskable_arguments, maskable_results
@@ -83,3 +83,18 @@ def _long_argument_units(view: View, policy: Policy) -> Iterator[int]:
             units = slot.argument_units(view.meter)
             if units >= policy.mask_arguments:
                 yield units
+
+
+def find_trigger(view: View, budget: Budget, terms: RangeTerms) -> str:
+    """Return what triggers a compaction now: `tokens`, `turns`, or "" for nothing."""
+    if view.units > budget.act:
+        return "tokens"
+    if terms.every_turns and turns_since_summary(view) >= terms.every_turns:
+        return "turns"
+    return ""
+
+
+def turns_since_summary(view: View) -> int:
+    """Return how many turns have ended since the last summary."""
+    end = max((high for step in view.summaries for _, high in step.covers), default=-1)
+    return max(0, sum(1 for step in view.steps if step.kind == "user" and step.seq > end) - 1)

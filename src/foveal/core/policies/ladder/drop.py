@@ -38,7 +38,7 @@ def droppable_steps(view: View, *, keep_task: bool, keep_open: bool = True) -> I
         kept.update(id(step) for step in islice(waiting, MAX_KEPT_OPEN_STEPS))
     if keep_task:
         kept.add(id(view.first_user))
-    # Summaries go last: they are short already, and stand for much.
+    # Summaries go last: they are short, and each represents many messages.
     for kinds in (("user", "model"), ("summary",)):
         for step in view.steps:
             if step.kind in kinds and not step.is_pinned and id(step) not in kept:
@@ -55,7 +55,7 @@ def drop_steps(
             break
         dropped.add(step.seq)
         excess -= view.units_of(step)
-    return _dropped(view, dropped, policy, reason)
+    return _drop_fact(view, dropped, policy, reason)
 
 
 def limit_messages(view: View, budget: Budget, moment: Moment, policy: Policy) -> Dropped | Plan | None:
@@ -73,10 +73,10 @@ def limit_messages(view: View, budget: Budget, moment: Moment, policy: Policy) -
             break
         dropped.add(step.seq)
         messages -= 1 + len(step.slots)
-    return _dropped(view, dropped, policy, "messages")
+    return _drop_fact(view, dropped, policy, "messages")
 
 
-def _dropped(view: View, seqs: set[int], policy: Policy, reason: str) -> Dropped | None:
+def _drop_fact(view: View, seqs: set[int], policy: Policy, reason: str) -> Dropped | None:
     if not seqs:
         return None
     return Dropped(ranges=tuple(_ranges(view, seqs)), reason=reason, rule=policy.name)

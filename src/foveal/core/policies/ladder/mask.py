@@ -1,4 +1,4 @@
-"""Masking: old results, old call arguments and media become placeholders.
+"""Masking: old results and old call arguments become placeholders.
 
 A placeholder keeps a skeleton of the text (see `foveal.core.reduction.placeholder`) and the handle of the original.
 """
@@ -9,7 +9,6 @@ from collections.abc import Iterable, Sequence, Set
 from typing import Final
 
 from foveal.core.log.events import Mask, Masked, handle, text_of
-from foveal.core.models.budget import Budget
 from foveal.core.policies.presets import Policy
 from foveal.core.reduction.placeholder import arguments_placeholder, call_subject, placeholder
 from foveal.core.reduction.repeated_lines import CHARS_PER_UNIT
@@ -146,23 +145,5 @@ def _masked_arguments(
 
 
 def _skeleton_chars(units: int, policy: Policy) -> int:
-    """Return the characters that the skeleton of a text of so many units may take."""
+    """Return the characters that the skeleton of a text of `units` may take."""
     return int(min(units * policy.skeleton_share, policy.skeleton_tokens) * CHARS_PER_UNIT)
-
-
-def mask_media(view: View, budget: Budget) -> Masked | None:
-    """Mask the oldest images until their count and bytes are within their own budget."""
-    count, size = len(view.media), sum(part.size for part in view.media.values())
-    latest = view.latest_user
-    masks: list[Mask] = []
-    for (seq, place), part in view.media.items():
-        if count <= budget.max_images and size <= budget.max_media_bytes:
-            break
-        found = view.find(seq)
-        if found is not None and found[0] is not latest and not found[0].is_pinned:
-            text = (
-                f"[foveal: {part.mime or 'media'} of {part.size:,} bytes is not shown; whole: {handle(seq)}]"
-            )
-            masks.append(Mask(target=seq, text=text, part=place))
-            count, size = count - 1, size - part.size
-    return Masked(masks=tuple(masks), reason="media", rule="media budget") if masks else None

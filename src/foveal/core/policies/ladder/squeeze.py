@@ -1,7 +1,4 @@
-"""Squeezing: clip what must stay but is too large.
-
-A single fresh result can be larger than the window.
-"""
+"""Squeezing: clips results that must stay but are too large, such as one above the window."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ from foveal.core.view.view import View
 
 _MAX_TRIED_TEXTS: Final = 3
 _MARKER_UNITS: Final = 16
-"""What a clip is cut below the wanted size, so that its marker fits too."""
+"""Units by which a clip is cut below its size, so that its marker fits too."""
 
 
 class _ResultPart(NamedTuple):

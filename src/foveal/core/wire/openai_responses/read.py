@@ -94,7 +94,7 @@ def read(messages: Sequence[object], start: int = 0) -> Iterator[MessageChunk]:
 
 
 def _is_plain(item: Mapping[str, Any]) -> bool:
-    """Say whether a message has only a role and a text, as most have."""
+    """Return whether a message has only a role and a text, as most have."""
     return len(item) == 2 and type(item.get("content")) is str
 
 

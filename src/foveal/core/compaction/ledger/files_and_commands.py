@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence, Set
 from typing import Final
 
+from foveal.core.compaction.ledger.call_reader import CallReader, FileAction, ToolAction
 from foveal.core.compaction.ledger.sections import ITEM_PREFIX, QUOTE_PREFIX, Section, inline, quote_line
-from foveal.core.compaction.ledger.tool_calls import CallReader, FileAction, ToolAction
 from foveal.core.log.events import Event, ModelSaid, ToolReturned, calls_of, handle, text_of
 from foveal.core.reduction import important_lines
 from foveal.core.reduction.placeholder import call_subject
@@ -19,7 +19,7 @@ from foveal.core.view.text_facts import exit_status, reports_failure
 MAX_FILES_TRACKED: Final = 400
 _EDGE_CHARS: Final = 1_500
 """Characters at each end of a result that are searched for its outcome."""
-_MAX_LOOK_CHARS: Final = 400
+_MAX_READ_FAILURE_CHARS: Final = 400
 """A longer result of reading a file is no failure: the file itself may contain error messages."""
 _VERDICT_CHARS: Final = 600
 """Characters at the end of a result in which a line with test counts is looked for."""
@@ -183,8 +183,8 @@ def has_failed(action: ToolAction) -> bool:
         return status != 0
     if result.error:
         return True
-    looks = action.command.is_read_only if action.command is not None else bool(action.touched)
-    if looks and len(text) > _MAX_LOOK_CHARS:
+    only_reads = action.command.is_read_only if action.command is not None else bool(action.touched)
+    if only_reads and len(text) > _MAX_READ_FAILURE_CHARS:
         return False
     part = head_and_tail(text)
     return any(sign in part for sign in _FAILURE_SIGNS) and reports_failure(part)

@@ -73,7 +73,7 @@ class ShellCommand(NamedTuple):
     runs_program: bool
     """Whether it runs a program that does more than read or write files."""
     is_read_only: bool
-    """Whether it changes nothing and runs nothing."""
+    """Whether it only reads: it changes no file and runs no other program."""
     is_search: bool
     """Whether its status is that of a search, so that a failure means that nothing was found."""
 
@@ -81,14 +81,14 @@ class ShellCommand(NamedTuple):
 def parse_command(command: str) -> ShellCommand:
     """Return what a shell command does, as far as its words tell."""
     bare = _strip_command(command[:MAX_COMMAND_CHARS])
-    plain = _QUOTED.sub(_unquoted, bare) if '"' in bare or "'" in bare else bare
+    plain = _QUOTED.sub(_unquote, bare) if '"' in bare or "'" in bare else bare
     touched: dict[tuple[str, FileAction], None] = {}
     programs: list[str] = []
     for piece in _SEPARATORS.split(plain, maxsplit=_MAX_SIMPLE_COMMANDS)[:_MAX_SIMPLE_COMMANDS]:
         words = _words(piece)
         if words:
             programs.append(_program(words))
-            touched |= dict.fromkeys(_shell_touched(words, piece))
+            touched |= dict.fromkeys(_find_shell_touched(words, piece))
     runs = [name for name in programs if name.partition(" ")[0] not in _PASSIVE]
     changes = any(action not in ("read", "ran") for _, action in touched)
     return ShellCommand(
@@ -132,7 +132,7 @@ def is_file_name(word: str) -> bool:
     return ending.lower() in _FILE_ENDINGS or ("/" in stem and ending.isalnum() and len(ending) <= 10)
 
 
-def _unquoted(found: re.Match[str]) -> str:
+def _unquote(found: re.Match[str]) -> str:
     """Return a quoted path without its quotes; other quoted text is hidden, since it is not shell syntax."""
     word = found.group()[1:-1]
     return word if _SHELL_PATH.match(word) else "…"
@@ -157,7 +157,7 @@ def _program(words: list[str]) -> str:
     return " ".join(named)
 
 
-def _shell_touched(words: list[str], piece: str) -> Iterator[tuple[str, FileAction]]:
+def _find_shell_touched(words: list[str], piece: str) -> Iterator[tuple[str, FileAction]]:
     for found in _REDIRECT.findall(piece) if ">" in piece else ():
         path = found.strip("\"'")
         if path and not path.startswith(("/dev/", "&")) and _SHELL_PATH.match(path):
@@ -239,7 +239,7 @@ class CallReader:
         words = self._words(call.name)
         command_line = _command(fields, words)
         command = None if command_line is None else parse_command(command_line)
-        touched = tuple(_touched(fields, words)) if command is None else command.touched
+        touched = tuple(_find_touched(fields, words)) if command is None else command.touched
         return ToolAction(seq, call, touched, command, tuple(text for _, text in fields), result, result_seq)
 
     def _words(self, tool: str) -> list[str]:
@@ -303,7 +303,7 @@ def _looks_like_command(key: str, value: str) -> bool:
     return (" -" in value or " && " in value or " | " in value) and bool(_COMMAND_START.match(value))
 
 
-def _touched(fields: list[tuple[str, str]], words: list[str]) -> Iterator[tuple[str, FileAction]]:
+def _find_touched(fields: list[tuple[str, str]], words: list[str]) -> Iterator[tuple[str, FileAction]]:
     for _, value in fields:
         if "+++ " in value or "*** " in value:
             yield from _patched_files(value)

@@ -1,16 +1,14 @@
-"""Answer of a recall search: ranking, excerpts and order of the messages found.
+"""Answer of a recall search: excerpts and order of the messages found.
 
-1. The evidence is often beside the words of the query (the answer after a question, the next remark on the same
-   subject), so a hit adds to the scores of the messages around it, less with each step of distance.
-2. Messages are added by score while there is room; a message that does not fit is skipped.
-3. A short message is quoted whole, a long one where it contains most of the words. Of a message that the model
+1. Messages are added by score while there is room; a message that does not fit is skipped.
+2. A short message is quoted whole, a long one where it contains most of the words. Of a message that the model
    still sees, only a few words are quoted.
-4. Neighbours are grouped in the order of the log, and the best group comes first.
+3. Neighbours are grouped in the order of the log, and the best group comes first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from foveal.core.log.events import Event
@@ -26,12 +24,6 @@ from foveal.core.wire.event_text import (
 from foveal.core.wire.query_match import best_window, next_line_start, query_terms
 from foveal.ports import Hit
 
-NEIGHBOUR_REACH_EVENTS: Final = 8
-"""Events before and after a hit that get a part of its score."""
-NEIGHBOUR_DECAY: Final = 0.8
-"""Factor by which that part shrinks with each event of distance."""
-TOP_HITS_FIRST: Final = 1
-"""Number of best hits that rank above all other messages, even without other hits around them."""
 WHOLE_MESSAGE_DIVISOR: Final = 4
 """A message is quoted whole if it takes at most a quarter of the answer."""
 EXCERPT_DIVISOR: Final = 8
@@ -39,24 +31,6 @@ EXCERPT_DIVISOR: Final = 8
 _MIN_EXCERPT_TOKENS: Final = 60
 _VISIBLE_EXCERPT_TOKENS: Final = 30
 _MIN_ROOM_TOKENS: Final = 40
-
-
-def spread_scores(
-    hits: Sequence[Hit],
-    *,
-    reach: int = NEIGHBOUR_REACH_EVENTS,
-    decay: float = NEIGHBOUR_DECAY,
-    first: int = TOP_HITS_FIRST,
-) -> list[tuple[int, float]]:
-    """Return the hits and the events around them with their scores, best first; of equals, the newer first."""
-    scores: dict[int, float] = {}
-    for hit in sorted(hits, key=lambda hit: hit.seq):
-        for near in range(max(0, hit.seq - reach), hit.seq + reach + 1):
-            scores[near] = scores.get(near, 0.0) + hit.score * decay ** abs(near - hit.seq)
-    highest = max(scores.values(), default=0.0)
-    for hit in hits[:first]:
-        scores[hit.seq] += highest
-    return sorted(scores.items(), key=lambda item: (-item[1], -item[0]))
 
 
 class FoundMessage(NamedTuple):

@@ -1,0 +1,71 @@
+"""Size limit of instructions: general files are cut before specific ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from foveal.instructions.rules import InstructionFile, ShownFile, _safe_path
+
+
+def fit_files(files: Sequence[InstructionFile], room: int) -> list[ShownFile | None]:
+    """Return what is shown of each file within `room` bytes; the files are ordered from the least specific on.
+
+    None for a file that has no room even for a notice."""
+    shown: list[ShownFile | None] = []
+    lines = [_split_lines(file.text) for file in files]
+    notices = [_utf8_size(_notice(file, len(parts))) for file, parts in zip(files, lines, strict=True)]
+    full = False
+    for file in reversed(files):
+        own, parts = notices.pop(), lines.pop()
+        # Leave room for the notices of the files above it.
+        allowed = max(room - sum(notices), min(room, own))
+        visible = _notice_only(file, parts, allowed) if full else _cut_file(file, parts, allowed)
+        full = full or visible is None or not visible.whole
+        room -= _utf8_size(visible.content) if visible is not None else 0
+        shown.append(visible)
+    return shown[::-1]
+
+
+def _split_lines(text: str) -> list[str]:
+    *lines, last = text.split("\n")
+    return [f"{line}\n" for line in lines] + ([last] if last else [])
+
+
+def _cut_file(file: InstructionFile, lines: Sequence[str], room: int) -> ShownFile | None:
+    heading, total = _heading(file), len(lines)
+    if not file.unread and _utf8_size(heading) + _utf8_size(file.text) <= room:
+        return ShownFile(file.path, heading + file.text, total, total, whole=True)
+    left = room - _utf8_size(heading) - _utf8_size(_notice(file, total))
+    kept = 0
+    while kept < total and (left := left - _utf8_size(lines[kept])) >= 0:
+        kept += 1
+    if not kept:
+        return _notice_only(file, lines, room)
+    content = f"{heading}{''.join(lines[:kept])}{_notice(file, total - kept)}"
+    return ShownFile(file.path, content, kept, total, whole=False)
+
+
+def _notice_only(file: InstructionFile, lines: Sequence[str], room: int) -> ShownFile | None:
+    notice = _notice(file, len(lines))
+    return ShownFile(file.path, notice, 0, len(lines), whole=False) if _utf8_size(notice) <= room else None
+
+
+def _heading(file: InstructionFile) -> str:
+    path = _safe_path(file.path)
+    match file.kind:
+        case "user":
+            return f"# Instructions of the user, for every project ({path})\n\n"
+        case "preferences":
+            return f"# What the user prefers, remembered from earlier work ({path})\n\n"
+        case "project":
+            folder = path.rpartition("/")[0] or "/"
+            return f"# Instructions for {folder} ({path}); they go before those of folders above it\n\n"
+
+
+def _notice(file: InstructionFile, lines: int) -> str:
+    more = "more than " if file.unread else ""
+    return f"[foveal: {more}{lines:,} lines of {_safe_path(file.path)} are not shown; read the file for the rest]"
+
+
+def _utf8_size(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
