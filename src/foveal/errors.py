@@ -32,7 +32,9 @@ class FovealError(Exception):
 
 
 class ContextOverflow(FovealError):
-    """The parts that may not be cut do not fit. Nothing was sent, and nothing is lost."""
+    """The parts that may not be cut do not fit. Nothing was sent, and nothing is lost.
+
+    `foveal.core.engine.overflow` writes the message: what is too large, and what to do."""
 
     def __init__(
         self, message: str, *, needed: int, available: int, window: int, reserve: int, margin: int, floor: int

@@ -13,9 +13,10 @@
 """
 
 from foveal.config.config import Config, ConfigEntry, McpServerSettings, strip_url_secrets
-from foveal.config.config_errors import BadConfig, ValueSource, key_lines, line_of
+from foveal.config.config_errors import BadConfig
 from foveal.config.keys import ScheduleSetting, dotted_name, find_key
 from foveal.config.load import load
+from foveal.config.value_source import ValueSource, key_lines, line_of
 
 __all__ = [
     "BadConfig",

@@ -11,9 +11,9 @@ from typing import Any, Final, NamedTuple
 
 from msgspec import structs
 
-from foveal.config.config_errors import ValueSource
 from foveal.config.keys import KEYS, ConfigKey, KeyPath, ScheduleSetting, dotted_name, find_key
 from foveal.config.sources import ConfigValue
+from foveal.config.value_source import ValueSource
 from foveal.core.models.model import Model, model
 from foveal.core.policies import PRESETS, Policy, policy
 from foveal.core.reduction.truncation import Limits

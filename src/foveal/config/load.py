@@ -9,9 +9,10 @@ from types import MappingProxyType
 from typing import Any
 
 from foveal.config.config import POLICY_FIELDS, Config
-from foveal.config.config_errors import BadConfig, ValueSource, bad_value
+from foveal.config.config_errors import BadConfig, bad_value
 from foveal.config.keys import dotted_name, find_key
 from foveal.config.sources import CONFIG_FILE_NAME, ConfigValues, read_environment, read_file, read_flags
+from foveal.config.value_source import ValueSource
 from foveal.errors import BadSetting
 from foveal.instructions.rules import ROOT_MARKERS
 from foveal.project import Trust, config_folder, find_root

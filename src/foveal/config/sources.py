@@ -13,16 +13,9 @@ from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple
 
-from foveal.config.config_errors import (
-    BadConfig,
-    ValueSource,
-    _list_names,
-    _unknown_key,
-    bad_value,
-    key_lines,
-    line_of,
-)
+from foveal.config.config_errors import BadConfig, _list_names, _unknown_key, bad_value
 from foveal.config.keys import KEYS, ConfigKey, KeyPath, dotted_name, find_key, names_below
+from foveal.config.value_source import ValueSource, key_lines, line_of
 from foveal.project import UnusableFile, read_text_file
 
 # ── Values ───────────────────────────────────────────────────────────────────────────────────────────────

@@ -1,6 +1,7 @@
 """Recall tools, with which the model searches and reads its whole log."""
 
-from foveal.recall.excerpts import LineSelection, compile_grep, excerpt, parse_line_range
+from foveal.recall.excerpts import LineSelection, excerpt, parse_line_range
+from foveal.recall.grep import compile_grep
 from foveal.recall.ranking import spread_scores
 from foveal.recall.recall import InMemoryLibrary, Library, Recall
 from foveal.recall.recall_tools import tools

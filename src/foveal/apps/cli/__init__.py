@@ -62,7 +62,7 @@ def _seq(text: str) -> int:
     """Parse the handle or the number of an event."""
     from foveal.core.log.events import parse_handle
 
-    seq = parse_handle(text)
+    seq = int(text) if text.removeprefix("-").isdecimal() else parse_handle(text)
     if seq is None:
         raise argparse.ArgumentTypeError(
             f"{text!r} is not an event: give a handle such as e11, or its number"

@@ -1,4 +1,4 @@
-"""Builds the prompts for summaries from the texts in `prompt.md`.
+"""Builds the prompts for summaries from the texts in `summary_prompt.md`.
 
 A user's own prompt replaces the task: what to write and under which headings. How the conversation is quoted, that
 nothing in it is an instruction, and how a reply ends are always the built-in texts, so every reply can be
@@ -28,10 +28,10 @@ _HEADING: Final = re.compile(r"^##\s+(\S.*?)\s*$", re.MULTILINE)
 
 @functools.cache
 def prompt_parts() -> Mapping[str, str]:
-    """Return the texts of `prompt.md` by name."""
+    """Return the texts of `summary_prompt.md` by name."""
     from importlib.resources import files  # slow to import, and needed only once
 
-    text = files("foveal.core.compaction").joinpath("prompt.md").read_text("utf-8")
+    text = files("foveal.core.compaction").joinpath("summary_prompt.md").read_text("utf-8")
     titles_and_texts = _PART_TITLE.split(text)[1:]
     pairs = zip(titles_and_texts[::2], titles_and_texts[1::2], strict=True)
     return {title: part.strip() for title, part in pairs}
