@@ -19,7 +19,6 @@ from foveal.core.log.events import (
     AnyFact,
     AnyPart,
     Call,
-    Content,
     Dialect,
     Instructed,
     Media,
@@ -233,14 +232,17 @@ def function_arguments(call: Call) -> str:
 
 
 def write_content(
-    content: Content, write_part: Callable[[AnyPart], Json | None], *, text_type: str, join_texts: bool
+    content: Sequence[AnyPart],
+    write_part: Callable[[AnyPart], Json | None],
+    *,
+    text_type: str,
+    join_texts: bool,
 ) -> str | list[Json]:
-    """Return content in the form of an OpenAI dialect; parts that `write_part` gives None for are left out.
+    """Return the parts of a content in the form of an OpenAI dialect. Parts for which `write_part` returns None are
+    left out.
 
     With `join_texts`, for content of another dialect, parts that are all texts become one text.
     """
-    if isinstance(content, str):
-        return content
     items = [item for part in content if (item := write_part(part)) is not None]
     if join_texts and all(item["type"] == text_type for item in items):
         return "\n".join(item["text"] for item in items)

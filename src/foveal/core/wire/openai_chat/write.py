@@ -139,6 +139,8 @@ def _write_call(call: Call, *, same_dialect: bool) -> Json:
 
 
 def _write_content(content: Content, *, same_dialect: bool, allows_media: bool) -> str | list[Json]:
+    if isinstance(content, str):  # most content: skip the partial
+        return content
     write_part = partial(_write_part, same_dialect=same_dialect, allows_media=allows_media)
     return write_content(content, write_part, text_type="text", join_texts=not same_dialect)
 

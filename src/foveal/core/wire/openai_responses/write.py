@@ -184,6 +184,8 @@ def _write_shell(content: Content) -> list[Json]:
 
 
 def _write_content(content: Content, *, same_dialect: bool, allows_media: bool) -> str | list[Json]:
+    if isinstance(content, str):  # most content: skip the partial
+        return content
     write_part = partial(_write_part, same_dialect=same_dialect, allows_media=allows_media)
     return write_content(content, write_part, text_type="input_text", join_texts=not same_dialect)
 
