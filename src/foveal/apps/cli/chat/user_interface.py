@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Protocol, TextIO
 
@@ -102,7 +103,7 @@ class UserInterface(Protocol):
 # ── Without a terminal ───────────────────────────────────────────────────────────────────────────────────
 
 
-class _NonInteractive:
+class _NonInteractive(ABC):
     """The part that plain text and JSON share: there is no status line, and each stage is shown once."""
 
     can_ask = False
@@ -124,8 +125,8 @@ class _NonInteractive:
             self._show_stage(stage)
         self._stage = stage or self._stage
 
-    def _show_stage(self, stage: str) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _show_stage(self, stage: str) -> None: ...
 
 
 class PlainOutput(_NonInteractive):
