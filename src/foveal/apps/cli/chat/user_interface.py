@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import sys
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Protocol, TextIO
 
@@ -103,7 +102,7 @@ class UserInterface(Protocol):
 # ── Without a terminal ───────────────────────────────────────────────────────────────────────────────────
 
 
-class _NonInteractive(ABC):
+class _NonInteractive:
     """The part that plain text and JSON share: there is no status line, and each stage is shown once."""
 
     can_ask = False
@@ -125,8 +124,8 @@ class _NonInteractive(ABC):
             self._show_stage(stage)
         self._stage = stage or self._stage
 
-    @abstractmethod
-    def _show_stage(self, stage: str) -> None: ...
+    def _show_stage(self, stage: str) -> None:
+        raise NotImplementedError
 
 
 class PlainOutput(_NonInteractive):
