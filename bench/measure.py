@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from statistics import mean, median
 from typing import Any, Final, Literal, NamedTuple
 
-Unit = Literal["s", "×", "modules"]
+Unit = Literal["s", "×", "%", "modules", "summaries", "requests", "runs", "events"]
 
 _SCALES: Final = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
 
@@ -46,6 +46,8 @@ def display(value: float, unit: Unit, *, digits: int = 3) -> str:
     if unit == "s":
         scale, name = next((s for s in _SCALES if value >= s[0]), _SCALES[-1])
         return f"{_short(value / scale, digits)} {name}"
+    if unit == "%":
+        return f"{value * 100:.1f} %"
     if unit == "×":
         return f"{value:.2f} ×" if value < 10 else f"{_short(value, digits)} ×"
     return f"{value:,.0f} {unit}"

@@ -209,7 +209,7 @@ def rewind() -> str:
 
 def undo() -> str:
     """A session undoes a mask after a later turn."""
-    return in_session(lambda session: session.undo())
+    return in_session(lambda session: session.undo("e11"))
 
 
 def rewind_session() -> str:

@@ -14,8 +14,10 @@ history = [{"role": "user", "content": "The staging database is db-7. Clean up t
 for table in range(100):
     history += [
         {"role": "assistant", "content": f"Table {table} is old; I have archived it and checked the copy."},
-        {"role": "user", "content": "Table 17 belongs to Ada, ask her first." if table == 16 else "Go on."},
+        {"role": "user", "content": "Go on."},
     ]
+    if table == 17:
+        history[-2]["content"] = "Table 17 belongs to Ada, ask her first."
 request = ctx.fit(history, tools=TOOLS)
 print("in view:", "Ada" in str(request))
 

@@ -228,9 +228,9 @@ class Context:
 
     def undo(self, name: str | int | None = None) -> str:
         """Take back a reduction or a pin, by default the newest reduction, whatever came after it. Returns the
-        handle of what was taken back."""
+        handle of what was taken back; raises `ContextOverflow` when there is no room for what it hides."""
         with self._lock:
-            fact = undo_fact(self._engine.log, None if name is None else self._event(name))
+            fact = undo_fact(self._engine, self._engine.log, None if name is None else self._event(name))
             self._record(fact)
             return handle(fact.target)
 

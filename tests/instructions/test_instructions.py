@@ -43,6 +43,7 @@ from foveal.instructions import (
     instruction_set,
     paths_in,
 )
+from foveal.instructions.size_limit import USER_SHARE, fit_by_owner
 from foveal.project import Trust, UnusableFile, find_root, read_text_file
 from foveal.sessions import Session
 from foveal.stores import MemoryStore
@@ -358,6 +359,7 @@ def test_a_gigabyte_in_one_line_gives_only_a_notice(folders: ProjectFolders) -> 
     files = folders.files()
     [fact] = instructed(files.refresh_blocking([]))
     assert fact.content == (
+        f"[foveal: instructions are cut: {path} (0 of 0 or more lines shown)]\n"
         f"[foveal: more than 0 lines of {path} are not shown; read the file for the rest]"
     )
 
@@ -487,8 +489,11 @@ def test_files_without_room_still_get_a_notice(folders: ProjectFolders) -> None:
     folders.write("AGENTS.md", "root\n" * 1_000)
     folders.write("a/AGENTS.md", "a\n" * 5_000)
     root, folder = shown_texts(folders.files("a", max_bytes=1_000))
+    cut, notice = root.split("\n")
+    assert cut.startswith("[foveal: instructions are cut: ")
     assert (
-        root == f"[foveal: 1,000 lines of {folders.root}/AGENTS.md are not shown; read the file for the rest]"
+        notice
+        == f"[foveal: 1,000 lines of {folders.root}/AGENTS.md are not shown; read the file for the rest]"
     )
     assert folder.startswith("a\na\n")
 
@@ -501,6 +506,72 @@ def test_32_kib_are_shared_by_all_files(folders: ProjectFolders) -> None:
     assert 32_000 < sum(map(size, contents)) <= 32 * 1024
     assert [one.whole for one in files.shown] == [False, True]
     assert [one.tokens(Estimate()) for one in files.shown] == Estimate().count_all(contents)
+
+
+USERS_LINE = "Answer in English.\n"
+
+
+@pytest.mark.parametrize("limit", [2_000, 32 * 1024])
+def test_a_long_project_file_does_not_cut_the_user_s_own(folders: ProjectFolders, limit: int) -> None:
+    (folders.user / "AGENTS.md").write_text(USERS_LINE)
+    folders.write("AGENTS.md", "a rule of the project\n" * 5_000)
+    folders.write("a/AGENTS.md", "a rule of the folder\n" * 5_000)
+    files = folders.files("a", max_bytes=limit)
+    assert shown_texts(files)[0] == USERS_LINE
+    assert [(one.lines > 0, one.whole) for one in files.shown] == [
+        (True, True),
+        (False, False),
+        (True, False),
+    ]
+    assert sum(size(one.content) for one in files.shown) <= limit
+
+
+@given(st.integers(0, 60), st.integers(0, 3_000), st.integers(0, 3_000), st.integers(400, 40_000))
+def test_what_is_shown_of_the_user_s_file_does_not_shrink_below_its_share(
+    mine: int, root: int, folder: int, room: int
+) -> None:
+    user = [InstructionFile("/me/AGENTS.md", "mine\n" * mine, "user")]
+    project = [
+        InstructionFile("/p/AGENTS.md", "root\n" * root),
+        InstructionFile("/p/a/AGENTS.md", "folder\n" * folder),
+    ]
+    [alone] = fit_by_owner(user, (), int(room * USER_SHARE))
+    shown = fit_by_owner(user, project, room)
+    assert alone is None or (shown[0] is not None and shown[0].lines >= alone.lines)
+    assert sum(size(one.content) for one in shown if one is not None) <= room
+
+
+def test_a_project_s_preferences_do_not_cut_the_user_s_own(folders: ProjectFolders) -> None:
+    (folders.user / "preferences.md").write_text("short answers\n" * 100)
+    folders.write(".foveal/preferences.md", "tabs\n" * 2_000)
+    files = folders.files()
+    files.refresh_blocking([])
+    assert [one.whole for one in files.shown] == [True, False]
+    assert sum(size(one.content) for one in files.shown) <= 4_096
+
+
+def test_the_instructions_begin_with_what_is_cut(folders: ProjectFolders) -> None:
+    (folders.user / "AGENTS.md").write_text(USERS_LINE)
+    folders.write("AGENTS.md", "a rule\n" * 9_000)
+    files = folders.files()
+    [mine, project] = instructed(files.refresh_blocking([]))
+    shown = files.shown[1].lines
+    assert text_of(mine.content).split("\n")[0] == (
+        f"[foveal: instructions are cut: {folders.root}/AGENTS.md ({shown:,} of 9,000 lines shown)]"
+    )
+    assert "cut:" not in text_of(project.content)
+    assert files.notes == (f"{folders.root}/AGENTS.md is cut: {shown:,} of 9,000 lines are shown",)
+    assert folders.files().refresh_blocking([]) == files.refresh_blocking([])
+
+
+def test_instructions_take_at_most_a_third_of_the_room(folders: ProjectFolders) -> None:
+    (folders.user / "AGENTS.md").write_text(USERS_LINE)
+    folders.write("AGENTS.md", "Run the tests before you say that a task is done.\n" * 900)
+    files = InstructionFiles(folders.root, user_folder=folders.user, trust=folders.trust, room=3_000)
+    files.refresh_blocking([])
+    assert [one.whole for one in files.shown] == [True, False]
+    assert 500 < sum(one.tokens(Estimate()) for one in files.shown) <= 1_000
+    assert files.notes[-1] == "instructions take at most 2,625 bytes in the window of this model"
 
 
 def test_a_budget_of_zero_reads_nothing(folders: ProjectFolders) -> None:
@@ -517,7 +588,7 @@ def test_preferences_come_last_and_have_a_limit_of_their_own(
     folders.write("AGENTS.md", "root")
     files = folders.files()
     root, user, project = shown_texts(files)
-    assert (root, user[:9], project[:5]) == ("root", "[foveal: ", "tabs\n")
+    assert (root, user, project[:5]) == ("root", "short answers\n", "tabs\n")
     assert sum(size(one.content) for one in files.shown[1:]) <= 4_096
     assert shown_texts(folders.files(preferences_max_bytes=0)) == ["root"]
 
@@ -539,7 +610,7 @@ def test_an_untrusted_project_is_not_read_and_asked_about_once(folders: ProjectF
     folders.trust.set_trusted(folders.root, trusted=False)
     assert not files.needs_trust_answer
     assert shown_texts(files) == ["mine"]
-    assert files.notes == ()
+    assert files.notes == (f"{folders.root} is not trusted: its instructions are not read",)
 
 
 def test_a_project_without_instructions_is_not_asked_about(folders: ProjectFolders) -> None:
@@ -551,7 +622,7 @@ def test_a_change_of_trust_reads_the_files_again(folders: ProjectFolders) -> Non
     folders.trust.set_trusted(folders.root, trusted=False)
     folders.write("AGENTS.md", "root")
     log = GrowingLog(folders.files())
-    assert log.turn() == []
+    assert instructed(log.turn()) == []
     folders.trust.set_trusted(folders.root, trusted=True)
     assert sources(log.turn(), folders.root) == ["AGENTS.md"]
     folders.trust.set_trusted(folders.root, trusted=False)

@@ -43,7 +43,7 @@ from foveal.core.log import (
 )
 from foveal.errors import ContextOverflow, NotCompacted, UnknownHandle
 from foveal.ports import Store
-from foveal.sessions import RANGE_CHANGED, Session
+from foveal.sessions import RANGE_CHANGED, Session, SessionOptions
 from foveal.stores import open_store
 from foveal.stores.memory import MemoryStore
 from support.histories import plain_model
@@ -157,12 +157,12 @@ async def say(session: Session, turn: int, *, lines: int = 50) -> None:
     )
 
 
-async def fill_until(session: Session, state: str, *, start: int = 0) -> int:
+async def fill_until(session: Session, state: str, *, start: int = 0, lines: int = 50) -> int:
     """Append turns until the report has this state; return the number of the next turn."""
     order = ["ok", "warn", "act", "over"]
     turn = start
     while order.index((await session.report()).state) < order.index(state):
-        await say(session, turn)
+        await say(session, turn, lines=lines)
         turn += 1
     return turn
 
@@ -392,6 +392,116 @@ async def test_a_summary_of_a_changed_range_is_recorded_as_failed(
     assert read_metrics(failed[0]).asked == 1, "its cost is recorded"
     assert "Half of it is done." not in str((await session.fit()).facts)
     await check_view_is_fold(session)
+    await session.close()
+
+
+async def _undone_drop(session: Session, _: Session) -> None:
+    await session.undo()
+
+
+@pytest.mark.parametrize("change", [_undone_drop, _rewound, _pinned])
+@run
+async def test_a_changed_range_is_recorded_when_the_summary_is_written_without_another_request(
+    change: Callable[[Session, Session], Awaitable[None]],
+) -> None:
+    summariser = PausedSummariser()
+    session = await Session.open(MemoryStore(), "demo", summarise=summariser.as_summariser, **settings())
+    await say(session, 0, lines=1)
+    await say(session, 1, lines=1)
+    seqs = [e.seq for e in await session.events() if isinstance(e.fact, UserSaid)]
+    await fill_until(session, "warn", start=2)
+    await session.append(Dropped(ranges=((seqs[1] + 1, seqs[1] + 1),)))
+    await session.fit()
+    await summariser.wait_for_request()
+    await change(session, session)
+    assert await of(session, CompactionFailed) == []
+    summariser.release()
+    assert session._discarding is not None
+    await session._discarding
+    (failed,) = await of(session, CompactionFailed)
+    assert (failed.problem, read_metrics(failed).asked) == (RANGE_CHANGED, 1)
+    assert await of(session, Compacted) == []
+    assert session._background.is_idle
+    await check_view_is_fold(session)
+    await session.close()
+
+
+@run
+async def test_closing_and_deleting_stop_a_summary_whose_range_changed() -> None:
+    for ending in (Session.close, Session.delete):
+        summariser = PausedSummariser()
+        session = await Session.open(MemoryStore(), "demo", summarise=summariser.as_summariser, **settings())
+        await fill_until(session, "act")
+        await session.fit()
+        await summariser.wait_for_request()
+        await _pinned(session, session)
+        await ending(session)
+        assert (summariser.cancelled, session._background.is_idle) == (1, True)
+        assert await of(session, Compacted, CompactionFailed) == []
+
+
+@run
+async def test_deleting_a_session_ends_a_compaction_that_waits_for_its_model() -> None:
+    summariser = PausedSummariser()
+    session = await Session.open(MemoryStore(), "demo", summarise=summariser.as_summariser, **settings())
+    for turn in range(6):
+        await say(session, turn)
+    work = asyncio.create_task(session.compact())
+    await summariser.wait_for_request()
+    await session.delete()
+    with pytest.raises(NotCompacted, match="closed or deleted"):
+        await work
+
+
+# ── Summaries after a number of turns ────────────────────────────────────────────────────────────────────
+
+
+@run
+async def test_the_fifth_answer_starts_a_summary_of_the_five_turns() -> None:
+    summariser = PausedSummariser(held=False)
+    how = settings("sliding-summary", window=60_000)
+    session = await Session.open(MemoryStore(), "demo", summarise=summariser.as_summariser, **how)
+    for turn in range(4):
+        await say(session, turn)
+        await session.fit()
+    assert session._background.is_idle
+    await session.append(UserSaid(content="request 4"))
+    await session.fit()
+    assert session._background.is_idle, "the fifth turn is not finished"
+    (answer,) = await session.append(ModelSaid(content="done"))
+    assert not session._background.is_idle, "its answer is stored"
+    await wait_until_idle(session)
+    await session.append(UserSaid(content="request 5"))
+    fitted = await session.fit()
+    (made,) = await of(session, Compacted)
+    assert (made.reason, made.last) == ("turns", answer.seq)
+    assert [text_of(f.content) for f in fitted.facts if isinstance(f, UserSaid)][-1] == "request 5"
+    assert "request 4" in str(fitted.facts), "the latest request of the range stays"
+    assert check_chat(fitted.to_openai()) == []
+    for turn in range(6, 9):
+        await say(session, turn)
+        await session.fit()
+    await session.append(ModelSaid(content="that was request 5"))
+    assert session._background.is_idle, "four turns since"
+    await say(session, 9)
+    assert not session._background.is_idle
+    await session.close()
+
+
+@run
+async def test_an_application_that_prepares_summaries_itself_gets_one_after_the_fifth_turn() -> None:
+    summariser = PausedSummariser(held=False)
+    options = SessionOptions(prepares_summaries=lambda: False)
+    how = settings("sliding-summary", window=60_000, options=options)
+    session = await Session.open(MemoryStore(), "demo", summarise=summariser.as_summariser, **how)
+    for turn in range(5):
+        assert not await session.needs_summary_soon()
+        await say(session, turn)
+    assert await session.needs_summary_soon()
+    made = await session.prepare()
+    assert made is not None
+    assert isinstance(made.fact, Compacted)
+    assert made.fact.reason == "turns"
     await session.close()
 
 
@@ -772,13 +882,13 @@ async def test_mode_confirm_asks_before_every_compaction(
     async with stores() as store:
         session = await Session.open(store, "demo", summarise=summariser.as_summariser, **settings("confirm"))
         assert (await session.report()).question == ""
-        turn = await fill_until(session, "act")
+        turn = await fill_until(session, "act", lines=5)
         for later in range(turn, turn + 2):
             await session.fit()
             report = await session.report()
             assert report.question.startswith("Context usage at ")
             assert (
-                f"({report.used:,}/{report.limit:,} tokens). Compact conversation? [y/N]" in report.question
+                f"({report.used:,}/{report.window:,} tokens). Compact conversation? [y/N]" in report.question
             )
             await session.append(UserSaid(content="no"), ModelSaid(content=f"as you wish {later}"))
         assert summariser.requests == []
@@ -793,19 +903,20 @@ async def test_mode_confirm_asks_before_every_compaction(
 
 
 @run
-async def test_the_question_of_mode_confirm() -> None:
+async def test_the_question_of_mode_confirm_has_the_numbers_of_the_usage_line() -> None:
     session = await Session.open(MemoryStore(), "demo", **settings("confirm", window=8_000))
-    await fill_until(session, "act")
+    await fill_until(session, "act", lines=5)
     report = await session.report()
-    percent = round(100 * report.used / report.limit)
-    assert percent > 90
+    usage = f"{100 * report.used / 8_000:.1f} %"
     assert report.question == (
-        f"Context usage at {percent} % ({report.used:,}/{report.limit:,} tokens). Compact conversation? [y/N]"
+        f"Context usage at {usage} of the window ({report.used:,}/8,000 tokens). Compact conversation? [y/N]"
     )
+    assert str(report).startswith(f"ctx {report.used:,}/8,000 {usage} ")
+    assert f"act {report.act:,} ({100 * report.act / 8_000:.1f} %)" in str(report)
 
 
 @run
-async def test_without_consent_masks_and_drops_keep_the_hard_limit(
+async def test_without_consent_masks_and_records_keep_the_hard_limit(
     stores: Callable[[], Any],
 ) -> None:
     summariser = PausedSummariser(held=False)
@@ -821,7 +932,7 @@ async def test_without_consent_masks_and_drops_keep_the_hard_limit(
             assert fitted.tokens <= fitted.limit
             assert "never delete the archive" in str(fitted.facts)
         assert summariser.requests == []
-        assert await of(session, Compacted) == []
+        assert {(fact.by, fact.reason) for fact in await of(session, Compacted)} == {("ledger", "room")}
         masks = await of(session, Masked)
         assert masks
         assert {fact.reason for fact in masks} == {"hard limit, no consent"}

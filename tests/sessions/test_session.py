@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Callable, Coroutine
 from functools import wraps
 from pathlib import Path
@@ -211,7 +212,59 @@ async def test_undo_without_a_name_takes_back_the_newest_reduction(stores: Calla
         newest = [
             e for e in effective_events(await session.events()) if isinstance(e.fact, Masked | Dropped)
         ][-1]
-        assert await session.undo() == newest.handle
+        log = await session.events()
+        wide = await Session.open(store, "demo", **{**SMALL, "window": 100_000})
+        with pytest.raises(ContextOverflow) as problem:
+            await session.undo()
+        assert re.search(
+            rf"{newest.handle} cannot be taken back: the request would take [\d.]+ % of the window "
+            r"\([\d,]+ tokens\), and at most [\d.]+ % \([\d,]+\) fit; `expand` a single event",
+            str(problem.value),
+        )
+        assert await session.events() == log, "nothing is recorded"
+        assert await wide.undo() == newest.handle, "with a larger window it fits"
+
+
+@run
+async def test_undo_takes_back_the_newest_rewind_and_the_messages_return_in_log_order(
+    stores: Callable[[], Any],
+) -> None:
+    async with stores() as store:
+        session = await Session.open(store, "demo", **SMALL)
+        await run_turns(session, 2)
+        first = next(e.seq for e in await session.events() if isinstance(e.fact, UserSaid))
+        summary = (await session.append(Compacted(first=first, last=first + 2, summary="short")))[0].handle
+        await session.append(UserSaid(content="second"), ModelSaid(content="two"))
+        before = (await session.fit()).facts
+        await session.rewind(session.last - 2)
+        rewound = session.last
+        assert len((await session.fit()).facts) == len(before) - 2
+        assert await session.undo() == f"e{rewound}", "the rewind, not the summary before it"
+        assert (await session.fit()).facts == before
+        assert shown(await full_engine(session)) == list((await session.fit()).facts)
+        with pytest.raises(UnknownHandle, match="was undone before"):
+            await session.undo(rewound)
+        assert await session.undo() == summary, "the next one is the summary"
+
+        await session.rewind(first - 1)
+        rewound = session.last
+        await session.append(UserSaid(content="instead"))
+        assert (await session.fit()).facts[-1] == UserSaid(content="instead")
+        assert await session.undo(rewound) == f"e{rewound}"
+        newest = (UserSaid(content="second"), ModelSaid(content="two"), UserSaid(content="instead"))
+        assert (await session.fit()).facts[-3:] == newest, "before what was said since"
+        assert shown(await full_engine(session)) == list((await session.fit()).facts)
+
+
+@run
+async def test_a_rewind_for_an_edited_history_cannot_be_undone() -> None:
+    session = await Session.open(MemoryStore(), "demo", **SMALL)
+    await session.append(UserSaid(content="one"), ModelSaid(content="two"))
+    await session.append(Rewound(to=1, keep_state=True, keep_reductions=True))
+    with pytest.raises(UnknownHandle, match="nothing has been reduced or rewound"):
+        await session.undo()
+    with pytest.raises(UnknownHandle, match="records an edit of the messages"):
+        await session.undo(session.last)
 
 
 @run

@@ -25,7 +25,7 @@ from foveal.core.engine import Engine
 from foveal.core.log import (
     REDUCTIONS,
     AnyFact,
-    Dropped,
+    Compacted,
     Event,
     Masked,
     ModelSaid,
@@ -125,7 +125,7 @@ def test_a_session_survives_kill_9_at_any_moment(path: Path, seed: int) -> None:
             lives[name] = len(acknowledged)
     assert sum(lives.values()) > ROUNDS * 3
     assert any(isinstance(event.fact, Masked) for event in log)
-    assert any(isinstance(event.fact, Dropped) for event in log)
+    assert any(isinstance(event.fact, Compacted) for event in log)
 
 
 def _one_life(spawner: subprocess.Popen[bytes], name: str, seconds: float, *, opened: bool) -> list[int]:
@@ -189,7 +189,7 @@ def test_two_processes_on_one_session_lose_nothing_and_keep_order(path: Path) ->
         assert [log[seq].fact for seq in promised] == expected
     kinds = Counter(type(event.fact) for event in log)
     assert kinds[Opened] in (1, 2)
-    assert kinds[Masked] + kinds[Dropped] > 0
+    assert kinds[Masked] + kinds[Compacted] > 0
 
 
 def _wait_until_open(child: subprocess.Popen[bytes]) -> None:

@@ -43,7 +43,7 @@ from foveal.core.log import (
 from foveal.core.tokens import MessageTokens
 from foveal.core.tokens.counter import counter
 from foveal.core.view import View, effective_events
-from foveal.core.view.fold import fold
+from foveal.core.view.fold import effective_rewinds, fold
 from foveal.errors import Conflict, ContextOverflow, StoreError, UnknownHandle
 from foveal.ports import Checkpoint, Store
 from foveal.sessions import Session
@@ -80,7 +80,7 @@ def seen(view: View) -> tuple[Any, ...]:
         {source: (shown.seq, shown.fact) for source, shown in view.asides.items()},
         view.units,
         view.tools,
-        (view.result_count, view.turn_count, view.dropped_messages, sorted(view.reverted_masks)),
+        (view.result_count, view.turn_count, view.dropped.messages, sorted(view.reverted_masks)),
         sorted(step.seq for step in view.permanent_steps),
         [(seq, slot.ordinal) for seq, slot in sorted(view.unmasked_results.items())],
     )
@@ -285,24 +285,37 @@ class SessionMachine(RuleBasedStateMachine):
         self.append(name, Dropped(ranges=((low, high),), reason="asked", rule="test"))
 
     @rule(name=names)
-    def the_newest_reduction_is_undone(self, name: str) -> None:
-        found = [e for e in effective_events(self.log(name)) if isinstance(e.fact, REDUCTIONS)]
-        session = self.session(name)
-        if found:
-            assert self.run(session.undo()) == found[-1].handle
-            self.expect_recorded(name, Reverted(target=found[-1].seq))
-        else:
+    def the_newest_reduction_or_rewind_is_undone(self, name: str) -> None:
+        self._undo(name, self.session(name))
+
+    def _undo(self, name: str, session: Session) -> None:
+        log = self.log(name)
+        reductions = [e for e in effective_events(log) if isinstance(e.fact, REDUCTIONS)]
+        found = sorted([*reductions, *effective_rewinds(log)], key=lambda event: event.seq)
+        if not found:
             with pytest.raises(UnknownHandle):
                 self.run(session.undo())
+            return
+        try:
+            assert self.run(session.undo()) == found[-1].handle
+        except ContextOverflow:
+            self.expect_recorded(name)
+        else:
+            self.expect_recorded(name, Reverted(target=found[-1].seq))
 
     @rule(name=names, share=st.floats(0, 0.999))
-    def any_reduction_or_pin_is_undone(self, name: str, share: float) -> None:
-        counting = effective_events(self.log(name))
-        found = [e for e in counting if isinstance(e.fact, (*REDUCTIONS, Pinned))]
+    def any_reduction_pin_or_rewind_is_undone(self, name: str, share: float) -> None:
+        log = self.log(name)
+        found = [e for e in effective_events(log) if isinstance(e.fact, (*REDUCTIONS, Pinned))]
+        found += effective_rewinds(log)
         if found:
             target = found[int(share * len(found))]
-            self.run(self.session(name).undo(target.handle))
-            self.expect_recorded(name, Reverted(target=target.seq))
+            try:
+                self.run(self.session(name).undo(target.handle))
+            except ContextOverflow:
+                self.expect_recorded(name)
+            else:
+                self.expect_recorded(name, Reverted(target=target.seq))
 
     @rule(name=names, share=st.floats(0, 0.999), recent=st.booleans())
     def the_session_is_rewound(self, name: str, share: float, recent: bool) -> None:
@@ -377,10 +390,7 @@ class SessionMachine(RuleBasedStateMachine):
                 self.run(other.rewind(max(0, end - 3)))
                 self.expect_recorded(name, Rewound(to=max(0, end - 3)))
             case "undoes":
-                found = [e for e in effective_events(self.log(name)) if isinstance(e.fact, REDUCTIONS)]
-                if found:
-                    self.run(other.undo())
-                    self.expect_recorded(name, Reverted(target=found[-1].seq))
+                self._undo(name, other)
             case _:
                 with suppress(ContextOverflow):
                     self.run(other.fit())
@@ -576,7 +586,9 @@ def test_an_append_that_loses_every_conflict_raises() -> None:
 
 
 @pytest.mark.parametrize(
-    "act_on", [Session.undo, lambda session: session.rewind(1), Session.fit], ids=["undo", "rewind", "fit"]
+    "act_on",
+    [lambda session: session.undo(session.last), lambda session: session.rewind(1), Session.fit],
+    ids=["undo", "rewind", "fit"],
 )
 def test_a_fit_that_loses_every_conflict_raises(act_on: Any) -> None:
     async def act() -> None:

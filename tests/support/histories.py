@@ -460,7 +460,7 @@ def describe_view(view: View) -> tuple[Any, ...]:
         view.orphan_results,
         view.late_results,
         [s.seq for s in view.permanent_steps],
-        (view.result_count, view.turn_count, view.dropped_messages, view.tools),
+        (view.result_count, view.turn_count, view.dropped.messages, view.tools),
     )
 
 

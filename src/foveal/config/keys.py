@@ -271,7 +271,7 @@ _AGENT_KEYS: Final = (
     config_key(
         "compaction.threshold",
         fraction(),
-        "share of the room for messages above which the context is reduced",
+        "share of the room for messages, in mode confirm of the window, above which the context is reduced",
     ),
     config_key("compaction.token_threshold", _FROM_ONE, "the same as tokens of the whole request"),
     config_key("compaction.safety_ratio", fraction(), "the same as a share of the window"),

@@ -11,7 +11,7 @@
    none if nothing has changed.
 2. `instructions_for` returns the instructions for files that no call had touched before.
 3. `notes` says what was left out, cut or looks unusual. Each note goes into the log once, as `Noted`, which no
-   model sees.
+   model sees. The first file begins with a line that names the files which are cut.
 4. Only files of trusted projects are read, and only those between the project's root and the working directory
    or the touched files. Nothing above the root is read, and `@imports` in a file are not followed.
 """
@@ -20,9 +20,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from foveal.core.log.events import AnyFact, Event, Instructed, Noted
 from foveal.core.wire.safe_print import one_line, visible
@@ -39,14 +39,27 @@ from foveal.instructions.rules import (
     instruction_set,
     slot_of,
 )
-from foveal.instructions.size_limit import fit_files
+from foveal.instructions.size_limit import cut_line, fit_by_owner
 from foveal.project import FileText, Trust, UnusableFile, config_folder, find_root, read_text_file
 
 INSTRUCTION_NOTE_TOPIC: Final = "instructions"
 """Topic of the notes in the log."""
 PROJECT_FOLDER_NAME: Final = ".foveal"
 """The folder of a project that holds its preferences.md."""
+MAX_ROOM_SHARE: Final = 1 / 3
+"""Share of a model's room that instructions and preferences take at most."""
+PREFERENCES_ROOM_SHARE: Final = 1 / 8
+"""The part of it that is for preferences."""
+BYTES_PER_TOKEN: Final = 3
+"""Bytes of UTF-8 that a token has at least, in most texts."""
 _MIN_READ_BYTES: Final = 1 << 20
+
+
+class FilesByOwner(NamedTuple):
+    """Files as they were read, from the least specific on."""
+
+    user: Sequence[InstructionFile] = ()
+    project: Sequence[InstructionFile] = ()
 
 
 class InstructionLog(Protocol):
@@ -65,8 +78,12 @@ class InstructionFiles:
         rules: InstructionRules | None = None,
         user_folder: Path | None = None,
         trust: Trust | None = None,
+        room: int | None = None,
     ) -> None:
+        """`room` are the tokens that a request has for messages, of which instructions take at most a third; None
+        leaves only the limits of the rules."""
         self.rules = rules or InstructionRules()
+        self._max_bytes, self._preferences_max_bytes = _limits(self.rules, room)
         self.cwd = Path(os.path.realpath(cwd))
         self.root = find_root(self.cwd, self.rules.root_markers)
         self.user_folder = user_folder or config_folder()
@@ -88,8 +105,9 @@ class InstructionFiles:
     @property
     def needs_trust_answer(self) -> bool:
         """Whether the project has instruction files and the user was not asked yet whether to trust it."""
-        if self.trust.is_trusted(self.root) is not None:
-            return False
+        return self.trust.is_trusted(self.root) is None and self._has_project_files()
+
+    def _has_project_files(self) -> bool:
         names = [folder / name for folder in map(Path, self._main_folders()) for name in self.rules.names]
         return any(map(os.path.lexists, [*names, self.root / PROJECT_FOLDER_NAME / PREFERENCES_NAME]))
 
@@ -182,38 +200,86 @@ class InstructionFiles:
     def _read_changes(self, current: InstructionSet) -> tuple[Instructed, ...]:
         """Read all files again and return the facts for what differs from what is shown."""
         reader = _DiskReader(self.rules, self.root)
-        shown = [*self._instructions(reader), *self._preferences(reader)]
-        if self.needs_trust_answer:
-            reader.note(self.root, "is not trusted yet: its instructions are not read")
-        self.shown, self.notes = tuple(shown), tuple(reader.notes)
+        self.shown = tuple(self._fit(reader, self._instructions(reader), self._preferences(reader)))
+        trusted = self.trust.is_trusted(self.root)
+        if not trusted and self._has_project_files():
+            yet = " yet" if trusted is None else ""
+            reader.note(self.root, f"is not trusted{yet}: its instructions are not read")
+        self.notes = tuple(reader.notes)
         return changed_facts(
             current, self.shown, {key: self._why_gone(file.source) for key, file in current.files.items()}
         )
 
-    def _instructions(self, reader: _DiskReader) -> list[ShownFile]:
-        room = self.rules.max_bytes
-        if not room:
-            return []
-        names, trusted = self.rules.names, self.trust.is_trusted(self.root)
-        files = reader.first(self.user_folder, names, kind="user")
-        for folder in self._main_folders() if trusted else ():
-            files += reader.first(Path(folder), names)
-        shown = reader.fit(files, room)
-        # Other folders share the remaining room, so that nothing before them moves.
-        for folder in self._other_folders if trusted else ():
-            left = room - sum(len(file.content.encode("utf-8", "surrogatepass")) for file in shown)
-            shown += reader.fit(reader.first(Path(folder), names), left)
-        return shown
+    def _instructions(self, reader: _DiskReader) -> FilesByOwner:
+        if not self.rules.max_bytes:
+            return FilesByOwner()
+        names = self.rules.names
+        user = reader.first(self.user_folder, names, kind="user")
+        project: list[InstructionFile] = []
+        for folder in self._main_folders() if self.trust.is_trusted(self.root) else ():
+            project += reader.first(Path(folder), names)
+        return FilesByOwner(user, project)
 
-    def _preferences(self, reader: _DiskReader) -> list[ShownFile]:
+    def _preferences(self, reader: _DiskReader) -> FilesByOwner:
         if not self.rules.preferences_max_bytes:
-            return []
-        files = reader.first(self.user_folder, (PREFERENCES_NAME,), kind="preferences")
+            return FilesByOwner()
+        user = reader.first(self.user_folder, (PREFERENCES_NAME,), kind="preferences")
+        project: list[InstructionFile] = []
         if self.trust.is_trusted(self.root):
-            files += reader.first(
+            project = reader.first(
                 self.root / PROJECT_FOLDER_NAME, (PREFERENCES_NAME,), kind="preferences", within=self.root
             )
-        return reader.fit(files, self.rules.preferences_max_bytes)
+        return FilesByOwner(user, project)
+
+    def _fit(
+        self, reader: _DiskReader, instructions: FilesByOwner, preferences: FilesByOwner
+    ) -> Iterator[ShownFile]:
+        """Yield what is shown of all files, in order; the first begins with the line about cut files."""
+        files = [*instructions.user, *instructions.project, *preferences.user, *preferences.project]
+        shown, line = self._parts(files, instructions, preferences)
+        reader.note_cuts(files, shown)
+        if line and self._max_bytes < self.rules.max_bytes:
+            reader.note("instructions", f"take at most {self._max_bytes:,} bytes in the window of this model")
+        parts = list(shown)
+        first = next((place for place, file in enumerate(shown) if file is not None), 0)
+        if line and (file := shown[first]) is not None:
+            parts[first] = file._replace(content=line + file.content)
+        count = len(instructions.user) + len(instructions.project)
+        found = [file for file in parts[:count] if file is not None]
+        yield from found
+        # Other folders share the remaining room, so that nothing before them moves.
+        yield from self._in_other_folders(reader, self._max_bytes - sum(_utf8_size(f.content) for f in found))
+        yield from (file for file in parts[count:] if file is not None)
+
+    def _parts(
+        self, files: Sequence[InstructionFile], instructions: FilesByOwner, preferences: FilesByOwner
+    ) -> tuple[list[ShownFile | None], str]:
+        """Return what is shown of each file, and the line about cut files, which takes room as well."""
+
+        def fit(reserved: int) -> list[ShownFile | None]:
+            reserved, other = (reserved, 0) if any(instructions) else (0, reserved)
+            return [
+                *fit_by_owner(*instructions, self._max_bytes - reserved),
+                *fit_by_owner(*preferences, self._preferences_max_bytes - other),
+            ]
+
+        reserved = 0
+        while _utf8_size(line := cut_line(files, shown := fit(reserved))) > reserved:
+            reserved = _utf8_size(line)
+        most = self._max_bytes if any(instructions) else self._preferences_max_bytes
+        return (shown, line) if 2 * reserved <= most else (fit(0), "")
+
+    def _in_other_folders(self, reader: _DiskReader, room: int) -> Iterator[ShownFile]:
+        if not self.rules.max_bytes or not self.trust.is_trusted(self.root):
+            return
+        for folder in self._other_folders:
+            files = reader.first(Path(folder), self.rules.names)
+            shown = fit_by_owner((), files, room)
+            reader.note_cuts(files, shown)
+            for file in shown:
+                if file is not None:
+                    room -= _utf8_size(file.content)
+                    yield file
 
     def _why_gone(self, source: str) -> str:
         if not os.path.lexists(source):
@@ -278,16 +344,27 @@ class _DiskReader:
             self.note(path, f"has characters that cannot be seen ({hidden}); they are kept as they are")
         return True
 
-    def fit(self, files: Sequence[InstructionFile], room: int) -> list[ShownFile]:
-        """Return what is shown of the files within `room` bytes; note files that are cut or left out."""
-        shown = fit_files(files, room)
+    def note_cuts(self, files: Sequence[InstructionFile], shown: Sequence[ShownFile | None]) -> None:
+        """Note the files that are cut or left out."""
         for file, part in zip(files, shown, strict=True):
             if part is None:
                 self.note(file.path, "is left out: there is no room for it")
             elif not part.whole:
                 more = " or more" if file.unread else ""
                 self.note(file.path, f"is cut: {part.lines:,} of {part.total:,}{more} lines are shown")
-        return [file for file in shown if file is not None]
+
+
+def _limits(rules: InstructionRules, room: int | None) -> tuple[int, int]:
+    """Return the most bytes for instructions and for preferences."""
+    if room is None:
+        return rules.max_bytes, rules.preferences_max_bytes
+    most = int(room * MAX_ROOM_SHARE) * BYTES_PER_TOKEN
+    preferences = min(rules.preferences_max_bytes, int(most * PREFERENCES_ROOM_SHARE))
+    return min(rules.max_bytes, most - preferences), preferences
+
+
+def _utf8_size(text: str) -> int:
+    return len(text.encode("utf-8", "surrogatepass"))
 
 
 def _hidden_characters(text: str) -> str:

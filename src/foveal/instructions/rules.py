@@ -5,8 +5,9 @@ them. The rules:
 
 1. The order is: the user's own file, the project's root, each folder down to the working directory, then the user's
    preferences. In each folder, the first usable file of `InstructionRules.names` counts.
-2. All files together take at most `max_bytes`, headings and notices included. The most specific file is cut last:
-   while a file is cut, of those above it only a notice is shown. Cuts are at line ends.
+2. All files together take at most `max_bytes`, headings and notices included. The user's own file has a share of
+   it that a project cannot take. Of a project's files, the most specific is cut last: while a file is cut, of those
+   above it only a notice is shown. Cuts are at line ends.
 3. Files are `Instructed` facts among the messages, one per file, never `aside`. At the start of a session they come
    before everything else, as system text. A file that is found later is added at the end, so that nothing before it
    moves; text beside the messages would move the whole prompt. A new version replaces the old one in its place.

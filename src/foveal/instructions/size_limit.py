@@ -1,10 +1,49 @@
-"""Size limit of instructions: general files are cut before specific ones."""
+"""Size limits of instructions: shares of the user and of the project, and cuts.
+
+1. The files of the user have a share of the limit that files of a project cannot take.
+2. Among the files of a project, general ones are cut before specific ones.
+3. `cut_line` names what is cut, for the start of the instructions.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from foveal.instructions.rules import InstructionFile, ShownFile, _safe_path
+
+USER_SHARE: Final = 0.75
+"""Share of a limit that the user's own files can take, however long those of the project are."""
+MAX_CUT_FILES_NAMED: Final = 8
+"""Files that the line about cut files names."""
+
+
+def fit_by_owner(
+    user: Sequence[InstructionFile], project: Sequence[InstructionFile], room: int
+) -> list[ShownFile | None]:
+    """Return what is shown of the user's files, then of the project's, within `room` bytes together."""
+    needed = sum(_utf8_size(_heading(file)) + _utf8_size(file.text) for file in project)
+    own = fit_files(user, max(int(room * USER_SHARE), room - needed))
+    taken = sum(_utf8_size(file.content) for file in own if file is not None)
+    return [*own, *fit_files(project, room - taken)]
+
+
+def cut_line(files: Sequence[InstructionFile], shown: Sequence[ShownFile | None]) -> str:
+    """Return a line that names the files that are cut or left out, with the lines shown of each; "" without any."""
+    cut = [
+        f"{_safe_path(file.path)} ({_lines_shown(file, part)})"
+        for file, part in zip(files, shown, strict=True)
+        if part is None or not part.whole
+    ]
+    if len(cut) > MAX_CUT_FILES_NAMED:
+        cut = [*cut[:MAX_CUT_FILES_NAMED], f"and {len(cut) - MAX_CUT_FILES_NAMED:,} more"]
+    return f"[foveal: instructions are cut: {'; '.join(cut)}]\n" if cut else ""
+
+
+def _lines_shown(file: InstructionFile, part: ShownFile | None) -> str:
+    total = len(_split_lines(file.text)) if part is None else part.total
+    more = " or more" if file.unread else ""
+    return f"{part.lines if part is not None else 0:,} of {total:,}{more} lines shown"
 
 
 def fit_files(files: Sequence[InstructionFile], room: int) -> list[ShownFile | None]:

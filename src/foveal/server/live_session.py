@@ -280,7 +280,7 @@ class LiveSession:
             )
 
     async def undo(self, name: str | None = None) -> Event:
-        """Take back a reduction, the newest if none is named."""
+        """Take back a reduction, a pin or a rewind; the newest reduction or rewind if none is named."""
         self._check_idle("undo something")
         async with self._runtime.locks.lock(self.tenant, self.id):
             return await self.session.event(await self.session.undo(name))

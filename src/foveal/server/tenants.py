@@ -12,11 +12,13 @@ from weakref import WeakValueDictionary
 
 from foveal.agent.agent import Agent, summariser_for
 from foveal.core.compaction.summariser import Summariser
+from foveal.core.engine.settings import resolve_settings
 from foveal.core.log.events import AnyFact, Event, Instructed, Opened
 from foveal.errors import BadSetting, ProviderError, SessionExists, UnknownSession
 from foveal.ports import Provider, SessionInfo, Store
 from foveal.server.live_session import LiveSession, TurnListener, UnavailableProvider
 from foveal.server.runtime import LOG, EventsStored, Runtime
+from foveal.sessions.continuation import Carry, carried_facts
 from foveal.sessions.event_writer import SessionOptions
 from foveal.sessions.session import Session
 from foveal.stores import SqliteStore
@@ -48,14 +50,24 @@ class Tenant:
     # ── Sessions ─────────────────────────────────────────────────────────────────────────────────────
 
     async def create(
-        self, id: str = "", *, model: str = "", title: str = "", system: str = ""
+        self,
+        id: str = "",
+        *,
+        model: str = "",
+        title: str = "",
+        system: str = "",
+        continue_from: str = "",
+        carry: Carry = "record",
     ) -> LiveSession:
-        """Create a session; raises `SessionExists`."""
+        """Create a session; raises `SessionExists`. It takes over a record of session `continue_from`, if given."""
         id = check_session_id(id or new_session_id())
+        begin: list[AnyFact] = [Instructed(content=system or DEFAULT_SYSTEM_PROMPT)]
+        if continue_from:
+            begin += await self._carried_facts(continue_from, carry, model, begin)
         async with self._runtime.locks.lock(self.name, id):
             if await self._info(id) is not None:
                 raise SessionExists(id)
-            return await self._create(id, model=model, title=title, system=system)
+            return await self._create(id, model=model, title=title, begin=begin, origin=continue_from)
 
     async def session(self, id: str) -> LiveSession:
         """Return an existing session; raises `UnknownSession`."""
@@ -72,7 +84,8 @@ class Tenant:
         async with self._runtime.locks.lock(self.name, check_session_id(id)):
             info = await self._info(id)
             if info is None:
-                return await self._create(id, model=model, title=title, system="")
+                begin = [Instructed(content=DEFAULT_SYSTEM_PROMPT)]
+                return await self._create(id, model=model, title=title, begin=begin)
         return await self.session(id)
 
     async def is_erased(self, id: str) -> bool:
@@ -144,21 +157,38 @@ class Tenant:
         except UnknownSession:
             return None
 
-    async def _create(self, id: str, *, model: str, title: str, system: str) -> LiveSession:
+    async def _carried_facts(
+        self, origin: str, carry: Carry, model: str, begin: Sequence[AnyFact]
+    ) -> list[AnyFact]:
+        """Return what a new session takes over from another; raises `UnknownSession` also for an erased one."""
+        info = await self._info(origin)
+        if info is None or info.erased:
+            raise UnknownSession(origin)
+        known = self._runtime.provider(model).model
+        settings = self._runtime.config.session(known)
+        settings.pop("prompt", None)
+        return await carried_facts(
+            self.store, origin, resolve_settings(known, **settings), carry=carry, begin=begin
+        )
+
+    async def _create(
+        self, id: str, *, model: str, title: str, begin: Sequence[AnyFact], origin: str = ""
+    ) -> LiveSession:
         self._runtime.provider(model)  # raises before anything is stored
         await self._runtime.inbox.set_session_model(self.name, id, model)
-        live = await self._open(id, begin=[Instructed(content=system or DEFAULT_SYSTEM_PROMPT)])
+        live = await self._open(id, begin=begin, origin=origin)
         if title:
             await live.rename(title)
         return self._keep(live)
 
-    async def _open(self, id: str, *, begin: Sequence[AnyFact] = ()) -> LiveSession:
+    async def _open(self, id: str, *, begin: Sequence[AnyFact] = (), origin: str = "") -> LiveSession:
         runtime = self._runtime
         provider = await self._provider(id)
         session = await Session.open(
             self.store,
             id,
             model=provider.model,
+            origin=origin,
             summarise=[*self.summarisers(), summariser_for(provider)],
             clock=runtime.clock,
             options=self.session_options(id, prepares_summaries=lambda: runtime.request_summary is None),

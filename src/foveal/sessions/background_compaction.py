@@ -4,7 +4,7 @@
 
 1. Only a request that would not fit without the summary waits for it.
 2. A result is used only if the range it was written from is unchanged; otherwise it is discarded, and that is
-   recorded.
+   recorded with its cost, as soon as it is written.
 3. Cancelling leaves nothing behind: a summary is recorded whole, or not at all, by the holder of the session's
    lock.
 4. There is always an outcome, whatever the models do: the ledger needs no model.
@@ -143,6 +143,18 @@ class BackgroundCompaction:
         if range_fingerprint(view, job.plan) == job.fingerprint:
             return outcome
         return failed_compaction(job.plan, RANGE_CHANGED, outcome)
+
+    def is_outdated(self, view: View) -> bool:
+        """Return whether the range of the summary, written or not, has changed. An expansion ends with the user's
+        next message and does not count."""
+        job = self._job
+        return (
+            job is not None and not view.expansions and range_fingerprint(view, job.plan) != job.fingerprint
+        )
+
+    def take_outdated(self, view: View) -> CompactionOutcome | None:
+        """Return, once, the failure of a finished summary whose range has changed in `view`."""
+        return self.take(view) if self.is_outdated(view) else None
 
     def give_back(self) -> None:
         """Put back the last taken outcome, which was not recorded because another writer was faster. The next

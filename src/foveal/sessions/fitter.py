@@ -7,6 +7,7 @@ becomes part of the request.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import islice
 
 from foveal.core.compaction.health import CompactionOutcome
@@ -18,7 +19,7 @@ from foveal.core.log.events import Compacted, CompactionFailed, Event
 from foveal.core.policies import ladder
 from foveal.core.view.fold import effective_events
 from foveal.core.view.request import Fitted
-from foveal.errors import ContextOverflow
+from foveal.errors import ContextOverflow, StoreError
 from foveal.sessions.background_compaction import BackgroundCompaction
 from foveal.sessions.event_writer import MAX_CONFLICTS, EventWriter
 
@@ -60,15 +61,29 @@ class RequestFitter:
         if not fits:
             return None
         fitted = self._make_request(engine, now)
-        if self._prepares_summaries() and (plan := self.upcoming_summary(engine)) is not None:
-            self._background.start(await self.job(engine, plan))
+        if self._prepares_summaries():
+            await self._start_upcoming_summary(engine)
         return fitted
 
-    async def record_summary(self) -> Event | None:
-        """Record the outcome of the background summary, if there is one that is not recorded yet."""
+    async def turn_finished(self) -> None:
+        """Start the summary that a finished turn makes due, so that it is ready for the user's next message."""
+        with suppress(StoreError):  # the answer is stored; the next `fit` starts the summary
+            engine = await self._writer.load()
+            if engine.policy.every_turns and self._prepares_summaries():
+                await self._start_upcoming_summary(engine)
+
+    async def _start_upcoming_summary(self, engine: Engine) -> None:
+        plan = self.upcoming_summary(engine)
+        if plan is not None:
+            self._background.start(await self.job(engine, plan))
+
+    async def record_summary(self, *, only_outdated: bool = False) -> Event | None:
+        """Record the outcome of the background summary, if there is one that is not recorded yet; with
+        `only_outdated`, only that its range has changed."""
         for _ in range(MAX_CONFLICTS):
             engine = await self._writer.refresh()
-            outcome = self._background.take(engine.view)
+            take = self._background.take_outdated if only_outdated else self._background.take
+            outcome = take(engine.view)
             if outcome is None:
                 return None
             event = engine.append(outcome, at=self._clock())
@@ -94,6 +109,9 @@ class RequestFitter:
 
     async def _reduce(self, engine: Engine, now: float, *, may_start_summary: bool) -> bool:
         """Reduce until the request fits; return False if a summary is being written that it must wait for."""
+        outdated = self._background.take_outdated(engine.view)
+        if outdated is not None:
+            engine.append(outdated, at=now)
         steps = engine.reduction_steps(self.requests.moment(engine, now), at=now)
         outcome: CompactionOutcome | None = None
         try:

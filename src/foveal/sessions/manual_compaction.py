@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 
 from foveal.core.compaction.plan import Plan
 from foveal.core.engine.operations import compaction_handle, plan_manual_compaction
 from foveal.core.log.events import AnyFact, Compacted, CompactionFailed, Event
-from foveal.errors import NotCompacted
+from foveal.errors import FovealError, NotCompacted
 from foveal.sessions.background_compaction import BackgroundCompaction
 from foveal.sessions.event_writer import EventWriter
 from foveal.sessions.fitter import RequestFitter
@@ -53,6 +54,13 @@ class ManualCompaction:
             first = await self._start(plan)
         return await self._outcome(plan, first)
 
+    async def record_outdated(self) -> None:
+        """Wait for a summary whose range has changed, and record that it is discarded."""
+        await self._background.wait()
+        with suppress(FovealError):  # the store is closed: there is no log to record it in
+            async with self._lock:
+                await self._fitter.record_summary(only_outdated=True)
+
     async def _start(self, plan: Plan) -> int:
         """Start a summary and return the seq from which on its outcome will be found. The lock is held."""
         engine = await self._writer.load()
@@ -67,7 +75,9 @@ class ManualCompaction:
             raise
         if event is None:  # a request that was fitted meanwhile has recorded it
             newer = await self._writer.store.read(self._writer.id, first=first)
-            event = next(event for event in newer if _is_outcome(plan, event.fact))
+            event = next((event for event in newer if _is_outcome(plan, event.fact)), None)
+        if event is None:
+            raise NotCompacted("the session was closed or deleted while the summary was written")
         return event
 
     async def _wait_and_record(self) -> Event | None:

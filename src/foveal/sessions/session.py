@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, Self, Unpack
+from collections.abc import Callable, Sequence
+from typing import Any, Self, Unpack
 
 from msgspec.structs import replace
 
@@ -28,37 +28,30 @@ from foveal.core.engine.settings import EngineSettings, SettingArguments, resolv
 from foveal.core.log.events import (
     AnyFact,
     Call,
-    Compacted,
     Dialect,
     Equipped,
     Event,
     Fact,
-    Instructed,
+    ModelSaid,
     Opened,
-    Pinned,
     Rewound,
     SnapshotTaken,
     Unknown,
-    UserSaid,
+    calls_of,
     handle,
-    text_of,
 )
 from foveal.core.models.budget import Caps
 from foveal.core.models.cost import UsageTotals
 from foveal.core.models.model import Model
-from foveal.core.tokens.counter import Counter
-from foveal.core.view.fold import effective_events
 from foveal.core.view.request import Fitted, ReducedCounts
 from foveal.errors import BadSetting, Conflict
 from foveal.ports import Hit, SessionInfo, Store
 from foveal.project.prompt_file import prompt_text
 from foveal.sessions.background_compaction import BackgroundCompaction
+from foveal.sessions.continuation import Carry, carried_facts
 from foveal.sessions.event_writer import DEFAULT_OPTIONS, EventWriter, SessionOptions
 from foveal.sessions.fitter import RequestFitter
 from foveal.sessions.manual_compaction import ManualCompaction
-
-MAX_CONTINUED_TOKENS: Final = 2_000
-"""Tokens of user requests that a new session takes over from a session that was never summarised."""
 
 
 def events_in_memory(model: Model, caps: Caps | None = None) -> int:
@@ -99,6 +92,8 @@ class Session:
             self._writer, background, clock, prepares_summaries=options.prepares_summaries
         )
         self._manual = ManualCompaction(self._writer, self._fitter, background, self._lock)
+        self._discarding: asyncio.Task[None] | None = None
+        """Records that a summary is discarded; kept here because the event loop does not keep tasks alive."""
 
     @classmethod
     async def open(
@@ -145,7 +140,10 @@ class Session:
                     "fact", fact, "a fact of `foveal.core.log.events`; messages of a provider go to `take`"
                 )
         async with self._lock:
-            return tuple(await self._writer.commit(facts))
+            events = tuple(await self._writer.commit(facts))
+            if facts and isinstance(facts[-1], ModelSaid) and not calls_of(facts[-1].content):
+                await self._fitter.turn_finished()
+            return events
 
     async def take(self, *messages: Any, dialect: Dialect = "") -> tuple[Event, ...]:
         """Store a provider's messages, dicts or objects of its library; the dialect is detected."""
@@ -281,7 +279,7 @@ class Session:
         async with self._lock:
             target = None if event is None else (await self._writer.event(event)).seq
             fact = pin_fact((await self._writer.refresh()).view, text, target)
-            return (await self._writer.commit([fact]))[0].handle
+            return (await self._commit_change(fact)).handle
 
     async def snapshot(self, data: Any, *, label: str = "") -> str:
         """Record the application's own state, for example a commit id; it is never sent. Returns its handle."""
@@ -293,13 +291,14 @@ class Session:
         return await self._manual.compact(focus)
 
     async def undo(self, name: str | int | None = None) -> str:
-        """Take back a reduction or a pin, by default the newest reduction, whatever came after it. Returns the
-        handle of what was taken back."""
+        """Take back a reduction, a pin or a rewind, by default the newest reduction or rewind, whatever came after
+        it. Returns the handle of what was taken back; raises `ContextOverflow` when there is no room for what it
+        hides. The messages of a rewind return to their places, before what was said since."""
         async with self._lock:
-            await self._writer.refresh()
+            engine = await self._writer.refresh()
             target = None if name is None else await self._writer.event(name)
-            fact = undo_fact(await self.store.read(self.id), target)
-            await self._writer.commit([fact])
+            fact = undo_fact(engine, await self.store.read(self.id), target)
+            await self._commit_change(fact)
             return handle(fact.target)
 
     async def expand(self, name: str | int) -> str:
@@ -322,10 +321,18 @@ class Session:
             return self._fitter.upcoming_summary(await self._writer.refresh()) is not None
 
     async def rewind(self, to: str | int) -> None:
-        """Return to the state after event `to`; later events stay in the log and are not shown."""
+        """Return to the state after event `to`; later events stay in the log and are not shown until `undo`."""
         async with self._lock:
             count = (await self._writer.refresh()).next_seq
-            await self._writer.commit([Rewound(to=seq_of(to, count=count))])
+            await self._commit_change(Rewound(to=seq_of(to, count=count)))
+
+    async def _commit_change(self, fact: AnyFact) -> Event:
+        """Store a fact that may change the range of a summary that is being written; such a summary is discarded,
+        which is recorded once it is written. The lock is held."""
+        (event,) = await self._writer.commit([fact])
+        if self._background.is_outdated((await self._writer.load()).view):
+            self._discarding = asyncio.create_task(self._manual.record_outdated())
+        return event
 
     # ── The session as a whole ───────────────────────────────────────────────────────────────────────
 
@@ -350,16 +357,24 @@ class Session:
         id: str,
         *,
         model: str | Model,
+        carry: Carry = "record",
+        begin: Sequence[AnyFact] = (),
         summarise: Summarise | Sequence[Summarise] | None = None,
         prompt: str = "",
         progress: Callable[[SummaryProgress], None] | None = None,
+        clock: Callable[[], float] | None = None,
+        options: SessionOptions = DEFAULT_OPTIONS,
         **settings: Unpack[SettingArguments],
     ) -> Self:
-        """Create a session that begins with the summary and the pinned rules of an earlier one."""
-        earlier = await store.read(origin)
+        """Create a session that begins with the pinned rules of an earlier one and, as one user message, a record
+        of it: rules, first request, summaries and newest messages within a budget. `carry` chooses what the record
+        has: `"record"`, `"summary"`, `"rules"`, or a list of handles. `begin` are facts that come before that."""
+        facts = await carried_facts(
+            store, origin, resolve_settings(model, **settings), carry=carry, begin=begin
+        )
         if any(info.id == id for info in await store.sessions()):
             raise Conflict(id, given=0, next_seq=(await store.info(id)).events)
-        session = await cls.open(
+        return await cls.open(
             store,
             id,
             model=model,
@@ -367,10 +382,11 @@ class Session:
             summarise=summarise,
             prompt=prompt,
             progress=progress,
+            clock=clock,
+            options=options,
+            begin=[*begin, *facts],
             **settings,
         )
-        await session.append(*_continued_facts(earlier, origin, session._writer.settings.counter))
-        return session
 
     async def rename(self, title: str) -> None:
         """Set the session's title."""
@@ -379,40 +395,13 @@ class Session:
     async def close(self) -> None:
         """Cancel a summary that is being written; what is stored stays."""
         await self._background.close()
+        if self._discarding is not None:
+            await asyncio.wait([self._discarding])
 
     async def delete(self) -> None:
-        """Erase the text of this session for good; its log stays gapless, with nothing in it."""
+        """Erase the text of this session for good; its log stays gapless, with nothing in it. A summary that is
+        being written is cancelled."""
         async with self._lock:
+            await self._background.close()
             await self.store.erase(self.id)
             self._writer.discard_engine()
-
-
-# ── Continuing an earlier session ────────────────────────────────────────────────────────────────────────
-
-
-def _continued_facts(log: Sequence[Event], origin: str, counter: Counter) -> Iterator[AnyFact]:
-    """Yield the facts that a new session takes over from an earlier one: pinned rules, and a summary."""
-    facts = [event.fact for event in effective_events(log)]
-    for fact in facts:
-        if isinstance(fact, Pinned) and fact.text:
-            yield Pinned(text=fact.text)
-    summaries = [fact.summary for fact in facts if isinstance(fact, Compacted)]
-    summary = summaries[-1] if summaries else _user_requests(facts, counter)
-    if summary:  # the text enters the log and must not change
-        text = f"This conversation continues session {origin!r}. What happened there:\n\n{summary}"
-        yield Instructed(content=text, source=f"session {origin}")
-
-
-def _user_requests(facts: Sequence[AnyFact], counter: Counter) -> str:
-    """Return the newest requests of the user that fit into `MAX_CONTINUED_TOKENS`, in their order."""
-    room = MAX_CONTINUED_TOKENS
-    lines: list[str] = []
-    for fact in reversed(facts):
-        if isinstance(fact, UserSaid):
-            words = " ".join(text_of(fact.content).split())
-            line = f"- {words[: counter.head(words, 400)]}"
-            room -= counter.count(line)
-            if room < 0:
-                break
-            lines.append(line)
-    return "The user asked:\n" + "\n".join(reversed(lines)) if lines else ""

@@ -424,6 +424,10 @@ def test_log_has_a_line_for_each_reduction(store: Path) -> None:
     assert requests
 
 
+async def reductions(session: Session) -> list[Event]:
+    return [event for event in await session.events() if isinstance(event.fact, Compacted | Masked)]
+
+
 def _reduced_session(store: Path) -> tuple[dict[int, Any], list[Event]]:
     """Store a session in a small window; return each request by its newest event, and the log."""
 
@@ -442,7 +446,7 @@ def _reduced_session(store: Path) -> tuple[dict[int, Any], list[Event]]:
                 fitted = await session.fit()
                 requests[session.last] = fitted
                 await session.append(ModelSaid(content=f"answer {nr}"))
-            await session.undo()
+            await session.undo((await reductions(session))[-1].handle)
             requests[session.last] = await _next_request(session)
             await session.rewind(20)
             requests[session.last] = await _next_request(session)

@@ -79,7 +79,7 @@ async def test_the_footer_of_an_answer_has_the_numbers_of_the_report(tmp_path: P
         message = await send(chats, "Hello.")
         report = await (await service.tenant("telegram").session("telegram-42")).report()
         share = report.used / report.window * 100
-        footer = f"📊 Context: {report.used:,}/{report.window:,} ({share:.1f}%)"
+        footer = f"📊 Context: {report.used:,}/{report.window:,} ({share:.1f} %)"
         assert message == ChannelMessage(text="Hello to you.", footer=footer)
         assert await messages_of(service) == ["Hello.", "Hello to you."]
 
@@ -408,6 +408,23 @@ async def test_stop_ends_the_running_turn_and_the_next_one_runs(tmp_path: Path) 
 
 
 @run
+async def test_new_with_a_word_carries_a_record_over(tmp_path: Path) -> None:
+    provider = Scripted("One.", "Two.", "Three.")
+    async with open_service(tmp_path, provider) as service:
+        chats = open_chats(service)
+        await send(chats, "Never say plum.")
+        assert (await send(chats, "/new everything", key="x")).text == texts.BAD_CARRY
+        assert (await send(chats, "/new Record", key="n")).text.startswith("🆕")
+        await send(chats, "What is the rule?")
+        first, *rest = provider.requests[1].to_openai()
+        assert first["role"] == "system"
+        assert "Never say plum." not in first["content"]
+        assert [message["role"] for message in rest] == ["user", "user"]
+        assert "> Never say plum." in rest[0]["content"]
+        assert await messages_of(service, "telegram-42") == ["Never say plum.", "One."]
+
+
+@run
 async def test_new_starts_another_session_and_keeps_the_old_one(tmp_path: Path) -> None:
     provider = Scripted("One.", "Two.", "Three.")
     async with open_service(tmp_path, provider) as service:
@@ -448,7 +465,7 @@ def test_the_reply_names_the_writer_of_the_summary() -> None:
     metrics = msgspec.Raw(msgspec.json.encode(CompactionMetrics(asked=2)))
     by_model = Compacted(first=0, last=1, summary="x", by="openai/gpt-4.1")
     for fact, expected in (
-        (by_model, "🗜 Summarised by openai/gpt-4.1: 200 → 100 tokens (50% less). /undo undoes it."),
+        (by_model, "🗜 Summarised by openai/gpt-4.1: 200 → 100 tokens (50 % less). /undo undoes it."),
         (replace(by_model, by="ledger"), "🗜 Summarised without a model: 200 → 100 tokens"),
         (
             replace(by_model, by="ledger", metrics=metrics),
@@ -488,7 +505,12 @@ async def test_one_warning_with_a_compact_button_and_a_reply_to_old_buttons(
         loud = [message for message in warned if message.buttons]
         assert len(loud) == 1
         assert loud[0].buttons == (Button("Compact now", "compact"),)
-        assert "⚠️ The context is getting full" in loud[0].footer
+        used = re.search(r"\(([\d.]+ %)\)\n⚠️ The context takes ([\d.]+ %) of the window", loud[0].footer)
+        assert used is not None
+        assert used[1] == used[2], "footer and warning show the same number"
+        assert (
+            f"old turns are summarised at {(r := await session.report()).percent(r.act)}." in loud[0].footer
+        )
         before = (await session.report()).used
         (message,) = await collect(chats.press_button(chat=42, user=42, action="compact"))
         after = await session.report()
@@ -563,7 +585,8 @@ async def test_in_mode_confirm_the_warning_is_a_question(tmp_path: Path) -> None
             message = await send(chats, "Go on.")
             if message.buttons:
                 break
-        assert message.footer.endswith(" tokens. Summarise old turns?")
+        used = r"\(([\d.]+ %)\)\n⚠️ The context is full: \1 of the window, and at most [\d.]+ % fit\. "
+        assert re.search(rf"{used}Summarise old turns\?$", message.footer)
         (message,) = await collect(chats.press_button(chat=42, user=42, action=message.buttons[0].action))
         assert message.text.startswith("🗜 Summarised")
 

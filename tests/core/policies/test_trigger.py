@@ -14,6 +14,7 @@ from foveal import PRESETS, BadSetting, ContextOverflow, Policy, policy
 from foveal.core.engine import Engine
 from foveal.core.log import Clipped, Dropped, Masked
 from foveal.core.models import Caps, plan_budget, thresholds
+from foveal.core.models.budget import Budget
 from foveal.core.policies import Moment
 from foveal.core.reduction import TOKENS_8K
 from foveal.core.tokens import Calibration
@@ -39,8 +40,11 @@ SHARES = (0.0, 0.01, 0.5, 0.8, 0.999, 1.0, float("nan"), -1.0, 7.0, float("inf")
 @pytest.mark.parametrize("hard", [-5, 0, *WINDOWS])
 @pytest.mark.parametrize("warn", SHARES)
 @pytest.mark.parametrize("act", SHARES)
-def test_thresholds_are_ordered_for_every_room_and_share(hard: int, warn: float, act: float) -> None:
-    low, middle, high = thresholds(hard, warn=warn, act=act)
+@pytest.mark.parametrize("window", [None, 0, 10_000])
+def test_thresholds_are_ordered_for_every_room_and_share(
+    hard: int, warn: float, act: float, window: int | None
+) -> None:
+    low, middle, high = thresholds(hard, warn=warn, act=act, window=window, fixed=100)
     assert 0 <= low <= middle < high
     assert high == max(1, hard)
 
@@ -62,6 +66,27 @@ def test_a_plan_never_gives_out_more_than_the_window_holds(
     assert budget.hard <= max(1, budget.available)
     if most:
         assert budget.available <= most
+
+
+@pytest.mark.parametrize("fixed", [0, 500])
+def test_shares_of_the_window_count_the_whole_request_and_end_just_below_the_limit(fixed: int) -> None:
+    def budget(**caps: Any) -> Budget:
+        calibration = Calibration(spread=0.0)
+        return plan_budget(
+            plain_model(8_000), Caps(**caps), calibration, warn=0.8, act=0.9, shares_of="window", fixed=fixed
+        )
+
+    roomy, tight = budget(reserve=100, margin=0.0), budget(reserve=1_000)
+    assert (roomy.warn + fixed, roomy.act + fixed) == (6_400, 7_200)
+    assert tight.hard + fixed == 8_000 - 1_000 - 800
+    assert tight.warn == tight.act == int(tight.hard * 0.95)
+
+
+def test_warn_and_act_are_shares_of_the_window_in_mode_confirm_only() -> None:
+    assert {name: preset.shares_of for name, preset in PRESETS.items()} == {
+        name: "window" if name == "confirm" else "room" for name in PRESETS
+    }
+    assert policy("economy", mode="confirm").shares_of == "window"
 
 
 def test_the_state_is_ok_warn_or_over_at_the_thresholds() -> None:

@@ -32,8 +32,9 @@ from foveal.core.log import (
     text_of,
 )
 from foveal.core.tokens import MessageTokens
-from foveal.core.view import NO_RESULT, View, advance, dropped_notice, effective_events
-from foveal.core.view.fold import fold
+from foveal.core.view import NO_RESULT, View, advance, effective_events
+from foveal.core.view.dropped import DroppedMessages
+from foveal.core.view.fold import effective_rewinds, fold
 from support.effort import seconds
 from support.histories import ESTIMATE, describe_view
 
@@ -91,10 +92,15 @@ def test_a_clip_of_one_part_leaves_the_other_parts() -> None:
     assert shown(view) == ["·", "01…\nsecond"]
 
 
+def dropped_notice(messages: int) -> str:
+    """The notice of drops that do not name their ranges."""
+    return DroppedMessages(((0, 0, messages),)).notice()
+
+
 def test_dropped_steps_leave_a_notice_that_counts_messages() -> None:
     view = folded(*TALK, Dropped(ranges=((0, 1),)))
     assert shown(view) == [dropped_notice(3), "two", "·", "B"]
-    assert view.dropped_messages == 3
+    assert view.dropped.messages == 3
 
 
 def test_two_drops_leave_one_notice_with_the_sum_at_the_first_place() -> None:
@@ -106,7 +112,7 @@ def test_a_drop_of_what_is_not_there_changes_nothing() -> None:
     before = folded(*TALK)
     after = folded(*TALK, Dropped(ranges=((90, 99),)))
     assert shown(after) == shown(before)
-    assert after.dropped_messages == 0
+    assert after.dropped.messages == 0
 
 
 def test_a_compaction_shows_its_summary_instead_of_its_steps() -> None:
@@ -154,6 +160,15 @@ def test_a_reverted_rewind_shows_the_rewound_and_the_new_messages() -> None:
     facts = (*TALK, Rewound(to=0), UserSaid(content="anew"))
     assert shown(folded(*facts)) == ["one", "anew"]
     assert shown(folded(*facts, Reverted(target=6))) == [*shown(folded(*TALK)), "anew"]
+
+
+def test_only_rewinds_that_count_are_effective() -> None:
+    inner, outer = (*TALK, Rewound(to=3)), Rewound(to=0)
+    assert [e.seq for e in effective_rewinds(log(*inner))] == [6]
+    assert [e.seq for e in effective_rewinds(log(*inner, outer))] == [7]
+    assert [e.seq for e in effective_rewinds(log(*inner, outer, Reverted(target=7)))] == [6]
+    assert effective_rewinds(log(*inner, Reverted(target=6))) == []
+    assert shown(folded(*inner, outer, Reverted(target=7))) == shown(folded(*inner))
 
 
 def test_after_a_rewind_the_latest_user_message_is_shown_again() -> None:

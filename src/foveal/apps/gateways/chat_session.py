@@ -18,7 +18,7 @@ import logging
 import re
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing, suppress
-from typing import Final
+from typing import Final, cast
 
 from foveal.agent.agent_events import ModelAnswered, UserMessageStored
 from foveal.apps.gateways import texts
@@ -41,6 +41,7 @@ from foveal.server.live_session import LiveSession
 from foveal.server.pairing import ChatPlatform, Pairing
 from foveal.server.service import Service
 from foveal.server.turns import Turn
+from foveal.sessions.continuation import CARRY_CHOICES, Carry
 
 # ── Access control ─────────────────────────────────────────────────────────────────────────────────────
 
@@ -302,7 +303,7 @@ class ChatSessions:
             case "help" | "start":
                 return text_reply(texts.help_text())
             case "new":
-                return text_reply(await self._new(chat))
+                return text_reply(await self._new(chat, argument.lower()))
             case "stop":
                 return text_reply(await self._stop(chat))
             case "compact":
@@ -331,14 +332,21 @@ class ChatSessions:
                 message = await command(live)
         yield message
 
-    async def _new(self, chat: int) -> str:
+    async def _new(self, chat: int, carry: str) -> str:
+        """Move the chat to a new session; `carry` says what that takes over, by default nothing."""
+        if carry and carry not in CARRY_CHOICES:
+            return texts.BAD_CARRY
         session = await self._chats.session(self.platform, chat)
         try:
-            await self._tenant.session(session)
+            live = await self._tenant.session(session)
         except UnknownSession:
             return texts.NO_MESSAGES
-        await self._chats.start_next_session(self.platform, chat, session=session)
-        return texts.NEW_SESSION
+        new = await self._chats.start_next_session(self.platform, chat, session=session)
+        if not carry:
+            return texts.NEW_SESSION
+        title = (await live.info()).title
+        await self._tenant.create(new, title=title, continue_from=session, carry=cast(Carry, carry))
+        return texts.CONTINUED_SESSION.format(carry=carry)
 
     async def _stop(self, chat: int) -> str:
         """Stop the oldest turn of the chat, or a turn of its session that another source started."""

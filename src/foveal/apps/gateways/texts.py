@@ -22,6 +22,7 @@ from foveal.core.log.events import (
     Masked,
     ModelSaid,
     Reverted,
+    Rewound,
     UserSaid,
     parse_handle,
 )
@@ -78,17 +79,21 @@ BOT_COMMANDS: Final = {
     "context": "show what fills the context window",
     "tokens": "show tokens used so far, turns left, cost",
     "undo": "undo the newest summary or other reduction",
-    "new": "start a new conversation",
+    "new": "start a new conversation; record, summary or rules carries these over",
     "stop": "stop the answer that is being written",
     "help": "list the commands",
     "pair": "pair this account with the bot",
 }
 """Names and descriptions of the commands, in the order of the list."""
-COMMAND_ARGUMENTS: Final = {"compact": " [words]", "pair": " CODE"}
+COMMAND_ARGUMENTS: Final = {"compact": " [words]", "new": " [record]", "pair": " CODE"}
 BAR_CELLS: Final = 10
 MAX_ERROR_CHARS: Final = 400
 NO_MESSAGES: Final = "This conversation has no messages yet."
 NEW_SESSION: Final = "🆕 A new conversation begins. The server keeps the old one."
+CONTINUED_SESSION: Final = (
+    "🆕 A new conversation begins, with the {carry} of the old one. The server keeps that one."
+)
+BAD_CARRY: Final = "/new starts afresh; /new record, /new summary and /new rules carry these over."
 EMPTY_ANSWER: Final = "(The model gave an empty answer.)"
 STOPPED: Final = "⏹ Stopped."
 STEP_LIMIT: Final = "⏹ The answer has reached its limit of steps. Say “go on” to continue."
@@ -155,42 +160,44 @@ def stopping(queued: int) -> str:
 # ── Usage ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _used_share(report: Report) -> float:
-    return report.used / report.window if report.window else 1.0
-
-
 def footer(report: Report) -> str:
-    return f"📊 Context: {report.used:,}/{report.window:,} ({_used_share(report):.1%})"
+    return f"📊 Context: {report.used:,}/{report.window:,} ({report.percent(report.used)})"
 
 
 def warning(report: Report) -> str:
     """Return the line below an answer when the window becomes full."""
     if report.question:
-        return f"⚠️ The context is full: {report.used:,} of {report.limit:,} tokens. Summarise old turns?"
+        return f"⚠️ The context is full: {_used_and_limit(report)}. Summarise old turns?"
     if report.state == "warn":
-        return f"⚠️ The context is getting full; old turns are summarised at {report.act:,} tokens."
-    return "⚠️ The context is full; old turns are summarised before the next answer."
+        used, act = report.percent(report.used), report.percent(report.act)
+        return f"⚠️ The context takes {used} of the window; old turns are summarised at {act}."
+    return (
+        f"⚠️ The context is full: {_used_and_limit(report)}. Old turns are summarised before the next answer."
+    )
+
+
+def _used_and_limit(report: Report) -> str:
+    return f"{report.percent(report.used)} of the window, and at most {report.percent(report.limit)} fit"
 
 
 def context(report: Report) -> str:
     """Return what fills the window; the parts add up to the window."""
-    share = _used_share(report)
-    filled = min(BAR_CELLS, max(round(share * BAR_CELLS), 1 if report.used else 0))
-    lines = [f"▕{'█' * filled}{'·' * (BAR_CELLS - filled)}▏ {share:.1%}"]
+    filled = min(BAR_CELLS, max(round(report.used_share * BAR_CELLS), 1 if report.used else 0))
+    lines = [f"▕{'█' * filled}{'·' * (BAR_CELLS - filled)}▏ {report.percent(report.used)}"]
     parts = [(name, tokens) for name, tokens in report.totals.items() if tokens]
-    lines += [_category_line(name, tokens, report.window) for name, tokens in parts]
-    lines.append(_category_line("window", sum(tokens for _, tokens in parts), report.window))
+    lines += [_category_line(name, tokens, report) for name, tokens in parts]
+    lines.append(_category_line("window", sum(tokens for _, tokens in parts), report))
     how = "measured" if report.measured else "estimated"
     below = [
-        f"Used: {report.used:,} tokens ({how}), at most {report.limit:,}. A warning comes at {report.warn:,}, "
-        f"and old turns are reduced from {report.act:,} on.",
+        f"Used: {report.used:,} tokens ({how}), {_used_and_limit(report)}. A warning comes at "
+        f"{report.percent(report.warn)}, and old turns are reduced from {report.percent(report.act)} on.",
         *_summary_line(report),
     ]
     return "\n".join([f"{footer(report)} · {report.model}", "```", *lines, "```", *below])
 
 
-def _category_line(name: str, tokens: int, window: int) -> str:
-    return f"{name:<12} {tokens:>9,} {tokens / max(1, window):>6.1%}"
+def _category_line(name: str, tokens: int, report: Report) -> str:
+    return f"{name:<12} {tokens:>9,} {report.percent(tokens):>8}"
 
 
 def _summary_line(report: Report) -> Iterable[str]:
@@ -209,7 +216,7 @@ def tokens(report: Report, totals: UsageTotals) -> str:
         f"Next request: {report.used:,} tokens ({how})",
         f"Turns: {report.turns:,} so far, {left} until old turns are reduced",
         f"Calls: {totals.calls:,} · read {_input_tokens(totals):,} tokens "
-        f"({_cached_share(totals):.0%} from the cache) · written {totals.output:,}",
+        f"({_cached_share(totals) * 100:.0f} % from the cache) · written {totals.output:,}",
         f"Cost: {_dollars(report.spent)}{_saved(report.saved)}",
     ]
     return "\n".join(lines)
@@ -240,7 +247,7 @@ def _saved(amount: float | None) -> str:
 def compacted(event: Event, *, before: int, after: int) -> str:
     """Return the reply to /compact."""
     saved = before - after
-    part = f" ({saved / before:.0%} less)" if before and saved > 0 else ""
+    part = f" ({saved / before * 100:.0f} % less)" if before and saved > 0 else ""
     return f"🗜 Summarised{_author(event)}: {before:,} → {after:,} tokens{part}. /undo undoes it."
 
 
@@ -260,7 +267,13 @@ def compaction_not_needed(report: Report) -> str:
 
 
 def undone(event: Event) -> str:
-    names = {Clipped: "a clipped result", Compacted: "a summary", Dropped: "a cut", Masked: "placeholders"}
+    names = {
+        Clipped: "a clipped result",
+        Compacted: "a summary",
+        Dropped: "a cut",
+        Masked: "placeholders",
+        Rewound: "a rewind",
+    }
     what = names.get(type(event.fact), "a reduction")
     return f"↩️ Undid {what} ({event.handle}): the model sees what it had hidden again."
 

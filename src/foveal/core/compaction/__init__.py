@@ -9,6 +9,7 @@ from foveal.core.compaction.health import (
     CompactionOutcome,
     read_metrics,
 )
+from foveal.core.compaction.known_names import KnownNames, score_summary
 from foveal.core.compaction.plan import MAX_REMAINING_SHARE, NoPlan, Plan, RangeTerms, resolve_plan
 from foveal.core.compaction.summariser import (
     DialogueRun,
@@ -27,7 +28,6 @@ from foveal.core.compaction.summariser_protocol import (
     read_stream_chunk,
 )
 from foveal.core.compaction.summary_dialogue import summary_dialogue
-from foveal.core.compaction.validation import KnownNames, score_summary
 
 __all__ = [
     "MAX_DRAFT_REQUESTS",

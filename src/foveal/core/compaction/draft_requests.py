@@ -3,7 +3,8 @@
 1. A transient failure is retried once.
 2. A draft with faults is requested once more, with the list of its faults; a second draft that is worse is not
    used.
-3. Lines with names that do not occur in the source are then removed.
+3. Lines with names that do not occur in the source, and sentences with claims that the user's messages do not
+   support, are then removed.
 4. All requests of a compaction are counted in one `DraftTally`, whichever writer they go to.
 """
 
@@ -24,8 +25,7 @@ from foveal.core.compaction.summariser_protocol import (
     DraftRequest,
     SummaryWriter,
 )
-from foveal.core.compaction.validation import KnownNames, ValidatedDraft
-from foveal.core.tokens.counter import Counter
+from foveal.core.compaction.validation import DraftRules, ValidatedDraft
 
 RequestBuilder: TypeAlias = Callable[[Sequence[str]], DraftRequest]
 """Builds the request that lists these faults of an earlier draft."""
@@ -55,20 +55,6 @@ class WriterCapacity(NamedTuple):
     max_tokens: int
     room: int
     """Units that the quoted transcript may take."""
-
-
-class DraftRules(msgspec.Struct, frozen=True, kw_only=True):
-    """What a draft is validated against."""
-
-    known: KnownNames
-    sections: tuple[str, ...]
-    max_units: int
-    """Units to ask for."""
-    max_accepted_units: int
-    """Units that are accepted if the second draft is no smaller."""
-    counter: Counter
-    ratio: float
-    """Tokens per unit."""
 
 
 class DraftTally:
@@ -202,7 +188,7 @@ class DraftRequester:
             reply = yield from self.request(request)
             if isinstance(reply, DraftFailure):
                 return _best_usable(drafts, self.rules) or reply
-            draft = self._validate(reply, max_units, before)
+            draft = validation.validate_draft(reply, self.rules, max_units=max_units, before=before)
             faults = draft.faults
             if not faults:
                 return draft
@@ -212,27 +198,20 @@ class DraftRequester:
                 break  # it cannot tell where the conversation ends; a quoted conversation has a marked end
         return _best_usable(drafts, self.rules)
 
-    def _validate(self, draft: Draft, max_units: int, before: int) -> ValidatedDraft:
-        return validation.validate_draft(
-            draft,
-            known=self.rules.known,
-            sections=self.rules.sections,
-            max_units=max_units,
-            before=before,
-            counter=self.rules.counter,
-        )
-
 
 def _best_usable(drafts: Sequence[ValidatedDraft], rules: DraftRules) -> ValidatedDraft | None:
-    """Return the draft with the fewest unknown names, without the lines that have them."""
+    """Return the draft with the fewest faults, without the lines that have them."""
     usable = [
         draft for draft in reversed(drafts) if not draft.unusable and draft.units <= rules.max_accepted_units
     ]
-    for draft in sorted(usable, key=lambda draft: (len(draft.unknown_names), bool(draft.too_large))):
-        text = validation.remove_lines_naming(draft.text, draft.unknown_names)
-        is_complete = all(validation.has_section(text, name) for name in rules.sections)
-        if is_complete and validation.has_content(text) and not any(rules.known.unknown_names(text)):
+    for draft in sorted(usable, key=_fault_count):
+        text = validation.without_faulty_lines(draft, rules)
+        if text:
             return msgspec.structs.replace(
-                draft, text=text, units=rules.counter.count(text), unknown_names=()
+                draft, text=text, units=rules.counter.count(text), unknown_names=(), unsupported_claims=()
             )
     return None
+
+
+def _fault_count(draft: ValidatedDraft) -> tuple[int, bool]:
+    return len(draft.unknown_names) + len(draft.unsupported_claims), bool(draft.too_large)

@@ -11,7 +11,9 @@ The choice is pure and is made before a model is asked:
 3. A range is summarised only if it is large enough: it must take more units than the last summary and than
    `MIN_RANGE_UNITS`.
 4. When what must stay is larger than the room, `NoPlan` says how large it is; a retry would change nothing.
-5. Summaries stay side by side, each as it was written, until there are too many; then all of them become one.
+5. Summaries stay side by side, each as it was written, until there are too many or they take too much of the room;
+   then all of them become one.
+6. User messages stay as they are within their share of the room (`kept_messages`).
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
+from foveal.core.compaction.kept_messages import kept_user_steps
 from foveal.core.log.events import Event, Thinking, UserSaid
 from foveal.core.models.budget import Budget
 from foveal.core.view.steps import Step
@@ -34,6 +37,12 @@ MAX_KEPT_OPEN_STEPS: Final = 3
 """Steps with an unanswered call that are kept, newest first; older calls count as abandoned."""
 MAX_REMAINING_SHARE: Final = 0.8
 """A compaction should leave the request at or below this share of its trigger, or the next follows at once."""
+MAX_SUMMARIES_SHARE: Final = 0.35
+"""Summaries that together take more than this share of what is left beside user messages and rules are merged."""
+MIN_SUMMARY_UNITS: Final = 150
+"""The room that a summary gets however little is left."""
+MIN_FORCED_RANGE_UNITS: Final = 60
+"""Units a range must exceed for a record of it to be smaller, when something must go."""
 
 
 class RangeTerms(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,8 +55,10 @@ class RangeTerms(msgspec.Struct, frozen=True, kw_only=True):
     """Messages that stay verbatim at least, if they take no more than half of the room."""
     keep_task: bool = True
     """Whether the first request of the user stays."""
+    retain_user_share: float = 0.0
+    """Share of the room up to which all user messages stay."""
     retain_user_tokens: int = 0
-    """Tokens up to which other requests stay too, newest first."""
+    """The same in tokens; the smaller limit applies."""
     every_turns: int = 0
     """New turns after which a summary is due; 0 means that only tokens trigger one."""
     overlap_turns: int = 0
@@ -68,7 +79,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     keep: tuple[int, ...] = ()
     """Seqs of events in the range that stay as they are."""
     turns: int
-    """User requests in the range."""
+    """User requests in the range, those that stay included."""
     events: int
     before: int
     """Units that the range takes now, as shown."""
@@ -77,7 +88,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     total: int
     """Units of all messages before the compaction."""
     reason: str
-    """The trigger: `tokens`, `turns`, `messages`, `hand`, `overflow`, `model` or `merge`."""
+    """The trigger: `tokens`, `turns`, `messages`, `hand`, `overflow`, `model`, `merge` or `room`."""
     rule: str
     overlap: int = 0
     """Turns before the range to read again."""
@@ -96,14 +107,22 @@ class NoPlan(msgspec.Struct, frozen=True, kw_only=True):
     """Units that compaction cannot remove."""
     room: int
     """Units that the messages may take."""
+    newest: int = 0
+    """Units of the newest step, which stays until another message follows it."""
 
     def explain(self, ratio: float) -> str:
         """Return the reason as a sentence; `ratio` is tokens per unit."""
         if self.floor <= self.room:
             return "nothing that may be summarised is worth a summary"
+        advice = "shorten or unpin instructions and rules, or raise `window`"
+        if self.newest * 2 > self.floor:
+            advice = (
+                f"the newest message alone takes {round(self.newest * ratio):,} and can be summarised once "
+                "another one follows it; or raise `window`"
+            )
         return (
             f"what must stay takes {round(self.floor * ratio):,} tokens, and there is room for "
-            f"{round(self.room * ratio):,}: shorten or unpin instructions and rules, or raise `window`"
+            f"{round(self.room * ratio):,}: {advice}"
         )
 
 
@@ -111,11 +130,13 @@ def plan_range(
     view: View, budget: Budget, terms: RangeTerms, *, reason: str, focus: str = ""
 ) -> Plan | NoPlan:
     """Return the range to summarise now, or why there is none."""
-    kept = {id(step) for step in _kept_steps(view, budget, terms)}
-    begin = _first_index(view, terms)
+    # A compaction that the user asks for records no clips, so messages count with their whole length.
+    kept = {id(step) for step in _kept_steps(view, budget, terms, clips_long=reason != "hand")}
+    begin = _first_index(view, budget, terms, kept)
     floor = view.units - sum(view.units_of(step) for step in view.steps[:-1] if _is_removable(step, kept))
     if floor > budget.hard:
-        return NoPlan(floor=floor, room=budget.hard)
+        newest = sum(view.units_of(step) for step in view.steps[-1:] if step.kind == "model")
+        return NoPlan(floor=floor, room=budget.hard, newest=newest)
     must_exceed = max([MIN_RANGE_UNITS, *(view.units_of(step) for step in view.summaries[-1:])])
     best: Plan | None = None
     for end in _cut_candidates(view, budget, terms, kept, reason):
@@ -129,19 +150,49 @@ def plan_range(
     return NoPlan(floor=floor, room=budget.hard) if best is None else best
 
 
+def plan_forced(
+    view: View, budget: Budget, terms: RangeTerms, *, target: float, shrink: bool = False
+) -> Plan | None:
+    """Return a range to replace by a record without a model, because the request would not fit otherwise.
+
+    The range is what was said since the last summary, as much of it as brings the request to `target` units. If
+    there is nothing of it, all summaries are merged. With `shrink`, the only summary is written again at half its
+    size. None when there is nothing to gain.
+    """
+    kept = {id(step) for step in _kept_steps(view, budget, terms)}
+    for begin in dict.fromkeys((_first_index(view, budget, terms, kept), 0)):
+        best: Plan | None = None
+        for end in _cut_candidates(view, budget, terms, kept, "room"):
+            removed = [step for step in view.steps[begin:end] if _is_removable(step, kept)]
+            if len(removed) == 1 and removed[0].kind == "summary" and not shrink:
+                continue
+            found = _plan_between(view, budget, terms, begin=begin, end=end, kept=kept, reason="room")
+            if found is None or found.before <= (2 * MIN_SUMMARY_UNITS if shrink else MIN_FORCED_RANGE_UNITS):
+                continue
+            best = replace(found, ask=False)
+            if view.units - found.before + found.room <= target:
+                break
+        if best is not None:
+            return best
+    return None
+
+
 def resolve_plan(plan: Plan, events: Sequence[Event]) -> Plan:
     """Return the plan with its overlap and its counts taken from the log.
 
     `events` are the effective events, from any place at or before the range."""
+    span = [seq for pair in plan.overlap_ranges for seq in pair]
+    # The requests of these turns may have stayed in view, so they are looked up between the ends of the ranges.
     overlapped = [
         event.seq
         for event in events
-        if isinstance(event.fact, UserSaid) and any(a <= event.seq <= b for a, b in plan.overlap_ranges)
+        if isinstance(event.fact, UserSaid) and span and min(span) <= event.seq <= max(span)
     ]
     again = overlapped[-plan.overlap :] if plan.overlap else []
     first = min([plan.first, *again[:1]])
-    inside = [e for e in events if first <= e.seq <= plan.last and e.seq not in plan.keep]
-    turns = sum(isinstance(event.fact, UserSaid) for event in inside)
+    within = [event for event in events if first <= event.seq <= plan.last]
+    inside = [event for event in within if event.seq not in plan.keep]
+    turns = sum(isinstance(event.fact, UserSaid) for event in within)
     keep = tuple(seq for seq in plan.keep if seq >= first)
     return replace(plan, first=first, keep=keep, turns=turns, events=len(inside))
 
@@ -156,10 +207,17 @@ def range_fingerprint(view: View, plan: Plan) -> tuple[object, ...]:
     )
 
 
+def has_finished_turn(view: View) -> bool:
+    """Return whether the latest turn is finished: the newest message of the conversation is an answer without
+    calls."""
+    newest = next((step for step in reversed(view.steps) if step.kind in ("user", "model")), None)
+    return newest is not None and newest.kind == "model" and not newest.slots
+
+
 # ── What stays ───────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _kept_steps(view: View, budget: Budget, terms: RangeTerms) -> Iterator[Step]:
+def _kept_steps(view: View, budget: Budget, terms: RangeTerms, *, clips_long: bool = True) -> Iterator[Step]:
     """Yield the steps that no summary may replace."""
     latest = view.latest_user
     if latest is not None:
@@ -167,13 +225,7 @@ def _kept_steps(view: View, budget: Budget, terms: RangeTerms) -> Iterator[Step]
     if terms.keep_task and view.first_user is not None:
         yield view.first_user
     yield from islice((step for step in reversed(view.steps) if step.has_open_call), MAX_KEPT_OPEN_STEPS)
-    room = min(terms.retain_user_tokens, budget.hard // 3)
-    for step in reversed(view.steps):
-        if step.kind == "user" and step is not latest:
-            room -= view.units_of(step)
-            if room < 0:
-                return
-            yield step
+    yield from kept_user_steps(view, budget, terms, clips_long=clips_long)
 
 
 def _is_removable(step: Step, kept: Set[int]) -> bool:
@@ -183,12 +235,20 @@ def _is_removable(step: Step, kept: Set[int]) -> bool:
 # ── Where to cut ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _first_index(view: View, terms: RangeTerms) -> int:
+def _first_index(view: View, budget: Budget, terms: RangeTerms, kept: Set[int]) -> int:
     """Return the index of the first step that may go: after the last summary, or 0 to merge all summaries."""
     summaries = [index for index, step in enumerate(view.steps) if step.kind == "summary"]
     if not summaries:
         return 0
-    return 0 if len(summaries) >= terms.max_summaries else summaries[-1] + 1
+    units = sum(view.units_of(view.steps[index]) for index in summaries)
+    is_full = len(summaries) > 1 and units > MAX_SUMMARIES_SHARE * _free_units(view, budget, kept)
+    return 0 if is_full or len(summaries) >= terms.max_summaries else summaries[-1] + 1
+
+
+def _free_units(view: View, budget: Budget, kept: Set[int]) -> int:
+    """Return the room beside rules, instructions and the user messages that stay."""
+    staying = (step for step in view.steps if id(step) in kept and step.kind == "user")
+    return budget.hard - view.permanent_units - sum(map(view.units_of, staying))
 
 
 def _cut_candidates(
@@ -200,7 +260,8 @@ def _cut_candidates(
         return
     latest = view.latest_user
     if reason == "turns" and latest is not None:
-        yield _safe_cut(steps, steps.index(latest), kept)
+        # A finished turn goes whole; of a running one nothing does. The latest request itself stays either way.
+        yield _safe_cut(steps, len(steps) if has_finished_turn(view) else steps.index(latest), kept)
         return
     whole = view.units if reason in ("hand", "messages") else budget.hard
     seen: set[int] = set()
@@ -282,14 +343,16 @@ def _plan_between(
     overlap_ranges = summaries[-1].covers if summaries and terms.overlap_turns and not merged else ()
     lowest = min([first, *(low for low, _ in overlap_ranges)])
     before = sum(map(view.units_of, removed))
+    share = min(terms.summary_tokens, int(budget.hard * terms.summary_share))
+    free = max(MIN_SUMMARY_UNITS, _free_units(view, budget, kept) // 2)
     return Plan(
         first=first,
         last=last,
         keep=tuple(seq for seq in sorted(keep) if seq >= lowest),
-        turns=sum(step.kind == "user" for step in removed),
+        turns=sum(step.kind == "user" and first <= step.seq <= last for step in view.steps),
         events=sum(step.message_count for step in removed),
         before=before,
-        room=max(1, min(terms.summary_tokens, int(budget.hard * terms.summary_share), before // 2)),
+        room=max(1, min(share, free, before // 2)),
         total=view.units,
         reason="merge" if merged and merged == len(removed) and reason == "tokens" else reason,
         rule=terms.rule,

@@ -25,17 +25,19 @@ from foveal.core.compaction.chunks import TranscriptChunk, split_transcript
 from foveal.core.compaction.draft_requests import (
     FAULT_LIST_UNITS,
     DraftRequester,
-    DraftRules,
     DraftTally,
     RequestBuilder,
     WriterCapacity,
 )
 from foveal.core.compaction.health import CompactionMetrics, CompactionOutcome
+from foveal.core.compaction.known_names import KnownNames, score_summary
 from foveal.core.compaction.ledger.ledger import write_ledger
 from foveal.core.compaction.plan import Plan, resolve_plan
+from foveal.core.compaction.prompt_overlap import PromptPhrases
 from foveal.core.compaction.summariser_protocol import Dialogue, DraftFailure, DraftRequest, SummaryWriter
 from foveal.core.compaction.summary_text import LEDGER_AUTHOR, SummaryPart
-from foveal.core.compaction.validation import KnownNames, ValidatedDraft, score_summary
+from foveal.core.compaction.user_claims import UserStatements
+from foveal.core.compaction.validation import DraftRules, ValidatedDraft
 from foveal.core.log.events import Compacted, CompactionFailed, Event, ModelSaid, ToolReturned, UserSaid, raw
 from foveal.core.tokens.counter import Counter
 from foveal.core.tokens.message_tokens import PER_MESSAGE
@@ -61,6 +63,7 @@ def summary_dialogue(
     earlier: Sequence[Compacted] = (),
     elsewhere: Set[str] = frozenset(),
     beside: Sequence[str] = (),
+    said_beside: Sequence[str] = (),
     after: Sequence[Event] = (),
 ) -> Dialogue[CompactionOutcome]:
     """Write the summary of a plan's range.
@@ -68,14 +71,18 @@ def summary_dialogue(
     `events` are the effective events of the range, oldest first. `ratio` is tokens per unit, `shared_total` the
     tokens of the conversation's current request. What models wrote for `earlier` summaries inside the range is used
     again. Names in `elsewhere` are shown outside of the range. So are the texts `beside` it (instructions, newer
-    messages), and a summary may use their names as well. The events `after` the range may have answered a request
-    or resolved an error inside it.
+    messages), and a summary may use their names as well; `said_beside` are those among them that can state rules:
+    instructions and messages of the user. The events `after` the range may have answered a request or resolved an
+    error inside it.
     """
     inside = [event for event in events if plan.first <= event.seq <= plan.last]
     parts = summary_text.reuse_parts(plan, inside, earlier)
     also = (*beside, *(part.text for part in parts), prompt, plan.focus)
     known = KnownNames(inside, also=also, elsewhere=elsewhere)
-    work = _SummaryInProgress(plan, inside, parts, known, counter, ratio, prompt, after)
+    user = UserStatements([*inside, *after], also=(*said_beside, prompt, plan.focus))
+    # Without a writer, the texts of earlier summaries are used again as they are.
+    authors = [fact.by for fact in earlier if fact.chunks] if parts and not writers else []
+    work = _SummaryInProgress(plan, inside, parts, known, user, counter, ratio, prompt, after, authors)
     if work.rules.max_units < MIN_SECTION_UNITS and writers:
         work.tally.note_small_room(plan.room)
     elif writers:
@@ -92,16 +99,24 @@ def ledger_summary(
     *,
     counter: Counter,
     ratio: float,
+    earlier: Sequence[Compacted] = (),
     elsewhere: Set[str] = frozenset(),
 ) -> CompactionOutcome:
-    """Return the outcome of a plan without a model: the ledger.
+    """Return the outcome of a plan without a model: the ledger, with what models wrote for `earlier` summaries.
 
     `events` are the effective events, from any place at or before the range."""
     resolved = resolve_plan(plan, events)
     inside = [event for event in events if resolved.first <= event.seq <= resolved.last]
     after = [event for event in events if event.seq > resolved.last]
     dialogue = summary_dialogue(
-        resolved, inside, writers=(), counter=counter, ratio=ratio, elsewhere=elsewhere, after=after
+        resolved,
+        inside,
+        writers=(),
+        counter=counter,
+        ratio=ratio,
+        earlier=earlier,
+        elsewhere=elsewhere,
+        after=after,
     )
     try:
         next(dialogue)
@@ -120,10 +135,12 @@ class _SummaryInProgress:
         events: Sequence[Event],
         parts: list[SummaryPart],
         known: KnownNames,
+        user: UserStatements,
         counter: Counter,
         ratio: float,
         prompt: str,
         after: Sequence[Event],
+        authors: list[str],
     ) -> None:
         self.plan, self.events, self.parts, self.prompt = plan, events, parts, prompt
         self.after = after
@@ -131,6 +148,8 @@ class _SummaryInProgress:
         self.counter = counter
         self.rules = DraftRules(
             known=known,
+            user=user,
+            instructions=PromptPhrases((*summary_prompt.instruction_texts(prompt), summary_text.END_LINE)),
             sections=summary_prompt.required_sections(summary_prompt.resolve_task(prompt)),
             max_units=summary_text.max_text_units(plan) // 2,
             max_accepted_units=int(summary_text.max_text_units(plan) * 0.85),
@@ -139,7 +158,7 @@ class _SummaryInProgress:
         )
         self.tally = DraftTally()
         self.merged = ""
-        self.authors: list[str] = []
+        self.authors = authors
 
     def complete(self, requester: DraftRequester, shared_total: int) -> Dialogue[bool]:
         """Ask one writer for all that is missing; return whether the summary is complete."""

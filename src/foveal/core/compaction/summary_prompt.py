@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from foveal.core.compaction.validation import neutralise
+from foveal.core.compaction.draft_text import neutralise
 from foveal.core.log.events import handle
 
 MAX_FOCUS_CHARS: Final = 2_000
@@ -47,6 +47,11 @@ def resolve_task(prompt: str) -> str:
     if "</summary>" not in task:
         task += "\n\n" + prompt_parts()["closing"]
     return task
+
+
+def instruction_texts(prompt: str) -> list[str]:
+    """Return all texts that tell a writer what to do: the built-in ones and the user's prompt."""
+    return [*prompt_parts().values(), prompt]
 
 
 def required_sections(task: str) -> tuple[str, ...]:

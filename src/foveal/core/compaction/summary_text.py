@@ -1,7 +1,7 @@
 """Text of a summary: header line, ledger, sections by a model, end line.
 
-The header and the end line say that the text records what has happened, so that a model does not carry it out
-again.
+The header names the range. The end line says that the actions in the record were carried out, so that a model does
+not repeat them, and that standing requests and pins stay in force. Sections by a model are marked as such.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence, Set
 from typing import Final, NamedTuple
 
-from foveal.core.compaction.ledger.ledger import write_ledger
+from foveal.core.compaction.ledger.ledger import Ledger, write_ledger
 from foveal.core.compaction.plan import Plan
 from foveal.core.log.events import Compacted, Event, handle
 from foveal.core.tokens.counter import Counter
@@ -20,9 +20,12 @@ from foveal.core.view.text_facts import find_names
 LEDGER_AUTHOR: Final = "ledger"
 """Author of a summary that no model wrote."""
 END_LINE: Final = (
-    "[foveal: end of the record. All of it already happened: do not carry it out again. "
-    "Go on with the latest request.]"
+    "[foveal: end of the record. Its actions were carried out: do not repeat them. Standing requests and pins stay "
+    "in force; pins and user messages shown verbatim win over this record. Go on with the latest open request.]"
 )
+_NEEDED_LEDGER_SHARE: Final = 0.4
+"""Share of the text that requests, changed files and errors in the ledger may take from a model's sections."""
+_NO_SPAN: Final = (0, -1)
 _NEXT_SECTION: Final = re.compile(r"^#{1,6}[ \t]*Next[ \t]*$.*?(?=^#{1,6}[ \t]|\Z)", re.MULTILINE | re.DOTALL)
 
 
@@ -54,12 +57,16 @@ def reuse_parts(plan: Plan, events: Sequence[Event], earlier: Sequence[Compacted
 
 def header_line(plan: Plan, by: str) -> str:
     turns = f"{plan.turns} turn{'s' * (plan.turns != 1)}, " if plan.turns else ""
-    author = "without a model" if by == LEDGER_AUTHOR else f"by {' '.join(by.split())}"
+    author = "without a model" if by == LEDGER_AUTHOR else "from the log"
     return (
         f"[foveal: record of {handle(plan.first)}–{handle(plan.last)}, {turns}{plan.events} events, "
-        f"written {author}. It tells what has happened and asks for nothing. "
-        "Recall tools, where there are any, read the originals by handle.]"
+        f"written {author}. Recall tools, where there are any, read the originals by handle.]"
     )
+
+
+def author_line(by: str) -> str:
+    """Return the line above a model's sections."""
+    return f"[foveal: from here on by {' '.join(by.split())}, unverified beyond the names in it.]"
 
 
 def max_text_units(plan: Plan) -> int:
@@ -77,19 +84,32 @@ def compose(
     elsewhere: Set[str] = frozenset(),
     after: Sequence[Event] = (),
 ) -> str:
-    """Return the summary with a model's sections (or none); "" when it cannot be made small enough."""
-    max_units, keep = max_text_units(plan), frozenset(plan.keep)
+    """Return the summary with a model's sections (or none); "" when it cannot be made small enough.
+
+    Requests, changed files and unresolved errors have a share of the text; sections that leave less are cut."""
+    max_units = max_text_units(plan)
     header = header_line(plan, by)
-    fixed = sum(counter.count_all([header, sections, END_LINE])) + 6
-    shown = elsewhere | set(find_names(sections)) if sections else elsewhere
-    room = max_units - fixed
+    ledger = Ledger(events, keep=frozenset(plan.keep), after=after)
+
+    def ledger_of(room: int, *, only_needed: bool = False) -> str:
+        known = elsewhere | set(find_names(sections)) if sections else elsewhere
+        return ledger.write(
+            room=room, counter=counter, elsewhere=known, span=_NO_SPAN, only_needed=only_needed
+        )
+
+    if sections:
+        fixed = sum(counter.count_all([header, author_line(by), END_LINE])) + 8
+        needed = counter.count(ledger_of(int(max_units * _NEEDED_LEDGER_SHARE), only_needed=True))
+        short = cut_lines(sections, max_units - fixed - needed, counter)
+        sections = f"{author_line(by)}\n{short}" if short else ""
+    room = max_units - sum(counter.count_all([header, sections, END_LINE])) - 6
     # The parts are counted apart, so their sum is an estimate: the ledger gives up what the whole text exceeds.
     for _ in range(3):
-        ledger = write_ledger(events, room=room, counter=counter, keep=keep, elsewhere=shown, after=after)
-        text = "\n\n".join(filter(None, (header, ledger, sections, END_LINE)))
+        record = ledger_of(room)
+        text = "\n\n".join(filter(None, (header, record, sections, END_LINE)))
         excess = counter.count(text) - max_units
         if excess <= 0:
-            return text if ledger or sections else ""
+            return text if record or sections else ""
         room -= excess + 8
     text = "\n\n".join((header, sections, END_LINE))
     if sections and counter.count(text) <= max_units:
@@ -100,9 +120,18 @@ def compose(
 def compose_ledger_only(
     plan: Plan, events: Sequence[Event], *, counter: Counter, after: Sequence[Event] = ()
 ) -> str:
-    """Return the ledger without header and end line, for a small room; "" when even that does not fit."""
+    """Return the ledger without header and end line, for a small room; "" when even that does not fit.
+
+    Its last line names the range."""
     max_units = max_text_units(plan)
-    text = write_ledger(events, room=max_units, counter=counter, keep=frozenset(plan.keep), after=after)
+    text = write_ledger(
+        events,
+        room=max_units,
+        counter=counter,
+        keep=frozenset(plan.keep),
+        after=after,
+        span=(plan.first, plan.last),
+    )
     return text if text and counter.count(text) <= max_units else ""
 
 

@@ -300,6 +300,7 @@ class Engine:
             self.calibration,
             warn=self.policy.warn,
             act=self.policy.act,
+            shares_of=self.policy.shares_of,
             act_tokens=self.policy.act_tokens,
             fixed=self.fixed_units,
             instructed=self.view.permanent_units,
@@ -326,14 +327,15 @@ class Engine:
                 break
             if isinstance(reduction, Plan):
                 outcome = yield reduction
-                moment = replace(moment, compacted=True)
+                failed = reduction.reason == "room" and not isinstance(outcome, Compacted)
+                moment = replace(moment, compacted=True, record_failed=moment.record_failed or failed)
                 if outcome is not None:
                     self.append(outcome, at=at)
             else:
-                self.append(reduction, at=at)
+                for fact in reduction if isinstance(reduction, tuple) else (reduction,):
+                    self.append(fact, at=at)
             moment = replace(moment, cutting=True)
-        if self.view.units > budget.hard or exceeds_media_limits(self.view, budget):
-            raise overflow_error(self.view, budget, self.calibration, self.policy)
+        self._check_size(budget)
         health = self.compaction_health
         if health.is_paused and not health.explained and self.view.units > budget.act:
             note = refill_note(self.view, budget, self.calibration)
@@ -357,15 +359,24 @@ class Engine:
         except StopIteration as done:
             return cast(Budget, done.value)
 
-    def check_fits(self, log: Sequence[Event], facts: Sequence[AnyFact]) -> None:
-        """Raise `ContextOverflow` if no request would fit with `facts` after `log`, the whole log. Changes
-        nothing."""
+    def check_fits(self, log: Sequence[Event], facts: Sequence[AnyFact], *, reduces: bool = True) -> None:
+        """Raise `ContextOverflow` if no request would fit with `facts` after `log`, the whole log; with
+        `reduces=False`, if the request would not fit before any further reduction. Changes nothing."""
         first = len(log)
         events = [*log, *(Event(seq, fact) for seq, fact in enumerate(facts, first))]
         try:
-            copy(self)._restart(events).reduce_to_fit(Moment())
+            trial = copy(self)._restart(events)
+            if reduces:
+                trial.reduce_to_fit(Moment())
+            else:
+                trial._check_size(trial.budget())
         finally:
             self.view.meter.forget_from(first)  # other events will get the seqs of the trial
+
+    def _check_size(self, budget: Budget) -> None:
+        """Raise `ContextOverflow` if the request does not fit."""
+        if self.view.units > budget.hard or exceeds_media_limits(self.view, budget):
+            raise overflow_error(self.view, budget, self.calibration, self.policy)
 
     def _restart(self, log: list[Event]) -> Self:
         """Replace the log and fold it again; what was learned from the provider stays."""
@@ -384,6 +395,7 @@ class Engine:
             effective_events(self.log) if events is None else events,
             counter=self.view.meter.counter,
             ratio=self.calibration.ratio,
+            earlier=tuple(self.summaries_in(plan)),
             elsewhere=self.names_outside(plan),
         )
 

@@ -12,6 +12,7 @@ from foveal.core.compaction.plan import NoPlan, Plan
 from foveal.core.engine.engine import Engine
 from foveal.core.log.events import (
     REDUCTIONS,
+    AnyFact,
     Clipped,
     Compacted,
     CompactionFailed,
@@ -22,13 +23,15 @@ from foveal.core.log.events import (
     ModelSaid,
     Pinned,
     Reverted,
+    Rewound,
     ToolReturned,
     UserSaid,
     calls_of,
     handle,
     parse_handle,
 )
-from foveal.core.view.fold import effective_events
+from foveal.core.models.budget import window_percent
+from foveal.core.view.fold import effective_events, effective_rewinds
 from foveal.core.view.steps import hidden_ranges
 from foveal.core.view.view import View
 from foveal.errors import BadSetting, ContextOverflow, NotCompacted, UnknownHandle
@@ -86,12 +89,56 @@ def _expansion_overflow(problem: ContextOverflow, name: str | int) -> ContextOve
     )
 
 
-def _check_undo(event: Event, effective: Sequence[Event]) -> None:
-    """Raise `UnknownHandle` unless the event is a reduction or a pin that is still effective."""
-    if not isinstance(event.fact, (*REDUCTIONS, Pinned)):
-        raise UnknownHandle(f"{event.handle} is not a reduction or a pin, so there is nothing to undo")
+def _newest_to_undo(log: Sequence[Event]) -> Event:
+    """Return the newest of the effective reductions and rewinds; raises `UnknownHandle` when there is none."""
+    reductions = (event for event in reversed(effective_events(log)) if isinstance(event.fact, REDUCTIONS))
+    rewinds = (event for event in reversed(effective_rewinds(log)) if not _records_edit(event.fact))
+    newest = [event for event in (next(reductions, None), next(rewinds, None)) if event is not None]
+    if not newest:
+        raise UnknownHandle("nothing has been reduced or rewound, so there is nothing to undo")
+    return max(newest, key=lambda event: event.seq)
+
+
+def _records_edit(fact: AnyFact) -> bool:
+    """Return whether a rewind follows an edit of the history that an application keeps itself: that history, not
+    the log, says what the conversation is. Such rewinds keep the state beside the messages."""
+    return isinstance(fact, Rewound) and (fact.keep_state or fact.keep_reductions)
+
+
+def _check_undo(event: Event, log: Sequence[Event]) -> None:
+    """Raise `UnknownHandle` unless the event is an effective reduction, pin or rewind that can be taken back."""
+    if not isinstance(event.fact, (*REDUCTIONS, Pinned, Rewound)):
+        raise UnknownHandle(
+            f"{event.handle} is not a reduction, a pin or a rewind, so there is nothing to undo"
+        )
+    if _records_edit(event.fact):
+        raise UnknownHandle(
+            f"{event.handle} records an edit of the messages that were passed in: pass the earlier ones again"
+        )
+    effective = effective_rewinds(log) if isinstance(event.fact, Rewound) else effective_events(log)
     if all(other.seq != event.seq for other in effective):
         raise UnknownHandle(f"{event.handle} was undone before, so there is nothing to undo")
+
+
+def _undo_overflow(problem: ContextOverflow, target: Event, *, is_named: bool) -> ContextOverflow:
+    """Return the error for an undo after which the request would not fit."""
+    name, window = target.handle, problem.window
+    if isinstance(target.fact, Rewound):
+        ways = "read what was rewound with the recall tools"
+    else:
+        ways = "`expand` a single event that it hides, or read what it hides with the recall tools"
+    named = "" if is_named else f", or name it (undo {name}) to have the next request reduced in another way"
+    return ContextOverflow(
+        f"{name} cannot be taken back: the request would take {window_percent(problem.needed, window)} of the "
+        f"window ({problem.needed:,} tokens), and at most {window_percent(problem.available, window)} "
+        f"({problem.available:,}) fit; {ways}, use a model with a larger window{named}",
+        needed=problem.needed,
+        available=problem.available,
+        window=problem.window,
+        reserve=problem.reserve,
+        margin=problem.margin,
+        floor=problem.floor,
+    )
 
 
 # ── Operations ─────────────────────────────────────────────────────────────────────────────────────────
@@ -120,16 +167,21 @@ def pin_fact(view: View, text: str, target: int | None) -> Pinned:
     return Pinned(text=text, target=target)
 
 
-def undo_fact(log: Sequence[Event], target: Event | None) -> Reverted:
-    """Return the fact that takes back a reduction or a pin, or without `target` the newest reduction. `log` is the
-    whole log. Raises `UnknownHandle` when there is nothing to take back."""
-    effective = effective_events(log)
-    if target is None:
-        target = next((event for event in reversed(effective) if isinstance(event.fact, REDUCTIONS)), None)
-        if target is None:
-            raise UnknownHandle("nothing has been reduced, so there is nothing to undo")
-    _check_undo(target, effective)
-    return Reverted(target=target.seq)
+def undo_fact(engine: Engine, log: Sequence[Event], target: Event | None) -> Reverted:
+    """Return the fact that takes back a reduction, a pin or a rewind; without `target`, the newest reduction or
+    rewind. `log` is the whole log.
+
+    Raises `UnknownHandle` when there is nothing to take back, and `ContextOverflow` when the request would not
+    fit: without `target` as it would be then, with `target` only if the policy could not reduce it otherwise."""
+    chosen = _newest_to_undo(log) if target is None else target
+    _check_undo(chosen, log)
+    fact = Reverted(target=chosen.seq)
+    if not isinstance(chosen.fact, Pinned):  # a pin that is taken back only makes room
+        try:
+            engine.check_fits(log, [fact], reduces=target is not None)
+        except ContextOverflow as problem:
+            raise _undo_overflow(problem, chosen, is_named=target is not None) from None
+    return fact
 
 
 def expand_facts(engine: Engine, log: Sequence[Event], seq: int) -> list[Expanded]:

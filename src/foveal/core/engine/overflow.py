@@ -17,13 +17,14 @@ import msgspec
 from msgspec.structs import replace
 
 from foveal.core.compaction.health import MAX_REFILLS
-from foveal.core.log.events import AnyFact, Overflowed, Used
+from foveal.core.log.events import AnyFact, Instructed, Overflowed, Used
 from foveal.core.models.budget import Budget, Caps, reserve_for
 from foveal.core.models.model import Model
 from foveal.core.policies import Policy, ladder
 from foveal.core.tokens.calibration import Calibration
 from foveal.core.view.view import View
 from foveal.core.wire.overflow_errors import ProviderOverflow
+from foveal.core.wire.safe_print import one_line
 from foveal.errors import ContextOverflow
 
 MAX_RESENDS: Final = 4
@@ -179,8 +180,7 @@ def overflow_error(
     total = view.units + budget.fixed
     droppable = 0
     if policy.ladder != "off":
-        steps = ladder.droppable_steps(view, keep_task=False, keep_open=False)
-        droppable = sum(view.units_of(step) for step in steps)
+        droppable = sum(map(view.units_of, ladder.last_resort_steps(view)))
     if refusal:
         problem = _refused_too_often(view, budget, calibration, refusal)
     elif view.units <= budget.hard:
@@ -229,8 +229,7 @@ def _too_many_tokens(view: View, budget: Budget, calibration: Calibration, polic
         taken = tokens(budget.fixed)
         yield f"system text and tools alone take {taken:,}: shorten them, or offer fewer tools"
     elif view.permanent_units * 2 > budget.hard:
-        taken = round(view.permanent_units * calibration.ratio)
-        yield f"system messages and pinned rules alone take {taken:,}: shorten or unpin some of them"
+        yield _too_much_permanent(view, calibration)
     elif latest is not None and view.units_of(latest) * 2 > budget.hard:
         taken = round(view.units_of(latest) * calibration.ratio)
         yield f"the latest message alone takes {taken:,}: shorten it, raise `window`, or lower `reserve`"
@@ -239,8 +238,34 @@ def _too_many_tokens(view: View, budget: Budget, calibration: Calibration, polic
             'mode "off" does not summarise automatically: call `compact()`, choose mode "auto" or another policy, '
             "switch to a model with a larger window, or continue in a new session"
         )
+    elif sum(_instruction_units(view).values()) * 4 > budget.hard:
+        yield _too_much_permanent(view, calibration)
     else:
         yield "what is left may not be cut: raise `window`, lower `reserve`, or unpin something"
+
+
+def _too_much_permanent(view: View, calibration: Calibration) -> str:
+    """Return which of the texts that no reduction may cut take the room, and what to do about them."""
+    sizes = _instruction_units(view)
+    if sum(sizes.values()) * 2 <= view.permanent_units:
+        taken = round(view.permanent_units * calibration.ratio)
+        return f"system messages and pinned rules alone take {taken:,}: shorten or unpin some of them"
+    largest = max(sizes, key=lambda source: sizes[source])
+    return (
+        f"instructions alone take {round(sum(sizes.values()) * calibration.ratio):,}, of which "
+        f"{one_line(largest, width=200)} takes {round(sizes[largest] * calibration.ratio):,}: shorten that file, "
+        "lower `instructions.max_bytes`, or raise `window`"
+    )
+
+
+def _instruction_units(view: View) -> dict[str, int]:
+    """Return the units of instructions by the file that they come from."""
+    sizes: dict[str, int] = {}
+    for step in view.permanent_steps:
+        fact = step.utterance.fact
+        if step.kind == "instructed" and isinstance(fact, Instructed) and fact.source:
+            sizes[fact.source] = sizes.get(fact.source, 0) + view.units_of(step)
+    return sizes
 
 
 def refill_note(view: View, budget: Budget, calibration: Calibration) -> str:

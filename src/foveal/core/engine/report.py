@@ -1,7 +1,8 @@
 """The report: what fills the window and why, as data and as text.
 
 1. The parts add up: the totals of all categories, with reserve, margin and free, are the window.
-2. The number that triggers a reduction is the number that is shown.
+2. The number that triggers a reduction is the number that is shown. Every percentage is of the window, also those
+   of thresholds.
 3. The report says whether its numbers are measured (calibrated by what the provider reported) or estimated.
 """
 
@@ -27,7 +28,7 @@ from foveal.core.log.events import (
     handle,
     kind,
 )
-from foveal.core.models.budget import Budget
+from foveal.core.models.budget import Budget, window_percent, window_share
 from foveal.core.tokens.message_tokens import PER_MESSAGE
 from foveal.core.view.fold import effective_events
 from foveal.core.view.steps import NO_RESULT, Level, ShownMessage, Step
@@ -129,6 +130,15 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     repairs: tuple[Repair, ...]
     events: tuple[EventStatus, ...]
 
+    @property
+    def used_share(self) -> float:
+        """The share of the window that the next request takes."""
+        return window_share(self.used, self.window)
+
+    def percent(self, tokens: int) -> str:
+        """Return tokens in percent of the window, such as `67.2 %`."""
+        return window_percent(tokens, self.window)
+
     def json(self) -> str:
         return msgspec.json.encode(self).decode()
 
@@ -176,9 +186,9 @@ def report(engine: Engine, *, calls: int, breaks: Sequence[PrefixBreak]) -> Repo
 def _question(engine: Engine, state: str) -> str:
     if engine.policy.mode != "confirm" or state not in ("act", "over"):
         return ""
-    used, limit = engine.calibration.tokens(engine.total_units), engine.available_tokens(engine.budget())
-    share = used / max(1, limit) * 100
-    return f"Context usage at {share:.0f} % ({used:,}/{limit:,} tokens). Compact conversation? [y/N]"
+    used, window = engine.calibration.tokens(engine.total_units), engine.model.window
+    usage = f"{window_percent(used, window)} of the window ({used:,}/{window:,} tokens)"
+    return f"Context usage at {usage}. Compact conversation? [y/N]"
 
 
 def _summaries(engine: Engine) -> Iterable[Summary]:
@@ -365,11 +375,9 @@ def usage_card(report: Report) -> str:
 
 def usage_line(report: Report) -> str:
     """Return one line: how full the window is, the cached share of the last prompt, turns left, and the cost."""
-    share = report.used / report.window if report.window else 1.0
-    filled = min(20, round(share * 20))
-    parts = [
-        f"ctx {report.used:,}/{report.window:,} {share * 100:.1f} % ▕{'█' * filled}{'·' * (20 - filled)}▏"
-    ]
+    filled = min(20, round(report.used_share * 20))
+    bar = f"▕{'█' * filled}{'·' * (20 - filled)}▏"
+    parts = [f"ctx {report.used:,}/{report.window:,} {report.percent(report.used)} {bar}"]
     if report.cached_share is not None:
         parts.append(f"cache {report.cached_share * 100:.0f} %")
     if report.turns_left is not None:
@@ -377,6 +385,12 @@ def usage_line(report: Report) -> str:
     if report.spent is not None and report.spent > 0:
         parts.append(f"${report.spent:.4f}")
     return " · ".join(parts)
+
+
+def thresholds_text(report: Report) -> str:
+    """Return the thresholds as tokens and in percent of the window, as the usage line shows what is used."""
+    marks = (("warn", report.warn), ("act", report.act), ("limit", report.limit))
+    return " · ".join(f"{name} {tokens:,} ({report.percent(tokens)})" for name, tokens in marks)
 
 
 def _turns_text(left: int) -> str:
@@ -391,9 +405,9 @@ def _card_lines(report: Report) -> Iterable[str]:
     yield f"  counted with {report.counted_by} ({how})"
     for name, tokens in report.totals.items():
         if tokens:
-            yield f"  {name:<13}{tokens:>11,}  {tokens / max(1, report.window) * 100:>6.1f} %"
-    marks = f"warn {report.warn:,} · act {report.act:,} · limit {report.limit:,}"
-    yield f"  {'window':<13}{report.window:>11,}  {marks}"
+            yield f"  {name:<13}{tokens:>11,}  {report.percent(tokens):>8}"
+    yield f"  {'window':<13}{report.window:>11,}  {report.percent(report.window):>8}"
+    yield f"  {thresholds_text(report)}"
     levels: dict[str, int] = {}
     for event in report.events:
         if event.level not in ("-", "full"):

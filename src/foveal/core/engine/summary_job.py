@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from typing import Any, NamedTuple, Self
 
 from msgspec import UNSET
@@ -14,7 +14,15 @@ from foveal.core.compaction.summariser import Summariser, SummaryRequest
 from foveal.core.compaction.summariser_protocol import Draft, DraftFailure, DraftRequest, SummaryWriter
 from foveal.core.compaction.summary_dialogue import summary_dialogue
 from foveal.core.engine.engine import Engine
-from foveal.core.log.events import Compacted, CompactionFailed, Dialect, Event
+from foveal.core.log.events import (
+    AnyFact,
+    Compacted,
+    CompactionFailed,
+    Dialect,
+    Event,
+    Instructed,
+    UserSaid,
+)
 from foveal.core.models.model import Model
 from foveal.core.tokens.counter import Counter
 from foveal.core.view.request import Fitted
@@ -77,7 +85,15 @@ class SummaryJob(NamedTuple):
             elsewhere=self.names_outside,
             after=self.after,
             beside=[wire.original_text(fact) for fact in (*self.fitted.aside, *self.fitted.facts)],
+            said_beside=[wire.original_text(fact) for fact in self._authoritative_facts()],
         )
+
+    def _authoritative_facts(self) -> Iterator[AnyFact]:
+        """Yield the instructions and the user's unchanged messages in the request; summaries are neither."""
+        yield from self.fitted.aside
+        for fact, seq in zip(self.fitted.facts, self.fitted.seqs, strict=True):
+            if isinstance(fact, Instructed) or (isinstance(fact, UserSaid) and seq >= 0):
+                yield fact
 
     def request(self, draft_request: DraftRequest) -> SummaryRequest:
         """Return the request for a draft in the conversation's dialect."""

@@ -274,6 +274,10 @@ class Dropped(Fact, frozen=True, tag="dropped"):
     ranges: tuple[tuple[int, int], ...]
     reason: str = ""
     rule: str = ""
+    names_ranges: bool = False
+    """Whether the notice names the ranges. Older logs have drops without it, which must render as they did."""
+    users: tuple[int, ...] = ()
+    """User messages in the ranges that the notice names one by one."""
 
 
 class Compacted(Fact, frozen=True, tag="compacted"):
@@ -293,8 +297,8 @@ class Compacted(Fact, frozen=True, tag="compacted"):
     metrics: Raw | UnsetType = UNSET
     """Measurements of the compaction (`foveal.core.compaction.health`)."""
     reason: str = ""
-    """The trigger: `tokens`, `turns`, `messages`, `hand` (requested by the user), `overflow`, `model` or
-    `merge`."""
+    """The trigger: `tokens`, `turns`, `messages`, `hand` (requested by the user), `overflow`, `model`,
+    `merge` or `room` (the request would not fit otherwise)."""
     rule: str = ""
 
 
@@ -334,7 +338,7 @@ class Overflowed(Fact, frozen=True, tag="overflowed"):
 
 
 class Reverted(Fact, frozen=True, tag="reverted"):
-    """The event `target` (a reduction or a pin) is undone."""
+    """The event `target` (a reduction, a pin or a rewind) is undone."""
 
     target: int
 
@@ -460,25 +464,3 @@ def calls_of(content: Content) -> tuple[tuple[int, Call], ...]:
     if isinstance(content, str):
         return ()
     return tuple((place, part) for place, part in enumerate(content) if isinstance(part, Call))
-
-
-# ── Ranges ─────────────────────────────────────────────────────────────────────────────────────────────
-
-Ranges: TypeAlias = tuple[tuple[int, int], ...]
-"""Pairs of seqs; both ends are included."""
-
-
-def intersect_ranges(one: Ranges, other: Ranges) -> Ranges:
-    """Return the intersection of two sets of ranges."""
-    both = ((max(a, c), min(b, d)) for a, b in one for c, d in other)
-    return tuple((low, high) for low, high in both if low <= high)
-
-
-def subtract_ranges(one: Ranges, other: Ranges) -> Ranges:
-    """Return the ranges of `one` without those of `other`."""
-    for low, high in other:
-        pieces = ((part, span) for span in one for part in ((span[0], low - 1), (high + 1, span[1])))
-        one = tuple(
-            dict.fromkeys((max(a, lo), min(b, hi)) for (a, b), (lo, hi) in pieces if max(a, lo) <= min(b, hi))
-        )
-    return one

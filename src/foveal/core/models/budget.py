@@ -10,7 +10,7 @@ of a reduction and the number in the report are the same.
 from __future__ import annotations
 
 import math
-from typing import Final
+from typing import Final, Literal, TypeAlias
 
 import msgspec
 
@@ -24,6 +24,11 @@ MIN_USED_SHARE: Final = 0.6
 """Share of the room that is used however uncertain the count is. A request that turns out too large can be
 reduced after the provider's refusal; a room of nothing would prevent every request."""
 MAX_WINDOW_TOKENS: Final = 100_000_000
+MAX_WINDOW_BASED_SHARE: Final = 0.95
+"""Share of the room at which a threshold that is a share of the window lies at the latest. Reserve and margin
+often leave less than 90 % of the window: a question at 90 % would otherwise come after the limit."""
+SharesOf: TypeAlias = Literal["room", "window"]
+"""What the shares `warn` and `act` of a policy are shares of."""
 
 
 class Caps(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -84,11 +89,30 @@ def check_share(field: str, value: object, *, most: float = 1.0) -> float:
     return float(value)  # type: ignore[arg-type]
 
 
-def thresholds(hard: int, *, warn: float, act: float) -> tuple[int, int, int]:
-    """Return thresholds with warn ≤ act < hard, for any shares and any room."""
+def thresholds(
+    hard: int, *, warn: float, act: float, window: int | None = None, fixed: int = 0
+) -> tuple[int, int, int]:
+    """Return thresholds with warn ≤ act < hard, for any shares and any room. The shares are of `hard`; with
+    `window`, in units, they are of the window, of which `fixed` units are not messages."""
     hard = max(1, hard)
-    act_at = min(hard - 1, int(hard * _clamp(act)))
-    return min(act_at, int(hard * _clamp(warn))), act_at, hard
+
+    def units(share: float) -> int:
+        if window is None:
+            return int(hard * _clamp(share))
+        return max(0, min(int(hard * MAX_WINDOW_BASED_SHARE), int(window * _clamp(share)) - fixed))
+
+    act_at = min(hard - 1, units(act))
+    return min(act_at, units(warn)), act_at, hard
+
+
+def window_share(tokens: int, window: int) -> float:
+    """Return tokens as a share of the window: the base of every percentage that a user sees."""
+    return tokens / window if window > 0 else 1.0
+
+
+def window_percent(tokens: int, window: int) -> str:
+    """Return tokens in percent of the window, such as `67.2 %`."""
+    return f"{window_share(tokens, window) * 100:,.1f} %"
 
 
 def _clamp(value: float) -> float:
@@ -109,12 +133,13 @@ def plan_budget(
     *,
     warn: float,
     act: float,
+    shares_of: SharesOf = "room",
     act_tokens: int = 0,
     fixed: int = 0,
     instructed: int = 0,
 ) -> Budget:
-    """Return the budget of the next request. `fixed` are the units beside the messages, `instructed` those of
-    instructions among the messages."""
+    """Return the budget of the next request. `warn` and `act` are shares of the room or of the window; `fixed` are
+    the units beside the messages, `instructed` those of instructions among the messages."""
     reserve = reserve_for(model, caps)
     limit = model.input_limit(reserve)
     if caps.max_input_tokens is not None:
@@ -125,7 +150,8 @@ def plan_budget(
     room = max(min(expected, calibration.safe_units(limit)), int(expected * MIN_USED_SHARE)) - fixed
     if caps.max_history_tokens:
         room = min(room, instructed + int(caps.max_history_tokens / calibration.ratio))
-    low, middle, hard = thresholds(room, warn=warn, act=act)
+    window = calibration.units(model.window) if shares_of == "window" else None
+    low, middle, hard = thresholds(room, warn=warn, act=act, window=window, fixed=fixed)
     if act_tokens:
         middle = max(0, min(middle, calibration.units(act_tokens) - fixed))
         low = min(low, middle)

@@ -14,7 +14,7 @@ price.
 3. When the prefix is lost anyway (the cache has expired; the model, the tools or the system text changed), the
    same is masked at no cost.
 4. When the room is full, one deep cut makes space for a long time: down to `target`, the least likely to be
-   reused first. When that does not get far enough to last, the oldest turns are summarised, or dropped.
+   reused first. When that does not get far enough to last, the oldest turns are summarised.
 """
 
 from __future__ import annotations
@@ -22,11 +22,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence, Set
 from typing import Final, NamedTuple
 
-from foveal.core.compaction.plan import Plan
-from foveal.core.log.events import Mask, Masked, Reduction, text_of
+from foveal.core.log.events import Mask, Masked, text_of
 from foveal.core.models.budget import Budget
 from foveal.core.policies import ladder
-from foveal.core.policies.moment import Moment
+from foveal.core.policies.moment import Decision, Moment
 from foveal.core.policies.presets import Policy
 from foveal.core.view.steps import Slot
 from foveal.core.view.text_facts import find_names, strip_line_number
@@ -113,7 +112,7 @@ MIN_EARLY_CUT_SHARE: Final = 0.03
 """A cut that is not forced must remove at least this share of the messages."""
 
 
-def decide_economy(view: View, budget: Budget, moment: Moment, policy: Policy) -> Reduction | Plan | None:
+def decide_economy(view: View, budget: Budget, moment: Moment, policy: Policy) -> Decision:
     """Return the next reduction, the plan of a summary, or None."""
     goal = budget.hard * policy.target
     lasting = (goal + budget.hard) / 2
@@ -136,24 +135,20 @@ def _read_newest(view: View) -> None:
 
 def _cut(
     view: View, budget: Budget, moment: Moment, policy: Policy, *, goal: float, lasting: float
-) -> Reduction | Plan | None:
-    """Make room down to `goal` units by masks; where these leave more than `lasting`, summarise or drop."""
+) -> Decision:
+    """Make room down to `goal` units by masks; where these leave more than `lasting`, summarise."""
     if policy.mask:
         candidates = mask_candidates(view, policy)
         masked = _mask(view, _enough(candidates, policy, excess=view.units - goal), policy, reason="budget")
         if masked is not None:
             return masked
+    clipped = ladder.clip_newest_results(view, budget, policy, target=lasting)
+    if clipped is not None:
+        return clipped
+    planned = None
     if view.units > lasting:
         planned = ladder.plan_compaction(view, budget, moment, policy, reason="tokens")
-        if planned is not None:
-            return planned
-        if moment.compacted and view.units <= budget.hard:
-            return None  # a summary was made, or will be ready for a later call
-        excess = view.units - lasting
-        dropped = ladder.drop_steps(view, policy, excess=excess, reason="budget", keep_task=policy.keep_task)
-        if dropped is not None:
-            return dropped
-    return ladder.force_fit(view, budget, policy, target=lasting)
+    return planned or ladder.force_fit(view, budget, moment, policy, target=lasting)
 
 
 def _enough(candidates: Sequence[MaskCandidate], policy: Policy, *, excess: float) -> list[MaskCandidate]:

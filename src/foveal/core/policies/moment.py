@@ -1,4 +1,4 @@
-"""State of the conversation and the provider's cache that a policy takes into account.
+"""What a policy is given, and what it returns.
 
 A policy never reads a clock and never calls a provider: the caller passes these values.
 """
@@ -6,8 +6,15 @@ A policy never reads a clock and never calls a provider: the caller passes these
 from __future__ import annotations
 
 from math import inf
+from typing import TypeAlias
 
 import msgspec
+
+from foveal.core.compaction.plan import Plan
+from foveal.core.log.events import Clipped, Reduction
+
+Decision: TypeAlias = Reduction | tuple[Clipped, ...] | Plan | None
+"""The next reduction, clips that belong together, or the plan of a summary; None when there is nothing to do."""
 
 
 class Moment(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,6 +38,8 @@ class Moment(msgspec.Struct, frozen=True, kw_only=True):
     """A reduction was made for this request already: go on to the target instead of stopping at the trigger."""
     compacted: bool = False
     """A summary was made, or attempted, for this request already; a second one is not."""
+    record_failed: bool = False
+    """A record without a model, made because something had to go, could not be written: drop instead."""
     paused: bool = False
     """Summaries do not help at present: the window refilled again and again."""
     refused: bool = False

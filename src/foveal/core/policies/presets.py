@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, get_args
 import msgspec
 from msgspec.structs import replace
 
-from foveal.core.models.budget import check_share, check_whole_number
+from foveal.core.models.budget import SharesOf, check_share, check_whole_number
 from foveal.core.reduction.truncation import TOKENS_8K, Limits
 from foveal.errors import BadSetting
 
@@ -21,15 +21,16 @@ Mode = Literal["auto", "confirm", "off"]
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The settings that decide what is shown. Shares are of the room for messages."""
+    """The settings that decide what is shown. Shares are of the room for messages; in mode `confirm`, `warn` and
+    `act` are shares of the window, because a user answers a question about the window."""
 
     name: str
     ladder: Ladder
     """Which policy uses the values below. A user's own preset builds on one of these."""
     warn: float = 0.8
-    """Above this share of the room the report warns."""
+    """Above this share the report warns."""
     act: float = 1.0
-    """Above this share of the room the ladder is used; at exactly this share it is not."""
+    """Above this share the ladder is used, or the user is asked; at exactly this share not."""
     act_tokens: int = 0
     """The same as a number of tokens of the whole request; the smaller limit applies. 0 is no limit."""
     target: float = 1.0
@@ -77,8 +78,11 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The share of the room that the newest steps keep verbatim when the others are summarised."""
     keep_messages: int = 0
     """How many messages stay verbatim at least, if they take no more than half of the room."""
-    retain_user_tokens: int = 0
-    """Tokens of user messages that stay verbatim beside the summary, newest first."""
+    retain_user_share: float = 0.0
+    """The share of the room up to which all user messages stay verbatim; beyond it long ones are clipped, and then
+    the first and the newest stay. 0 keeps none but the latest."""
+    retain_user_tokens: int = 20_000
+    """The same in tokens; the smaller limit applies."""
     every_turns: int = 0
     """The number of new turns after which a summary is made, however small they are; 0 waits for the tokens."""
     overlap_turns: int = 0
@@ -107,6 +111,11 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         if self.target > self.act:
             raise BadSetting("target", self.target, f"at most act = {self.act}")
 
+    @property
+    def shares_of(self) -> SharesOf:
+        """What `warn` and `act` are shares of."""
+        return "window" if self.mode == "confirm" else "room"
+
     def values(self) -> dict[str, Any]:
         """Return the settings as a TOML file contains them."""
         plain: dict[str, Any] = msgspec.to_builtins(self)
@@ -116,7 +125,10 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return plain | {field: msgspec.to_builtins(getattr(self, field)) for field in changed}
 
 
-_SHARES: Final = ("warn", "act", "target", "clip_share", "skeleton_share", "early", "tail", "summary_share")
+_SHARES: Final = (
+    "warn", "act", "target", "clip_share", "skeleton_share", "early", "tail", "summary_share",
+    "retain_user_share",
+)  # fmt: skip
 _COUNTS: Final = (
     "act_tokens", "max_history_tokens", "keep_first", "keep_last", "mask_arguments", "skeleton_tokens",
     "refer",
@@ -131,7 +143,7 @@ _SUMMARY: Final = Policy(
     clip_share=0.35,
     mask=True,
     keep_last=3,
-    keep_task=True,
+    retain_user_share=0.25,
     compact=True,
 )
 """The values that the summarising presets share. They mask only when nothing else is left."""
@@ -149,14 +161,12 @@ PRESETS: Final[Mapping[str, Policy]] = {
         mask=True,
         keep_last=3,
         mask_arguments=80,
-        keep_task=True,
+        retain_user_share=0.25,
         early=0.1,
         patience=2.0,
         compact=True,
     ),
-    "handoff": replace(
-        _SUMMARY, name="handoff", warn=0.6, act=0.7, tail=0.0, keep_task=False, retain_user_tokens=20_000
-    ),
+    "handoff": replace(_SUMMARY, name="handoff", warn=0.6, act=0.7, tail=0.0),
     "sliding-summary": replace(
         _SUMMARY, name="sliding-summary", warn=0.6, act=0.7, every_turns=5, overlap_turns=2
     ),

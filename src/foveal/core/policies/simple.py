@@ -8,24 +8,22 @@ from __future__ import annotations
 
 from math import inf
 
-from foveal.core.compaction.plan import Plan
-from foveal.core.log.events import Reduction
 from foveal.core.models.budget import Budget
 from foveal.core.policies import ladder
-from foveal.core.policies.moment import Moment
+from foveal.core.policies.moment import Decision, Moment
 from foveal.core.policies.presets import Policy
 from foveal.core.view.view import View
 
 
-def decide_recent(view: View, budget: Budget, policy: Policy) -> Reduction | None:
+def decide_recent(view: View, budget: Budget, moment: Moment, policy: Policy) -> Decision:
     """Show the newest steps that fit.
 
     Simple but expensive: once the window is full, the prefix moves on every call.
     """
-    return ladder.force_fit(view, budget, policy, target=budget.hard * policy.target)
+    return ladder.force_fit(view, budget, moment, policy, target=budget.hard * policy.target)
 
 
-def decide_rolling(view: View, budget: Budget, policy: Policy) -> Reduction | None:
+def decide_rolling(view: View, budget: Budget, moment: Moment, policy: Policy) -> Decision:
     """Show the first and the last results, mask the others as they leave that range, and drop the oldest steps
     above the cap.
 
@@ -37,24 +35,26 @@ def decide_rolling(view: View, budget: Budget, policy: Policy) -> Reduction | No
             masked = ladder.mask_results(view, results, policy, excess=inf, reason="edge")
             if masked is not None:
                 return masked
-    return ladder.force_fit(view, budget, policy, target=budget.hard * policy.target)
+    return ladder.force_fit(view, budget, moment, policy, target=budget.hard * policy.target)
 
 
-def decide_summary(view: View, budget: Budget, moment: Moment, policy: Policy) -> Reduction | Plan | None:
+def decide_summary(view: View, budget: Budget, moment: Moment, policy: Policy) -> Decision:
     """Summarise old turns when the room fills up, or after a number of turns.
 
     The presets `handoff`, `sliding-summary`, `recent-summary` and `confirm` differ in when they do so, and in
-    what stays verbatim. At the hard limit the policy does not wait for consent: it masks old results and drops
-    the oldest steps, so that the session can continue, and the log says so. Only with `mode = "off"` is it an
-    error, which names the choices.
+    what stays verbatim. At the hard limit the policy does not wait for consent: it masks old results and records
+    the oldest steps without a model, so that the session can continue, and the log says so. Only with
+    `mode = "off"` is it an error, which names the choices.
     """
-    planned = ladder.plan_compaction(view, budget, moment, policy)
-    if planned is not None or policy.mode == "off":
-        return planned
-    if view.units <= budget.hard:
-        return None
-    reason = "hard limit, no consent" if policy.mode == "confirm" else "hard limit"
     goal = budget.hard * policy.target
+    if policy.mode == "auto":
+        clipped = ladder.clip_newest_results(view, budget, policy, target=goal)
+        if clipped is not None:
+            return clipped
+    planned = ladder.plan_compaction(view, budget, moment, policy)
+    if planned is not None or policy.mode == "off" or view.units <= budget.hard:
+        return planned
+    reason = "hard limit, no consent" if policy.mode == "confirm" else "hard limit"
     results = ladder.maskable_results(view, policy)
     masked = ladder.mask_results(view, results, policy, excess=view.units - goal, reason=reason)
-    return masked or ladder.force_fit(view, budget, policy, target=goal, reason=reason)
+    return masked or ladder.force_fit(view, budget, moment, policy, target=goal, reason=reason)

@@ -76,7 +76,9 @@ class MessageTokens:
         self._texts = {key: units for key, units in self._texts.items() if key[1] in seqs or key[1] < 0}
 
     def forget_from(self, seq: int) -> None:
-        """Drop the counts of overlays by events from `seq` on, because other events will get these seqs."""
+        """Drop the counts of events from `seq` on, because other events will get these seqs. A negative key is the
+        notice that such an event has changed."""
+        self._facts = {key: units for key, units in self._facts.items() if -1 - seq < key < seq}
         self._texts = {key: units for key, units in self._texts.items() if key[0] < seq}
 
     def _measure(self, fact: CountedFact) -> int:

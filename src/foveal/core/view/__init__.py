@@ -2,7 +2,7 @@
 
 from foveal.core.view.fold import advance, effective_events
 from foveal.core.view.request import Fitted, render_view
-from foveal.core.view.steps import NO_RESULT, Step, dropped_notice, hidden_ranges
+from foveal.core.view.steps import NO_RESULT, Step, hidden_ranges
 from foveal.core.view.text_facts import find_names
 from foveal.core.view.view import View
 
@@ -12,7 +12,6 @@ __all__ = [
     "Step",
     "View",
     "advance",
-    "dropped_notice",
     "effective_events",
     "find_names",
     "hidden_ranges",

@@ -13,8 +13,10 @@ from typing import Final
 
 import msgspec
 
-from foveal.core.log.events import Compacted, Event, Instructed, Ranges
+from foveal.core.log.events import Compacted, Event, Instructed
+from foveal.core.log.ranges import Ranges
 from foveal.core.tokens.message_tokens import MessageTokens
+from foveal.core.view.dropped import DroppedMessages, RangesWithCounts
 from foveal.core.view.view import View
 
 _MAX_HIDDEN_CALLS: Final = 1_000
@@ -25,6 +27,14 @@ class ViewCheckpoint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     """What a view knows beyond the events that it shows. The field names are stored data."""
 
     dropped_messages: int = 0
+    dropped_ranges: RangesWithCounts = ()
+    """First and last seq of each dropped range, and the number of messages."""
+    names_ranges: bool = False
+    """Whether the notice names these ranges."""
+    dropped_users: tuple[int, ...] = ()
+    """Dropped user messages that the notice names one by one."""
+    unnamed_results: tuple[int, ...] = ()
+    """Late results of hidden steps that nothing names yet."""
     notice_at: int | None = None
     results: int = 0
     turns: int = 0
@@ -42,6 +52,10 @@ class ViewCheckpoint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     undone: Ranges = ()
     """Ranges of reverted summaries."""
 
+    def __post_init__(self) -> None:
+        if self.dropped_messages != sum(messages for _, _, messages in self.dropped_ranges):
+            raise ValueError("written before ranges were recorded: the log must be folded again")
+
 
 def take_checkpoint(view: View) -> ViewCheckpoint:
     """Return what to store beside the events that `needed_seqs` names."""
@@ -53,7 +67,11 @@ def take_checkpoint(view: View) -> ViewCheckpoint:
     ]
     moved = [step for step in view.steps if step.utterance.seq != step.seq and step is not view.notice]
     return ViewCheckpoint(
-        dropped_messages=view.dropped_messages,
+        dropped_messages=view.dropped.messages,
+        dropped_ranges=view.dropped.ranges,
+        names_ranges=view.dropped.names_ranges,
+        dropped_users=view.dropped.users,
+        unnamed_results=tuple(view.unnamed_results[-_MAX_ORPHANS:]),
         notice_at=None if view.notice is None else view.notice.seq,
         results=view.result_count,
         turns=view.turn_count,
@@ -100,10 +118,13 @@ def restore_view(events: Iterable[Event], state: ViewCheckpoint, meter: MessageT
     view.restore_counts(
         result_count=state.results,
         turn_count=state.turns,
-        dropped_messages=state.dropped_messages,
+        dropped=DroppedMessages(
+            state.dropped_ranges, names_ranges=state.names_ranges, users=state.dropped_users
+        ),
+        unnamed_results=state.unnamed_results,
         ordinals=state.ordinals,
         orphan_results=state.orphans,
     )
     if state.notice_at is not None:
-        view.show_notice(state.notice_at)
+        view.show_notice(state.notice_at, owner=state.notice_at)
     return view

@@ -31,7 +31,20 @@ from foveal.core.view.view import View
 
 def effective_events(log: Sequence[Event]) -> list[Event]:
     """Return the events that are not rewound, not reverted, and not expansions that a user message has ended."""
+    return _walk_back(log)[0]
+
+
+def effective_rewinds(log: Sequence[Event]) -> list[Event]:
+    """Return the rewinds that are neither reverted nor taken back by a later rewind, oldest first."""
+    return _walk_back(log)[1]
+
+
+def _walk_back(log: Sequence[Event]) -> tuple[list[Event], list[Event]]:
+    """Return the effective events and the effective rewinds. Later events decide about earlier ones, so the walk
+    goes backwards: a revert that targets a rewind is met first, and the events after `to` then count again, each
+    at its place in the log, before what was said since."""
     kept: list[Event] = []
+    rewinds: list[Event] = []
     user_has_spoken = False
     reverted: set[int] = set()
     rewound: Rewound | None = None  # the rewind whose range the backward walk is in
@@ -48,6 +61,7 @@ def effective_events(log: Sequence[Event]) -> list[Event]:
             continue
         if isinstance(fact, Rewound):
             rewound = fact
+            rewinds.append(event)
         elif isinstance(fact, Reverted):
             reverted.add(fact.target)
         elif not (isinstance(fact, Expanded) and user_has_spoken):
@@ -62,7 +76,8 @@ def effective_events(log: Sequence[Event]) -> list[Event]:
                 outlived.add(event.seq)
             kept.append(event)
     kept.reverse()
-    return kept
+    rewinds.reverse()
+    return kept, rewinds
 
 
 def _hides(fact: AnyFact, seq: int) -> bool:

@@ -69,7 +69,7 @@ class ReducedCounts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
         return cls(
             clipped=levels["clipped"],
             masked=levels["masked"],
-            dropped=view.dropped_messages,
+            dropped=view.dropped.messages,
             summarised=sum(step.message_count for step in view.steps if step.kind == "summary"),
         )
 

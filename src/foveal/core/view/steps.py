@@ -24,14 +24,13 @@ from foveal.core.log.events import (
     Content,
     Dropped,
     Mark,
-    Ranges,
     Text,
     ToolReturned,
     calls_of,
     parts,
-    subtract_ranges,
     text_of,
 )
+from foveal.core.log.ranges import Ranges, subtract_ranges
 from foveal.core.tokens.message_tokens import PER_MESSAGE, CountedFact, MessageTokens
 from foveal.core.view.text_facts import (
     addressed_things,
@@ -349,6 +348,11 @@ class Step:
         return self.pin_seq >= 0
 
     @property
+    def is_permanent(self) -> bool:
+        """Whether no range of a drop or a compaction hides it."""
+        return self.is_pinned or self.kind in ("instructed", "notice", "summary")
+
+    @property
     def has_open_call(self) -> bool:
         """Whether a call still waits for its result."""
         return any(slot.result is None for slot in self.slots)
@@ -470,8 +474,3 @@ def hidden_ranges(fact: Dropped | Compacted) -> Ranges:
     if isinstance(fact, Dropped):
         return fact.ranges
     return subtract_ranges(((fact.first, fact.last),), tuple((seq, seq) for seq in fact.keep))
-
-
-def dropped_notice(messages: int) -> str:
-    """Return the text that replaces dropped steps."""
-    return f"[foveal: {messages:,} older messages are not shown here; they are kept in the log]"

@@ -37,7 +37,6 @@ from foveal.core.log.events import (
     Opened,
     Overflowed,
     Pinned,
-    Ranges,
     Reverted,
     Rewound,
     SnapshotTaken,
@@ -46,17 +45,16 @@ from foveal.core.log.events import (
     Used,
     UserSaid,
     calls_of,
-    intersect_ranges,
-    subtract_ranges,
 )
+from foveal.core.log.ranges import Ranges, intersect_ranges, is_within, seqs_outside, subtract_ranges
 from foveal.core.tokens.message_tokens import MessageTokens
+from foveal.core.view.dropped import DroppedMessages
 from foveal.core.view.steps import (
     CoveredRange,
     Overlay,
     ShownMessage,
     Slot,
     Step,
-    dropped_notice,
     hidden_ranges,
 )
 
@@ -101,9 +99,11 @@ class View:
         self.result_count = 0
         """Non-empty results so far, visible or not."""
         self.turn_count = 0
-        self.dropped_messages = 0
+        self.dropped = DroppedMessages()
         self.notice: Step | None = None
-        """The step that says how many messages were dropped."""
+        """The step that says which messages were dropped."""
+        self.unnamed_results: list[int] = []
+        """Results of hidden steps that no summary and no notice names, because they came late."""
         self.tools: tuple[int, Equipped] | None = None
         """The tools on offer, and the event that says so."""
         self._shown_in: dict[int, tuple[Step, ShownMessage]] = {}
@@ -144,7 +144,7 @@ class View:
     @property
     def permanent_units(self) -> int:
         """Units of instructions and pinned rules among the messages."""
-        return sum(self.units_of(step) for step in self.permanent_steps)
+        return sum(map(self.units_of, self.permanent_steps))
 
     @property
     def latest_user(self) -> Step | None:
@@ -177,20 +177,14 @@ class View:
     def cover_of(self, seq: int) -> CoveredRange | None:
         """Return what hid the event `seq`: the newest cover of its step."""
         for cover in reversed(self.covered_ranges):
-            if any(first <= seq <= last for first, last in cover.ranges):
+            if is_within(seq, cover.ranges):
                 return cover
         return None
 
     def names_shown(self, *, hidden: Set[int]) -> set[str]:
         """Return the names that stay visible when the messages with these `id()`s are hidden."""
-        return set().union(
-            *(
-                shown.name_counts()
-                for step in self.steps
-                for shown in step.shown_messages()
-                if id(shown) not in hidden
-            )
-        )
+        messages = (shown for step in self.steps for shown in step.shown_messages())
+        return set().union(*(shown.name_counts() for shown in messages if id(shown) not in hidden))
 
     # ── Folding ──────────────────────────────────────────────────────────────────────────────────────
 
@@ -238,7 +232,7 @@ class View:
     def _add(self, step: Step) -> None:
         if self.expansions and not step.is_pinned:
             for event in self.expansions:
-                if _is_inside(step.seq, event.fact):
+                if isinstance(event.fact, Expanded) and event.fact.first <= step.seq <= event.fact.last:
                     step.pin(event.seq)
                     break
         self.steps.append(step)
@@ -286,6 +280,7 @@ class View:
         shown = ShownMessage(seq, fact)
         step.add_result(slot, shown)
         if step.seq not in self._shown_in:  # the call is hidden by now, and so is its result
+            self.unnamed_results.append(seq)
             return
         if step is not self.steps[-1]:
             self.late_results.append(seq)
@@ -370,21 +365,32 @@ class View:
 
     def _drop(self, seq: int, fact: Dropped) -> None:
         hidden = self._hide(CoveredRange("dropped", seq, hidden_ranges(fact), fact.rule))
-        if not hidden:
+        named = self._name_results(fact.ranges) if fact.names_ranges else 0
+        if not hidden and not named:
             return
-        self.dropped_messages += sum(step.message_count for step in hidden)
-        place = hidden[0].seq
-        if self.notice is not None:
-            place = min(place, self.notice.seq)
-            self._remove([self.notice])
-        self.show_notice(place)
+        messages = sum(step.message_count for step in hidden) + named
+        self.dropped.add(fact, messages)
+        if not hidden:  # only late results: the notice goes before everything that was said
+            hidden = [step for step in self.steps if step.kind != "instructed"][:1]
+        places = [step.seq for step in (*hidden[:1], self.notice) if step is not None]
+        self.show_notice(min(places, default=seq), owner=seq)
 
-    def show_notice(self, place: int) -> None:
-        """Insert the notice that says how many messages were dropped."""
-        fact = UserSaid(content=dropped_notice(self.dropped_messages))
-        # The notice is no event of the log. Its seq must change with its text, because counts are cached by seq.
-        self.notice = Step(place, "notice", fact, event_seq=-1 - self.dropped_messages)
-        self._insert(self.notice)
+    def _name_results(self, ranges: Ranges) -> int:
+        """Take late results in these ranges off the list of unnamed ones; return how many there were."""
+        before = len(self.unnamed_results)
+        self.unnamed_results = seqs_outside(self.unnamed_results, ranges)
+        return before - len(self.unnamed_results)
+
+    def show_notice(self, place: int, *, owner: int) -> None:
+        """Show the notice that says which messages were dropped, as it is since the event `owner`."""
+        if self.notice is not None:
+            self._remove([self.notice])
+            self.notice = None
+        if self.dropped.messages:
+            fact = UserSaid(content=self.dropped.notice())
+            # The notice is no event of the log. Its seq must change with its text: counts are cached by seq.
+            self.notice = Step(place, "notice", fact, event_seq=-1 - owner)
+            self._insert(self.notice)
 
     def _compact(self, seq: int, fact: Compacted) -> None:
         ranges = hidden_ranges(fact)
@@ -393,6 +399,9 @@ class View:
         places += [step.seq for step in hidden]
         if not places:
             return
+        self._name_results(ranges)
+        if self.dropped.cover(fact.first, fact.last) and self.notice is not None:
+            self.show_notice(self.notice.seq, owner=seq)
         messages = sum(step.message_count for step in hidden)
         staying = (
             shown.seq for step in self._within(ranges) if not step.covers for shown in step.shown_messages()
@@ -429,13 +438,14 @@ class View:
         *,
         result_count: int,
         turn_count: int,
-        dropped_messages: int,
+        dropped: DroppedMessages,
+        unnamed_results: Iterable[int],
         ordinals: Mapping[int, int],
         orphan_results: Iterable[int],
     ) -> None:
         """Set what a checkpoint had counted in events that the view no longer needs."""
         self.result_count, self.turn_count = result_count, turn_count
-        self.dropped_messages = dropped_messages
+        self.dropped, self.unnamed_results = dropped, list(unnamed_results)
         self.orphan_results = list(orphan_results)
         for slot in (slot for step in self.steps for slot in step.slots):
             if slot.result is not None:
@@ -445,7 +455,7 @@ class View:
         """Take the steps in a cover's ranges out of view. A summary goes when newer covers have taken over every
         event that it stood for."""
         self.covered_ranges.append(cover)
-        hidden = [step for step in self._within(cover.ranges) if not _is_permanent(step)]
+        hidden = [step for step in self._within(cover.ranges) if not step.is_permanent]
         for step in self.summaries:
             if step.is_pinned:
                 continue
@@ -456,6 +466,8 @@ class View:
                 self.steps.remove(step)
                 self.steps.insert(bisect_left(self.steps, step.seq, key=_seq), step)
         self._remove(hidden)
+        late = (shown.seq for step in hidden if step.kind != "summary" for shown in step.shown_messages())
+        self.unnamed_results += seqs_outside(late, cover.ranges)
         return hidden
 
     def _within(self, ranges: Sequence[tuple[int, int]]) -> Iterator[Step]:
@@ -481,11 +493,3 @@ class View:
         at = bisect_left(self.steps, step.seq, key=_seq)
         self.steps.insert(at, step)
         self._uncounted.append(step)
-
-
-def _is_permanent(step: Step) -> bool:
-    return step.is_pinned or step.kind in ("instructed", "notice", "summary")
-
-
-def _is_inside(seq: int, fact: object) -> bool:
-    return isinstance(fact, Expanded) and fact.first <= seq <= fact.last

@@ -20,6 +20,7 @@ import pytest
 from foveal.apps.cli.chat.chat_loop import ChatLoop
 from foveal.apps.cli.chat.chat_state import ChatState
 from foveal.apps.cli.chat.commands import SLASH_COMMANDS, parse_command
+from foveal.apps.cli.chat.factory import system_text
 from foveal.apps.cli.chat.options import ChatOptions
 from foveal.apps.cli.chat.output.context_card import apportion
 from foveal.apps.cli.chat.output.markdown import MarkdownPainter
@@ -27,12 +28,13 @@ from foveal.apps.cli.chat.output.streaming import MarkdownBlocks
 from foveal.apps.cli.chat.output.styled_text import ansi_text, cell_width, cut, plain_text, row
 from foveal.apps.cli.chat.user_input import Pastes
 from foveal.apps.cli.chat.user_interface import PlainOutput
-from foveal.core.log import Event, Noted, ToolReturned, UserSaid, text_of
+from foveal.core.log import Event, Noted, Opened, ToolReturned, UserSaid, text_of
 from foveal.core.tokens import MessageTokens
 from foveal.core.tokens.counter import counter
 from foveal.core.view import Fitted
 from foveal.core.view.fold import fold
 from foveal.errors import FovealError
+from foveal.project import Trust
 from foveal.stores import open_store
 from support.legality import check_chat
 from support.paths import ROOT
@@ -132,7 +134,7 @@ def test_the_banner_shows_model_window_policy_and_session(project: ChatProject) 
     assert "foveal  scripted/model" in seen
     assert "window 8,000 tokens (set by you) · policy economy, auto" in seen
     assert "session s · /help" in seen
-    assert re.fullmatch(r" ctx \d+/8,000 \d+\.\d % ▕█?·+▏.*", terminal.bottom)
+    assert re.fullmatch(r" ctx [\d,]+/8,000 \d+\.\d % ▕█?·+▏.*", terminal.bottom)
 
 
 def test_an_answer_is_drawn_as_markdown_and_the_status_line_updates(project: ChatProject) -> None:
@@ -234,6 +236,25 @@ def test_ctrl_c_during_parallel_calls_gives_each_call_a_result(project: ChatProj
     assert len(results) == 3
     assert "one" in results[0]
     assert "interrupted by the user" in results[2]
+
+
+def test_after_ctrl_c_the_status_is_current_and_queued_commands_are_not_sent(project: ChatProject) -> None:
+    project.script([("run", {"command": "sleep 60"})], "Hello again.")
+    with project.terminal("--session", "s", "--yes") as terminal:
+        terminal.see("ctx ")
+        terminal.enter("sleep")
+        terminal.see("● run: sleep 60")
+        terminal.enter("/pin never push")
+        terminal.enter("and then this")
+        terminal.see("queued: and then this")
+        before = terminal.bottom
+        terminal.type(CTRL_C)
+        terminal.see("not run: /pin never push")
+        terminal.see("› and then this")
+        terminal.see(lambda t: t.bottom != before)
+        terminal.enter("")
+        terminal.see("Hello again.")
+    assert project.user_messages() == ["sleep", "and then this"]
 
 
 def test_ctrl_c_twice_quits_and_so_does_ctrl_d(project: ChatProject) -> None:
@@ -456,16 +477,20 @@ def test_mode_confirm_asks_after_each_answer(project: ChatProject) -> None:
     with project.terminal("--session", "s", "--window", 8000, "--mode", "confirm", rows=40) as terminal:
         assert "policy confirm, confirm" in terminal.see("ctx ")
         for number in range(6):
-            assert "Compact conversation?" not in terminal.text
+            assert "conversation?" not in terminal.text
             terminal.enter(f"tell me {number}")
             terminal.see(f"end {number}")
         terminal.see("[y/N]")
-        asked = r"Context usage at 9\d % \([\d,]+/[\d,]+ tokens\)\. Compact conversation\?"
-        assert re.search(asked, terminal.text)
+        asked = (
+            r"Context usage at ([\d.]+ %) of the window \(([\d,]+/8,000) tokens\)\. Compact conversation\?"
+        )
+        found = re.search(asked, " ".join(terminal.text.split()))
+        assert found is not None
+        assert terminal.bottom.startswith(f" ctx {found[2]} {found[1]} "), "the bar shows the same numbers"
         terminal.enter("another question")  # any other line is a no
-        terminal.see("Compact conversation? no")
+        terminal.see("conversation? no")  # the question takes two lines
         terminal.see("Shortly.")
-        terminal.see(lambda t: t.text.count("Compact conversation?") == 2 and "[y/N]" in t.text)
+        terminal.see(lambda t: t.text.count("conversation?") == 2 and "[y/N]" in t.text)
         terminal.enter("y")
         seen = terminal.see("before and after:")
         assert "summarised e" in seen
@@ -781,7 +806,11 @@ def test_context_shows_a_grid_and_tables_that_add_up(
         assert re.search(r"window +8,000 +100\.0 %", card)
         report = await chat.state.session.report()
         assert amounts == {name: tokens for name, tokens in report.totals.items() if tokens}
-        assert f"used {report.used:,} (measured) · warns at {report.warn:,} · acts at {report.act:,}" in card
+        used, warn, act, limit = map(report.percent, (report.used, report.warn, report.act, report.limit))
+        assert f"used {report.used:,} tokens, {used} of the window (measured)\n" in card
+        assert (
+            f"warns at {warn} · acts at {act} ({report.act:,}) · at most {limit} ({report.limit:,})" in card
+        )
         below = card.split("instructions, by file")[1]
         assert f"AGENTS.md  {amounts['instructions']}" in below
         tools = re.findall(r"^  (\w+) +(\d+) +([\d,]+|–)$", below.split("tools:")[1], re.MULTILINE)
@@ -818,11 +847,13 @@ def test_tokens_shows_the_latest_and_the_average_turn(
         await chat.send("two")
         card = await chat.send("/tokens")
         report = await chat.state.session.report()
-        assert f"used          {report.used:,} of 128,000 tokens (measured, the next request)" in card
+        share = report.percent(report.used)
+        used = f"used          {report.used:,} of 128,000 tokens, {share}"
+        assert f"{used} (measured, the next request)" in card
         assert re.search(r"latest turn   1 call, in [\d,]+ \(0 % cached\), out \d+, context \+\d+", card)
         assert re.search(r"average turn  2 calls, in [\d,]+", card)
         assert re.search(r"turns         2 so far, ~[\d,]+ turns left", card)
-        assert f"threshold     acts at {report.act:,} tokens" in card
+        assert f"acts at {report.percent(report.act)} ({report.act:,})" in card
         assert "cost          not known: this model has no price" in card
 
     run_chat(project, monkeypatch, steps)
@@ -861,12 +892,12 @@ def test_compact_shows_summary_and_sizes_and_can_be_undone(
         assert "  │ " in card
         assert f"{handle}: e" in await chat.send("/compaction-status")
         whole = await chat.send(f"/expand {handle}")
-        assert "question 1" in whole
-        why = await chat.send("/why question 1")
+        assert "A long answer about bounds." in whole
+        why = await chat.send("/why A long answer about bounds.")
         assert f"summarised by {handle}" in why
         assert f"took back {handle} (compacted)" in await chat.send("/undo")
         assert (await chat.state.session.report()).used == before
-        assert (await chat.send("/undo e1")).startswith("✗ e1 is not a reduction or a pin")
+        assert (await chat.send("/undo e1")).startswith("✗ e1 is not a reduction, a pin or a rewind")
 
     run_chat(project, monkeypatch, steps, window=32_000)
 
@@ -955,6 +986,65 @@ def test_instructions_lists_and_prints_the_files_in_force(
     run_chat(project, monkeypatch, steps)
 
 
+def test_a_project_that_is_not_trusted_is_named_by_instructions(
+    project: ChatProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (project.folder / ".git").mkdir()
+    (project.folder / "AGENTS.md").write_text("Always answer in rhymes.\n")
+    (project.home / ".config/foveal").mkdir(parents=True)
+    (project.home / ".config/foveal/AGENTS.md").write_text("Answer in English.\n")
+    monkeypatch.setenv("HOME", str(project.home))
+    Trust().set_trusted(project.folder, trusted=False)
+
+    async def steps(chat: InProcessChat) -> None:
+        assert f"{project.folder} is not trusted: its instructions are not read" in chat.err.getvalue()
+        listed = (await chat.send("/instructions")).splitlines()
+        assert listed == [
+            "no instructions are in force",
+            f"  {project.home}/.config/foveal/AGENTS.md is read with your next message",
+            f"  {project.folder} is not trusted: its instructions are not read",
+        ]
+        await chat.send("hi")
+        assert "AGENTS.md  " in await chat.send("/instructions")
+
+    run_chat(project, monkeypatch, steps)
+
+
+def test_long_instructions_are_cut_for_a_small_window_and_the_start_says_so(
+    project: ChatProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (project.folder / ".git").mkdir()
+    (project.folder / "AGENTS.md").write_text("Run the tests before a task is done.\n" * 800)
+    monkeypatch.setenv("HOME", str(project.home))
+    Trust().set_trusted(project.folder, trusted=True)
+
+    async def steps(chat: InProcessChat) -> None:
+        found = re.search(r"AGENTS.md is cut: (\d+) of 800 lines are shown", chat.err.getvalue())
+        assert found
+        assert int(found[1]) > 0
+        assert not (await chat.send("hi")).startswith("✗")
+        assert found[0] in await chat.send("/instructions")
+        assert chat.state.provider.find_text(f"({found[1]} of 800 lines shown)")
+
+    run_chat(project, monkeypatch, steps, window=8_000)
+
+
+def test_a_chat_starts_with_a_record_of_another_session(
+    project: ChatProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project.run_piped("run", "--session", "older", "Never push to main.")
+
+    async def steps(chat: InProcessChat) -> None:
+        await chat.send("go on")
+        assert chat.state.session.id == "new"
+        assert chat.state.provider.find_text("Never push to main.")
+        first = (await chat.state.session.events())[0].fact
+        assert isinstance(first, Opened)
+        assert first.origin == "older"
+
+    run_chat(project, monkeypatch, steps, session="new", continue_from="old", carry="rules")
+
+
 def test_model_and_policy_change_for_this_session_only(
     project: ChatProject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -998,7 +1088,15 @@ def test_sessions_are_listed_resumed_forked_and_continued(
         assert (await chat.send("/continue-from s")).startswith("session 20")
         await chat.send("go on")
         assert chat.state.provider.find_text("never push")
-        assert chat.state.provider.find_text("This conversation continues session 's'")
+        [place] = chat.state.provider.find_text("record of session 's'")
+        assert place.endswith("(user)")
+        assert chat.state.provider.find_text(system_text()[:60])
+        assert (await chat.send("/continue-from s rules")).startswith("session 20")
+        assert not any(isinstance(event.fact, UserSaid) for event in await chat.state.session.events())
+        count = len(await chat.state.store.sessions())
+        assert (await chat.send("/continue-from s everything")).startswith("✗ carry = 'everything'")
+        assert (await chat.send("/continue-from s e999")).startswith("✗ no event has the handle 'e999'")
+        assert len(await chat.state.store.sessions()) == count
         assert (await chat.send("/resume nothing")).startswith("✗ no session 'nothing'")
         assert (await chat.send("/resume")).startswith("✗ /resume needs a session")
         assert (await chat.send("/continue-from")).startswith("✗ /continue-from needs a session")
@@ -1024,6 +1122,41 @@ def test_rewind_goes_back_to_before_a_message(project: ChatProject, monkeypatch:
         assert (await chat.send("/rewind e0")).startswith(
             "✗ 'e0' is not one of your messages in this session; there are e"
         )
+        assert "(rewound): its messages are back in their places" in await chat.send("/undo")
+        await chat.send("fourth")
+        assert project.user_messages() == ["first", "second", "third", "fourth"]
+        assert chat.state.provider.find_text("second")
+
+
+def test_undo_after_a_rewind_takes_back_the_rewind_and_no_older_summary(
+    project: ChatProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project.script(*["A long answer about bounds. " * 60] * 8)
+
+    async def steps(chat: InProcessChat) -> None:
+        for number in range(5):
+            await chat.send(f"question {number}")
+        await chat.send("/compact")
+        for number in range(5, 7):
+            await chat.send(f"question {number}")
+        before = (await chat.state.session.report()).used
+        last = re.findall(r"  (e\d+)  question 6", await chat.send("/rewind"))[-1]
+        await chat.send(f"/rewind {last}")
+        assert (await chat.state.session.report()).used < before
+        assert "(rewound)" in await chat.send("/undo")
+        report = await chat.state.session.report()
+        assert (report.used, len(report.summaries)) == (before, 1)
+
+    run_chat(project, monkeypatch, steps, window=32_000)
+
+
+def test_context_counts_the_tools_before_the_first_message(
+    project: ChatProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def steps(chat: InProcessChat) -> None:
+        assert re.search(r"t tools +[\d,]+ ", await chat.send("/context"))
+
+    run_chat(project, monkeypatch, steps)
 
     run_chat(project, monkeypatch, steps)
 

@@ -368,11 +368,11 @@ async def test_an_answer_mentions_no_user_and_shows_no_previews(tmp_path: Path) 
 def test_a_long_answer_is_split_and_keeps_its_code_and_footer() -> None:
     code = "```python\n" + "\n".join(f"line_{number} = {number}" for number in range(200)) + "\n```"
     said = split_for_discord(
-        ChannelMessage(text=f"Before.\n\n{code}\n\n{'😀' * 1_500}", footer="📊 Context: 1/2 (50.0%)")
+        ChannelMessage(text=f"Before.\n\n{code}\n\n{'😀' * 1_500}", footer="📊 Context: 1/2 (50.0 %)")
     )
     assert all(len(piece.encode("utf-16-le")) // 2 <= DISCORD_MESSAGE_LIMIT for piece in said)
     assert all(piece.count("```") % 2 == 0 for piece in said)
-    assert said[-1].endswith("\n-# 📊 Context: 1/2 (50.0%)")
+    assert said[-1].endswith("\n-# 📊 Context: 1/2 (50.0 %)")
 
 
 def test_a_footer_that_does_not_fit_becomes_its_own_message() -> None:
@@ -408,7 +408,7 @@ async def test_the_commands_are_registered_and_work_as_application_commands(tmp_
         listed = {command["name"]: command for command in here.api.commands}
         assert list(listed) == list(texts.BOT_COMMANDS)
         needed = {name: entry["required"] for name in listed for entry in listed[name].get("options", [])}
-        assert needed == {"compact": False, "undo": False, "pair": True}
+        assert needed == {"compact": False, "new": False, "undo": False, "pair": True}
         assert listed["pair"]["description"] == "pair this account with the bot"
         await here.api.slash("undo", name="e5")
         await until(lambda: len(here.api.sent) == 1)

@@ -192,6 +192,24 @@ def test_a_deleted_session_is_gone(client: httpx.Client, session: str) -> None:
     problem(client.post(f"{session}/turns", json={"text": "Hello"}), 404)
 
 
+def test_a_session_continues_another(client: httpx.Client, session: str) -> None:
+    run_turn(client, session, "Never say tulip.")
+    name = session.removeprefix("/api/sessions/")
+    for number, carry in enumerate(("record", "summary", "rules", ["e2", "3"])):
+        body = {"id": f"next-{number}", "continue_from": name, "carry": carry}
+        assert client.post("/api/sessions", json=body).status_code == 201
+        events = client.get(f"/api/sessions/next-{number}/events").json()["events"]
+        assert [event["kind"] for event in events] == ["opened", "instructed", "noted", "user_said"]
+        assert "Never say tulip." in json.dumps(events[-1])
+    for body, status in (
+        ({"continue_from": "nowhere"}, 404),
+        ({"continue_from": name, "carry": "everything"}, 400),
+        ({"continue_from": name, "carry": ["e10000"]}, 422),
+        ({"continue_from": name, "id": "next-0"}, 409),
+    ):
+        problem(client.post("/api/sessions", json=body), status)
+
+
 def test_a_fork_is_independent(client: httpx.Client, session: str) -> None:
     run_turn(client, session, "One")
     whole = client.get(session).json()["events"]
@@ -493,7 +511,7 @@ def test_a_compaction_is_reported_and_undone(client: httpx.Client, session: str)
     assert report["used"] == done["after"]
     assert sum(report["totals"].values()) == report["window"]
     assert client.get(f"{session}/events/{done['handle']}").json()["event"]["kind"] == "compacted"
-    assert client.get(f"{session}/events/e4").json()["shown"]["by"] == done["handle"]
+    assert client.get(f"{session}/events/e5").json()["shown"]["by"] == done["handle"]
     undone = client.post(f"{session}/undo").json()
     assert undone == {"handle": done["handle"], "kind": "compacted"}
     assert client.get(f"{session}/context").json()["used"] == done["before"]

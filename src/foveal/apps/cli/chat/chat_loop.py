@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 
 from foveal.agent.agent_events import (
     ContextReduced,
@@ -114,6 +114,8 @@ class ChatLoop:
                 await self._offer_compaction()
         except asyncio.CancelledError:
             self.ui.notify([note("stopped; the conversation so far is kept", "fair")])
+            with suppress(FovealError):  # what was stored before the interrupt counts too
+                self.ui.show_status(await self.state.session.report())
             raise
         except LeaveChat:
             self.leave()
@@ -139,6 +141,10 @@ class ChatLoop:
                         self.ui.show_status(await session.report())
         finally:
             self.ui.turn_ended()
+            if (
+                notes := state.take_instruction_notes()
+            ):  # files that a tool call has touched for the first time
+                self.ui.notify([note(text, "fair") for text in notes])
 
     async def _message_stored(self, text: str) -> None:
         """Give a new session its title, and expand what `/expand … model` asked for."""

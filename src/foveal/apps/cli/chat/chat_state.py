@@ -7,9 +7,9 @@ sessions are not touched.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import json
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, suppress
-from importlib import resources
 from typing import Any
 
 from foveal.agent.agent import Agent
@@ -19,11 +19,14 @@ from foveal.apps.cli.chat.options import ChatOptions
 from foveal.apps.cli.chat.output.agent_event_rows import note
 from foveal.apps.cli.chat.output.styled_text import diff_rows
 from foveal.apps.cli.chat.user_interface import Question, UserInterface
+from foveal.apps.cli.stored_sessions import find_session
 from foveal.core.compaction.summariser import SummaryProgress
-from foveal.core.log.events import Call, Instructed, Opened
+from foveal.core.engine.engine import Engine
+from foveal.core.log.events import AnyFact, Call, Instructed, Opened
 from foveal.errors import FovealError
 from foveal.instructions.instruction_files import InstructionFiles
 from foveal.ports import Store
+from foveal.sessions.continuation import Carry, carried_facts
 from foveal.sessions.session import Session
 from foveal.stores import open_store
 from foveal.tools import Tool, Toolbox, ToolOutput
@@ -46,6 +49,8 @@ class ChatState:
         self._mcp_tools: list[Tool] = []
         self._warm_up_task: asyncio.Task[None] | None = None
         self._handles_to_expand: list[str] = []
+        self._told_notes: set[str] = set()
+        """Notes about instruction files that the user has seen."""
         # Set by `_use_session`, which `open` calls before it returns.
         self.instruction_files: InstructionFiles
         self.provider: WatchedProvider
@@ -63,11 +68,16 @@ class ChatState:
         state = cls(options, ui, store, config)
         state._mcp_tools = await factory.connect_mcp_servers(options, config.loaded, stack, state._warn)
         id = await factory.choose_session_id(store, options)
-        provider = factory.make_provider(None, config, progress=state.show_download)
-        await state._open_session(id, config, WatchedProvider(provider))
+        provider = WatchedProvider(factory.make_provider(None, config, progress=state.show_download))
+        origin = await find_session(store, options.continue_from) if options.continue_from else ""
+        if origin:
+            await state._carried_facts(origin, options.carry, config, provider)
+        await state._open_session(id, config, provider, origin=origin)
         stack.push_async_callback(state.close)
-        if config.notes:
-            ui.notify([note(text, "fair") for text in config.notes])
+        if origin:
+            await state._append_record(origin, options.carry)
+        for text in (*config.notes, *state.take_instruction_notes()):
+            state._warn(text)
         return state
 
     async def close(self) -> None:
@@ -80,13 +90,16 @@ class ChatState:
 
     # ── Opening a session ────────────────────────────────────────────────────────────────────────────
 
-    async def _open_session(self, id: str, config: ChatConfig, provider: WatchedProvider) -> None:
+    async def _open_session(
+        self, id: str, config: ChatConfig, provider: WatchedProvider, *, origin: str = ""
+    ) -> None:
         """Open or create a session with this model and these settings; on an error the open one stays in use."""
         writers = self._summary_writers(config, provider)
         session = await Session.open(
             self.store,
             id,
             model=provider.model,
+            origin=origin,
             summarise=writers.summarisers(),
             progress=self._progress_of(id),
             **config.session_settings(provider.model),
@@ -103,19 +116,70 @@ class ChatState:
     ) -> None:
         """Make an open session the current one."""
         self.session, self.config, self.provider, self.writers = session, config, provider, writers
-        self.instruction_files = InstructionFiles(config.folder, rules=config.loaded.rules)
         self.toolbox = Toolbox(
             factory.make_tools(self.options, session, config.loaded, mcp_tools=self._mcp_tools)
         )
+        self.instruction_files = self._instruction_files()
         self.agent = Agent(
             session, provider, self.toolbox, approve=self.approve, guidance=self.instruction_files
         )
         self._handles_to_expand.clear()
         self._warm_up(provider)
         await self._append_system_text()
+        # `/context` counts the tools before the first message, and the start says which instructions are cut.
+        await session.equip(self.toolbox.schemas)
+        await self.instruction_files.refresh(session)
+
+    def _instruction_files(self) -> InstructionFiles:
+        return InstructionFiles(
+            self.config.folder, rules=self.config.loaded.rules, room=self._instruction_room()
+        )
+
+    async def read_instruction_files(self) -> InstructionFiles:
+        """Return the instruction files as they are now. The agent's own object may be in use by a running turn."""
+        files = self._instruction_files()
+        await files.refresh(self.session)
+        return files
+
+    def _instruction_room(self) -> int:
+        """Return the tokens that a request has for messages, beside the system text and the tools."""
+        settings = self.config.engine_settings(self.provider.model)
+        beside = (factory.system_text(), json.dumps(self.toolbox.schemas, ensure_ascii=False))
+        return max(0, Engine(*settings).budget().hard - sum(settings.counter.count_all(beside)))
+
+    async def continue_from(self, origin: str, carry: Carry = "record") -> None:
+        """Switch to a new session that begins with a record of another one."""
+        # Raises before anything is created.
+        await self._carried_facts(origin, carry, self.config, self.provider)
+        await self.switch(id=factory.new_session_id(), origin=origin)
+        await self._append_record(origin, carry)
+
+    async def _append_record(self, origin: str, carry: Carry) -> None:
+        """Append the instructions, then what is carried over, so that no system text comes after messages."""
+        await self.session.append(*await self.instruction_files.refresh(self.session))
+        before = [event.fact for event in await self.session.events()]
+        facts = await self._carried_facts(origin, carry, self.config, self.provider, before=before)
+        await self.session.append(*facts)
+
+    async def _carried_facts(
+        self,
+        origin: str,
+        carry: Carry,
+        config: ChatConfig,
+        provider: WatchedProvider,
+        *,
+        before: Sequence[AnyFact] = (),
+    ) -> list[AnyFact]:
+        settings = config.engine_settings(provider.model)
+        return await carried_facts(self.store, origin, settings, carry=carry, begin=before)
 
     async def switch(
-        self, *, id: str | None = None, model: str | None = None, config: ChatConfig | None = None
+        self,
+        *,
+        id: str | None = None,
+        model: str | None = None,
+        config: ChatConfig | None = None,
+        origin: str = "",
     ) -> None:
         """Continue with another session, model or configuration."""
         chosen, provider = config or self.config, self.provider
@@ -125,7 +189,7 @@ class ChatState:
             chosen = chosen.with_model(model)
             provider = WatchedProvider(factory.make_provider(None, chosen, progress=self.show_download))
         old_session, old_writers, old_provider = self.session, self.writers, self.provider
-        await self._open_session(id or self.session.id, chosen, provider)
+        await self._open_session(id or self.session.id, chosen, provider, origin=origin)
         await old_session.close()
         await old_writers.close()
         if provider.provider is not old_provider.provider:
@@ -141,8 +205,7 @@ class ChatState:
         """Append the system text to a session that has no messages yet."""
         events = await self.session.events(last=_LAST_CHECKED_SEQ)
         if all(isinstance(event.fact, Opened) for event in events):
-            text = resources.files(__package__).joinpath("system.md").read_text("utf-8")
-            await self.session.append(Instructed(content=text.strip()))
+            await self.session.append(Instructed(content=factory.system_text()))
 
     # ── Expanding for one turn ───────────────────────────────────────────────────────────────────────
 
@@ -156,6 +219,12 @@ class ChatState:
         return handles
 
     # ── Notices ──────────────────────────────────────────────────────────────────────────────────────
+
+    def take_instruction_notes(self) -> list[str]:
+        """Return what is cut, left out or unusual in the instruction files and was not returned before."""
+        new = [text for text in self.instruction_files.notes if text not in self._told_notes]
+        self._told_notes.update(new)
+        return new
 
     def _warn(self, text: str) -> None:
         self.ui.notify([note(text, "fair")])

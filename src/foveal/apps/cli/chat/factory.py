@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack
+from importlib import resources
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
@@ -20,6 +21,7 @@ from foveal.apps.cli.stored_sessions import find_session
 from foveal.config import Config, McpServerSettings, load
 from foveal.core import wire
 from foveal.core.compaction.summariser import Summariser, SummaryRequest
+from foveal.core.engine.settings import EngineSettings, resolve_settings
 from foveal.core.log.events import Dialect
 from foveal.core.models.model import Model
 from foveal.core.policies.presets import Policy, policy
@@ -123,7 +125,7 @@ class SummaryWriters:
 # ── Configuration ──────────────────────────────────────────────────────────────────────────────────────
 
 CONFIRM_THRESHOLD: Final = 0.9
-"""Share of the request limit above which mode `confirm` asks, unless a threshold is configured."""
+"""Share of the window above which mode `confirm` asks, unless a threshold is configured."""
 
 
 class ChatConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -183,6 +185,17 @@ class ChatConfig(msgspec.Struct, frozen=True, kw_only=True):
         # Recall tools bound their own output, so it is not clipped again.
         unclipped = {tool["name"]: UNLIMITED for tool in recall_tools("anthropic")}
         return settings | {"policy": replace(chosen, clip_tools={**unclipped, **chosen.clip_tools})}
+
+    def engine_settings(self, model: Model) -> EngineSettings:
+        """Return the settings of the engine of a session."""
+        settings = self.session_settings(model)
+        settings.pop("prompt")
+        return resolve_settings(model, **settings)
+
+
+def system_text() -> str:
+    """Return the system text of a new session."""
+    return resources.files(__package__).joinpath("system.md").read_text("utf-8").strip()
 
 
 # ── Provider and tools ─────────────────────────────────────────────────────────────────────────────────

@@ -9,6 +9,7 @@ from typing import Final
 
 from foveal.apps.cli.chat.chat_loop import ChatLoop
 from foveal.apps.cli.chat.chat_state import ChatState
+from foveal.apps.cli.chat.commands import parse_command
 from foveal.apps.cli.chat.options import ChatOptions
 from foveal.apps.cli.chat.output.agent_event_rows import note
 from foveal.apps.cli.chat.output.context_card import window_source
@@ -35,7 +36,9 @@ class InteractiveChat:
     def __init__(self, options: ChatOptions) -> None:
         self._options = options
         self._completions = Completions(options.folder, self._sessions)
-        self.screen = Screen(self._completions, on_submit=self._submit, on_interrupt=self._interrupt)
+        self.screen = Screen(
+            self._completions, on_submit=self._submit, on_interrupt=self._interrupt, is_busy=self._is_busy
+        )
         self._loop: ChatLoop | None = None
         """None until the session is open."""
         self._typed_early: list[str] = []
@@ -90,6 +93,9 @@ class InteractiveChat:
             self._loop.submit(text)
         self._show_queue()
 
+    def _is_busy(self) -> bool:
+        return self._loop is not None and self._loop.is_busy
+
     def _show_queue(self) -> None:
         queued = tuple(self._typed_early) if self._loop is None else self._loop.queued
         self.screen.show_queue(queued)
@@ -108,10 +114,16 @@ class InteractiveChat:
             self.screen.notify([note("Ctrl-C again, or Ctrl-D, quits; the session is kept")])
 
     def _restore_queue(self, loop: ChatLoop) -> None:
-        """Move queued input back to the input line."""
+        """Move queued input back to the input line. Commands that waited with other input are named instead: in
+        one text with a message they would be sent to the model."""
         texts, entry = loop.take_queued(), self.screen.entry
-        if texts and not entry.text:
-            entry.insert_text(self.screen.pastes.collapse("\n".join(texts)))
+        commands = [text for text in texts if parse_command(text) is not None] if len(texts) > 1 else []
+        messages = [text for text in texts if text not in commands]
+        if messages and not entry.text:
+            entry.insert_text(self.screen.pastes.collapse("\n".join(messages)))
+        if commands:
+            names = ", ".join(one_line(text, width=40) for text in commands)
+            self.screen.notify([note(f"not run: {names}", "fair")])
         self._show_queue()
 
     async def _refresh(self) -> None:

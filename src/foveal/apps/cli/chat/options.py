@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import re
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
+
+from foveal.core.log.events import parse_handle
+from foveal.sessions.continuation import Carry, check_carry
 
 COMPACTION_MODES: Final = ("auto", "confirm", "off")
 
@@ -27,6 +31,10 @@ class ChatOptions(msgspec.Struct, frozen=True, kw_only=True):
     """An existing session, by its id or the beginning of it."""
     newest: bool = False
     """Continue the session that was active last."""
+    continue_from: str = ""
+    """An existing session of which a new one takes over a record."""
+    carry: Carry = "record"
+    """What it takes over."""
     allow: tuple[str, ...] = ()
     """Tools that run without asking."""
     yes: bool = False
@@ -48,11 +56,21 @@ class ChatOptions(msgspec.Struct, frozen=True, kw_only=True):
             session=args.session or "",
             resume=args.resume or "",
             newest=args.newest,
+            continue_from=args.continue_from or "",
+            carry=parse_carry(args.carry),
             allow=allow,
             yes=args.yes,
             tools=not args.no_tools,
             json=args.json,
         )
+
+
+def parse_carry(text: str) -> Carry:
+    """Return what is to be taken over: a word, or a list of handles such as `e3,e9`. Raises `BadSetting`."""
+    words = [word for word in re.split(r"[\s,]+", text) if word]
+    carry: Any = [*words] if words and all(parse_handle(word) is not None for word in words) else text.strip()
+    check_carry(carry)
+    return carry  # type: ignore[no-any-return]
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -72,6 +90,15 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--resume", metavar="ID", help="continue this session; the beginning of its id is enough"
     )
     which.add_argument("--continue", dest="newest", action="store_true", help="continue the newest session")
+    which.add_argument(
+        "--continue-from", metavar="ID", help="start a session that takes over a record of this one"
+    )
+    add(
+        "--carry",
+        metavar="WHAT",
+        default="record",
+        help="with --continue-from: record, summary, rules, or handles such as e3,e9; default: record",
+    )
     add(
         "--allow",
         action="append",

@@ -38,6 +38,7 @@ from foveal.server.rate_limit import RateLimiter
 LOG: Final = logging.getLogger("foveal.gateways")
 ARGUMENTS: Final = {
     "compact": ("focus", "what the summary should keep above all"),
+    "new": ("carry", "what to carry over: record, summary or rules"),
     "undo": ("name", "which reduction; default: the newest"),
     "pair": ("code", "the code from `foveal pair discord` on the server"),
 }

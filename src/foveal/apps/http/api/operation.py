@@ -100,8 +100,9 @@ def describe_type(kind: inspect.Type) -> str:
             return "; or ".join(describe_type(each) for each in types)
         case inspect.StrType(min_length=low, max_length=high):
             return f"text{_bounds(low, high, unit=' characters')}"
-        case inspect.ListType(min_length=low, max_length=high):
-            return f"a list of objects{_bounds(low, high)}"
+        case inspect.ListType(item_type=item, min_length=low, max_length=high):
+            items = "objects" if isinstance(item, inspect.DictType) else f"({describe_type(item)})"
+            return f"a list of {items}{_bounds(low, high)}"
         case inspect.IntType(ge=low, le=high):
             return f"a whole number{_bounds(low, high)}"
         case inspect.LiteralType(values=values):

@@ -34,6 +34,7 @@ MODEL_PATTERN: Final = r"^([A-Za-z0-9][A-Za-z0-9._:+-]*(/[A-Za-z0-9][A-Za-z0-9._
 MAX_SESSIONS_PER_PAGE: Final = 500
 MAX_EVENTS_PER_PAGE: Final = 1_000
 MAX_HITS: Final = 200
+MAX_CARRIED_EVENTS: Final = 200
 
 Id: TypeAlias = Annotated[
     str,
@@ -60,6 +61,7 @@ Handle: TypeAlias = Annotated[
     str,
     Meta(pattern=r"^e?[0-9]{1,15}$(?!\n)", examples=["e2"], description="the handle of an event, such as e2"),
 ]
+Handles: TypeAlias = Annotated[list[Handle], Meta(min_length=1, max_length=MAX_CARRIED_EVENTS)]
 JsonObjects: TypeAlias = Annotated[list[dict[str, Any]], Meta(min_length=1)]
 
 
@@ -81,6 +83,10 @@ class NewSession(ApiBody, frozen=True):
     model: ModelName = ""
     title: ShortText = ""
     system: str = ""
+    continue_from: Id | None = None
+    """The session of which the new one takes over a record."""
+    carry: Literal["record", "summary", "rules"] | Handles = "record"
+    """What it takes over: rules, first request, summaries and newest messages; or less, or these events."""
 
 
 class NewTitle(ApiBody, frozen=True):
@@ -120,7 +126,7 @@ class CompactBody(ApiBody, frozen=True):
 
 class UndoBody(ApiBody, frozen=True):
     handle: Handle | None = None
-    """The reduction or pin to undo; the latest reduction if it is not given."""
+    """The reduction, pin or rewind to undo; the latest reduction or rewind if it is not given."""
 
 
 class PinBody(ApiBody, frozen=True):

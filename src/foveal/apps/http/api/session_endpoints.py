@@ -113,7 +113,12 @@ async def create_session(call: ApiCall[NewSession, EmptyBody]) -> Response:
     check_model(given.model, call.service.runtime)
     try:
         session = await call.tenant.create(
-            given.id or "", model=given.model, title=given.title, system=given.system
+            given.id or "",
+            model=given.model,
+            title=given.title,
+            system=given.system,
+            continue_from=given.continue_from or "",
+            carry=given.carry,
         )
     except ProviderError as problem:  # no request was made yet: the name is wrong, or a key is missing
         if not given.model:

@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Final, Literal, NamedTuple
+from functools import lru_cache
+from itertools import islice
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -21,20 +23,34 @@ from foveal.core.log.events import Call, ToolReturned
 
 # ── Shell commands ───────────────────────────────────────────────────────────────────────────────────────
 
-FileAction = Literal["read", "edited", "written", "created", "deleted", "ran"]
+FileAction = Literal["read", "edited", "written", "created", "deleted", "moved", "ran"]
+TouchedFiles: TypeAlias = tuple[tuple[str, FileAction], ...]
+CallFields: TypeAlias = tuple[tuple[str, str], ...]
+"""The texts among the arguments of a call, each with its key in lower case."""
 
 MAX_COMMAND_CHARS: Final = 2_000
-"""Characters of one command that are read."""
+"""Characters of one command that are read, without its here-documents."""
+_MAX_SCRIPT_CHARS: Final = 20_000
+"""Characters of one command that are read, with its here-documents."""
 _MAX_SIMPLE_COMMANDS: Final = 30
 _MAX_WORDS: Final = 60
 _HEREDOC: Final = re.compile(r"<<-?\s*(['\"]?)(\w+)\1")
-_QUOTED: Final = re.compile(r"'[^']*'|\"(?:[^\"\\]|\\.)*\"")
-_SEPARATORS: Final = re.compile(r"&&|\|\||[;|\n]")
+_QUOTED: Final = re.compile(r"""'(?:([\w.~/@+-]+)'|[^']*')|"(?:([\w.~/@+-]+)"|[^"\\]*(?:\\.[^"\\]*)*")""")
+"""A quoted text; a group contains it if it is a path."""
 _REDIRECT: Final = re.compile(r"(?<![\d&>])>{1,2}\s*([^\s&|;<>]+)")
+_INLINE_CODE: Final = frozenset(("-c", "-e", "-r", "-"))
+"""Options of an interpreter whose program stands in the command."""
+_REDIRECTED: Final = re.compile(r"\d?[<>]|&")
+_REDIRECTION_START: Final = "<>&0123456789"
 _LEADING_CD: Final = re.compile(r"cd\s+\S+\s*(?:&&|;)\s*")
+_AROUND_WORDS: Final = "\"'`,()"
 _SHELL_PATH: Final = re.compile(r"[\w.~/@+-]+\Z")
-_PLAIN_WORD: Final = re.compile(r"[A-Za-z][\w:-]*\Z")
 _IN_PLACE: Final = re.compile(r"\s-[a-zA-Z]*i\b|\s--in-place")
+_SCRIPT_WRITES: Final = ("write_text(", "write_bytes(", ".write(", ".writelines(", "writeFile", "File.write")
+_SCRIPT_FILE: Final = re.compile(r"""['"]([\w./~@+-]{1,200}\.\w{1,8})['"]""")
+_SCRIPT_OPENS: Final = re.compile(r"(?:=|\b(?:open|Path|writeFile\w*|write)\()\s*r?\Z")
+_SCRIPT_LEAD_CHARS: Final = 24
+"""Characters before a file name in a program that tell whether the program opens it."""
 
 
 def word_set(words: str) -> frozenset[str]:
@@ -62,14 +78,19 @@ _WRAPPERS: Final = word_set("sudo time nohup env exec command xargs then do else
 _GIT_READERS: Final = word_set("show log diff status blame grep branch ls-files rev-parse")
 
 
+_GIT_ACTIONS: Final[dict[str, FileAction]] = {"rm": "deleted", "mv": "written"}
+
+
 class ShellCommand(NamedTuple):
     """What a shell command does."""
 
     bare: str
     """The command without a leading `cd` and without here-documents."""
-    program: str
-    """The last program that does more than read files."""
-    touched: tuple[tuple[str, FileAction], ...]
+    words: tuple[str, ...]
+    """The last program that does more than read files, and what it was given: a later command with the same words
+    is a retry. Empty when the command contains the program or a file for it, since another such program is no
+    retry."""
+    touched: TouchedFiles
     runs_program: bool
     """Whether it runs a program that does more than read or write files."""
     is_read_only: bool
@@ -80,25 +101,40 @@ class ShellCommand(NamedTuple):
 
 def parse_command(command: str) -> ShellCommand:
     """Return what a shell command does, as far as its words tell."""
-    bare = _strip_command(command[:MAX_COMMAND_CHARS])
+    script = command[:_MAX_SCRIPT_CHARS]
+    bare = _strip_command(script)
     plain = _QUOTED.sub(_unquote, bare) if '"' in bare or "'" in bare else bare
-    touched: dict[tuple[str, FileAction], None] = {}
-    programs: list[str] = []
-    for piece in _SEPARATORS.split(plain, maxsplit=_MAX_SIMPLE_COMMANDS)[:_MAX_SIMPLE_COMMANDS]:
-        words = _words(piece)
-        if words:
-            programs.append(_program(words))
-            touched |= dict.fromkeys(_find_shell_touched(words, piece))
-    runs = [name for name in programs if name.partition(" ")[0] not in _PASSIVE]
+    touched: list[tuple[str, FileAction]] = []
+    program = ""
+    words: list[str] = []
+    runs = False
+    plain = plain.replace("&&", ";").replace("||", ";").replace("|", ";").replace("\n", ";")
+    for piece in plain.split(";", _MAX_SIMPLE_COMMANDS)[:_MAX_SIMPLE_COMMANDS]:
+        if given := _words(piece):
+            touched += _find_shell_touched(given, piece)
+            program = _program(given)
+            is_passive = program in _PASSIVE
+            words = words if words and is_passive else given
+            runs = runs or not is_passive
+    touched += _find_scripted(script, bare)
     changes = any(action not in ("read", "ran") for _, action in touched)
     return ShellCommand(
         bare=bare,
-        program=(runs or programs or [""])[-1],
-        touched=tuple(touched),
-        runs_program=bool(runs),
+        words=() if "<<" in bare else _identifying_words(words),
+        touched=tuple(dict.fromkeys(touched)),
+        runs_program=runs,
         is_read_only=not runs and not changes,
-        is_search=bool(programs) and programs[-1].partition(" ")[0] in _SEARCHES,
+        is_search=program in _SEARCHES,
     )
+
+
+def _identifying_words(words: list[str]) -> tuple[str, ...]:
+    """Return the words without redirections, and without options where there are others."""
+    if not _INLINE_CODE.isdisjoint(words):
+        return ()
+    given = [word for word in words if word[0] not in _REDIRECTION_START or not _REDIRECTED.match(word)]
+    plain = [word for word in given if word[0] != "-"]
+    return tuple(plain if len(plain) > 1 else given)
 
 
 def _strip_command(command: str) -> str:
@@ -126,16 +162,37 @@ def _without_heredocs(command: str) -> str:
 
 def is_file_name(word: str) -> bool:
     """Return whether a word names a file: it has an ending, and nothing that a shell would expand."""
-    stem, dot, ending = word.rpartition(".")
-    if not dot or not stem or len(word) > 300 or not _SHELL_PATH.match(word):
+    stem, _, ending = word.rpartition(".")
+    if not stem or len(word) > 300:
         return False
-    return ending.lower() in _FILE_ENDINGS or ("/" in stem and ending.isalnum() and len(ending) <= 10)
+    if ending.lower() not in _FILE_ENDINGS and not ("/" in stem and ending.isalnum() and len(ending) <= 10):
+        return False
+    return _SHELL_PATH.match(word) is not None
+
+
+def _find_scripted(command: str, bare: str) -> Iterator[tuple[str, FileAction]]:
+    """Yield the files that a patch or an inline program in a command changes."""
+    if "patch" in bare or "git apply" in bare:
+        yield from _patched_files(command)
+    if "write" in command and any(sign in command for sign in _SCRIPT_WRITES):
+        for found in islice(_SCRIPT_FILE.finditer(command), _MAX_WORDS):
+            start = found.start()
+            lead = command[max(0, start - _SCRIPT_LEAD_CHARS) : start]
+            if lead.removesuffix("r").rstrip()[-1:] not in ("=", "("):
+                continue
+            if _SCRIPT_OPENS.search(lead) and is_file_name(found[1]):
+                yield found[1], "edited"
+
+
+def _is_plain_path(word: str) -> bool:
+    return (
+        bool(_SHELL_PATH.match(word)) and not word.replace(".", "").isdigit() and word not in (".", "/", "..")
+    )
 
 
 def _unquote(found: re.Match[str]) -> str:
     """Return a quoted path without its quotes; other quoted text is hidden, since it is not shell syntax."""
-    word = found.group()[1:-1]
-    return word if _SHELL_PATH.match(word) else "…"
+    return found[1] or found[2] or "…"
 
 
 def _words(piece: str) -> list[str]:
@@ -146,15 +203,10 @@ def _words(piece: str) -> list[str]:
 
 
 def _program(words: list[str]) -> str:
-    """Return the program with its subcommand: `git commit`, `npm run check`, `python -m pytest`."""
+    """Return the program; `git` counts as `diff` where it only reads."""
     if words[0] == "git" and words[1:2] and words[1] in _GIT_READERS:
         return "diff"
-    named = [words[0].strip("()")]
-    for word in words[1:3]:
-        if word != "-m" and not _PLAIN_WORD.match(word):
-            break
-        named.append(word)
-    return " ".join(named)
+    return words[0].strip("()")
 
 
 def _find_shell_touched(words: list[str], piece: str) -> Iterator[tuple[str, FileAction]]:
@@ -164,10 +216,23 @@ def _find_shell_touched(words: list[str], piece: str) -> Iterator[tuple[str, Fil
             yield path, "written"
             words = words[:1] + [word for word in words[1:] if word.strip(">\"'") != path]
     action = _shell_action(words, piece)
-    others = [word.strip("\"'`,()") for word in words[1:] if word[0] != "-"]
-    named = [word for word in others[words[0] in _PATTERN_FIRST :] if is_file_name(word)]
+    is_changing = action not in ("read", "ran")
+    if not is_changing and "." not in piece:  # so it names no file
+        return
+    if words[0] == "git" and words[1:2] in (["mv"], ["rm"]):
+        words = words[1:]
+    given = [word for word in words[1:] if word[0] != "-"][words[0] in _PATTERN_FIRST :]
+    # What a program changes is a file, even without an ending (`Makefile`); other words may be anything.
+    if is_changing:
+        named = [word for word in (word.strip(_AROUND_WORDS) for word in given) if _is_plain_path(word)]
+    else:
+        named = [
+            word
+            for word in (word.strip(_AROUND_WORDS) for word in given if "." in word)
+            if is_file_name(word)
+        ]
     if words[0] in ("mv", "cp") and len(named) == 2:
-        yield named[0], "deleted" if words[0] == "mv" else "read"
+        yield named[0], "moved" if words[0] == "mv" else "read"
         named = named[1:]
     for path in named:
         yield path, action
@@ -177,10 +242,12 @@ def _shell_action(words: list[str], piece: str) -> FileAction:
     program = words[0]
     if program in ("sed", "perl") and _IN_PLACE.search(piece):
         return "edited"
-    if program == "rm" or (program == "git" and words[1:2] == ["rm"]):
+    if program == "git":
+        return _GIT_ACTIONS.get("".join(words[1:2]), "ran")
+    if program == "rm":
         return "deleted"
-    if program in ("patch", "ed"):
-        return "edited"
+    if program in ("ed", "create"):
+        return "edited" if program == "ed" else "created"
     if program in _WRITERS:
         return "written"
     return "read" if program in _READERS or program in _SEARCHES else "ran"
@@ -188,6 +255,8 @@ def _shell_action(words: list[str], piece: str) -> FileAction:
 
 # ── Tool calls ───────────────────────────────────────────────────────────────────────────────────────────
 
+_MAX_CACHED_CHARS: Final = 4_000
+"""Calls with longer arguments are not cached, so that the cache stays small."""
 _MAX_FIELDS: Final = 40
 _MAX_DEPTH: Final = 3
 _MAX_PATH_CHARS: Final = 300
@@ -201,17 +270,26 @@ _SHELL_WORDS: Final = word_set("bash shell sh terminal console powershell cmd")
 _RUN_WORDS: Final = _SHELL_WORDS | word_set("exec execute run command")
 _COMMAND_KEYS: Final = word_set("command cmd script shell commandline command_line shell_command bash")
 _PATH_KEYS: Final = ("path", "file", "filename", "uri")
-_TEXT_KEYS: Final = ("content", "contents", "text", "body", "data", "code")
-_OLD_KEYS: Final = ("old", "search", "find", "before", "original")
-_NEW_KEYS: Final = ("new", "replace", "after", "updated")
-_VERB_KEYS: Final = word_set("command action operation op mode type method")
+FIELD_KEYS_TEXT: Final = ("content", "contents", "text", "body", "data", "code")
+FIELD_KEYS_OLD: Final = ("old", "search", "find", "before", "original")
+FIELD_KEYS_NEW: Final = ("new", "replace", "after", "updated")
+_VERB_KEYS: Final = word_set("command action operation op mode type method tool tool_name")
 _VERBS: Final[dict[str, FileAction]] = {
     **dict.fromkeys(word_set("read view open show cat get list ls search grep find glob"), "read"),
     **dict.fromkeys(word_set("edit replace insert update patch apply append modify change undo"), "edited"),
     **dict.fromkeys(word_set("write save overwrite put"), "written"),
     **dict.fromkeys(word_set("create add new touch"), "created"),
     **dict.fromkeys(word_set("delete remove rm unlink"), "deleted"),
+    **dict.fromkeys(word_set("move rename mv"), "moved"),
 }
+
+
+class ReadCall(NamedTuple):
+    """What a call does, as far as its arguments tell."""
+
+    touched: TouchedFiles
+    command: ShellCommand | None
+    fields: CallFields
 
 
 class ToolAction(NamedTuple):
@@ -220,32 +298,40 @@ class ToolAction(NamedTuple):
     seq: int
     """Seq of the model message."""
     call: Call
-    touched: tuple[tuple[str, FileAction], ...]
+    touched: TouchedFiles
     command: ShellCommand | None
-    texts: tuple[str, ...]
-    """The texts among the arguments."""
+    fields: CallFields
     result: ToolReturned | None
     result_seq: int
+    has_failed: bool
+    """Whether the result reports a failure."""
 
 
-class CallReader:
-    """Reads calls, and caches the words in the names of tools."""
+def read_call(call: Call) -> ReadCall:
+    """Return what a call does.
 
-    def __init__(self) -> None:
-        self._tools: dict[str, list[str]] = {}
+    The latest calls are cached, since each compaction of a session reads most events of the one before again."""
+    read = _read_cached if len(call.arguments) <= _MAX_CACHED_CHARS else _read_arguments
+    return read(call.name, call.arguments)
 
-    def read(self, seq: int, call: Call, result: ToolReturned | None, result_seq: int) -> ToolAction:
-        fields = _fields(_decode(call.arguments))
-        words = self._words(call.name)
-        command_line = _command(fields, words)
-        command = None if command_line is None else parse_command(command_line)
-        touched = tuple(_find_touched(fields, words)) if command is None else command.touched
-        return ToolAction(seq, call, touched, command, tuple(text for _, text in fields), result, result_seq)
 
-    def _words(self, tool: str) -> list[str]:
-        if tool not in self._tools:
-            self._tools[tool] = [word.lower() for word in _WORD.findall(tool)]
-        return self._tools[tool]
+@lru_cache(maxsize=4_096)
+def _read_cached(tool: str, arguments: str) -> ReadCall:
+    return _read_arguments(tool, arguments)
+
+
+def _read_arguments(tool: str, arguments: str) -> ReadCall:
+    fields = _fields(_decode(arguments))
+    words = _words_of_name(tool)
+    command_line = _command(fields, words)
+    command = None if command_line is None else parse_command(command_line)
+    touched = tuple(_find_touched(fields, words)) if command is None else command.touched
+    return ReadCall(touched, command, tuple(fields))
+
+
+@lru_cache(maxsize=256)
+def _words_of_name(tool: str) -> tuple[str, ...]:
+    return tuple(word.lower() for word in _WORD.findall(tool[:_MAX_PATH_CHARS]))
 
 
 def _decode(arguments: str) -> object:
@@ -286,7 +372,7 @@ def _collect(key: str, value: object, depth: int, into: list[tuple[str, str]]) -
                 _collect(key, inner, depth - 1, into)
 
 
-def _command(fields: list[tuple[str, str]], words: list[str]) -> str | None:
+def _command(fields: list[tuple[str, str]], words: tuple[str, ...]) -> str | None:
     for key, value in fields:
         if key in _COMMAND_KEYS and (" " in value or "\n" in value or not _RUN_WORDS.isdisjoint(words)):
             return value
@@ -298,15 +384,14 @@ def _command(fields: list[tuple[str, str]], words: list[str]) -> str | None:
 
 def _looks_like_command(key: str, value: str) -> bool:
     """Return whether a value is a word followed by an option, a pipe or another command."""
-    if key.endswith(_TEXT_KEYS) or "\n" in value:
+    if key.endswith(FIELD_KEYS_TEXT) or "\n" in value:
         return False
     return (" -" in value or " && " in value or " | " in value) and bool(_COMMAND_START.match(value))
 
 
-def _find_touched(fields: list[tuple[str, str]], words: list[str]) -> Iterator[tuple[str, FileAction]]:
+def _find_touched(fields: list[tuple[str, str]], words: tuple[str, ...]) -> Iterator[tuple[str, FileAction]]:
     for _, value in fields:
-        if "+++ " in value or "*** " in value:
-            yield from _patched_files(value)
+        yield from _patched_files(value)
     paths = [value for key, value in fields if len(value) <= _MAX_PATH_CHARS and _is_path(key, value)]
     if paths:
         action = _action(fields, words)
@@ -323,14 +408,16 @@ def _is_path(key: str, value: str) -> bool:
 
 
 def _patched_files(text: str) -> Iterator[tuple[str, FileAction]]:
+    if "+++ " not in text and "*** " not in text:
+        return
     how: dict[str, FileAction] = {"Add": "created", "Delete": "deleted"}
-    for found in list(_PATCH_HEADER.finditer(text, 0, 100_000))[:_MAX_FIELDS]:
+    for found in islice(_PATCH_HEADER.finditer(text, 0, 100_000), _MAX_FIELDS):
         path = found["path"].strip().partition("\t")[0]
         if path != "/dev/null":
             yield path, how.get(found["how"] or "", "edited")
 
 
-def _action(fields: list[tuple[str, str]], words: list[str]) -> FileAction:
+def _action(fields: list[tuple[str, str]], words: tuple[str, ...]) -> FileAction:
     """Return the action on the paths, from a verb among the arguments, their shape, or the tool's name."""
     for key, value in fields:
         if key in _VERB_KEYS and len(value) < 40:
@@ -338,9 +425,11 @@ def _action(fields: list[tuple[str, str]], words: list[str]) -> FileAction:
                 if verb := _VERBS.get(word.lower()):
                     return verb
     keys = [key for key, _ in fields]
-    if any(key.startswith(_OLD_KEYS) for key in keys) and any(key.startswith(_NEW_KEYS) for key in keys):
+    if any(key.startswith(FIELD_KEYS_OLD) for key in keys) and any(
+        key.startswith(FIELD_KEYS_NEW) for key in keys
+    ):
         return "edited"
     named = next((verb for word in words if (verb := _VERBS.get(word))), None)
-    if named in (None, "read") and any(key.endswith(_TEXT_KEYS) for key in keys):
+    if named in (None, "read") and any(key.endswith(FIELD_KEYS_TEXT) for key in keys):
         return "written"
     return named or "read"

@@ -1,10 +1,13 @@
-"""Ledger sections of names and lines that the agent is likely to need again.
+"""Ledger block of lines and names in tool output that may be needed again.
 
 What an agent has quoted, it quotes again: of the names in old results, those that also occur in the agent's own
 calls come back ten times as often as others, and the same holds for lines. Next come names that occur in several
 results, names that the model used in its texts, and newer names. Plain words, numbers, and paths that were never
 touched come back least. The weights below are the rounded logarithms of these frequencies in the conversations of
 one agent; `bench/bench_ledger.py` measures their effect there and with another agent.
+
+Names that look generated and names of one long enumerated family are left out, unless the agent used them: they
+would fill the block. Each line and name stands under the file or command that it comes from.
 """
 
 from __future__ import annotations
@@ -17,8 +20,17 @@ from math import log
 from typing import Final, NamedTuple
 
 from foveal.core.compaction.ledger.call_reader import ToolAction
-from foveal.core.compaction.ledger.sections import QUOTE_PREFIX, Section, quote_line
-from foveal.core.log.events import Content, Event, ModelSaid, ToolReturned, text_of
+from foveal.core.compaction.ledger.sections import (
+    EXCERPTS_HEADING,
+    ITEM_PREFIX,
+    OUTPUT_PREFIX,
+    inline,
+    quote_line,
+)
+from foveal.core.compaction.ledger.unresolved_errors import call_title
+from foveal.core.log.events import Event, ModelSaid, ToolReturned, handle, text_of
+from foveal.core.tokens.counter import Counter as TokenCounter
+from foveal.core.view.text_facts import find_names
 
 LINE_CHARS: Final = (24, 160)
 """Length of a line that is worth quoting, from and to."""
@@ -36,9 +48,21 @@ _CALLS_CHARS: Final = 20_000
 _MODEL_CHARS: Final = 4_000
 """Characters of all model texts that are read."""
 
+_TITLE_CHARS: Final = 60
+_MAX_MISSES: Final = 5
+"""The block is closed after this many items in a row that did not fit."""
+_MAX_FAMILY: Final = 3
+"""Names that differ only in their digits: of more than this many, none is shown that the agent did not use."""
+_LINE_BONUS: Final = 0.6
+"""How much more a line is worth than a name of the same value and length: it says more."""
+
 _NAME: Final = re.compile(r"[A-Za-z0-9_./:@#\-]{5,200}")
 _DISTINCTIVE: Final = re.compile(r"[\d_./:@#\-]|[a-z][A-Z]|[A-Za-z]{9}")
 _LINE_PREFIX: Final = re.compile(r"\d+[:\t|-]\s*|[+-](?=\s)")
+_DIGITS: Final = re.compile(r"\d+")
+_GENERATED: Final = re.compile(
+    r"(?=[0-9a-f]*\d)(?=[0-9a-f]*[a-f])[0-9a-f]{8,}|\d{6}|0x[0-9a-f]{4}", re.IGNORECASE
+)
 _NUMBER: Final = re.compile(r"[\d.:\-]+\Z")
 _DEFINITION: Final = re.compile(
     r"(?:export |async |public |static )*(?:def|class|function|func|fn|const|interface|type)\b"
@@ -77,19 +101,29 @@ def names_among(tokens: SeenText) -> SeenText:
     return SeenText(times, ages)
 
 
+def names_in(text: str) -> Set[str]:
+    """Return the names in a text, among other words."""
+    return {token.lstrip(":-#@").rstrip(".:-#/@") for token in set(_NAME.findall(text))}
+
+
 class ReuseSigns:
     """How often names and lines occur in the newest part of a range."""
 
     def __init__(self, events: Sequence[Event], actions: Sequence[ToolAction]) -> None:
-        facts = [event.fact for event in reversed(events)]
-        results = _newest((fact.content for fact in facts if isinstance(fact, ToolReturned)), _RESULTS_CHARS)
+        returned = [event for event in reversed(events) if isinstance(event.fact, ToolReturned)]
+        said = (event.fact.content for event in reversed(events) if isinstance(event.fact, ModelSaid))
+        results = _newest((text_of(event.fact.content) for event in returned), _RESULTS_CHARS)  # type: ignore[union-attr]
         calls = _newest(
-            ("\n".join(text[:_TEXT_CHARS] for text in action.texts) for action in actions), _CALLS_CHARS
+            ("\n".join(text[:_TEXT_CHARS] for _, text in action.fields) for action in actions), _CALLS_CHARS
         )
-        texts = _newest((fact.content for fact in facts if isinstance(fact, ModelSaid)), _MODEL_CHARS)
+        texts = _newest(map(text_of, said), _MODEL_CHARS)
+        self.sources = [event.seq for event in returned[: len(results)]]
+        """Seqs of the results that were read, newest first: an age is an index of this list."""
         self.results, self.lines = _names(results), count_seen([_lines(text) for text in results])
         self.calls, self.written = _names(calls), count_seen([_lines(text) for text in calls])
         self.texts = _names(texts)
+        self.families = Counter(map(_family, filter(_DIGITS.search, self.results.times)))
+        """How many names differ only in their digits, of those that have any."""
 
     def likely_names(self) -> Iterator[tuple[float, str]]:
         """Yield each name with the logarithm of how likely it is to be needed again."""
@@ -100,6 +134,12 @@ class ReuseSigns:
             value = 2.3 + 0.3 * (calls.times[name] > 1) + _repetition_value(returned) - 0.25 * log(1 + age)
             yield value + _shape_value(name), name
         for name in results.newest(excluding=calls.times):
+            if _is_word(name) or (results.times[name] == 1 and name not in texts.times):
+                continue
+            if _DIGITS.search(name) and (
+                self.families[_family(name)] > _MAX_FAMILY or _GENERATED.search(name)
+            ):
+                continue
             value = _repetition_value(results.times[name]) - 0.25 * log(1 + results.ages[name])
             value += 1.2 * (name in texts.times) - 0.7 * ("/" in name)
             yield value + _shape_value(name), name
@@ -113,12 +153,36 @@ class ReuseSigns:
                 value = bonus + 0.6 * (times[line] > 1) + 0.6 * bool(_DEFINITION.match(line))
                 yield value - 0.25 * log(1 + ages[line]), line
 
+    def most_likely(self) -> Iterator[tuple[bool, int, str]]:
+        """Yield lines and names with the age of their result, those with the most value for their length first.
 
-def _newest(contents: Iterable[Content], room: int) -> list[str]:
+        Of equal value, they come in alphabetical order."""
+        lines = (
+            (-_per_length(value + _LINE_BONUS, line), True, self.lines.ages[line], line)
+            for value, line in self.likely_lines()
+            if value > MIN_LINE_VALUE
+        )
+        names = (
+            (-_per_length(value, name), False, self.results.ages[name], name)
+            for value, name in self.likely_names()
+            if value > MIN_NAME_VALUE and name in self.results.ages
+        )
+        for _, is_line, age, text in sorted(chain(lines, names), key=lambda one: (one[0], one[3])):
+            yield is_line, age, text
+
+
+def _family(name: str) -> str:
+    return _DIGITS.sub("0", name)
+
+
+def _per_length(value: float, text: str) -> float:
+    return value - 0.7 * log(6 + len(text))
+
+
+def _newest(contents: Iterable[str], room: int) -> list[str]:
     """Return these texts, long ones reduced to their two ends, until the room is used up."""
     texts: list[str] = []
-    for content in contents:
-        part = text_of(content)
+    for part in contents:
         if len(part) > _TEXT_CHARS:
             head, tail = part[: _TEXT_CHARS * 3 // 4], part[-_TEXT_CHARS // 4 :]  # in whole lines
             part = f"{head.rpartition(chr(10))[0] or head}\n{tail.partition(chr(10))[2] or tail}"
@@ -136,12 +200,16 @@ def _names(texts: Iterable[str]) -> SeenText:
 def _lines(text: str) -> dict[str, None]:
     """Return the lines of suitable length, without indents and line numbers."""
     shortest, longest = LINE_CHARS
-    bare = (_without_line_number(line.strip()) for line in text.split("\n") if len(line) >= shortest)
-    return {line: None for line in bare if shortest <= len(line) <= longest and " " in line}
-
-
-def _without_line_number(line: str) -> str:
-    return _LINE_PREFIX.sub("", line, count=1) if line[:1] in "0123456789+-" else line
+    lines: dict[str, None] = {}
+    for line in text.split("\n"):
+        if len(line) < shortest:
+            continue
+        line = line.strip()
+        if line[:1] in "0123456789+-":
+            line = _LINE_PREFIX.sub("", line, count=1)
+        if shortest <= len(line) <= longest and " " in line:
+            lines[line] = None
+    return lines
 
 
 def _repetition_value(returned: int) -> float:
@@ -151,29 +219,82 @@ def _repetition_value(returned: int) -> float:
     return 0.0 if returned else -3.0
 
 
+def _is_word(name: str) -> bool:
+    """Return whether a name may be a plain word: hyphens join words, capitals inside make it a name."""
+    return name.replace("-", "").isalpha() and (name[1:].islower() or name.isupper())
+
+
 def _shape_value(name: str) -> float:
-    if name.isalpha() and (name[1:].islower() or name.isupper()):
+    if _is_word(name):
         return -0.8
     return -1.5 if _NUMBER.match(name) else 0.0
 
 
-def name_section(signs: ReuseSigns, *, elsewhere: Set[str]) -> Section:
-    """Return the section of names, the most likely for their length first."""
-    likely = (
-        (value, name)
-        for value, name in signs.likely_names()
-        if value > MIN_NAME_VALUE and name not in elsewhere
+class _OutputExcerpt:
+    """Lines and names of the results that come from one file or command."""
+
+    def __init__(self, source: str) -> None:
+        self.source = source
+        self.handles: list[str] = []
+        self.lines: list[str] = []
+        self.names: list[str] = []
+
+    def cost(self, quoted: str, place: str, *, is_line: bool, counter: TokenCounter) -> int:
+        """Return the units of one more line or name, with what it adds to the title."""
+        units = counter.count(f"{OUTPUT_PREFIX}{quoted}\n" if is_line else f" {quoted},")
+        if not self.handles:
+            units += counter.count(f"{ITEM_PREFIX}{self.source}:\n") + 1
+        return units if place in self.handles else units + counter.count(f", {place}")
+
+    def add(self, quoted: str, place: str, *, is_line: bool) -> None:
+        if place not in self.handles:
+            self.handles.append(place)
+        (self.lines if is_line else self.names).append(quoted)
+
+    def text(self) -> str:
+        title = f"{ITEM_PREFIX}{self.source}, {', '.join(self.handles)}: {', '.join(self.names)}".rstrip()
+        return "\n".join([title, *(OUTPUT_PREFIX + line for line in self.lines)])
+
+
+def write_excerpts(
+    signs: ReuseSigns, actions: Sequence[ToolAction], *, known: Set[str], room: int, counter: TokenCounter
+) -> str:
+    """Return the block of lines and names, the most likely for their length first.
+
+    Names in `known` are shown anyway."""
+    by_result = {action.result_seq: action for action in actions}
+    left = room - counter.count(EXCERPTS_HEADING) - 1
+    shown = set(known)
+    excerpts: dict[str, _OutputExcerpt] = {}
+    misses = 0
+    for is_line, age, text in signs.most_likely():
+        if misses >= _MAX_MISSES or left <= 0:
+            break
+        if not is_line and text in shown:
+            continue
+        seq = signs.sources[age]
+        source = _source(by_result.get(seq))
+        excerpt = excerpts.get(source) or _OutputExcerpt(source)
+        quoted = quote_line(text) if is_line else text
+        cost = excerpt.cost(quoted, handle(seq), is_line=is_line, counter=counter)
+        if cost > left:
+            misses += 1
+            continue
+        left -= cost
+        excerpts[source] = excerpt
+        excerpt.add(quoted, handle(seq), is_line=is_line)
+        shown.update(find_names(text))
+    return "\n".join([EXCERPTS_HEADING, *(one.text() for one in excerpts.values())]) if excerpts else ""
+
+
+def _source(action: ToolAction | None) -> str:
+    """Return the file that a call read, or the call."""
+    if action is None:
+        return "a tool"
+    only_reads = action.command is None or action.command.is_read_only
+    paths = [path for path, verb in action.touched if verb == "read"] if only_reads else []
+    return (
+        inline("/".join(paths[0].split("/")[-2:]), _TITLE_CHARS)
+        if paths
+        else call_title(action, _TITLE_CHARS)
     )
-    return Section("Names:", 6.0, _by_value(likely), joined=True)
-
-
-def line_section(signs: ReuseSigns) -> Section:
-    """Return the section of lines, the most likely for their length first."""
-    likely = ((value, line) for value, line in signs.likely_lines() if value > MIN_LINE_VALUE)
-    return Section("Lines:", 2.5, (QUOTE_PREFIX + quote_line(line) for line in _by_value(likely)))
-
-
-def _by_value(valued: Iterable[tuple[float, str]]) -> Iterator[str]:
-    """Yield the texts with the most value for their length first; texts of equal value in alphabetical order."""
-    for _, text in sorted((0.7 * log(6 + len(text)) - value, text) for value, text in valued):
-        yield text

@@ -4,10 +4,10 @@ The rungs, from the gentlest to the last:
 
 1. mask: old results and old call arguments become placeholders with a skeleton. Images above their own budget
    become placeholders too.
-2. compact: old turns become a summary. This rung returns a plan; the caller has the summary written.
-3. drop: the oldest whole steps leave the view, and a notice replaces them. Summaries go last.
-4. squeeze: what must stay but is too large is clipped. It comes before dropping when what must stay takes most of
-   the room, because dropping the rest would not be enough.
+2. clip the newest: the results of the newest step share one limit.
+3. compact: old turns become a summary. This rung returns a plan; the caller has the summary written. User messages
+   stay as they are within their share of the room; beyond it long ones are clipped first.
+4. force: what must go goes (`force_fit`), into a record without a model, merged summaries, clips, and drops.
 
 The rungs read the view and return what to record; they change nothing in it but the caches that its messages own
 (see `ShownMessage`). No rung touches instructions, pinned steps, the latest user message, or the calls of the
@@ -23,7 +23,7 @@ from foveal.core.policies.ladder.compact import (
     plan_compaction,
     summary_terms,
 )
-from foveal.core.policies.ladder.drop import drop_steps, droppable_steps, force_fit, limit_messages
+from foveal.core.policies.ladder.drop import force_fit, last_resort_steps, limit_messages, name_late_results
 from foveal.core.policies.ladder.mask import (
     MIN_MASKED_UNITS,
     has_maskable_arguments,
@@ -33,23 +33,25 @@ from foveal.core.policies.ladder.mask import (
     maskable_results,
 )
 from foveal.core.policies.ladder.media_limits import mask_media
-from foveal.core.policies.ladder.squeeze import squeeze_results
+from foveal.core.policies.ladder.squeeze import clip_newest_results, clip_user_messages, squeeze_results
 
 __all__ = [
     "MIN_MASKED_UNITS",
+    "clip_newest_results",
+    "clip_user_messages",
     "covers_reverted_summary",
     "decide_after_overflow",
-    "drop_steps",
-    "droppable_steps",
     "force_fit",
     "foresee_compaction",
     "has_maskable_arguments",
+    "last_resort_steps",
     "limit_messages",
     "mask_arguments",
     "mask_media",
     "mask_result",
     "mask_results",
     "maskable_results",
+    "name_late_results",
     "plan_compaction",
     "squeeze_results",
     "summary_terms",

@@ -1,8 +1,8 @@
 """The whole ladder, after a provider has refused a request as too large.
 
-It applies whatever the policy would do by itself: mask → compact → drop, each only when the previous rung is not
-enough. The budget already contains what was learned from the refusal. Asking for a shorter answer comes before
-all of this and needs no reduction.
+It applies whatever the policy would do by itself: mask → clip the newest → compact → drop, each only when the
+previous rung is not enough. The budget already contains what was learned from the refusal. Asking for a shorter
+answer comes before all of this and needs no reduction.
 """
 
 from __future__ import annotations
@@ -11,13 +11,12 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from foveal.core.compaction.plan import Plan
-from foveal.core.log.events import Reduction
 from foveal.core.models.budget import Budget
 from foveal.core.policies.ladder.compact import plan_compaction
 from foveal.core.policies.ladder.drop import force_fit
 from foveal.core.policies.ladder.mask import mask_results, maskable_results
-from foveal.core.policies.moment import Moment
+from foveal.core.policies.ladder.squeeze import clip_newest_results
+from foveal.core.policies.moment import Decision, Moment
 from foveal.core.policies.presets import Policy
 from foveal.core.view.view import View
 
@@ -26,9 +25,7 @@ AFTER_OVERFLOW_SHARE: Final = 0.8
 _MIN_KEPT_RESULTS: Final = 3
 
 
-def decide_after_overflow(
-    view: View, budget: Budget, moment: Moment, policy: Policy
-) -> Reduction | Plan | None:
+def decide_after_overflow(view: View, budget: Budget, moment: Moment, policy: Policy) -> Decision:
     """Return the next reduction of a request that a provider has refused."""
     goal = budget.hard * AFTER_OVERFLOW_SHARE
     careful = replace(policy, keep_last=max(_MIN_KEPT_RESULTS, policy.keep_last))
@@ -37,4 +34,8 @@ def decide_after_overflow(
     if masked is not None:
         return masked
     compacting = replace(policy, compact=True)
-    return plan_compaction(view, budget, moment, compacting) or force_fit(view, budget, policy, target=goal)
+    return (
+        clip_newest_results(view, budget, policy, target=goal)
+        or plan_compaction(view, budget, moment, compacting)
+        or force_fit(view, budget, moment, policy, target=goal)
+    )

@@ -10,8 +10,8 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from foveal.core.compaction.plan import NoPlan, Plan, RangeTerms, plan_range
-from foveal.core.log.events import intersect_ranges
+from foveal.core.compaction.plan import NoPlan, Plan, RangeTerms, has_finished_turn, plan_range
+from foveal.core.log.ranges import intersect_ranges
 from foveal.core.models.budget import Budget
 from foveal.core.policies.ladder.mask import has_maskable_arguments, maskable_results
 from foveal.core.policies.moment import Moment
@@ -60,12 +60,15 @@ def covers_reverted_summary(view: View, plan: Plan) -> bool:
 def foresee_compaction(view: View, budget: Budget, policy: Policy) -> str:
     """Return why a summary will be needed soon; "" when none will.
 
-    `messages`: there are many messages. `tokens`: the warning threshold is passed and masks alone will not do.
+    `messages`: there are many messages. `turns`: enough turns were finished since the last summary. `tokens`: the
+    warning threshold is passed and masks alone will not do.
     """
     if not policy.compact or policy.mode != "auto":
         return ""
     if budget.max_messages and len(view.seqs) > budget.max_messages * PREPARE_AT_MESSAGE_SHARE:
         return "messages"
+    if policy.every_turns and turns_since_summary(view) >= policy.every_turns:
+        return "turns"
     if view.units <= budget.warn:
         return ""
     if policy.ladder != "economy":
@@ -95,6 +98,8 @@ def find_trigger(view: View, budget: Budget, terms: RangeTerms) -> str:
 
 
 def turns_since_summary(view: View) -> int:
-    """Return how many turns have ended since the last summary."""
+    """Return how many turns were finished since the last summary. A turn is finished by its answer, or else by the
+    next request."""
     end = max((high for step in view.summaries for _, high in step.covers), default=-1)
-    return max(0, sum(1 for step in view.steps if step.kind == "user" and step.seq > end) - 1)
+    begun = sum(1 for step in view.steps if step.kind == "user" and step.seq > end)
+    return begun if has_finished_turn(view) else max(0, begun - 1)

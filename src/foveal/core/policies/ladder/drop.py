@@ -1,61 +1,90 @@
-"""Dropping: the oldest whole steps leave the view, and a notice replaces them."""
+"""The last rungs: what goes when a request would not fit otherwise.
+
+`force_fit` returns one reduction after another, in this order:
+
+1. The results of the newest step are clipped to one common limit.
+2. The oldest steps that may go are replaced: by a record without a model (a ledger) where the policy summarises,
+   else by the notice of a drop. When no raw step is left, summaries are merged.
+3. All results are clipped as far as needed, but not below a tenth of the room.
+4. The only summary is written again at half its size.
+5. All results are clipped further, then the arguments of answered calls.
+6. If the latest user message leaves too little, the others become part of the record, and the first is clipped.
+7. Whole steps are dropped: open calls, summaries, and at the very end user messages, the first of them last.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import islice, zip_longest
+from itertools import chain, islice, zip_longest
 from typing import Final
 
 from msgspec.structs import replace
 
-from foveal.core.compaction.plan import MAX_KEPT_OPEN_STEPS, Plan
-from foveal.core.log.events import Dropped, Reduction
+from foveal.core.compaction.kept_messages import kept_user_steps, text_units, user_room
+from foveal.core.compaction.plan import MAX_KEPT_OPEN_STEPS, Plan, plan_forced
+from foveal.core.log.events import Dropped
 from foveal.core.models.budget import Budget
-from foveal.core.policies.ladder.compact import plan_compaction
-from foveal.core.policies.ladder.squeeze import squeeze_results
-from foveal.core.policies.moment import Moment
+from foveal.core.policies.ladder.compact import plan_compaction, summary_terms
+from foveal.core.policies.ladder.squeeze import clip_newest_results, squeeze_results, squeeze_users
+from foveal.core.policies.moment import Decision, Moment
 from foveal.core.policies.presets import Policy
 from foveal.core.view.steps import Step
 from foveal.core.view.view import View
 
-DROPPED_NOTICE_UNITS: Final = 24
-"""Units that the notice for dropped steps takes."""
-_SQUEEZE_ABOVE_SHARE: Final = 0.75
-"""When what must stay takes more than this share of the room, it is squeezed before anything is dropped …"""
-_SQUEEZE_TO_SHARE: Final = 0.5
-"""… down to this share."""
+DROPPED_NOTICE_UNITS: Final = 64
+"""Units that the notice for dropped steps takes at most."""
+_MIN_RESULT_SHARE: Final = 0.1
+"""Share of the room below which results are clipped only when summaries cannot become smaller."""
 
 
-def droppable_steps(view: View, *, keep_task: bool, keep_open: bool = True) -> Iterator[Step]:
-    """Yield the steps that may be dropped, oldest first, and then the summaries.
+def droppable_steps(view: View, budget: Budget, policy: Policy) -> Iterator[Step]:
+    """Yield the raw steps that may be dropped, oldest first.
 
-    `keep_task` keeps the first user message. `keep_open` keeps the newest steps with an unanswered call; calls in
-    older ones count as abandoned.
-    """
+    The newest steps with an unanswered call stay; calls in older ones count as abandoned."""
     kept = {id(view.latest_user), id(view.steps[-1]) if view.steps else 0}
-    if keep_open:
-        waiting = (step for step in reversed(view.steps) if step.has_open_call)
-        kept.update(id(step) for step in islice(waiting, MAX_KEPT_OPEN_STEPS))
-    if keep_task:
+    waiting = (step for step in reversed(view.steps) if step.has_open_call)
+    kept.update(id(step) for step in islice(waiting, MAX_KEPT_OPEN_STEPS))
+    kept.update(map(id, kept_user_steps(view, budget, policy)))
+    if policy.keep_task:
         kept.add(id(view.first_user))
-    # Summaries go last: they are short, and each represents many messages.
-    for kinds in (("user", "model"), ("summary",)):
-        for step in view.steps:
-            if step.kind in kinds and not step.is_pinned and id(step) not in kept:
-                yield step
+    for step in view.steps:
+        if step.kind in ("user", "model") and not step.is_pinned and id(step) not in kept:
+            yield step
+
+
+def last_resort_steps(view: View) -> Iterator[Step]:
+    """Yield everything that may be dropped when there is no other way: open calls, summaries, user messages and,
+    last of all, the first of these."""
+    kept = {id(view.latest_user), id(view.steps[-1]) if view.steps else 0}
+    first = view.first_user
+    ranks = (
+        (step for step in view.steps if step.kind == "model"),
+        (step for step in view.steps if step.kind == "summary"),
+        (step for step in view.steps if step.kind == "user" and step is not first),
+        (step for step in view.steps if step is first),
+    )
+    for step in chain.from_iterable(ranks):
+        if not step.is_pinned and id(step) not in kept:
+            yield step
 
 
 def drop_steps(
-    view: View, policy: Policy, *, excess: float, reason: str, keep_task: bool, keep_open: bool = True
+    view: View, steps: Iterator[Step], policy: Policy, *, excess: float, reason: str
 ) -> Dropped | None:
-    """Drop the oldest steps until `excess` units are saved, or all that may go are gone."""
+    """Drop steps in their order until `excess` units are saved, or all of them are gone."""
     dropped: set[int] = set()
-    for step in droppable_steps(view, keep_task=keep_task, keep_open=keep_open):
+    for step in steps:
         if excess <= 0:
             break
         dropped.add(step.seq)
         excess -= view.units_of(step)
     return _drop_fact(view, dropped, policy, reason)
+
+
+def name_late_results(view: View, policy: Policy) -> Dropped | None:
+    """Have the notice name results that came after their step was hidden, so that every event is accounted for."""
+    ranges = tuple((seq, seq) for seq in view.unnamed_results)
+    return Dropped(ranges=ranges, reason="late", rule=policy.name, names_ranges=True) if ranges else None
 
 
 def limit_messages(view: View, budget: Budget, moment: Moment, policy: Policy) -> Dropped | Plan | None:
@@ -68,18 +97,26 @@ def limit_messages(view: View, budget: Budget, moment: Moment, policy: Policy) -
     if planned is not None:
         return replace(planned, ask=False)
     dropped: set[int] = set()
-    for step in droppable_steps(view, keep_task=policy.keep_task):
+    for step in chain(droppable_steps(view, budget, policy), last_resort_steps(view)):
         if messages <= budget.max_messages * 3 // 4:
             break
-        dropped.add(step.seq)
-        messages -= 1 + len(step.slots)
+        if step.seq not in dropped:
+            dropped.add(step.seq)
+            messages -= 1 + len(step.slots)
     return _drop_fact(view, dropped, policy, "messages")
 
 
 def _drop_fact(view: View, seqs: set[int], policy: Policy, reason: str) -> Dropped | None:
     if not seqs:
         return None
-    return Dropped(ranges=tuple(_ranges(view, seqs)), reason=reason, rule=policy.name)
+    users = (step.seq for step in view.steps if step.kind == "user" and step.seq in seqs)
+    return Dropped(
+        ranges=tuple(_ranges(view, seqs)),
+        reason=reason,
+        rule=policy.name,
+        names_ranges=True,
+        users=tuple(users) if policy.retain_user_share else (),
+    )
 
 
 def _ranges(view: View, seqs: set[int]) -> Iterator[tuple[int, int]]:
@@ -101,24 +138,50 @@ def _ranges(view: View, seqs: set[int]) -> Iterator[tuple[int, int]]:
 
 
 def force_fit(
-    view: View, budget: Budget, policy: Policy, *, target: float, reason: str = "budget"
-) -> Reduction | None:
+    view: View, budget: Budget, moment: Moment, policy: Policy, *, target: float, reason: str = "budget"
+) -> Decision:
     """Return the next reduction for messages above the hard limit, when no gentler rung is left.
 
-    None when they fit, or when nothing that remains may be touched. Dropping goes down to `target` units.
-    """
+    None when they fit, or when nothing that remains may be touched. A cut goes down to `target` units."""
     if view.units <= budget.hard:
         return None
-    keep_task = policy.keep_task
-    staying = view.units - sum(map(view.units_of, droppable_steps(view, keep_task=keep_task)))
-    if staying > budget.hard * _SQUEEZE_ABOVE_SHARE:  # dropping the rest would not be enough
-        reduction = squeeze_results(view, policy, excess=staying - budget.hard * _SQUEEZE_TO_SHARE)
-        if reduction is not None:
-            return reduction
     excess = view.units + DROPPED_NOTICE_UNITS - target
+    needed = view.units - budget.hard
+    least = int(budget.hard * _MIN_RESULT_SHARE)
     return (
-        drop_steps(view, policy, excess=excess, reason=reason, keep_task=keep_task)
-        or squeeze_results(view, policy, excess=view.units - budget.hard)
-        or drop_steps(view, policy, excess=excess, reason=reason, keep_task=keep_task, keep_open=False)
-        or drop_steps(view, policy, excess=excess, reason=reason, keep_task=False, keep_open=False)
+        clip_newest_results(view, budget, policy, target=target)
+        or _record_forced(view, budget, moment, policy, target=target)
+        or drop_steps(view, droppable_steps(view, budget, policy), policy, excess=excess, reason=reason)
+        or squeeze_results(view, policy, excess=needed, min_units=least)
+        or _record_forced(view, budget, moment, policy, target=target, shrink=True)
+        or squeeze_results(view, policy, excess=needed)
+        or (
+            _reduce_users(view, budget, moment, policy, target=target)
+            if _exceed_share(view, budget, policy)
+            else None
+        )
+        or drop_steps(
+            view, last_resort_steps(view), policy, excess=needed + DROPPED_NOTICE_UNITS, reason=reason
+        )
     )
+
+
+def _exceed_share(view: View, budget: Budget, policy: Policy) -> bool:
+    """Return whether all user messages, the latest included, exceed their share: only then may any of them go."""
+    users = (step for step in view.steps if step.kind == "user")
+    return sum(text_units(view, step) for step in users) > user_room(budget, policy)
+
+
+def _reduce_users(view: View, budget: Budget, moment: Moment, policy: Policy, *, target: float) -> Decision:
+    """Record all user messages but the first and the latest without a model, or clip the first further."""
+    without_share = replace(policy, retain_user_share=0.0, keep_task=True)
+    planned = _record_forced(view, budget, moment, without_share, target=target)
+    return planned or squeeze_users(view, excess=view.units - budget.hard)
+
+
+def _record_forced(
+    view: View, budget: Budget, moment: Moment, policy: Policy, *, target: float, shrink: bool = False
+) -> Plan | None:
+    if not policy.compact or policy.mode == "off" or moment.record_failed:
+        return None
+    return plan_forced(view, budget, summary_terms(policy), target=target, shrink=shrink)

@@ -1,25 +1,43 @@
-"""Squeezing: clips results that must stay but are too large, such as one above the window."""
+"""Clipping to the room: texts that stay but are too large for what is left.
+
+1. The results of the newest step share one limit (`clip_newest_results`).
+2. User messages beyond their share of the room are clipped to their two ends (`clip_user_messages`).
+3. When nothing else is left, the largest results of all steps are clipped (`squeeze_results`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import zip_longest
+from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
+from foveal.core.compaction.kept_messages import (
+    MAX_TASK_SHARE,
+    MIN_CLIPPED_USER_UNITS,
+    common_size,
+    earlier_user_steps,
+    max_user_units,
+    room_beside_first,
+    user_room,
+)
 from foveal.core.log.events import Clipped, Masked, Text, handle
+from foveal.core.models.budget import Budget
 from foveal.core.policies.ladder.mask import MIN_MASKED_UNITS, MIN_SAVED_UNITS, mask_largest_arguments
 from foveal.core.policies.presets import Policy
 from foveal.core.reduction.truncation import Limits, clip
-from foveal.core.view.steps import ShownMessage
+from foveal.core.view.steps import ShownMessage, Step
 from foveal.core.view.view import View
 
 _MAX_TRIED_TEXTS: Final = 3
 _MARKER_UNITS: Final = 16
 """Units by which a clip is cut below its size, so that its marker fits too."""
+_MAX_NEWEST_SHARE: Final = 0.75
+"""Share of the room that the results of the newest step may take under any policy."""
+_CLIPPED_USER_SHARE: Final = 0.8
+"""User messages above their share are clipped to this part of it, so that the next one does not clip them again."""
 
 
-class _ResultPart(NamedTuple):
-    """A text of a result that is not masked."""
+class _TextPart(NamedTuple):
+    """A text that is not masked: a result or a message, or a part of one."""
 
     seq: int
     place: int
@@ -27,35 +45,105 @@ class _ResultPart(NamedTuple):
     units: int
 
 
-def squeeze_results(view: View, policy: Policy, *, excess: float) -> Clipped | Masked | None:
+def clip_newest_results(
+    view: View, budget: Budget, policy: Policy, *, target: float
+) -> tuple[Clipped, ...] | None:
+    """Clip the results of the newest step to one size, if together they exceed their limit.
+
+    The limit is their share of the room (`clip_share`), or whatever the rest leaves of `target` units, if that is
+    more. None when the request fits."""
+    if not view.steps or view.units <= budget.hard:
+        return None
+    parts = sorted(_result_parts(view.steps[-1:], view), key=lambda part: -part.units)
+    units = sum(part.units for part in parts)
+    share = budget.hard * min(policy.clip_share, _MAX_NEWEST_SHARE)
+    excess = units - max(share, target - (view.units - units))
+    if excess < MIN_SAVED_UNITS:
+        return None
+    size = common_size([part.units for part in parts], excess)
+    return _clip_all(view, parts, _limits(policy), size)
+
+
+def clip_user_messages(view: View, budget: Budget, policy: Policy) -> tuple[Clipped, ...] | None:
+    """Clip long user messages to one size, if all but the latest exceed their share of the room together. The first
+    one, the task, is clipped only if it takes more than `MAX_TASK_SHARE` of the room."""
+    room = user_room(budget, policy)
+    users = earlier_user_steps(view) if room else []
+    if sum(map(view.units_of, users)) <= room:
+        return None
+    task = _message_parts(users[0].utterance, view)
+    others = (part for step in users[1:] for part in _message_parts(step.utterance, view))
+    left = room_beside_first(view, users, room)
+    size = max_user_units(view, users[1:], int(left * _CLIPPED_USER_SHARE))
+    ends = Limits(strategy="both")
+    clips = (
+        *(_clip_all(view, task, ends, int(budget.hard * MAX_TASK_SHARE)) or ()),
+        *(_clip_all(view, others, ends, size) or ()),
+    )
+    return clips or None
+
+
+def squeeze_results(
+    view: View, policy: Policy, *, excess: float, min_units: int = 0
+) -> Clipped | Masked | None:
     """Clip the largest result that is left, to a size at which clipping all larger ones saves `excess` units.
 
-    When no result can be cut further, mask the largest arguments of an answered call.
-    """
-    texts = sorted(_result_parts(view), key=lambda text: -text.units)
-    size = _common_size([text.units for text in texts], excess)
-    for text in texts[:_MAX_TRIED_TEXTS]:
-        clipped = _clip_part(view, text, policy, size)
+    When no result can be cut further, mask the largest arguments of an answered call. With `min_units`, no result
+    is cut below that size, and no arguments are masked."""
+    parts = list(_result_parts(view.steps, view))
+    excess = max(excess, 2 * MIN_SAVED_UNITS)  # a smaller saving is not worth a clip
+    clipped = _clip_largest(view, parts, _limits(policy), excess=excess, min_units=min_units)
+    return clipped or (None if min_units else mask_largest_arguments(view))
+
+
+def squeeze_users(view: View, *, excess: float) -> Clipped | None:
+    """Clip the longest user message but the latest, to save `excess` units, for when nothing else is left."""
+    parts = (part for step in earlier_user_steps(view) for part in _message_parts(step.utterance, view))
+    ends = Limits(strategy="both")
+    return _clip_largest(view, parts, ends, excess=excess, min_units=MIN_CLIPPED_USER_UNITS)
+
+
+def _clip_all(
+    view: View, parts: Iterable[_TextPart], limits: Limits, size: int
+) -> tuple[Clipped, ...] | None:
+    clips = (_clip_part(view, part, limits, size) for part in parts)
+    return tuple(clipped for clipped in clips if clipped is not None) or None
+
+
+def _clip_largest(
+    view: View, parts: Iterable[_TextPart], limits: Limits, *, excess: float, min_units: int = 0
+) -> Clipped | None:
+    ordered = sorted(parts, key=lambda part: -part.units)
+    size = max(min_units, common_size([part.units for part in ordered], excess))
+    for part in ordered[:_MAX_TRIED_TEXTS]:
+        clipped = _clip_part(view, part, limits, size)
         if clipped is not None:
             return clipped
-    return mask_largest_arguments(view)
+    return None
 
 
-def _result_parts(view: View) -> Iterator[_ResultPart]:
-    for step in view.steps:
-        if step.is_pinned:
-            continue
-        for slot in step.slots:
-            shown = slot.result
-            if shown is None or shown.is_masked:
-                continue
-            content = shown.fact.content
-            if isinstance(content, str):
-                yield _ResultPart(shown.seq, -1, content, shown.units(view.meter))
-                continue
-            for place, part in enumerate(content):
-                if isinstance(part, Text):
-                    yield _ResultPart(shown.seq, place, part.text, _part_units(view, shown, place))
+def _limits(policy: Policy) -> Limits:
+    return policy.clip or Limits(strategy="both")
+
+
+def _result_parts(steps: Iterable[Step], view: View) -> Iterator[_TextPart]:
+    for step in steps:
+        if not step.is_pinned:
+            for slot in step.slots:
+                if slot.result is not None:
+                    yield from _message_parts(slot.result, view)
+
+
+def _message_parts(shown: ShownMessage, view: View) -> Iterator[_TextPart]:
+    if shown.is_masked:
+        return
+    content = shown.fact.content
+    if isinstance(content, str):
+        yield _TextPart(shown.seq, -1, content, shown.units(view.meter))
+        return
+    for place, part in enumerate(content):
+        if isinstance(part, Text):
+            yield _TextPart(shown.seq, place, part.text, _part_units(view, shown, place))
 
 
 def _part_units(view: View, shown: ShownMessage, place: int) -> int:
@@ -66,21 +154,9 @@ def _part_units(view: View, shown: ShownMessage, place: int) -> int:
     return view.meter.replaceable_units(shown.seq, place, shown.fact.content)
 
 
-def _common_size(sizes: list[int], excess: float) -> int:
-    """Return the size to which all larger ones must be cut to save `excess` together; `sizes` descend."""
-    saved = 0.0
-    for count, (size, smaller) in enumerate(zip_longest(sizes, sizes[1:], fillvalue=0), 1):
-        step = (size - smaller) * count
-        if saved + step >= excess:
-            return max(0, int(size - (excess - saved) / count))
-        saved += step
-    return 0
-
-
-def _clip_part(view: View, text: _ResultPart, policy: Policy, size: int) -> Clipped | None:
-    if text.units <= MIN_MASKED_UNITS:
+def _clip_part(view: View, text: _TextPart, limits: Limits, size: int) -> Clipped | None:
+    if text.units <= max(MIN_MASKED_UNITS, size + MIN_SAVED_UNITS):
         return None
-    limits = policy.clip or Limits(strategy="both")
     tokens = max(0, size - _MARKER_UNITS)
     smaller = Limits(strategy=limits.strategy, tokens=tokens, head_share=limits.head_share)
     cut = clip(text.text, smaller, handle=handle(text.seq), counter=view.meter.counter)

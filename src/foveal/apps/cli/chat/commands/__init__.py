@@ -57,7 +57,9 @@ SLASH_COMMANDS: Final = (
         "show the mode, the writers and the summaries so far",
         read.compaction_status,
     ),
-    SlashCommand("/undo", "[HANDLE]", "undo the newest reduction, or this one", write.undo, is_queued=True),
+    SlashCommand(
+        "/undo", "[HANDLE]", "undo the newest reduction or rewind, or this one", write.undo, is_queued=True
+    ),
     SlashCommand(
         "/expand", "HANDLE [LINE]", "print an event in full (“model”: show it to the model)", write.expand
     ),
@@ -80,8 +82,8 @@ SLASH_COMMANDS: Final = (
     ),
     SlashCommand(
         "/continue-from",
-        "ID",
-        "start a session with the summary and rules of another",
+        "ID [CARRY]",
+        "start a session with a record of another: record, summary, rules, e3,e9",
         write.continue_from,
         is_queued=True,
     ),

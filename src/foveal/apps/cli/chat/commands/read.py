@@ -9,6 +9,7 @@ from foveal.apps.cli.chat.output.agent_event_rows import duration
 from foveal.apps.cli.chat.output.context_card import (
     TurnUsage,
     context_card,
+    thresholds_line,
     tokens_by_file,
     tokens_by_tool,
     turn_usages,
@@ -42,7 +43,8 @@ async def tokens(state: ChatState, argument: str) -> list[Row]:
     report = await state.session.report()
     usages = turn_usages(await state.session.events(), state.provider.model)
     how = "measured" if report.measured else "estimated"
-    table = [("used", f"{report.used:,} of {report.window:,} tokens ({how}, the next request)")]
+    share = report.percent(report.used)
+    table = [("used", f"{report.used:,} of {report.window:,} tokens, {share} ({how}, the next request)")]
     if usages:
         table += [
             ("latest turn", _turn_text(usages[-1])),
@@ -50,9 +52,7 @@ async def tokens(state: ChatState, argument: str) -> list[Row]:
         ]
     left = "not known before the first turn" if report.turns_left is None else turns_left(report.turns_left)
     table.append(("turns", f"{report.turns:,} so far, {left}"))
-    table.append(
-        ("threshold", f"acts at {report.act:,} tokens, warns at {report.warn:,}, at most {report.limit:,}")
-    )
+    table.append(("threshold", thresholds_line(report)))
     spent = "not known: this model has no price" if report.spent is None else dollars(report.spent)
     saved = f", saved {dollars(report.saved)} against sending everything" if report.saved else ""
     table.append(("cost", f"{spent} in this session{saved}"))
@@ -90,7 +90,11 @@ async def compaction_status(state: ChatState, argument: str) -> list[Row]:
     table = [
         ("policy", f"{policy.name}, mode {policy.mode}"),
         ("now", now),
-        ("acts at", f"{report.act:,} tokens; {report.used:,} are used"),
+        (
+            "acts at",
+            f"{report.percent(report.act)} of the window ({report.act:,} tokens); "
+            f"{report.percent(report.used)} ({report.used:,}) are used",
+        ),
         ("writers", ", ".join(writer.name for writer in state.writers.summarisers()) + ", then the ledger"),
     ]
     if health.is_broken:
@@ -184,17 +188,17 @@ async def instructions(state: ChatState, argument: str) -> list[Row]:
     parts = await tokens_by_file(state.session, report)
     if argument:
         return await _instruction_text(state, argument)
-    rows = [row(bold(f"instructions, {report.totals.get('instructions', 0):,} tokens"))]
+    files = await state.read_instruction_files()
+    total = report.totals.get("instructions", 0)
+    rows = [row(bold(f"instructions, {total:,} tokens" if parts else "no instructions are in force"))]
     table = [(part.name, f"{part.tokens:,}") for part in parts]
-    rows += [row(f"  {line}") for line in table_lines(table, right=(1,))] if table else []
-    if not table:
-        rows = [
-            row(
-                f"no instructions are in force; AGENTS.md in {state.instruction_files.root} "
-                "would be read with your next message"
-            )
-        ]
-    return [*rows, *(row(dim(f"  {text}")) for text in state.instruction_files.notes)]
+    rows += [row(f"  {line}") for line in table_lines(table, right=(1,))]
+    known = {part.name for part in parts}
+    pending = [file.path for file in files.shown if file.path not in known]
+    rows += [row(f"  {path} is read with your next message") for path in pending]
+    if not (parts or pending or files.notes):
+        rows.append(row(dim(f"  there is no AGENTS.md for {files.root}")))
+    return [*rows, *(row(dim(f"  {text}")) for text in files.notes)]
 
 
 async def _instruction_text(state: ChatState, argument: str) -> list[Row]:

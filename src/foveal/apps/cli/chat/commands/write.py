@@ -12,6 +12,7 @@ from typing import Final
 
 from foveal.apps.cli.chat import factory
 from foveal.apps.cli.chat.chat_state import ChatState
+from foveal.apps.cli.chat.options import parse_carry
 from foveal.apps.cli.chat.output.agent_event_rows import note, reduction_rows
 from foveal.apps.cli.chat.output.context_card import window_source
 from foveal.apps.cli.chat.output.live_area import usage_row
@@ -19,13 +20,23 @@ from foveal.apps.cli.chat.output.styled_text import Row, bold, dim, row, table_l
 from foveal.apps.cli.chat.user_interface import Question
 from foveal.apps.cli.stored_sessions import EXPORT_DIALECTS, export_session, find_session
 from foveal.core import wire
-from foveal.core.log.events import Compacted, Dropped, Event, Masked, UserSaid, kind, parse_handle, text_of
+from foveal.core.compaction.carried_record import is_carried_record
+from foveal.core.log.events import (
+    Compacted,
+    Dropped,
+    Event,
+    Masked,
+    Rewound,
+    UserSaid,
+    kind,
+    parse_handle,
+    text_of,
+)
 from foveal.core.policies.presets import PRESETS
 from foveal.core.view.fold import effective_events
 from foveal.core.view.steps import hidden_ranges
 from foveal.core.wire.safe_print import one_line
 from foveal.errors import FovealError, UnknownHandle
-from foveal.sessions.session import Session
 
 MAX_EXPANDED_LINES: Final = 200
 """Lines of a text that `/expand` prints at once."""
@@ -57,7 +68,10 @@ async def run_compaction(state: ChatState, focus: str = "") -> list[Row]:
         state.ui.show_progress("")
     after = await state.session.report()
     summary = event.fact.summary if isinstance(event.fact, Compacted) else ""
-    sizes = f"{before.used:,} → {after.used:,} tokens"
+    sizes = (
+        f"{before.used:,} → {after.used:,} tokens "
+        f"({before.percent(before.used)} → {after.percent(after.used)} of the window)"
+    )
     return [
         *reduction_rows([event], 0, 0),
         *text_rows(summary, style="dim", indent="  │ "),
@@ -68,7 +82,15 @@ async def run_compaction(state: ChatState, focus: str = "") -> list[Row]:
 
 async def undo(state: ChatState, argument: str) -> list[Row]:
     event = await state.session.event(await state.session.undo(argument or None))
-    return [note(f"took back {event.handle} ({kind(event.fact)}): what it had hidden is shown again", "good")]
+    report = await state.session.report()
+    again = "what it had hidden is shown again"
+    if isinstance(event.fact, Rewound):
+        again = "its messages are back in their places"
+    rows = [note(f"took back {event.handle} ({kind(event.fact)}): {again}", "good")]
+    if report.state == "over":
+        sizes = f"{report.percent(report.used)} of the window, and at most {report.percent(report.limit)} fit"
+        rows.append(note(f"the next request is reduced in another way: it takes {sizes}", "fair"))
+    return rows
 
 
 async def expand(state: ChatState, argument: str) -> list[Row]:
@@ -147,7 +169,10 @@ async def policy(state: ChatState, argument: str) -> list[Row]:
     chosen = state.config.session_settings(state.provider.model)["policy"]
     others = ", ".join(name for name in PRESETS if name != chosen.name)
     return [
-        row(bold(chosen.name), f" · mode {chosen.mode} · acts at {report.act:,} of {report.window:,} tokens"),
+        row(
+            bold(chosen.name),
+            f" · mode {chosen.mode} · acts at {report.percent(report.act)} of the window ({report.act:,} tokens)",
+        ),
         row(dim(f"others: {others}")),
     ]
 
@@ -168,16 +193,14 @@ async def fork(state: ChatState, argument: str) -> list[Row]:
 
 
 async def continue_from(state: ChatState, argument: str) -> list[Row]:
-    """Start a session with the summary and the pinned rules of another."""
-    if not argument:
-        raise FovealError("/continue-from needs a session id, or the beginning of it; /sessions lists them")
-    origin = await find_session(state.store, argument)
-    id, provider = factory.new_session_id(), state.provider
-    settings = state.config.session_settings(provider.model)
-    settings.pop("prompt")
-    session = await Session.continue_from(state.store, origin, id, model=provider.model, **settings)
-    await session.close()
-    await state.switch(id=id)
+    """Start a session with a record of another."""
+    name, _, carry = argument.partition(" ")
+    if not name:
+        raise FovealError(
+            "/continue-from needs a session id, or the beginning of it; /sessions lists them. A word after it "
+            "says what to take over: record, summary, rules, or handles such as e3,e9"
+        )
+    await state.continue_from(await find_session(state.store, name), parse_carry(carry or "record"))
     return await _session_rows(state)
 
 
@@ -189,7 +212,11 @@ async def _session_rows(state: ChatState) -> list[Row]:
 
 async def rewind(state: ChatState, argument: str) -> list[Row]:
     """Go back to before a message of the user; later events stay in the log."""
-    messages = [e for e in effective_events(await state.session.events()) if isinstance(e.fact, UserSaid)]
+    messages = [
+        event
+        for event in effective_events(await state.session.events())
+        if isinstance(event.fact, UserSaid) and not is_carried_record(_message_text(event))
+    ]
     if not argument:
         table = [(e.handle, one_line(_message_text(e), width=60)) for e in messages[-MAX_LISTED_TURNS:]]
         rows = [row(f"  {line}") for line in table_lines(table)] if table else []
@@ -204,7 +231,7 @@ async def rewind(state: ChatState, argument: str) -> list[Row]:
     await state.session.rewind(event.seq - 1)
     return [
         note(
-            f"back to before “{one_line(_message_text(event), width=60)}”; later events stay in the log",
+            f"back to before “{one_line(_message_text(event), width=60)}”; /undo takes the rewind back",
             "good",
         )
     ]

@@ -172,7 +172,7 @@ def context_card(
         row(),
         *(_side_by_side(grid, legend) if width >= MIN_SIDE_BY_SIDE_COLUMNS else [*grid, row(), *legend]),
         row(),
-        _thresholds(report),
+        *_thresholds(report),
         *_part_rows("instructions, by file", files),
         *_part_rows("tools: definition · results in view", tools),
         *_note_rows(report),
@@ -229,16 +229,15 @@ def _category_mark(name: str, *, colours: bool) -> Span:
 
 def _legend(report: Report, *, colours: bool) -> list[Row]:
     shown = [(name, tokens) for name, tokens in report.totals.items() if tokens]
-    window = max(1, report.window)
     lines = [
         row(
             _category_mark(name, colours=colours),
-            f" {name:<13}{tokens:>10,} {tokens / window:>7.1%}".replace("%", " %"),
+            f" {name:<13}{tokens:>10,} {report.percent(tokens):>8}",
         )
         for name, tokens in shown
     ]
     total = sum(tokens for _, tokens in shown)
-    return [*lines, row(dim(f"  {'window':<13}{total:>10,} {total / window:>7.1%}".replace("%", " %")))]
+    return [*lines, row(dim(f"  {'window':<13}{total:>10,} {report.percent(total):>8}"))]
 
 
 def _side_by_side(left: list[Row], right: list[Row]) -> list[Row]:
@@ -251,11 +250,21 @@ def _side_by_side(left: list[Row], right: list[Row]) -> list[Row]:
 # ── Below the grid ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def _thresholds(report: Report) -> Row:
-    used = Span(f"used {report.used:,}", STATE_STYLES[report.state])
+def _thresholds(report: Report) -> list[Row]:
+    """Return what is used and the thresholds, all in percent of the window."""
     how = "measured" if report.measured else "estimated"
-    marks = f" ({how}) · warns at {report.warn:,} · acts at {report.act:,} · at most {report.limit:,}"
-    return row(used, dim(marks))
+    used = f"used {report.used:,} tokens, {report.percent(report.used)} of the window"
+    return [
+        row(Span(used, STATE_STYLES[report.state]), dim(f" ({how})")),
+        row(dim(thresholds_line(report))),
+    ]
+
+
+def thresholds_line(report: Report) -> str:
+    """Return where the context is reduced, where it warns before that, and where it ends."""
+    warns = f"warns at {report.percent(report.warn)} · " if report.warn < report.act else ""
+    acts = f"acts at {report.percent(report.act)} ({report.act:,})"
+    return f"{warns}{acts} · at most {report.percent(report.limit)} ({report.limit:,})"
 
 
 def _part_rows(title: str, parts: Sequence[CategoryPart]) -> list[Row]:

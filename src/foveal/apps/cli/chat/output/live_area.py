@@ -37,7 +37,7 @@ def usage_row(report: Report) -> Row:
 
 
 def _usage_text(report: Report) -> str:
-    return f"ctx {report.used:,}/{report.window:,} {_used_share(report) * 100:.1f} %"
+    return f"ctx {report.used:,}/{report.window:,} {report.percent(report.used)}"
 
 
 def _join(parts: list[str]) -> str:
@@ -55,13 +55,9 @@ def _status_parts(report: Report) -> list[str]:
     return parts
 
 
-def _used_share(report: Report) -> float:
-    return report.used / report.window if report.window else 1.0
-
-
 def usage_bar(report: Report, *, size: int = STATUS_BAR_CELLS) -> str:
     """Return the used share as a bar; at least one cell is filled if anything is used."""
-    filled = min(size, max(round(_used_share(report) * size), 1 if report.used else 0))
+    filled = min(size, max(round(report.used_share * size), 1 if report.used else 0))
     return f"▕{'█' * filled}{'·' * (size - filled)}▏"
 
 
@@ -128,14 +124,13 @@ class LiveArea:
             self._stage_since = time.monotonic()
         self._stage, self._stage_detail = stage, detail
 
-    def rows(self, *, width: int) -> list[Row]:
-        """Return the rows below the growing answer."""
+    def rows(self, *, width: int, can_stop: bool = False) -> list[Row]:
+        """Return the rows below the growing answer; `can_stop` says that Ctrl-C would stop a turn or command."""
         rows: list[Row] = []
         if self._stage:
             detail = f" · {self._stage_detail}" if self._stage_detail else ""
-            rows.append(
-                row(Span(f"{_spinner()} {self._stage}{detail}", "accent"), dim(_elapsed(self._stage_since)))
-            )
+            stage, elapsed = f"{_spinner()} {self._stage}{detail}", _elapsed(self._stage_since)
+            rows.append(row(Span(stage, "accent"), dim(f"{elapsed} · Ctrl-C stops" if can_stop else elapsed)))
         elif self.activity and self.question is None:
             elapsed = _elapsed(self._activity_since)
             rows.append(row(dim(f"{_spinner()} {self.activity}{elapsed} · Ctrl-C stops")))

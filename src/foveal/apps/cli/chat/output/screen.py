@@ -73,13 +73,20 @@ class Screen:
     can_ask = True
 
     def __init__(
-        self, completer: Completer, *, on_submit: Callable[[str], None], on_interrupt: Callable[[], None]
+        self,
+        completer: Completer,
+        *,
+        on_submit: Callable[[str], None],
+        on_interrupt: Callable[[], None],
+        is_busy: Callable[[], bool] = lambda: False,
     ) -> None:
+        """`is_busy` returns whether `on_interrupt` would stop something."""
         self.colours = not os.environ.get("NO_COLOR")
         self.live = LiveArea()
         self.pastes = Pastes()
         self.entry = input_buffer(completer)
         self._on_submit = on_submit
+        self._is_busy = is_busy
         self._streaming = StreamingMarkdown(colours=self.colours)
         self._report: Report | None = None
         self._pending_answer: asyncio.Future[UserAnswer] | None = None
@@ -134,7 +141,8 @@ class Screen:
         return ANSI(self._live_text())
 
     def _live_text(self) -> str:
-        rows = ansi_text(self.live.rows(width=self.width - 1), width=self.width - 1, colours=self.colours)
+        live_rows = self.live.rows(width=self.width - 1, can_stop=self._is_busy())
+        rows = ansi_text(live_rows, width=self.width - 1, colours=self.colours)
         height = max(3, self.app.output.get_size().rows - rows.count("\n") - MAX_INPUT_LINES - 3)
         lines = self.live.answer.split("\n")[-height - 1 :]
         return ("\n".join(lines) + rows).rstrip("\n")

@@ -1,0 +1,227 @@
+"""Recognises standing rules in what the user says, in several languages.
+
+A standing rule stays in force after its turn: "never push to main", "from now on, answer in German". The words
+below are common in such sentences. They also occur in sentences that state no rule: a request that is taken for a
+rule by mistake stays visible for longer, while a rule that is missed may be lost.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from heapq import merge
+from itertools import islice
+from typing import Final
+
+MAX_RULE_CHARS_READ: Final = 40_000
+"""Characters of one text that are searched for rules, at its two ends."""
+_MAX_CACHED_CHARS: Final = 10_000
+"""Rules of longer texts are not cached, so that the cache stays small."""
+_MAX_RULES_PER_TEXT: Final = 20
+_CHUNK_CHARS: Final = 2_000
+"""Characters that are searched at a time: often the first rule of a text is all that is asked for."""
+_MAX_SENTENCE_CHARS: Final = 300
+"""Characters of one sentence that are taken for the rule."""
+
+_ENGLISH: Final = """
+    never, always, must, mustn't, do not, don't, dont, does not, doesn't, you cannot, you can't, may not, no longer
+    shall, should not, shouldn't, should always, should never, should only, you should, instead, rather than, only
+    solely, exclusively, from now on, from here on, from today, going forward, henceforth, remember, keep in mind
+    make sure, ensure, avoid, prefer, stick to, stick with, at most, at least, no more than, no less than
+    not more than, maximum, minimum, forbidden, prohibited, not allowed, required, mandatory, under no circumstances
+    whenever, every time, each time, unless, without, until i, stop using, stop doing, stop writing, stop adding
+    stop asking, by default, rule, rules, off limits, off-limits, hands off, stay away, refrain, in future
+"""
+_GERMAN: Final = """
+    nie, niemals, immer, stets, muss, musst, müssen, müsst, soll, sollst, sollen, sollte, sollten, darf, darfst
+    dürfen, nicht, kein, keine, keinen, keinem, keiner, nur, ausschließlich, ab jetzt, ab sofort, ab nun, künftig
+    in zukunft, merke dir, merk dir, denk daran, denke daran, achte, stelle sicher, stell sicher, vermeide
+    bevorzuge, statt, stattdessen, anstatt, anstelle, höchstens, mindestens, jedes mal, jedesmal, verboten
+"""
+_FRENCH: Final = """
+    jamais, toujours, dois, doit, doivent, devez, devons, devra, il faut, ne, seulement, uniquement, désormais
+    dorénavant, souviens, rappelle, assure, assurez, évite, évitez, éviter, préfère, privilégie, au lieu, plutôt
+    au plus, au moins, interdit, à partir de maintenant, chaque fois, sans
+"""
+_SPANISH: Final = """
+    nunca, jamás, siempre, debe, debes, deben, deberá, debería, tiene que, tienes que, hay que, prohibido, solo
+    sólo, solamente, únicamente, a partir de ahora, de ahora en adelante, recuerda, asegúrate, evita, evite
+    prefiere, prefiero, en vez de, en lugar de, como máximo, al menos, cada vez, sin
+"""
+_PORTUGUESE: Final = """
+    jamais, sempre, deve, deves, devem, deverá, precisa, proibido, não, nao, só, apenas, somente, a partir de agora
+    lembre, certifique, evite, prefira, em vez de, no máximo, pelo menos, sem
+"""
+_ITALIAN: Final = """
+    mai, deve, devi, devono, bisogna, non, soltanto, solamente, d'ora in poi, ricorda, ricordati, assicurati
+    preferisci, invece, piuttosto, al massimo, almeno, vietato, ogni volta, senza
+"""
+_SLAVIC: Final = """
+    никогда, всегда, должен, должна, должно, должны, нельзя, не, ни в коем случае, только, лишь, отныне, впредь
+    запомни, запомните, помни, помните, убедись, убедитесь, избегай, избегайте, предпочитай, вместо, максимум
+    минимум, обязательно, запрещено, запрещается, каждый раз, без, ніколи, завжди, повинен, треба, тільки, замість
+    nigdy, zawsze, musi, musisz, nie wolno, tylko, od teraz
+"""
+_OTHERS: Final = """
+    nooit, altijd, moet, moeten, niet, geen, alleen, voortaan, aldrig, alltid, måste, inte, endast, asla, her zaman
+    daima, sadece, yalnızca, bundan sonra, jangan, selalu, harus, hanya, không, đừng, luôn, phải, chỉ
+    لا, أبدا, أبدًا, دائما, دائمًا, يجب, فقط, कभी, हमेशा, मत, केवल, सिर्फ, ज़रूर, जरूर
+"""
+_PARTS_OF_WORDS: Final = re.compile(
+    # Chinese, in simplified and traditional characters
+    "不要|不得|不能|不可|不许|不許|不准|不应|不應|禁止|必须|必須|务必|務必|一定要|总是|總是|始终|始終|永远|永遠|绝不|絕不|从不|從不"
+    "|切勿|请勿|請勿|别|別|只能|只用|只准|只有|仅|僅|从现在|從現在|今后|今後|以后|以後|记住|記住|确保|確保|避免|优先|優先|改用"
+    "|而不是|而非|至少|最多|不超过|不超過|应该|應該|每次"
+    # Japanese
+    "|ないで|いけません|いけない|ならない|なりません|絶対|必ず|常に|いつも|決して|だけ|のみ|これから|覚えて|避け|代わりに|以内|以下|以上"
+    "|べき|せず|ないこと|ように|毎回"
+    # Korean and Thai
+    "|절대|항상|언제나|반드시|지 ?마|지 ?말|말아|말고|금지|오직|앞으로|이제부터|기억|꼭|피하|피해|우선|대신"
+    "|이상|이하|최대|최소|해야|하도록|만 사용|ห้าม|อย่า|เสมอ|ต้อง|เท่านั้น"
+)
+"""Rule words of languages that write without blanks or join their endings to the word."""
+# A bare "no" may answer a question: it counts before a Spanish verb at the start of a clause.
+_SPANISH_NO: Final = re.compile(r"no (?:(?:lo|la|los|las|me|te|se) )?\w+(?:[aeáé]s?|[ae]n|éis)\b")
+_CLAUSE_START: Final = re.compile(r"(?:^|[.!?;:,¡(\n]|\bpor favor)\s*\Z")
+_FRENCH_NOT: Final = re.compile(r"(?<!\w)n'\w")
+_INSIDE_WORDS: Final = ("'", "_")
+_TOKEN: Final = re.compile(r"[\w'’-]+")
+_ASCII_SEPARATORS: Final = {code: " " for code in range(128) if not _TOKEN.match(chr(code))}
+_SENTENCE_END: Final = re.compile(r"[.!?](?=\s)|[\n。！？；]")
+
+
+def _phrases_by_word(*lists: str) -> Mapping[str, tuple[str, ...]]:
+    """Return the phrases by their first word."""
+    phrases: dict[str, tuple[str, ...]] = {}
+    for phrase in (
+        phrase.strip() for words in lists for line in words.split("\n") for phrase in line.split(",")
+    ):
+        if phrase:
+            first = phrase.partition(" ")[0]
+            phrases[first] = (*phrases.get(first, ()), phrase)
+    return phrases
+
+
+_PHRASES: Final = _phrases_by_word(
+    _ENGLISH, _GERMAN, _FRENCH, _SPANISH, _PORTUGUESE, _ITALIAN, _SLAVIC, _OTHERS
+)
+_FIRST_WORDS: Final = frozenset(_PHRASES)
+# "I don't know", "can't remember" and "it always fails" describe; "I don't want that" is a rule.
+_DESCRIBED: Final = frozenset(["i", "it", "they", "he", "she", "we", "don't", "can't", "cannot"])
+_DESCRIBING: Final = frozenset(
+    ["do", "does", "don't", "dont", "doesn't", "can't", "cannot", "never", "always", "only", "remember"]
+)
+_WISH: Final = re.compile(r"\s+(?:not\s+)?(?:want|like|wish|allow|accept|need)\b")
+# "I'll avoid that" and "I spent at least an hour" tell of the user; "I want you to avoid that" is a rule.
+_TOLD_BY: Final = re.compile(r"(?:^|[\s(\"])(?:i|i'm|i'll|i've|i'd|we|we're|we've|my)\s")
+_ASKED_FOR: Final = re.compile(r"\b(?:you|your|please|want|wish|need|let's|prefer)\b")
+_WEAK: Final = frozenset(
+    ["at", "only", "without", "ensure", "remember", "unless", "instead", "avoid", "make", "always", "never"]
+)
+_MAX_LEAD_CHARS: Final = 90
+
+
+def states_rule(text: str) -> bool:
+    """Return whether a text may state a standing rule."""
+    return next(find_rules(text), None) is not None
+
+
+def find_rules(text: str) -> Iterator[tuple[int, int]]:
+    """Yield the start and end of the sentences that may state a rule, in their order."""
+    if len(text) <= _MAX_CACHED_CHARS:
+        return iter(_cached_rules(text))
+    return islice(_rule_sentences(text), _MAX_RULES_PER_TEXT)
+
+
+@lru_cache(maxsize=2_048)
+def _cached_rules(text: str) -> tuple[tuple[int, int], ...]:
+    """Return the rules of a text, cached since each compaction reads most requests of the one before again."""
+    return tuple(islice(_rule_sentences(text), _MAX_RULES_PER_TEXT))
+
+
+def _rule_sentences(text: str) -> Iterator[tuple[int, int]]:
+    half = MAX_RULE_CHARS_READ // 2
+    regions = ((0, len(text)),) if len(text) <= 2 * half else ((0, half), (len(text) - half, len(text)))
+    end = 0
+    for low, high in regions:
+        for at in _rule_words(text[low:high].lower().replace("’", "'")):
+            if low + at >= end:
+                start, end = _sentence(text, low + at)
+                yield start, end
+
+
+def _rule_words(lowered: str) -> Iterator[int]:
+    """Yield the positions of the words of rules, in their order."""
+    if lowered.isascii():
+        return _rule_phrases(lowered)
+    return merge((found.start() for found in _PARTS_OF_WORDS.finditer(lowered)), _rule_phrases(lowered))
+
+
+def _rule_phrases(lowered: str) -> Iterator[int]:
+    # Both ways find the same words in ASCII text; there the first one takes half the time.
+    words = lowered.translate(_ASCII_SEPARATORS).split() if lowered.isascii() else _TOKEN.findall(lowered)
+    first = _FIRST_WORDS.intersection(words)
+    phrases = [phrase for word in first for phrase in _PHRASES[word] if phrase in lowered]
+    if not phrases and "no" not in lowered and "n'" not in lowered:
+        return
+    for start in range(0, len(lowered), _CHUNK_CHARS):
+        for at, phrase in sorted(_phrases_between(lowered, phrases, start, start + _CHUNK_CHARS)):
+            if not _is_description(lowered, at, phrase.partition(" ")[0]):
+                yield at
+
+
+def _phrases_between(lowered: str, phrases: list[str], start: int, end: int) -> Iterator[tuple[int, str]]:
+    """Yield the phrases that begin between two positions, each with its position, in any order."""
+    for phrase in phrases:
+        for at in _places(lowered, phrase, start, end):
+            yield at, phrase
+    for at in _find_all(lowered, "n'", start, end):
+        if _FRENCH_NOT.match(lowered, at):
+            yield at, ""
+    for at in _places(lowered, "no", start, end):
+        if _forbids_in_spanish(lowered, at):
+            yield at, ""
+
+
+def _forbids_in_spanish(lowered: str, at: int) -> bool:
+    return bool(_SPANISH_NO.match(lowered, at) and _CLAUSE_START.search(lowered[max(0, at - 12) : at]))
+
+
+def _places(lowered: str, phrase: str, start: int, end: int) -> Iterator[int]:
+    """Yield where a phrase that begins between two positions stands as whole words."""
+    for at in _find_all(lowered, phrase, start, end):
+        before, after = lowered[at - 1 : at], lowered[at + len(phrase) : at + len(phrase) + 1]
+        if not (before.isalnum() or before in _INSIDE_WORDS or after.isalnum() or after in _INSIDE_WORDS):
+            yield at
+
+
+def _find_all(text: str, part: str, start: int, end: int) -> Iterator[int]:
+    limit = end + len(part) - 1
+    at = text.find(part, start, limit)
+    while at >= 0:
+        yield at
+        at = text.find(part, at + len(part), limit)
+
+
+def _is_description(lowered: str, start: int, word: str) -> bool:
+    if word not in _DESCRIBING and word not in _WEAK:
+        return False
+    end = start + len(word)
+    lead = _SENTENCE_END.split(lowered[max(0, start - _MAX_LEAD_CHARS) : start])[-1]
+    before = lead.split()[-1:]
+    if before and before[0] in _DESCRIBED and word in _DESCRIBING and not _WISH.match(lowered, end):
+        return True
+    if word not in _WEAK:
+        return False
+    return bool(_TOLD_BY.search(lead)) and not _ASKED_FOR.search(lead + lowered[end : end + 12])
+
+
+def _sentence(text: str, at: int) -> tuple[int, int]:
+    """Return the bounds of the sentence around a position."""
+    low, high = max(0, at - _MAX_SENTENCE_CHARS // 2), min(len(text), at + _MAX_SENTENCE_CHARS // 2)
+    for found in _SENTENCE_END.finditer(text, low, at):
+        low = found.end()
+    after = _SENTENCE_END.search(text, at, high)
+    lead = text[low:at]
+    return low + len(lead) - len(lead.lstrip()), after.end() if after else high

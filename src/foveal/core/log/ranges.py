@@ -1,0 +1,57 @@
+"""Sets of seqs as ranges, with both ends included.
+
+The ranges of a set do not overlap, in any order. Each function takes O((n + m) log m) for sets of n and m ranges.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
+from typing import TypeAlias
+
+Ranges: TypeAlias = tuple[tuple[int, int], ...]
+
+
+def intersect_ranges(one: Ranges, other: Ranges) -> Ranges:
+    """Return the intersection of two sets of ranges."""
+    return tuple(
+        (max(low, first), min(high, last))
+        for low, high, met in _met_ranges(one, other)
+        for first, last in met
+    )
+
+
+def subtract_ranges(one: Ranges, other: Ranges) -> Ranges:
+    """Return the ranges of `one` without those of `other`."""
+    left: list[tuple[int, int]] = []
+    for low, high, met in _met_ranges(one, other):
+        for first, last in met:
+            if low < first:
+                left.append((low, first - 1))
+            low = last + 1
+        if low <= high:
+            left.append((low, high))
+    return tuple(left)
+
+
+def seqs_outside(seqs: Iterable[int], ranges: Ranges) -> list[int]:
+    """Return the seqs that no range contains."""
+    return [low for low, _, met in _met_ranges(((seq, seq) for seq in seqs), ranges) if not met]
+
+
+def is_within(seq: int, ranges: Ranges) -> bool:
+    """Return whether one of the ranges contains a seq."""
+    return any(first <= seq <= last for first, last in ranges)
+
+
+def _met_ranges(
+    one: Iterable[tuple[int, int]], other: Ranges
+) -> Iterator[tuple[int, int, list[tuple[int, int]]]]:
+    """Yield each range of `one` with the ranges of `other` that it meets, in ascending order."""
+    ordered = sorted(other)
+    ends = [last for _, last in ordered]
+    for low, high in one:
+        begin = end = bisect_left(ends, low)
+        while end < len(ordered) and ordered[end][0] <= high:
+            end += 1
+        yield low, high, ordered[begin:end]

@@ -1,0 +1,275 @@
+"""Laws 9 and 10: the user's words stay, summaries stay, and every event that is not shown is named.
+
+The first part holds the cases that were found with loops, the second the two laws over generated and recorded
+conversations. `bench.survival_checks` reads requests without the code under test.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import re
+from collections.abc import Iterator
+from functools import cache
+from typing import Any, Final
+from zlib import crc32
+
+import pytest
+from bench.survival_cases import (
+    ERROR_LINE,
+    RULE,
+    SHAPES,
+    chat_turns,
+    one_long_request,
+    parallel_step,
+    short_turns,
+    tool_turns,
+    user,
+    with_rule,
+)
+from bench.survival_checks import Coverage, kept_faults, room_of, share_of, unaccounted, user_events
+from bench.survival_writer import MarkedWriter, account_for_summaries, shown_summaries
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from foveal import Context, ContextOverflow
+from foveal.core.log import Clipped, Compacted, Dropped, Event
+from support.histories import (
+    ESTIMATE,
+    TOOLS,
+    Json,
+    ScriptedHistory,
+    context,
+    events_of,
+    scripted_histories,
+    strings,
+)
+from support.paths import RECORDED
+
+SOAK: Final = bool(os.environ.get("FOVEAL_SOAK"))
+KEEPING: Final = ("economy", "sliding-summary", "recent-summary", "handoff")
+"""Presets that keep the user's words without asking anyone."""
+WINDOWS: Final = (8_000, 16_000, 32_000)
+
+
+# ── Conversations ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def requests_of(ctx: Context, turns: list[list[Json]]) -> Iterator[list[Json]]:
+    """Run an agent's loop: append each message, and fit before each message of the model."""
+    for turn in turns:
+        for message in turn:
+            if message["role"] == "assistant":
+                yield ctx.fit()
+            ctx.append(message)
+    yield ctx.fit()
+
+
+def text_of_request(request: list[Json]) -> str:
+    return "\n".join(strings(request))
+
+
+# ── 1. The user's words ──────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("preset", KEEPING)
+@pytest.mark.parametrize("window", WINDOWS)
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("asking", [False, True], ids=["ledger", "model"])
+def test_an_early_rule_is_verbatim_in_every_request(
+    shape: str, window: int, preset: str, asking: bool
+) -> None:
+    ctx = context(window, preset, summarise=MarkedWriter() if asking else None)
+    requests = list(requests_of(ctx, with_rule(SHAPES[shape](60))))
+    lost = [number for number, request in enumerate(requests[2:]) if RULE not in text_of_request(request)]
+    assert lost == []
+
+
+@pytest.mark.parametrize("asking", [False, True], ids=["ledger", "model"])
+def test_an_early_rule_survives_260_turns_in_a_large_window(asking: bool) -> None:
+    ctx = context(128_000, "economy", summarise=MarkedWriter() if asking else None)
+    turns = with_rule(chat_turns(260, words=28))
+    for turn in turns:
+        for message in turn:
+            ctx.append(message)
+        if turn is not turns[0]:
+            assert RULE in text_of_request(ctx.fit())
+    assert events_of(ctx.log, Compacted, Dropped)
+
+
+# ── 2. Summaries ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("window", "tokens", "chars"),
+    [(16_000, 6_000, 2_000), (16_000, 7_500, 3_000), (8_000, 4_500, 2_000), (8_000, 4_500, 3_000)],
+)
+@pytest.mark.parametrize("preset", KEEPING)
+def test_a_summary_that_was_paid_for_is_shown(preset: str, window: int, tokens: int, chars: int) -> None:
+    writer = MarkedWriter()
+    ctx = context(window, preset, summarise=writer)
+    seen: list[frozenset[int]] = []
+    for request in requests_of(ctx, [one_long_request(tokens, chars)]):
+        log = ctx.log
+        seen.append(shown_summaries(log, Coverage(log, request).own_text))
+    paid = account_for_summaries(writer, ctx.log, seen)
+    assert paid.unread == 0
+    assert paid.in_view == paid.written
+    assert seen[-1], "the last request has no summary"
+    assert hidden_by_drops(ctx.log) == []
+
+
+def test_a_request_that_leaves_hardly_any_room_wastes_no_summary() -> None:
+    writer = MarkedWriter()
+    ctx = context(8_000, "handoff", summarise=writer, reserve=200)
+    seen: list[frozenset[int]] = []
+    for request in requests_of(ctx, [one_long_request(6_000, 2_000)]):
+        coverage = Coverage(ctx.log, request)
+        seen.append(shown_summaries(ctx.log, coverage.own_text))
+        assert unaccounted(coverage, ctx.report) == []
+    paid = account_for_summaries(writer, ctx.log, seen)
+    assert (paid.unread, paid.in_view) == (0, paid.written)
+
+
+def hidden_by_drops(log: tuple[Event, ...]) -> list[str]:
+    """Return the summaries that lie in a dropped range."""
+    ranges = [pair for event in events_of(log, Dropped) for pair in event.fact.ranges]
+    summaries = events_of(log, Compacted)
+    return [event.handle for event in summaries for first, last in ranges if first <= event.seq <= last]
+
+
+# ── 3. Results of one step ───────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("preset", KEEPING)
+def test_results_of_one_step_are_clipped_before_anything_older_is_dropped(preset: str) -> None:
+    ctx = context(16_000, preset, summarise=MarkedWriter())
+    ctx.append(*short_turns(11), user("Now read all three files."))
+    ctx.compact()
+    ctx.fit()
+    before = len(ctx.log)
+    ctx.append(*parallel_step(3, 8_000))
+    request = ctx.fit()
+    added = ctx.log[before:]
+    assert events_of(added, Dropped) == []
+    results = [text_of_request([message]) for message in request if message["role"] == "tool"]
+    sizes = [ESTIMATE.count(text) for text in results]
+    assert len(sizes) == 3
+    assert max(sizes) <= 1.5 * min(sizes), "the results do not share the room"
+    for number, text in enumerate(results):
+        assert ERROR_LINE.format(900 + number) in text
+    assert {event.fact.target for event in events_of(added, Clipped)}
+    report = ctx.report()
+    assert report.summaries
+    assert report.used >= 0.3 * report.limit, "more was cut than necessary"
+
+
+# ── 4. The notice of a drop ──────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_notice_of_a_drop_names_ranges_that_recall_reads() -> None:
+    ctx = context(8_000, "recent")
+    request = list(requests_of(ctx, tool_turns(30)))[-1]
+    notice = next(text for text in strings(request) if "not shown" in text)
+    ranges = [(int(first), int(last)) for first, last in re.findall(r"e(\d+)–e(\d+)", notice)]
+    assert ranges
+    first, last = ranges[0]
+    answer = ctx.recall("recall_read", {"handle": f"e{first}-e{last}"})
+    assert "Question 0: what about part 0?" in answer
+    assert unaccounted(Coverage(ctx.log, request), ctx.report) == []
+
+
+# ── 9. Kept ──────────────────────────────────────────────────────────────────────────────────────────────
+
+some = settings(max_examples=60)
+kept_presets = st.sampled_from((*KEEPING, "confirm"))
+accounting_presets = st.sampled_from((*KEEPING, "confirm", "rolling", "recent"))
+windows = st.sampled_from((2_000, 4_000, 8_000, 16_000))
+long_stories = scripted_histories(turns=10, steps=5, max_lines=80)
+
+
+def fitted(ctx: Context, story: ScriptedHistory) -> Iterator[list[Json]]:
+    """Yield each request of a conversation that fits."""
+    for taken in story.calls:
+        try:
+            yield ctx.fit(story.messages[:taken], tools=TOOLS[story.dialect])
+        except ContextOverflow:
+            continue
+
+
+def kept_problems(ctx: Context, request: list[Json], dialect: Any = "openai_chat") -> list[str]:
+    log = ctx.log
+    share = share_of(log, room=room_of(ctx.report()), count=ESTIMATE.count)
+    return kept_faults(Coverage(log, request, dialect), user_events(log), share)
+
+
+def lost_events(ctx: Context, request: list[Json], dialect: Any = "openai_chat") -> list[Event]:
+    return unaccounted(Coverage(ctx.log, request, dialect), ctx.report)
+
+
+@some
+@given(long_stories, kept_presets, windows, st.booleans())
+def test_user_messages_stay_while_their_share_allows(
+    story: ScriptedHistory, preset: str, window: int, asking: bool
+) -> None:
+    ctx = context(window, preset, summarise=MarkedWriter() if asking else None)
+    for request in fitted(ctx, story):
+        assert kept_problems(ctx, request, story.dialect) == []
+
+
+# ── 10. Accounted for ────────────────────────────────────────────────────────────────────────────────────
+
+
+@some
+@given(long_stories, accounting_presets, windows, st.booleans())
+def test_every_event_is_shown_or_named(
+    story: ScriptedHistory, preset: str, window: int, asking: bool
+) -> None:
+    ctx = context(window, preset, summarise=MarkedWriter() if asking else None)
+    for request in fitted(ctx, story):
+        assert lost_events(ctx, request, story.dialect) == []
+
+
+# ── Both, on recorded conversations ──────────────────────────────────────────────────────────────────────
+
+FILES: Final = ("pi", "openhands", "miniswe", "claude_code", "tau2", "roo", "longmemeval")
+MAX_MESSAGES: Final = 300
+"""Messages of a recorded conversation that run without FOVEAL_SOAK."""
+DATA: Final = [name for name in FILES if (RECORDED / f"{name}.jsonl.gz").exists()]
+
+
+@cache
+def recorded(name: str) -> list[Json]:
+    """Return a conversation of a file: the middle one by size of those with an even checksum, or of all."""
+    with gzip.open(RECORDED / f"{name}.jsonl.gz", "rt", encoding="utf-8") as lines:
+        rows = [json.loads(line) for line in lines]
+    even = [row for row in rows if crc32(row["id"].encode()) % 2 == 0] or rows
+    middle = sorted(even, key=lambda row: len(json.dumps(row)))[len(even) // 2]["messages"]
+    return middle if SOAK else middle[:MAX_MESSAGES]
+
+
+RECORDED_CASES: Final = [
+    pytest.param(name, preset, window, id=f"{name}-{preset}-{window // 1_000}k")
+    for place, name in enumerate(DATA)
+    for number, preset in enumerate(KEEPING)
+    for window in ((8_000, 16_000) if SOAK else ((8_000, 16_000)[(place + number) % 2],))
+]
+
+
+@pytest.mark.data
+@pytest.mark.skipif(not DATA, reason="the recorded conversations are not beside this checkout")
+@pytest.mark.parametrize(("name", "preset", "window"), RECORDED_CASES)
+def test_recorded_conversations_keep_both_laws(name: str, preset: str, window: int) -> None:
+    ctx = context(window, preset, summarise=MarkedWriter())
+    messages = recorded(name)
+    points = [at for at, message in enumerate(messages) if at and message["role"] == "assistant"]
+    every = 1 if SOAK else max(1, len(points) // 24)
+    for number, taken in enumerate([*points, len(messages)]):
+        try:
+            request = ctx.fit(messages[:taken])
+        except ContextOverflow:
+            continue
+        if number % every == 0 or taken == len(messages):
+            assert kept_problems(ctx, request) == []
+            assert lost_events(ctx, request) == []
