@@ -40,9 +40,16 @@ def rules(log: Sequence[Event]) -> list[str]:
     for event in user_events(log):
         for sentence in _SENTENCE.split(text_of(event.fact.content)):
             plain = " ".join(sentence.split())
-            if MIN_RULE_CHARS <= len(plain) <= MAX_RULE_CHARS and _RULE.search(plain):
+            is_rule = MIN_RULE_CHARS <= len(plain) <= MAX_RULE_CHARS and _RULE.search(plain)
+            if is_rule and not _is_title(plain):
                 found[plain] = None
     return list(found)
+
+
+def _is_title(line: str) -> bool:
+    """Return whether a line is a heading of a pasted text, such as "Do Not Track Legislation"."""
+    words = line.split()
+    return line[-1] not in ".!?:" and len(words) >= 3 and sum(map(str.istitle, words)) >= len(words) - 1
 
 
 # ── Calls and their results ──────────────────────────────────────────────────────────────────────────────

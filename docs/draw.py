@@ -413,6 +413,44 @@ def card() -> str:
     return "\n".join(rows[start + 1 : rows.index("", start)]) + "\n"
 
 
+CHAT_PROVIDER = """
+from foveal.testing import Scripted
+
+def make(name, *, environment, window, progress):
+    answers = "The bound in part %d is one too small, so that the last character is left out. "
+    turns = [([("read", {"path": f"part{n}.py"})], answers % n * 8) for n in range(4)]
+    return Scripted(*(answer for turn in turns for answer in turn), name=name, window=window)
+"""
+CHAT_WITH_CELLS = """
+from foveal.apps.__main__ import main
+from foveal.apps.cli.chat.user_interface import PlainOutput
+PlainOutput.colours = True  # the grid has the cells of a terminal with colours, not the letters of a pipe
+main()
+"""
+
+
+def context() -> str:
+    """Run the chat with a scripted model, and return what `/context` prints after some turns."""
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "script.py").write_text(CHAT_PROVIDER)
+        for number in range(4):
+            lines = (f"    total += weight_{number}[{line}]\n" for line in range(20))
+            (Path(folder) / f"part{number}.py").write_text(f"def part{number}():\n{''.join(lines)}")
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("FOVEAL_", "XDG_"))}
+        wanted = {"HOME": folder, "PYTHONPATH": folder, "FOVEAL_PROVIDER": "script:make", "PYTHONUTF8": "1"}
+        options = ("--store", "chats.db", "--model", "local/qwen2.5-coder-0.5b", "--window", "4096")
+        done = subprocess.run(
+            [sys.executable, "-c", CHAT_WITH_CELLS, "chat", *options],
+            input="what is wrong in part 0?\nand in part 1?\nin part 2?\nin part 3?\n/context\n",
+            capture_output=True,
+            encoding="utf-8",
+            check=True,
+            cwd=folder,
+            env=kept | wanted,
+        )
+    return done.stdout[done.stdout.index("context local/") :].rstrip("\n") + "\n"
+
+
 def presets() -> str:
     """Return the settings of each preset that differ from the defaults, as TOML."""
     plain = {name: chosen.values() for name, chosen in PRESETS.items()}
@@ -508,6 +546,7 @@ DRAWINGS: dict[str, Callable[[], str]] = {
         show,
         demo,
         card,
+        context,
         presets,
         errors,
         tree,

@@ -59,11 +59,11 @@ SAYS = {
         "the model is asked: shared",
         "e13 compacted     full",
         "Pinned rule: The public API stays as it is.",
-        "- pytest → exit 0 (91 passed), e9",
+        '- pytest → exit 0 "91 passed", e9',
         "## Dead ends",
         "expanded for this turn",
         "after the next user message",
-        "e18 reverted",
+        "e17 reverted",
         "e13 is still in the log: 3 to 11, by gpt-4.1",
     ],
     "14_session_summaries": [

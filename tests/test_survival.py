@@ -273,3 +273,18 @@ def test_recorded_conversations_keep_both_laws(name: str, preset: str, window: i
         if number % every == 0 or taken == len(messages):
             assert kept_problems(ctx, request) == []
             assert lost_events(ctx, request) == []
+
+
+# ── Rules in long messages ───────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("preset", KEEPING)
+def test_a_rule_in_the_middle_of_a_long_message_stays_when_it_is_clipped(preset: str) -> None:
+    filler = "\n".join(f"Line {n} of the report tells of part {n} and of its colour." for n in range(400))
+    half = len(filler) // 2
+    pasted = f"{filler[:half]}\nNever publish without a tag.\n{filler[half:]}"
+    ctx = context(16_000, preset)
+    ctx.append(user("Look at the report."), user(pasted), *short_turns(4))
+    for request in requests_of(ctx, tool_turns(40)):
+        assert "Never publish without a tag." in text_of_request(request)
+    assert "Line 150 of the report" not in text_of_request(ctx.fit())

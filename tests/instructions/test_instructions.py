@@ -570,8 +570,42 @@ def test_instructions_take_at_most_a_third_of_the_room(folders: ProjectFolders) 
     files = InstructionFiles(folders.root, user_folder=folders.user, trust=folders.trust, room=3_000)
     files.refresh_blocking([])
     assert [one.whole for one in files.shown] == [True, False]
-    assert 500 < sum(one.tokens(Estimate()) for one in files.shown) <= 1_000
-    assert files.notes[-1] == "instructions take at most 2,625 bytes in the window of this model"
+    assert 900 < sum(one.tokens(Estimate()) for one in files.shown) <= 1_000
+    assert files.notes[-1] == "instructions take at most 1,000 tokens in the window of this model"
+
+
+PROSE = "- Rule {}: never edit generated/file_{}.py by hand, use make gen_{}."
+HEX = "{:064x}{:064x}{:064x}"
+
+
+@pytest.mark.parametrize("line", [PROSE, HEX, "規則{}：不要修改 {} 和 {}。"])
+@pytest.mark.parametrize("preferences", ["", "short answers\n" * 200])
+@pytest.mark.parametrize("room", [3_000, 5_178, 12_000])
+def test_the_third_of_the_room_is_used(
+    folders: ProjectFolders, line: str, preferences: str, room: int
+) -> None:
+    (folders.user / "AGENTS.md").write_text("- Always answer in English and keep it short.\n" * 300)
+    (folders.user / "preferences.md").write_text(preferences)
+    folders.write("AGENTS.md", "".join(f"{line.format(n, n, n)}\n" for n in range(800)))
+    files = InstructionFiles(
+        folders.root, user_folder=folders.user, trust=folders.trust, room=room, counter=Estimate()
+    )
+    files.refresh_blocking([])
+    used = sum(one.tokens(Estimate()) for one in files.shown)
+    assert room / 3 * 0.85 < used <= room / 3
+    before = files.shown
+    files.refresh_blocking([])
+    assert files.shown == before
+
+
+def test_files_of_other_folders_stay_within_the_third_of_the_room(folders: ProjectFolders) -> None:
+    folders.write("AGENTS.md", "root\n")
+    folders.write("a/AGENTS.md", "a rule of the folder\n" * 2_000)
+    files = InstructionFiles(folders.root, user_folder=folders.user, trust=folders.trust, room=3_000)
+    files.refresh_blocking([])
+    files.instructions_for_blocking(["a/x.py"])
+    assert [one.lines > 0 for one in files.shown] == [True, True]
+    assert sum(one.tokens(Estimate()) for one in files.shown) <= 1_000
 
 
 def test_a_budget_of_zero_reads_nothing(folders: ProjectFolders) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from foveal.core.compaction.carried_record import is_carried_record
+from foveal.core.compaction.carried_record import RecordPart, fit_record, is_carried_record, read_record
 from foveal.core.log import (
     AnyFact,
     Call,
@@ -26,6 +26,7 @@ from foveal.core.log import (
     UserSaid,
     text_of,
 )
+from foveal.core.tokens.counter import Estimate
 from foveal.errors import BadSetting, UnknownHandle
 from foveal.sessions import Session
 from foveal.stores import MemoryStore
@@ -170,6 +171,61 @@ async def test_a_session_continued_by_an_older_version_passes_on_its_system_text
     await say(b, ("go on", "ok"))
     text = await carried_text(await Session.continue_from(store, "b", "c", **LARGE))
     assert "SUMMARY OF A" in text
+
+
+async def chain_of_three(store: MemoryStore) -> list[str]:
+    """Return the records of b and c in a → b → c, of which a has several summaries."""
+    small: dict[str, Any] = {"model": MODEL, "window": 8_000, "tokenizer": "estimate"}
+    a = await Session.open(store, "a", policy="handoff", **small)
+    for number in range(40):
+        await a.append(UserSaid(content=f"turn {number}: fix mod_{number}.py"))
+        await a.fit()
+        await a.append(ModelSaid(content=f"Done {number}. " + "the bound was wrong here. " * 40))
+    b = await Session.continue_from(store, "a", "b", **small)
+    await say(b, ("Go on.", "ok " * 300), ("And on.", "ok " * 300))
+    c = await Session.continue_from(store, "b", "c", **small)
+    return [await carried_text(b), await carried_text(c)]
+
+
+@run
+async def test_carried_summaries_keep_requests_and_no_frame_of_their_own() -> None:
+    for text in await chain_of_three(MemoryStore()):
+        quoted = [line for line in text.split("\n") if line.startswith("> ")]
+        assert not any("foveal: " in line or "look back" in line for line in quoted)
+        summaries = re.findall(r"^\[e\d+ of e\d+–e\d+.*\]\n((?:> .*\n)+)", text, re.MULTILINE)
+        assert len(summaries) >= 2
+        for summary in summaries:
+            *kept, cut = summary.rstrip("\n").split("\n")
+            assert kept[0] == "> The user said, standing rules first:"
+            assert cut.startswith("> [cut: kept "), "a summary is cut at its end"
+            assert not kept[-1].endswith(":"), "no heading stands last"
+
+
+@run
+async def test_a_ledger_is_named_by_its_range() -> None:
+    store = MemoryStore()
+    for text in await chain_of_three(store):
+        title = re.search(r"^\[(e\d+–e\d+), written without a model\]$", text, re.MULTILINE)
+        assert title is not None
+        cuts = re.findall(r"whole text: session 'a' (\S+)\]", text)
+        assert title[1] in cuts
+        events = await store.read("a")
+        for handle in cuts:
+            if "–" not in handle and f"[{handle} of" in text:
+                assert isinstance(events[int(handle[1:])].fact, Compacted)
+
+
+def test_ranges_stay_ranges_when_a_record_is_carried_on() -> None:
+    earlier = "40 messages left out: session 'a' e3–e82"
+    titles = [earlier, "e83 user", "e84 assistant", "e90 user", "not shown there"]
+    notice = "[foveal: 5 older messages (e95–e99) are not shown here]"
+    parts = [RecordPart("message", "'a'", title, "words " * 400) for title in titles[:-1]]
+    parts = [parts[0]._replace(text=""), *parts[1:], RecordPart("message", "'a'", titles[-1], notice)]
+    text = fit_record(parts, label="'b'", max_units=60, counter=Estimate())
+    assert "\n[44 messages left out: session 'a' e3–e84 e90 e95–e99]\n" in text
+    assert [part.title for part in read_record(text)] == [
+        "44 messages left out: session 'a' e3–e84 e90 e95–e99"
+    ]
 
 
 @run
@@ -387,6 +443,53 @@ def test_a_record_of_a_large_session_fits_into_a_small_window(window: int) -> No
         assert "left out" in text
 
     asyncio.run(attempt())
+
+
+async def origin_with_rules(store: MemoryStore, count: int = 60) -> None:
+    old = await Session.open(store, "a", **LARGE)
+    await say(old, ("Port the parser to Rust.", "I begin."))
+    for number in range(count):
+        await say(
+            old, (f"Never change the file module_{number}.rs without telling me about it first.", "OK.")
+        )
+    await say(old, ("Now write lexer.rs.", "I wrote half of lexer.rs; the string escapes are missing."))
+
+
+@pytest.mark.parametrize("carry", ["rules", "record", "summary"])
+@pytest.mark.parametrize("window", [500, 1_000, 2_000, 4_000])
+def test_every_rule_is_shown_or_counted_in_any_window(window: int, carry: Any) -> None:
+    async def attempt() -> None:
+        store = MemoryStore()
+        await origin_with_rules(store)
+        settings: dict[str, Any] = {"model": MODEL, "window": window, "tokenizer": "estimate"}
+        new = await Session.continue_from(store, "a", "b", carry=carry, **settings)
+        await new.append(UserSaid(content="Go on."))
+        fitted = await new.fit()
+        text = await carried_text(new)
+        left_out = re.search(r"\[(\d+) rules? left out: session 'a' e[e\d– ]+\]", text)
+        shown = len(re.findall(r"^> Never change", text, re.MULTILINE))
+        assert shown + int(left_out[1] if left_out else 0) == 60
+        assert fitted.tokens <= fitted.limit
+        if carry == "record":
+            assert "> Port the parser" in text or "1 request left out: session 'a' e1]" in text
+            assert "messages left out: session 'a' e" in text
+
+    asyncio.run(attempt())
+
+
+@run
+async def test_rules_use_the_room_that_nothing_else_needs() -> None:
+    store = MemoryStore()
+    await origin_with_rules(store)
+    for window, least in ((1_000, 8), (2_000, 25), (4_000, 55), (8_000, 60)):
+        settings: dict[str, Any] = {"model": MODEL, "window": window, "tokenizer": "estimate"}
+        new = await Session.continue_from(store, "a", f"rules {window}", carry="rules", **settings)
+        assert (await carried_text(new)).count("> Never change") >= least
+    new = await Session.continue_from(store, "a", "all", model=MODEL, window=8_000, tokenizer="estimate")
+    text = await carried_text(new)
+    assert text.count("> Never change") == 60
+    assert "> Port the parser to Rust." in text
+    assert "the string escapes are missing" in text
 
 
 class WatchedStore(MemoryStore):

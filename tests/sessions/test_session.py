@@ -36,7 +36,15 @@ from foveal.core.log import (
     raw,
 )
 from foveal.core.view import effective_events
-from foveal.errors import BadSetting, Conflict, ContextOverflow, StoreError, UnknownHandle, UnknownSession
+from foveal.errors import (
+    BadSetting,
+    Conflict,
+    ContextOverflow,
+    SessionExists,
+    StoreError,
+    UnknownHandle,
+    UnknownSession,
+)
 from foveal.ports import Store
 from foveal.sessions import Session, SessionOptions, events_in_memory
 from foveal.stores import open_store
@@ -493,6 +501,41 @@ async def test_a_pin_can_be_undone(stores: Callable[[], Any]) -> None:
 
 
 @run
+async def test_a_prefix_break_names_the_rewind_or_the_undo_that_caused_it(stores: Callable[[], Any]) -> None:
+    async with stores() as store:
+        session = await Session.open(store, "demo", **SMALL)
+        await session.append(UserSaid(content="a"), ModelSaid(content="b"), UserSaid(content="c"))
+        await session.fit()
+        await session.rewind("e2")
+        await session.fit()
+        await session.undo()
+        await session.fit()
+        pin = await session.pin("rule one")
+        await session.fit()
+        await session.undo(pin)
+        await session.fit()
+        report = await session.report()
+        assert [(one.call, one.cause, one.why) for one in report.breaks] == [
+            (2, "e4", "rewound"),
+            (5, "e7", "reverted"),
+        ]
+        assert str(report).endswith("2 prefix breaks in 5 calls, the last by e7: reverted")
+
+
+@run
+async def test_a_prefix_break_names_the_event_of_another_process(stores: Callable[[], Any]) -> None:
+    async with stores() as store:
+        session = await Session.open(store, "demo", **SMALL)
+        await session.append(UserSaid(content="a"), ModelSaid(content="b"), UserSaid(content="c"))
+        await session.fit()
+        other = await Session.open(store, "demo", **SMALL)
+        await other.append(ModelSaid(content="d"))
+        await other.rewind("e2")
+        await session.fit()
+        assert [(one.cause, one.why) for one in (await session.report()).breaks] == [("e5", "rewound")]
+
+
+@run
 async def test_provider_messages_and_tools_are_stored_as_they_are(stores: Callable[[], Any]) -> None:
     async with stores() as store:
         session = await Session.open(store, "demo", **SMALL)
@@ -520,7 +563,7 @@ async def test_an_existing_session_is_no_target_of_continue_from(stores: Callabl
     async with stores() as store:
         for name in ("old", "new"):
             await run_turns(await Session.open(store, name, **SMALL), 1)
-        with pytest.raises(Conflict):
+        with pytest.raises(SessionExists, match="choose another id"):
             await Session.continue_from(store, "old", "new", **SMALL)
 
 

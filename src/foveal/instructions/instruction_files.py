@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
 from foveal.core.log.events import AnyFact, Event, Instructed, Noted
+from foveal.core.tokens.counter import Counter, Estimate
 from foveal.core.wire.safe_print import one_line, visible
 from foveal.instructions.rules import (
     PREFERENCES_NAME,
@@ -49,9 +50,12 @@ PROJECT_FOLDER_NAME: Final = ".foveal"
 MAX_ROOM_SHARE: Final = 1 / 3
 """Share of a model's room that instructions and preferences take at most."""
 PREFERENCES_ROOM_SHARE: Final = 1 / 8
-"""The part of it that is for preferences."""
-BYTES_PER_TOKEN: Final = 3
-"""Bytes of UTF-8 that a token has at least, in most texts."""
+"""The part of it that preferences take at most."""
+MIN_BYTES_PER_TOKEN: Final = 3
+"""Bytes of UTF-8 that a token of a file in another folder has at least, in most texts."""
+_MAX_FIT_TRIES: Final = 8
+_FULL_SHARE: Final = 0.97
+"""Share of the limit in tokens from which on the search for a limit in bytes stops."""
 _MIN_READ_BYTES: Final = 1 << 20
 
 
@@ -79,11 +83,14 @@ class InstructionFiles:
         user_folder: Path | None = None,
         trust: Trust | None = None,
         room: int | None = None,
+        counter: Counter | None = None,
     ) -> None:
-        """`room` are the tokens that a request has for messages, of which instructions take at most a third; None
-        leaves only the limits of the rules."""
+        """`room` are the tokens that a request has for messages, as `counter` counts them (by default an estimate).
+        Instructions take at most a third of it; None leaves only the limits of the rules."""
         self.rules = rules or InstructionRules()
-        self._max_bytes, self._preferences_max_bytes = _limits(self.rules, room)
+        self._max_tokens = None if room is None else int(room * MAX_ROOM_SHARE)
+        self._most_bytes = self.rules.max_bytes + self.rules.preferences_max_bytes
+        self._counter = counter or Estimate()
         self.cwd = Path(os.path.realpath(cwd))
         self.root = find_root(self.cwd, self.rules.root_markers)
         self.user_folder = user_folder or config_folder()
@@ -236,37 +243,79 @@ class InstructionFiles:
     ) -> Iterator[ShownFile]:
         """Yield what is shown of all files, in order; the first begins with the line about cut files."""
         files = [*instructions.user, *instructions.project, *preferences.user, *preferences.project]
-        shown, line = self._parts(files, instructions, preferences)
+        shown, line, room = self._parts(instructions, preferences)
         reader.note_cuts(files, shown)
-        if line and self._max_bytes < self.rules.max_bytes:
-            reader.note("instructions", f"take at most {self._max_bytes:,} bytes in the window of this model")
+        if line and self._max_tokens is not None and room < self.rules.max_bytes:
+            reader.note(
+                "instructions", f"take at most {self._max_tokens:,} tokens in the window of this model"
+            )
         parts = list(shown)
         first = next((place for place, file in enumerate(shown) if file is not None), 0)
         if line and (file := shown[first]) is not None:
             parts[first] = file._replace(content=line + file.content)
         count = len(instructions.user) + len(instructions.project)
-        found = [file for file in parts[:count] if file is not None]
-        yield from found
+        yield from (file for file in parts[:count] if file is not None)
         # Other folders share the remaining room, so that nothing before them moves.
-        yield from self._in_other_folders(reader, self._max_bytes - sum(_utf8_size(f.content) for f in found))
+        yield from self._in_other_folders(reader, self._left_bytes(parts, parts[:count]))
         yield from (file for file in parts[count:] if file is not None)
 
+    def _left_bytes(self, shown: Sequence[ShownFile | None], instructions: Sequence[ShownFile | None]) -> int:
+        """Return the bytes that are left for instructions of other folders."""
+        left = self.rules.max_bytes - sum(_utf8_size(file.content) for file in instructions if file)
+        if self._max_tokens is None:
+            return left
+        return max(0, min(left, (self._max_tokens - self._tokens(shown)) * MIN_BYTES_PER_TOKEN))
+
     def _parts(
-        self, files: Sequence[InstructionFile], instructions: FilesByOwner, preferences: FilesByOwner
+        self, instructions: FilesByOwner, preferences: FilesByOwner
+    ) -> tuple[list[ShownFile | None], str, int]:
+        """Return what is shown of each file, the line about cut files, and the limit in bytes.
+
+        The limits of the rules are in bytes, that of the room in tokens: the largest limit in bytes that is within
+        both is searched for between one that fits and one that does not."""
+        limit = high = self._most_bytes
+        low, best = 0, None
+        for _ in range(_MAX_FIT_TRIES):
+            shown, line = self._parts_within(instructions, preferences, limit)
+            if self._max_tokens is None:
+                return shown, line, limit
+            tokens = self._tokens(shown) + self._counter.count(line)
+            if tokens <= self._max_tokens:
+                low, best = limit, (shown, line)
+                if limit == self._most_bytes or tokens >= self._max_tokens * _FULL_SHARE:
+                    break
+            else:
+                high = limit
+            guess = limit * self._max_tokens // max(1, tokens)
+            limit = guess if low < guess < high else (low + high) // 2
+        # Few bytes take more than one token each, so this limit holds where the search found none.
+        low = low or min(self._most_bytes, self._max_tokens or 0)
+        return *(best or self._parts_within(instructions, preferences, low)), low
+
+    def _tokens(self, shown: Sequence[ShownFile | None]) -> int:
+        return sum(self._counter.count_all([file.content for file in shown if file is not None]))
+
+    def _parts_within(
+        self, instructions: FilesByOwner, preferences: FilesByOwner, limit: int
     ) -> tuple[list[ShownFile | None], str]:
-        """Return what is shown of each file, and the line about cut files, which takes room as well."""
+        """Return what is shown of each file within a limit in bytes, and the line about cut files, which takes room
+        as well. Preferences leave to instructions what they do not need."""
+        files = [*instructions.user, *instructions.project, *preferences.user, *preferences.project]
+        most_preferences = self.rules.preferences_max_bytes
+        if limit < self._most_bytes:
+            most_preferences = min(most_preferences, int(limit * PREFERENCES_ROOM_SHARE))
 
         def fit(reserved: int) -> list[ShownFile | None]:
             reserved, other = (reserved, 0) if any(instructions) else (0, reserved)
-            return [
-                *fit_by_owner(*instructions, self._max_bytes - reserved),
-                *fit_by_owner(*preferences, self._preferences_max_bytes - other),
-            ]
+            preferred = fit_by_owner(*preferences, most_preferences - other)
+            taken = sum(_utf8_size(file.content) for file in preferred if file is not None)
+            most = min(self.rules.max_bytes, limit - taken)
+            return [*fit_by_owner(*instructions, most - reserved), *preferred]
 
         reserved = 0
         while _utf8_size(line := cut_line(files, shown := fit(reserved))) > reserved:
             reserved = _utf8_size(line)
-        most = self._max_bytes if any(instructions) else self._preferences_max_bytes
+        most = min(self.rules.max_bytes, limit) if any(instructions) else most_preferences
         return (shown, line) if 2 * reserved <= most else (fit(0), "")
 
     def _in_other_folders(self, reader: _DiskReader, room: int) -> Iterator[ShownFile]:
@@ -352,15 +401,6 @@ class _DiskReader:
             elif not part.whole:
                 more = " or more" if file.unread else ""
                 self.note(file.path, f"is cut: {part.lines:,} of {part.total:,}{more} lines are shown")
-
-
-def _limits(rules: InstructionRules, room: int | None) -> tuple[int, int]:
-    """Return the most bytes for instructions and for preferences."""
-    if room is None:
-        return rules.max_bytes, rules.preferences_max_bytes
-    most = int(room * MAX_ROOM_SHARE) * BYTES_PER_TOKEN
-    preferences = min(rules.preferences_max_bytes, int(most * PREFERENCES_ROOM_SHARE))
-    return min(rules.max_bytes, most - preferences), preferences
 
 
 def _utf8_size(text: str) -> int:

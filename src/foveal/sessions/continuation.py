@@ -5,7 +5,8 @@
 2. `carry` chooses what the record has: `"record"` (rules, first request, summaries in view, newest messages),
    `"summary"` (rules and summaries, or the ledger if there are none), `"rules"`, or the events of a list of
    handles, verbatim, after the rules.
-3. The record takes at most a share of the new model's room. Rules come first.
+3. The record takes at most a share of the new model's room, a larger one for many rules. Rules come first, and a
+   line says what is left out of each section.
 4. If the session itself began with a record, the parts of that one are carried on.
 5. The log is read in parts, and only what is needed stays in memory.
 """
@@ -25,7 +26,9 @@ from foveal.core.compaction.carried_record import (
     read_record,
     record_units,
     session_label,
+    without_summary_frame,
 )
+from foveal.core.compaction.kept_messages import MAX_TASK_SHARE
 from foveal.core.compaction.ledger.ledger import write_ledger
 from foveal.core.compaction.ledger.standing_rules import find_rules, states_rule
 from foveal.core.engine.engine import Engine
@@ -62,9 +65,13 @@ CONTINUATION_TOPIC: Final = "continuation"
 MIN_ROOM_SHARE: Final = 0.25
 """Share of the room from which budgets are taken at least, however much tools and instructions need: rules must not
 be lost because of them."""
-RECORD_SHARE: Final = 0.2
-"""Share of the room that the record may take. It is a user message, and all of these together keep a quarter of the
-room: a record of that size would be cut by the first message after it."""
+RECORD_SHARE: Final = 0.25
+"""Share of the room that the record may take without its rules."""
+MAX_RECORD_SHARE: Final = MAX_TASK_SHARE
+"""Share of the room that the record may take with its rules: the record is the first user message, and no reduction
+cuts that one below this share."""
+RULES_ONLY_SHARE: Final = 0.5
+"""Share of the room that a record of nothing but rules may take."""
 MAX_RECORD_TOKENS: Final = 15_000
 CHOSEN_SHARE: Final = 0.5
 """Share of the room that chosen events may take; they are refused rather than cut."""
@@ -104,8 +111,9 @@ async def carried_facts(
     room = max(hard - _units(begin, counter), int(hard * MIN_ROOM_SHARE))
     pins, left_pins = _pins(engine, int(room * PINS_SHARE), counter)
     source = _Origin(session_label(origin), engine, await _user_events(store, origin, count))
-    max_units = min(int(room * RECORD_SHARE), new.calibration.units(MAX_RECORD_TOKENS))
     parts = [*source.rules(left_pins, {pin.text for pin in pins})]
+    most = new.calibration.units(MAX_RECORD_TOKENS)
+    max_units = min(most, _record_units(room, record_units(parts, counter), carry=carry))
     chosen: list[RecordPart] = []
     if isinstance(carry, str):
         parts += source.parts(carry, max_units, counter)
@@ -119,6 +127,13 @@ async def carried_facts(
         return [*pins]
     note = Noted(text=f"The next message is the record of session {source.label}.", topic=CONTINUATION_TOPIC)
     return [*pins, note, UserSaid(content=record)]
+
+
+def _record_units(room: int, rules: int, *, carry: Carry) -> int:
+    """Return the units that a record with that many units of rules may take."""
+    if carry == "rules":
+        return int(room * RULES_ONLY_SHARE)
+    return min(int(room * MAX_RECORD_SHARE), int(room * RECORD_SHARE) + rules)
 
 
 def check_carry(carry: object) -> None:
@@ -216,7 +231,7 @@ class _Origin:
         """Yield the rules, oldest first: those of earlier sessions, pinned ones without room, standing ones."""
         seen = set(pins)
         for part in self._earlier:
-            if part.section == "rule" and part.text not in seen:
+            if part.section == "rule" and (not part.text or part.text not in seen):
                 seen.add(part.text)
                 yield part
         for event in pinned:
@@ -266,10 +281,8 @@ class _Origin:
             yield self._part("summary", seq, "taken over from an earlier session", text)
         for step in self._engine.view.summaries:
             first, last = min(low for low, _ in step.covers), max(high for _, high in step.covers)
-            fact = step.utterance.as_shown()
-            yield self._part(
-                "summary", step.utterance.seq, f"of {handle(first)}–{handle(last)}", readable_text(fact)
-            )
+            text = without_summary_frame(readable_text(step.utterance.as_shown()))
+            yield self._part("summary", step.utterance.seq, f"of {handle(first)}–{handle(last)}", text)
 
     def _ledger(self, room: int, counter: Counter, *, skip: int) -> Iterator[RecordPart]:
         """Yield a ledger of the messages in view that no summary covers, without the newest `skip` steps, which the
@@ -288,8 +301,8 @@ class _Origin:
             after=[event for event in events if event.seq >= end],
         )
         if text:
-            span = f"of {covered[0].handle}–{covered[-1].handle}, written without a model"
-            yield self._part("summary", covered[-1].seq, span, text)
+            title = f"{covered[0].handle}–{covered[-1].handle}, written without a model"
+            yield RecordPart("summary", self.label, title, without_summary_frame(text))
 
     def _messages(self) -> Iterator[RecordPart]:
         for step in self._engine.view.steps:

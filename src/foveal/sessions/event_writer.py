@@ -17,10 +17,12 @@ import msgspec
 
 from foveal.core.engine.engine import Engine, EngineState
 from foveal.core.engine.operations import unknown_handle
+from foveal.core.engine.prefix import may_move_prefix
 from foveal.core.engine.settings import EngineSettings
 from foveal.core.log.events import REDUCTIONS, AnyFact, Event, Expanded, Reverted, Rewound, parse_handle
 from foveal.core.view.checkpoint import needed_seqs
 from foveal.core.view.fold import needs_refold
+from foveal.core.view.view import View
 from foveal.errors import Conflict, StoreError, UnknownSession
 from foveal.ports import Checkpoint, Store
 
@@ -103,8 +105,11 @@ class EventWriter:
             self._engine, self._erased = None, erased
             return await self.load()
         if any(needs_refold(event.fact, engine.view) for event in missed):
+            mover = engine.prefix_mover or next(e for e in missed if _moves_prefix(e.fact, engine.view))
             self._engine = None
-            return await self.load()
+            engine = await self.load()
+            engine.take_over_prefix_mover(mover)
+            return engine
         for event in missed:
             engine.apply(event)
         return engine
@@ -162,7 +167,9 @@ class EventWriter:
         for _ in range(MAX_CONFLICTS):
             engine = await self.load()
             if any(needs_refold(fact, engine.view) for fact in facts):
+                mover = engine.prefix_mover
                 engine = await self.full_engine()  # the facts end a turn with an expanded range
+                engine.take_over_prefix_mover(mover)
             first = engine.next_seq
             now = self._clock()
             self._engine = None  # from here until everything is stored, memory is ahead of the store
@@ -174,16 +181,18 @@ class EventWriter:
     async def _commit_refolding(self, facts: Sequence[AnyFact]) -> list[Event]:
         """Store facts that change which earlier ones count; the whole log is folded again afterwards."""
         for _ in range(MAX_CONFLICTS):
-            first = (await self.refresh()).next_seq
+            before = await self.refresh()
             now = self._clock()
-            events = [Event(seq, fact, now) for seq, fact in enumerate(facts, first)]
+            events = [Event(seq, fact, now) for seq, fact in enumerate(facts, before.next_seq)]
             self._engine = None
             try:
                 await self.store.append(self.id, events)
             except Conflict:
                 continue
             self._notify(events)
-            await self._checkpoint(await self.load(), events)
+            engine = await self.load()
+            engine.take_over_prefix_mover(before.prefix_mover or events[0])
+            await self._checkpoint(engine, events)
             return events
         raise self.conflict_error()
 
@@ -226,6 +235,10 @@ class EventWriter:
             await self.store.keep_checkpoint(self.id, checkpoint)
             self._checkpointed = engine.next_seq
         engine.keep_in_memory(needed)
+
+
+def _moves_prefix(fact: AnyFact, view: View) -> bool:
+    return may_move_prefix(fact) or needs_refold(fact, view)
 
 
 async def _in_slices(facts: Sequence[AnyFact]) -> AsyncIterator[AnyFact]:

@@ -44,7 +44,7 @@ from foveal.core.models.budget import Caps
 from foveal.core.models.cost import UsageTotals
 from foveal.core.models.model import Model
 from foveal.core.view.request import Fitted, ReducedCounts
-from foveal.errors import BadSetting, Conflict
+from foveal.errors import BadSetting, SessionExists
 from foveal.ports import Hit, SessionInfo, Store
 from foveal.project.prompt_file import prompt_text
 from foveal.sessions.background_compaction import BackgroundCompaction
@@ -368,12 +368,13 @@ class Session:
     ) -> Self:
         """Create a session that begins with the pinned rules of an earlier one and, as one user message, a record
         of it: rules, first request, summaries and newest messages within a budget. `carry` chooses what the record
-        has: `"record"`, `"summary"`, `"rules"`, or a list of handles. `begin` are facts that come before that."""
+        has: `"record"`, `"summary"`, `"rules"`, or a list of handles. `begin` are facts that come before that.
+        Raises `SessionExists` if the id is in use."""
         facts = await carried_facts(
             store, origin, resolve_settings(model, **settings), carry=carry, begin=begin
         )
         if any(info.id == id for info in await store.sessions()):
-            raise Conflict(id, given=0, next_seq=(await store.info(id)).events)
+            raise SessionExists(id)
         return await cls.open(
             store,
             id,

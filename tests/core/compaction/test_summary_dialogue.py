@@ -904,5 +904,15 @@ def test_a_rule_turned_round_in_two_drafts_is_not_in_the_summary() -> None:
 def test_instructions_beside_the_range_can_state_a_rule() -> None:
     text = valid_text("Repair `parse_date`.\n- The user insists that commits are always signed.")
     signed = "Always sign your commits."
-    assert "are always signed" in compacted(run(always(reply(text)), said_beside=[signed])[1]).summary
+    assert "are always signed" in compacted(run(always(reply(text)), instructions=[signed])[1]).summary
     assert "are always signed" not in compacted(run(always(reply(text)))[1]).summary
+
+
+def test_a_message_of_the_user_before_the_range_has_a_script_of_the_conversation() -> None:
+    text = valid_text(
+        "Исправить `parse_date` и оставить интерфейс таким, какой он есть сейчас, без изменений."
+    )
+    text = text.replace("Keep strptime", "Оставить strptime")
+    rule = Event(0, UserSaid(content="Никогда не запускай скрипт deploy.sh без меня."))
+    assert compacted(run(always(reply(text)), before=[rule])[1]).by == "gpt-4.1"
+    assert compacted(run(always(reply(text)))[1]).by == "ledger"

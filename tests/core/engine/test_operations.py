@@ -9,7 +9,7 @@ from typing import Any, Final
 import pytest
 
 from foveal import Context, FovealError
-from foveal.core.log import AnyFact, Expanded, Masked
+from foveal.core.log import AnyFact, Expanded, Masked, Reverted
 from foveal.sessions import Session
 from foveal.stores.memory import MemoryStore
 from support.histories import ESTIMATE, Json, call_message, events_of, plain_model, result_message, user
@@ -119,3 +119,34 @@ def test_expand_without_room_raises_and_records_nothing() -> None:
     assert "cannot be shown whole" in in_context[-1][1]
     assert context_facts == session_facts
     assert not any(isinstance(fact, Expanded) for fact in context_facts)
+
+
+def test_an_expansion_ends_when_a_later_step_of_the_turn_needs_the_room() -> None:
+    ctx = Context(dialect="openai_chat", **SETTINGS)
+    ctx.append(user("Find the bug."), call_message("c0", "read", path="all.py"))
+    ctx.append(result_message("c0", "\n".join(f"line {n} of all.py is long enough" for n in range(600))))
+    for n in range(1, 60):
+        ctx.append(call_message(f"c{n}", "read", path=f"file_{n}.py"))
+        ctx.append(
+            result_message(
+                f"c{n}", "\n".join(f"line {k} of file_{n}.py" for k in range(30 if n < 12 else 150))
+            )
+        )
+        request = ctx.fit()
+        assert ctx.report().used <= ctx.report().limit
+        if n == 12:
+            ctx.expand("e2")
+    ended = [event.fact.target for event in ctx.log if isinstance(event.fact, Reverted)]
+    assert ended == [event.seq for event in events_of(ctx.log, Expanded)]
+    assert "e2–" in str(request), "it is summarised again"
+
+
+def test_undo_takes_back_an_expansion_by_its_handle() -> None:
+    ctx = Context(dialect="openai_chat", **SETTINGS)
+    ctx.append(*history(6))
+    made = ctx.compact()
+    before = ctx.fit()
+    expanded = ctx.expand(made)
+    assert ctx.fit() != before
+    assert ctx.undo(expanded) == expanded
+    assert ctx.fit() == before

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 
 import msgspec
 import pytest
+from msgspec import to_builtins
+from msgspec.structs import replace
 
 import foveal
 from foveal import Report
@@ -34,7 +37,7 @@ def reduced_context() -> foveal.Context:
     ctx.pin("keep calm")
     for number in range(40):
         history += [call_message(f"c{number}"), result_message(f"c{number}", result(number, 300))]
-        ctx.fit(history, tools=[{"type": "function", "function": {"name": "bash"}}])
+        ctx.fit(history, tools=[{"type": "function", "function": {"name": "bash", "description": "x " * 40}}])
     return ctx
 
 
@@ -85,6 +88,16 @@ def test_each_prefix_break_names_the_event_that_caused_it() -> None:
         assert ctx.why(one.cause).kind == one.why in ("masked", "dropped", "clipped")
         assert one.tokens > 0
     assert len({one.call for one in breaks}) == len(breaks)
+
+
+def test_a_prefix_break_by_a_change_of_model_names_its_event() -> None:
+    ctx = context(6_000)
+    ctx.fit(session(2))
+    ctx.use(plain_model(8_000))
+    ctx.fit(session(2))
+    (broken,) = ctx.report().breaks
+    assert (broken.cause, broken.why) == (ctx.log[-1].handle, "opened")
+    assert str(ctx.report()).endswith(f"1 prefix break in 2 calls, the last by {broken.cause}: opened")
 
 
 def test_a_conversation_that_only_grows_has_no_prefix_breaks() -> None:
@@ -145,6 +158,33 @@ def test_the_tokens_of_an_event_are_those_of_its_shown_text() -> None:
         if lines[event.handle].level == "full":
             assert lines[event.handle].tokens == 4 + ESTIMATE.count(ctx.original(event.handle))
     assert all(line.tokens == 0 for line in lines.values() if line.level in ("dropped", "-"))
+
+
+@pytest.mark.parametrize("reported", [0.6, 0.93, 1.0, 1.4])
+def test_the_tokens_of_events_add_up_to_their_category(reported: float) -> None:
+    ctx = reduced_context()
+    for _ in range(3):
+        ctx.observe({"prompt_tokens": int(ctx.report().used * reported)})
+    found = ctx.report()
+    adds_up(found)
+    sizes = dict.fromkeys(("user", "assistant", "summaries"), 0)
+    for line in found.events:
+        name = {"user_said": "user", "model_said": "assistant", "compacted": "summaries"}.get(line.kind, "")
+        if name:
+            sizes[name] += line.tokens
+        assert ctx.why(line.handle) == line
+    assert sizes == {name: found.totals[name] for name in sizes}
+    results = [line for line in found.events if line.kind == "tool_returned"]
+    assert sum(line.tokens for line in results if line.level != "masked") == found.totals["results"]
+
+
+def test_the_levels_of_the_card_count_what_is_not_in_memory() -> None:
+    found = reduced_context().report()
+    levels = Counter(line.level for line in found.events if line.level not in ("-", "full"))
+    assert {name: count for name, count in to_builtins(found.reduced).items() if count} == levels
+    gone = replace(found, events=())
+    assert usage_card(gone) == usage_card(found)
+    assert f"{levels['summarised']:,} summarised" in usage_card(gone)
 
 
 @pytest.mark.parametrize("window", [1, 10, 700, 8_000, 1_000_000])

@@ -111,7 +111,8 @@ _OWN_LINE: Final = re.compile(
     r"|[\[(]?\s*(?:end of (?:the |this )?record|record (?:of e?\d|\d+ of \d))"
     r"|look back\s*:|pin(?:ned)?(?: rules?)?\s*:|standing(?: rules?| requests?)?\s*:|instructions? (?:from|of)\b"
     r"|part \d+ of \d+\b|\+ \d+ more\b|shown in full\b|(?:open|answered|standing)\s*:\s*e\d"
-    r"|[\[(]\s*e\d+\s+(?:user|assistant|tool|system)"
+    r"|[\[(]\s*e\d+\s+(?:user|assistant|tool|system|developer|result|error)\b|\[calls \S+\]$"
+    r"|the conversation, e\d+ to e\d+"
     r"|(?:system|developer|user|assistant|human|tool)(?: message| prompt)?\s*:"
 )
 """The header, the end line and other lines that Foveal writes, and lines that claim to be spoken by a role."""

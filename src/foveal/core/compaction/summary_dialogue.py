@@ -63,7 +63,8 @@ def summary_dialogue(
     earlier: Sequence[Compacted] = (),
     elsewhere: Set[str] = frozenset(),
     beside: Sequence[str] = (),
-    said_beside: Sequence[str] = (),
+    instructions: Sequence[str] = (),
+    before: Sequence[Event] = (),
     after: Sequence[Event] = (),
 ) -> Dialogue[CompactionOutcome]:
     """Write the summary of a plan's range.
@@ -71,15 +72,15 @@ def summary_dialogue(
     `events` are the effective events of the range, oldest first. `ratio` is tokens per unit, `shared_total` the
     tokens of the conversation's current request. What models wrote for `earlier` summaries inside the range is used
     again. Names in `elsewhere` are shown outside of the range. So are the texts `beside` it (instructions, newer
-    messages), and a summary may use their names as well; `said_beside` are those among them that can state rules:
-    instructions and messages of the user. The events `after` the range may have answered a request or resolved an
-    error inside it.
+    messages), and a summary may use their names as well. Those that can state rules are the `instructions` and the
+    messages of the user `before` and `after` the range. The events `after` it may also have answered a request or
+    resolved an error inside it.
     """
     inside = [event for event in events if plan.first <= event.seq <= plan.last]
     parts = summary_text.reuse_parts(plan, inside, earlier)
     also = (*beside, *(part.text for part in parts), prompt, plan.focus)
     known = KnownNames(inside, also=also, elsewhere=elsewhere)
-    user = UserStatements([*inside, *after], also=(*said_beside, prompt, plan.focus))
+    user = UserStatements([*before, *inside, *after], also=(*instructions, prompt, plan.focus))
     # Without a writer, the texts of earlier summaries are used again as they are.
     authors = [fact.by for fact in earlier if fact.chunks] if parts and not writers else []
     work = _SummaryInProgress(plan, inside, parts, known, user, counter, ratio, prompt, after, authors)
@@ -149,7 +150,9 @@ class _SummaryInProgress:
         self.rules = DraftRules(
             known=known,
             user=user,
-            instructions=PromptPhrases((*summary_prompt.instruction_texts(prompt), summary_text.END_LINE)),
+            instructions=PromptPhrases(
+                [prompt], built_in=[*summary_prompt.prompt_parts().values(), summary_text.END_LINE]
+            ),
             sections=summary_prompt.required_sections(summary_prompt.resolve_task(prompt)),
             max_units=summary_text.max_text_units(plan) // 2,
             max_accepted_units=int(summary_text.max_text_units(plan) * 0.85),

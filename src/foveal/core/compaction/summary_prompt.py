@@ -49,11 +49,6 @@ def resolve_task(prompt: str) -> str:
     return task
 
 
-def instruction_texts(prompt: str) -> list[str]:
-    """Return all texts that tell a writer what to do: the built-in ones and the user's prompt."""
-    return [*prompt_parts().values(), prompt]
-
-
 def required_sections(task: str) -> tuple[str, ...]:
     """Return the headings that a task asks for."""
     return tuple(dict.fromkeys(_HEADING.findall(task)))

@@ -120,19 +120,14 @@ def compose(
 def compose_ledger_only(
     plan: Plan, events: Sequence[Event], *, counter: Counter, after: Sequence[Event] = ()
 ) -> str:
-    """Return the ledger without header and end line, for a small room; "" when even that does not fit.
-
-    Its last line names the range."""
+    """Return the ledger with a short header and no end line, for a small room; "" when even that does not fit."""
     max_units = max_text_units(plan)
-    text = write_ledger(
-        events,
-        room=max_units,
-        counter=counter,
-        keep=frozenset(plan.keep),
-        after=after,
-        span=(plan.first, plan.last),
-    )
-    return text if text and counter.count(text) <= max_units else ""
+    header = f"[foveal: record of {handle(plan.first)}–{handle(plan.last)}, of what has happened]"
+    room = max_units - counter.count(header) - 2
+    keep = frozenset(plan.keep)
+    ledger = write_ledger(events, room=room, counter=counter, keep=keep, after=after, span=_NO_SPAN)
+    text = "\n".join(filter(None, (header, ledger)))
+    return text if counter.count(text) <= max_units else ""
 
 
 def join_parts(parts: Sequence[SummaryPart], *, max_units: int, counter: Counter) -> str:

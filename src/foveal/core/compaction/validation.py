@@ -26,7 +26,7 @@ from foveal.core.compaction.known_names import KnownNames
 from foveal.core.compaction.prompt_overlap import PromptPhrases
 from foveal.core.compaction.summariser_protocol import Draft
 from foveal.core.compaction.user_claims import UserStatements
-from foveal.core.log.events import Event, ModelSaid, UserSaid, text_of
+from foveal.core.log.events import ModelSaid, text_of
 from foveal.core.tokens.counter import Counter
 
 MAX_CHARS_PER_UNIT: Final = 12
@@ -41,8 +41,8 @@ MAX_REPORTED_CLAIMS: Final = 4
 MAX_REPORTED_CLAIM_CHARS: Final = 140
 """Characters shown of a claim in the list of faults."""
 
-MAX_MESSAGES_OF_SCRIPT: Final = 12
-"""Newest messages whose script is the conversation's."""
+MAX_MODEL_MESSAGES_OF_SCRIPT: Final = 12
+"""Newest messages of the model whose script is the conversation's, if the user said nothing."""
 
 
 class DraftRules(msgspec.Struct, frozen=True, kw_only=True):
@@ -160,15 +160,15 @@ def _form_faults(draft: Draft, text: str, missing: Sequence[str], *, is_closed: 
 def _text_faults(text: str, rules: DraftRules) -> Iterator[str]:
     if rules.instructions.is_repeated_in(text):
         yield "It repeats these instructions instead of reporting the conversation."
-    script = writing_systems.find_foreign_script(text, _speech(rules.user.events))
+    script = writing_systems.find_foreign_script(text, _speech(rules.user))
     if script:
         yield f"It is not in the language in which the user speaks: the user does not write {script} script."
 
 
-def _speech(events: Sequence[Event]) -> list[str]:
-    """Return the user's newest messages, or the model's if the user said nothing in this range."""
-    for kind in (UserSaid, ModelSaid):
-        said = (text_of(event.fact.content) for event in reversed(events) if isinstance(event.fact, kind))
-        if found := [text for text in islice(said, MAX_MESSAGES_OF_SCRIPT) if text.strip()]:
-            return found
-    return []
+def _speech(user: UserStatements) -> list[str]:
+    """Return the user's messages, newest first, or the model's newest if there are none of the user."""
+    if any(map(str.strip, user.messages)):
+        return user.messages
+    facts = (event.fact for event in reversed(user.events))
+    said = (text_of(fact.content) for fact in facts if isinstance(fact, ModelSaid))
+    return list(islice(said, MAX_MODEL_MESSAGES_OF_SCRIPT))

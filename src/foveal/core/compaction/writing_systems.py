@@ -11,19 +11,23 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable
+from itertools import islice
 from typing import Final
 
 MAX_SCRIPT_CHARS: Final = 8_000
-"""Characters of a draft, and of all messages together, whose words are counted."""
+"""Characters of a draft whose words are counted, and of the messages from which on ASCII is taken for Latin."""
 MAX_SCRIPT_CHARS_PER_MESSAGE: Final = 600
+MAX_SCRIPT_MESSAGES: Final = 1_000
 MIN_SCRIPT_WORDS: Final = 8
 """With fewer words the script of a text is unknown."""
-MIN_OWN_SHARE: Final = 0.1
-"""Share of the conversation's words above which a script is one of its own."""
+MIN_OWN_WORDS: Final = 3
+"""Words in the messages that make a script one of the conversation's: one rule in it is enough."""
+MIN_OWN_LATIN_SHARE: Final = 0.1
+"""Share of the words that does the same for Latin script: technical terms are Latin in every language."""
 MAX_FOREIGN_SHARE: Final = 0.6
 """Share of a draft's words that may be in scripts that the conversation does not use."""
 MAX_FOREIGN_LATIN_SHARE: Final = 0.9
-"""The same for Latin script: technical terms are Latin in every language."""
+"""The same for Latin script."""
 
 _BLOCKS: Final = {
     "Latin": "A-Za-zªº\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u024f\u1e00-\u1eff",
@@ -83,14 +87,19 @@ def _own_scripts(messages: Iterable[str]) -> frozenset[str]:
     """Return the scripts of the conversation, none when there are too few words to tell."""
     words: Counter[str] = Counter()
     room = MAX_SCRIPT_CHARS
-    for message in messages:
-        words += _count_words(message[:MAX_SCRIPT_CHARS_PER_MESSAGE])
-        room -= MAX_SCRIPT_CHARS_PER_MESSAGE
-        if room <= 0:
-            break
+    for message in islice(messages, MAX_SCRIPT_MESSAGES):
+        short = message[:MAX_SCRIPT_CHARS_PER_MESSAGE]
+        # Further messages in ASCII have no script that is not known yet: they are not read.
+        if room > 0 or not short.isascii():
+            words.update(_count_words(short))
+        room -= len(short)
     if words.total() < MIN_SCRIPT_WORDS // 2:
         return frozenset()
-    return frozenset(script for script, count in words.items() if count >= MIN_OWN_SHARE * words.total())
+    return frozenset(script for script, count in words.items() if _is_own(script, count, words.total()))
+
+
+def _is_own(script: str, count: int, total: int) -> bool:
+    return count >= (MIN_OWN_LATIN_SHARE * total if script == "Latin" else MIN_OWN_WORDS)
 
 
 def _count_words(text: str) -> Counter[str]:

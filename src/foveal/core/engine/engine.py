@@ -187,6 +187,11 @@ class Engine:
         """Note that a request was sent: from here on, `prefix_mover` is about the next one."""
         self.prefix_mover = None
 
+    def take_over_prefix_mover(self, mover: Event | None) -> None:
+        """Set the event that has moved the prefix since the last request. For an engine that replaces another one:
+        the log alone does not say which of its events came after that request."""
+        self.prefix_mover = mover
+
     # ── Recording ────────────────────────────────────────────────────────────────────────────────────
 
     def append(self, fact: AnyFact, *, at: float | None = None, limits: Limits | None = None) -> Event:
@@ -367,7 +372,7 @@ class Engine:
         try:
             trial = copy(self)._restart(events)
             if reduces:
-                trial.reduce_to_fit(Moment())
+                trial.reduce_to_fit(Moment(keeps_expansions=True))
             else:
                 trial._check_size(trial.budget())
         finally:

@@ -32,7 +32,6 @@ from foveal.core.log.events import (
 )
 from foveal.core.models.budget import window_percent
 from foveal.core.view.fold import effective_events, effective_rewinds
-from foveal.core.view.steps import hidden_ranges
 from foveal.core.view.view import View
 from foveal.errors import BadSetting, ContextOverflow, NotCompacted, UnknownHandle
 
@@ -45,8 +44,10 @@ def _expansion_facts(log: Sequence[Event], seq: int) -> list[Expanded]:
     event = next((event for event in log if event.seq == seq), None)
     fact = event.fact if event is not None else None
     match fact:
-        case Compacted() | Dropped():
-            return [Expanded(first=first, last=last) for first, last in hidden_ranges(fact)]
+        case Compacted():
+            return [Expanded(first=fact.first, last=fact.last)]
+        case Dropped():
+            return [Expanded(first=first, last=last) for first, last in fact.ranges]
         case Masked():
             return [_expand_step(log, target) for target in dict.fromkeys(mask.target for mask in fact.masks)]
         case Clipped():
@@ -107,9 +108,9 @@ def _records_edit(fact: AnyFact) -> bool:
 
 def _check_undo(event: Event, log: Sequence[Event]) -> None:
     """Raise `UnknownHandle` unless the event is an effective reduction, pin or rewind that can be taken back."""
-    if not isinstance(event.fact, (*REDUCTIONS, Pinned, Rewound)):
+    if not isinstance(event.fact, (*REDUCTIONS, Pinned, Expanded, Rewound)):
         raise UnknownHandle(
-            f"{event.handle} is not a reduction, a pin or a rewind, so there is nothing to undo"
+            f"{event.handle} is not a reduction, an expansion, a pin or a rewind, so there is nothing to undo"
         )
     if _records_edit(event.fact):
         raise UnknownHandle(
@@ -127,7 +128,7 @@ def _undo_overflow(problem: ContextOverflow, target: Event, *, is_named: bool) -
         ways = "read what was rewound with the recall tools"
     else:
         ways = "`expand` a single event that it hides, or read what it hides with the recall tools"
-    named = "" if is_named else f", or name it (undo {name}) to have the next request reduced in another way"
+    named = "" if is_named else f', or `undo("{name}")` to have the next request reduced in another way'
     return ContextOverflow(
         f"{name} cannot be taken back: the request would take {window_percent(problem.needed, window)} of the "
         f"window ({problem.needed:,} tokens), and at most {window_percent(problem.available, window)} "
@@ -168,15 +169,15 @@ def pin_fact(view: View, text: str, target: int | None) -> Pinned:
 
 
 def undo_fact(engine: Engine, log: Sequence[Event], target: Event | None) -> Reverted:
-    """Return the fact that takes back a reduction, a pin or a rewind; without `target`, the newest reduction or
-    rewind. `log` is the whole log.
+    """Return the fact that takes back a reduction, an expansion, a pin or a rewind; without `target`, the newest
+    reduction or rewind. `log` is the whole log.
 
     Raises `UnknownHandle` when there is nothing to take back, and `ContextOverflow` when the request would not
     fit: without `target` as it would be then, with `target` only if the policy could not reduce it otherwise."""
     chosen = _newest_to_undo(log) if target is None else target
     _check_undo(chosen, log)
     fact = Reverted(target=chosen.seq)
-    if not isinstance(chosen.fact, Pinned):  # a pin that is taken back only makes room
+    if not isinstance(chosen.fact, Pinned | Expanded):  # to take back one of these only makes room
         try:
             engine.check_fits(log, [fact], reduces=target is not None)
         except ContextOverflow as problem:

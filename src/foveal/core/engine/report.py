@@ -8,8 +8,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Final
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -31,6 +31,7 @@ from foveal.core.log.events import (
 from foveal.core.models.budget import Budget, window_percent, window_share
 from foveal.core.tokens.message_tokens import PER_MESSAGE
 from foveal.core.view.fold import effective_events
+from foveal.core.view.request import ReducedCounts
 from foveal.core.view.steps import NO_RESULT, Level, ShownMessage, Step
 from foveal.core.view.view import View
 from foveal.core.wire.safe_print import one_line
@@ -62,6 +63,7 @@ class EventStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     level: Level | str
     """A level of detail, or "-" for an event that is never sent."""
     tokens: int = 0
+    """Tokens as it is shown; those of all events of a category add up to its total, but for rounding."""
     rule: str = ""
     """The rule that decided the level; "" for an event that is shown in full."""
     by: str = ""
@@ -126,9 +128,12 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """The question to ask the user in mode `confirm`; "" when there is nothing to ask."""
     summaries: tuple[Summary, ...]
     """The shown summaries, oldest first."""
+    reduced: ReducedCounts
+    """How many messages are not shown as they were said, by level."""
     breaks: tuple[PrefixBreak, ...]
     repairs: tuple[Repair, ...]
     events: tuple[EventStatus, ...]
+    """The events in memory: the whole log, or in a session those that the view needs."""
 
     @property
     def used_share(self) -> float:
@@ -151,6 +156,7 @@ def report(engine: Engine, *, calls: int, breaks: Sequence[PrefixBreak]) -> Repo
     budget = engine.budget()
     calibration = engine.calibration
     view = engine.view
+    parts = _shown_parts(engine)
     usage = engine.usage_totals
     limit = engine.available_tokens(budget)
     state = "over" if view.units > budget.hard else "act" if view.units > budget.act else "ok"
@@ -162,7 +168,7 @@ def report(engine: Engine, *, calls: int, breaks: Sequence[PrefixBreak]) -> Repo
         window_source=engine.model.sources.get("window", ""),
         counted_by=f"{view.meter.counter.name} × {calibration.ratio:.3f}",
         measured=calibration.measured,
-        totals=_totals(engine, budget),
+        totals=_totals(engine, budget, parts),
         used=calibration.tokens(engine.total_units),
         limit=limit,
         warn=min(limit, calibration.tokens(budget.warn + budget.fixed)),
@@ -177,9 +183,10 @@ def report(engine: Engine, *, calls: int, breaks: Sequence[PrefixBreak]) -> Repo
         saved=usage.saved,
         question=_question(engine, state),
         summaries=tuple(_summaries(engine)),
+        reduced=ReducedCounts.of(view),
         breaks=tuple(breaks),
         repairs=tuple(_repairs(view)),
-        events=tuple(_statuses(engine)),
+        events=tuple(_statuses(engine, parts)),
     )
 
 
@@ -209,21 +216,36 @@ def _summaries(engine: Engine) -> Iterable[Summary]:
 # ── Totals ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _totals(engine: Engine, budget: Budget) -> dict[str, int]:
-    """Return the tokens by category. The learned ratio turns units into tokens; what the provider counts beyond
-    them (templates, hidden prompts) is `overhead`, and the rounding difference goes to the largest part."""
-    units = dict.fromkeys(CATEGORIES, 0)
-    for category, amount in _parts(engine.view):
-        units[category] += amount
+class _ShownPart(NamedTuple):
+    """A part of the next request: a message, or the tools."""
+
+    category: str
+    seq: int
+    """The event that it shows; -1 for a part without one."""
+    tokens: int
+
+
+def _shown_parts(engine: Engine) -> list[_ShownPart]:
+    """Return all parts of the next request. The learned ratio turns units into tokens."""
+    measured = list(_part_units(engine.view))
     total = engine.calibration.tokens(engine.total_units)
-    counted = sum(units.values())
+    counted = sum(units for _, _, units in measured)
     ratio = min(engine.calibration.ratio, total / counted) if counted else 0.0
-    tokens = {name: int(amount * ratio) for name, amount in units.items()}
+    return [_ShownPart(category, seq, round(units * ratio)) for category, seq, units in measured]
+
+
+def _totals(engine: Engine, budget: Budget, parts: Sequence[_ShownPart]) -> dict[str, int]:
+    """Return the tokens by category. What the provider counts beyond the parts (templates, hidden prompts) is
+    `overhead`. A rounding difference goes to the tools, which are no event, or to the largest category."""
+    tokens = dict.fromkeys(CATEGORIES, 0)
+    for part in parts:
+        tokens[part.category] += part.tokens
+    total = engine.calibration.tokens(engine.total_units)
     rest = total - sum(tokens.values())
-    if engine.calibration.measured and rest > len(CATEGORIES):
+    if engine.calibration.measured and rest > 0:
         tokens["overhead"] = rest
-    elif counted:
-        tokens[max(tokens, key=tokens.__getitem__)] += rest
+    else:
+        tokens["tools" if tokens["tools"] > max(0, -rest) else max(tokens, key=tokens.__getitem__)] += rest
     limit = engine.available_tokens(budget)
     tokens["reserve"] = budget.reserve
     rest = budget.window - budget.reserve - total  # below 0 when the request is too large
@@ -232,18 +254,20 @@ def _totals(engine: Engine, budget: Budget) -> dict[str, int]:
     return tokens
 
 
-def _parts(view: View) -> Iterable[tuple[str, int]]:
+def _part_units(view: View) -> Iterable[tuple[str, int, int]]:
+    """Yield the category, the event and the units of each part."""
     meter = view.meter
     for shown in view.asides.values():
-        yield _instruction_category(shown.fact), shown.units(meter)
-    yield "tools", view.tool_units
+        yield _instruction_category(shown.fact), shown.seq, shown.units(meter)
+    yield "tools", -1, view.tool_units
     for step in view.steps:
-        yield _category(step), step.utterance.units(meter)
+        yield _category(step), step.utterance.seq, step.utterance.units(meter)
         for slot in step.slots:
             if slot.result is None:
-                yield "placeholders", PER_MESSAGE + meter.text(-1, -1, -1, NO_RESULT)
+                yield "placeholders", -1, PER_MESSAGE + meter.text(-1, -1, -1, NO_RESULT)
             else:
-                yield "placeholders" if slot.result.is_masked else "results", slot.result.units(meter)
+                category = "placeholders" if slot.result.is_masked else "results"
+                yield category, slot.result.seq, slot.result.units(meter)
 
 
 def _category(step: Step) -> str:
@@ -296,10 +320,11 @@ def _repairs(view: View) -> Iterable[Repair]:
                 yield Repair(handle=handle(step.seq), problem=problem, done="a synthetic result is shown")
 
 
-def _statuses(engine: Engine) -> Iterable[EventStatus]:
+def _statuses(engine: Engine, parts: Sequence[_ShownPart]) -> Iterable[EventStatus]:
     effective = {event.seq for event in effective_events(engine.log)}
+    tokens = {part.seq: part.tokens for part in parts}
     for event in engine.log:
-        yield _status(engine, event, is_effective=event.seq in effective)
+        yield _status(engine, event, tokens, is_effective=event.seq in effective)
 
 
 def event_status(engine: Engine, event: Event) -> EventStatus:
@@ -308,10 +333,11 @@ def event_status(engine: Engine, event: Event) -> EventStatus:
     is_effective = engine.view.find(event.seq) is not None or any(
         event.seq == other.seq for other in effective_events(engine.log)
     )
-    return _status(engine, event, is_effective=is_effective)
+    tokens = {part.seq: part.tokens for part in _shown_parts(engine)}
+    return _status(engine, event, tokens, is_effective=is_effective)
 
 
-def _status(engine: Engine, event: Event, *, is_effective: bool) -> EventStatus:
+def _status(engine: Engine, event: Event, tokens: Mapping[int, int], *, is_effective: bool) -> EventStatus:
     view, fact = engine.view, event.fact
     can_be_sent = isinstance(fact, UserSaid | ModelSaid | ToolReturned | Instructed | Pinned | Compacted)
     if not can_be_sent or (isinstance(fact, Pinned) and not fact.text):
@@ -330,7 +356,7 @@ def _status(engine: Engine, event: Event, *, is_effective: bool) -> EventStatus:
         handle=event.handle,
         kind=kind(fact),
         level=shown.level,
-        tokens=round(shown.units(view.meter) * engine.calibration.ratio),
+        tokens=tokens.get(shown.seq, 0),
         rule=rule,
         by=by,
     )
@@ -393,6 +419,20 @@ def thresholds_text(report: Report) -> str:
     return " · ".join(f"{name} {tokens:,} ({report.percent(tokens)})" for name, tokens in marks)
 
 
+def reduced_texts(report: Report) -> list[str]:
+    """Return how many messages are at each level other than `full`, such as `3 masked`."""
+    counts = msgspec.structs.asdict(report.reduced)
+    return [f"{count:,} {level}" for level, count in counts.items() if count]
+
+
+def breaks_text(report: Report) -> str:
+    """Return how many requests began differently from the one before, and what moved the last one's prefix."""
+    count, calls = len(report.breaks), report.calls
+    text = f"{count:,} prefix break{'s' * (count != 1)} in {calls:,} call{'s' * (calls != 1)}"
+    last = report.breaks[-1] if report.breaks else None
+    return f"{text}, the last by {last.cause}: {last.why}" if last is not None and last.cause else text
+
+
 def _turns_text(left: int) -> str:
     if left == 0:
         return "next cut within a turn"
@@ -408,12 +448,8 @@ def _card_lines(report: Report) -> Iterable[str]:
             yield f"  {name:<13}{tokens:>11,}  {report.percent(tokens):>8}"
     yield f"  {'window':<13}{report.window:>11,}  {report.percent(report.window):>8}"
     yield f"  {thresholds_text(report)}"
-    levels: dict[str, int] = {}
-    for event in report.events:
-        if event.level not in ("-", "full"):
-            levels[event.level] = levels.get(event.level, 0) + 1
-    if levels:
-        yield "  " + ", ".join(f"{count:,} {level}" for level, count in levels.items())
+    if report.reduced:
+        yield f"  {', '.join(reduced_texts(report))}"
     for summary in report.summaries:
         sizes = (
             f"{summary.measures.before:,} → {summary.measures.after:,} tokens"
@@ -425,10 +461,7 @@ def _card_lines(report: Report) -> Iterable[str]:
         )
         yield f"  summary {summary.handle} of {summary.first}–{summary.last}: {one_line(details, width=100)}"
     if report.breaks:
-        last = report.breaks[-1]
-        many = "s" if len(report.breaks) != 1 else ""
-        count = f"{len(report.breaks)} prefix break{many} in {report.calls} calls"
-        yield f"  {count}, the last by {last.cause}: {last.why}"
+        yield f"  {breaks_text(report)}"
     if report.saved is not None and report.saved:
         yield f"  spent ${report.spent or 0:.4f}, saved ${report.saved:.4f} against sending everything"
     for repair in report.repairs:

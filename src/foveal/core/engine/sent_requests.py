@@ -72,7 +72,8 @@ class SentRequests:
         self._last_time = now
         moved = moved_step(engine.view, self._last_steps, steps)
         self._last_steps = steps
-        prefix_lost, self._prefix_lost, self._model_switched = self._prefix_lost, False, False
+        prefix_lost, switched = self._prefix_lost, self._model_switched
+        self._prefix_lost = self._model_switched = False
         before = self._last
         sent = self._last = _SentSize(
             units=engine.total_units,
@@ -82,7 +83,7 @@ class SentRequests:
         cached, cached_unreduced = before.units, before.unreduced_units
         if moved is not None or prefix_lost:
             behind = _units_from(engine, moved)
-            self.breaks.append(self._break(engine, moved, behind))
+            self.breaks.append(self._break(engine, moved, behind, switched=switched))
             cached = 0 if prefix_lost else sent.units - behind
             cached_unreduced = 0 if prefix_lost else before.unreduced_units
         if sent.unreduced_units >= cached_unreduced:  # else the history was edited: nothing to compare with
@@ -90,14 +91,18 @@ class SentRequests:
             self.saved += everything - _price(engine, sent.units, cached)
         engine.request_sent()
 
-    def _break(self, engine: Engine, moved: Step | None, behind: int) -> PrefixBreak:
-        cause = engine.prefix_mover
+    def _break(self, engine: Engine, moved: Step | None, behind: int, *, switched: bool) -> PrefixBreak:
+        mover, cause, why = engine.prefix_mover, "", ""
+        if mover is not None:
+            cause, why = mover.handle, kind(mover.fact)
+        elif switched:
+            cause, why = handle(engine.opened_seq), kind(engine.opened)
         return PrefixBreak(
             call=self.count,
             at="" if moved is None else handle(moved.seq),
             tokens=round(behind * engine.calibration.ratio),
-            cause=cause.handle if cause is not None else "",
-            why=kind(cause.fact) if cause is not None else "",
+            cause=cause,
+            why=why,
         )
 
     def usage_facts(self, reported: object, engine: Engine) -> list[AnyFact]:

@@ -15,7 +15,6 @@ from foveal.core.compaction.summariser_protocol import Draft, DraftFailure, Draf
 from foveal.core.compaction.summary_dialogue import summary_dialogue
 from foveal.core.engine.engine import Engine
 from foveal.core.log.events import (
-    AnyFact,
     Compacted,
     CompactionFailed,
     Dialect,
@@ -85,15 +84,19 @@ class SummaryJob(NamedTuple):
             elsewhere=self.names_outside,
             after=self.after,
             beside=[wire.original_text(fact) for fact in (*self.fitted.aside, *self.fitted.facts)],
-            said_beside=[wire.original_text(fact) for fact in self._authoritative_facts()],
+            instructions=[wire.original_text(fact) for fact in self._instructions()],
+            before=list(self._said_before()),
         )
 
-    def _authoritative_facts(self) -> Iterator[AnyFact]:
-        """Yield the instructions and the user's unchanged messages in the request; summaries are neither."""
+    def _instructions(self) -> Iterator[Instructed]:
         yield from self.fitted.aside
+        yield from (fact for fact in self.fitted.facts if isinstance(fact, Instructed))
+
+    def _said_before(self) -> Iterator[Event]:
+        """Yield the user's messages that the request shows unchanged before the range; a summary is none."""
         for fact, seq in zip(self.fitted.facts, self.fitted.seqs, strict=True):
-            if isinstance(fact, Instructed) or (isinstance(fact, UserSaid) and seq >= 0):
-                yield fact
+            if isinstance(fact, UserSaid) and 0 <= seq < self.plan.first:
+                yield Event(seq, fact)
 
     def request(self, draft_request: DraftRequest) -> SummaryRequest:
         """Return the request for a draft in the conversation's dialect."""

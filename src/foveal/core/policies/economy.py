@@ -138,8 +138,10 @@ def _cut(
 ) -> Decision:
     """Make room down to `goal` units by masks; where these leave more than `lasting`, summarise."""
     if policy.mask:
-        candidates = mask_candidates(view, policy)
-        masked = _mask(view, _enough(candidates, policy, excess=view.units - goal), policy, reason="budget")
+        # What the newest results exceed their share by is clipped from them, not masked elsewhere.
+        excess = view.units - goal - ladder.newest_excess(view, budget, policy)
+        chosen = _enough(mask_candidates(view, policy), policy, excess=excess)
+        masked = _mask(view, chosen, policy, reason="budget")
         if masked is not None:
             return masked
     clipped = ladder.clip_newest_results(view, budget, policy, target=lasting)

@@ -11,10 +11,11 @@ from typing import TypeAlias
 import msgspec
 
 from foveal.core.compaction.plan import Plan
-from foveal.core.log.events import Clipped, Reduction
+from foveal.core.log.events import Clipped, Reduction, Reverted
 
-Decision: TypeAlias = Reduction | tuple[Clipped, ...] | Plan | None
-"""The next reduction, clips that belong together, or the plan of a summary; None when there is nothing to do."""
+Decision: TypeAlias = Reduction | tuple[Clipped, ...] | Reverted | Plan | None
+"""The next reduction, clips that belong together, the end of an expansion, or the plan of a summary; None when
+there is nothing to do."""
 
 
 class Moment(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,6 +45,8 @@ class Moment(msgspec.Struct, frozen=True, kw_only=True):
     """Summaries do not help at present: the window refilled again and again."""
     refused: bool = False
     """The provider has refused the last request as too large."""
+    keeps_expansions: bool = False
+    """Whether expanded steps stay expanded even if the request does not fit."""
     model_switched: bool = False
     """Another model reads this request than the last one."""
 

@@ -128,12 +128,16 @@ def choose_limits(
     return call if call is not None else per_tool.get(tool, default)
 
 
-def clip(text: str, limits: Limits, *, handle: str, counter: Counter) -> Clip | None:
-    """Cut one text to its limits; None when it is within all of them."""
+def clip(
+    text: str, limits: Limits, *, handle: str, counter: Counter, keep: Sequence[Span] = ()
+) -> Clip | None:
+    """Cut one text to its limits; None when it is within all of them. The spans to `keep` in the middle come before
+    head and tail, as far as `MAX_MIDDLE_SHARE` of the limit holds them."""
     whole = room_for(limits)
     if fitting_end(text, whole, counter) == len(text):
         return None
-    task = _ClipTask(text, limits, handle, counter, *total_tokens(text, counter), utf8_size(text, whole))
+    size = (*total_tokens(text, counter), utf8_size(text, whole))
+    task = _ClipTask(text, limits, handle, counter, *size, tuple(keep))
     room = whole.minus(task.reserve())
     for attempt in range(_MAX_ATTEMPTS):
         spans = _choose_spans(task, room) if min(room) > 0 else []
@@ -160,6 +164,7 @@ class _ClipTask(NamedTuple):
     tokens: int
     exact: bool
     bytes: int
+    keep: tuple[Span, ...] = ()
 
     def reserve(self) -> TextSize:
         """Return the size of the marker at its longest: all numbers at their maximum, a newline on either side."""
@@ -224,10 +229,13 @@ def _lines_left_out(text: str, start: int, end: int) -> tuple[int, int]:
 
 def _choose_spans(task: _ClipTask, room: TextSize) -> list[Span]:
     share = {"head": 1.0, "tail": 0.0}.get(task.limits.strategy, task.limits.head_share)
-    if task.limits.strategy != "smart":
+    if task.limits.strategy != "smart" and not task.keep:
         return _merge_spans(_head_and_tail(task, room, share))
     low, high = _head_and_tail(task, room.times(1 - MAX_MIDDLE_SHARE), share)
-    found = find_important_lines(task.text, low[1], high[0], enough=100)
+    if task.keep:
+        found = [ImportantLine(a, b, 0, "") for a, b in task.keep if low[1] <= a and b <= high[0]]
+    else:
+        found = find_important_lines(task.text, low[1], high[0], enough=100)
     middle, room = _choose_middle(task, found, room.times(MAX_MIDDLE_SHARE), room)
     return _merge_spans([*_head_and_tail(task, room, share), *middle])
 

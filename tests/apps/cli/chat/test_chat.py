@@ -19,13 +19,22 @@ import pytest
 
 from foveal.apps.cli.chat.chat_loop import ChatLoop
 from foveal.apps.cli.chat.chat_state import ChatState
-from foveal.apps.cli.chat.commands import SLASH_COMMANDS, parse_command
+from foveal.apps.cli.chat.commands import SLASH_COMMANDS, parse_command, with_slash_commands
 from foveal.apps.cli.chat.factory import system_text
 from foveal.apps.cli.chat.options import ChatOptions
 from foveal.apps.cli.chat.output.context_card import apportion
 from foveal.apps.cli.chat.output.markdown import MarkdownPainter
 from foveal.apps.cli.chat.output.streaming import MarkdownBlocks
-from foveal.apps.cli.chat.output.styled_text import ansi_text, cell_width, cut, plain_text, row
+from foveal.apps.cli.chat.output.styled_text import (
+    Span,
+    ansi_text,
+    bold,
+    cell_width,
+    cut,
+    plain_text,
+    row,
+    wrap_row,
+)
 from foveal.apps.cli.chat.user_input import Pastes
 from foveal.apps.cli.chat.user_interface import PlainOutput
 from foveal.core.log import Event, Noted, Opened, ToolReturned, UserSaid, text_of
@@ -393,6 +402,17 @@ def test_the_screen_adapts_to_the_terminal_size(project: ChatProject) -> None:
         )
         terminal.type("typed")
         terminal.see("› typed")
+
+
+def test_output_of_commands_and_errors_is_wrapped_at_words(project: ChatProject) -> None:
+    with project.terminal("--session", "s", columns=44, rows=40) as terminal:
+        terminal.see("ctx ")
+        terminal.enter("/pin")
+        terminal.see("as it is now")
+        terminal.enter("/tokens")
+        seen = terminal.see("in this session")
+    assert {"✗", "handle,", "tokens,", "(estimated,", "threshold", "(111,103)"} <= set(seen.split())
+    assert not [line for line in seen.splitlines() if line.lstrip().startswith("%")]
 
 
 @pytest.mark.parametrize("colours", [True, False])
@@ -815,7 +835,11 @@ def test_context_shows_a_grid_and_tables_that_add_up(
         assert f"AGENTS.md  {amounts['instructions']}" in below
         tools = re.findall(r"^  (\w+) +(\d+) +([\d,]+|–)$", below.split("tools:")[1], re.MULTILINE)
         assert sum(int(tokens) for _, tokens, _ in tools) == amounts["tools"]
-        assert {name for name, _, results in tools if results != "–"} == {"list"}
+        assert [(name, results) for name, _, results in tools if results != "–"] == [
+            ("list", f"{amounts['results']:,}")
+        ]
+        (listed,) = [line for line in report.events if line.kind == "tool_returned"]
+        assert f", {amounts['results']:,} tokens now" in await chat.send(f"/why {listed.handle}")
 
     run_chat(project, monkeypatch, steps, window=8_000)
 
@@ -897,7 +921,9 @@ def test_compact_shows_summary_and_sizes_and_can_be_undone(
         assert f"summarised by {handle}" in why
         assert f"took back {handle} (compacted)" in await chat.send("/undo")
         assert (await chat.state.session.report()).used == before
-        assert (await chat.send("/undo e1")).startswith("✗ e1 is not a reduction, a pin or a rewind")
+        assert (await chat.send("/undo e1")).startswith(
+            "✗ e1 is not a reduction, an expansion, a pin or a rewind"
+        )
 
     run_chat(project, monkeypatch, steps, window=32_000)
 
@@ -1243,6 +1269,32 @@ def test_rows_are_safe_to_print_and_fit_the_width() -> None:
     assert plain_text([row("a\x1b[31m\nb\tc")]) == "a␛[31m␊b    c\n"
     assert ansi_text([row("漢字漢字")], width=6, colours=False) == "漢字…\n"
     assert cell_width(cut("漢字漢字漢字", 7)) <= 7
+
+
+def test_a_long_row_is_wrapped_at_words_below_its_own_text() -> None:
+    mark = row(Span("▪ clipped e27: the model sees ", "dim"), bold("1,868 of its"), " tokens · /expand e27")
+    wrapped = wrap_row(mark, 40)
+    assert plain_text(wrapped).splitlines() == [
+        "▪ clipped e27: the model sees 1,868 of",
+        "  its tokens · /expand e27",
+    ]
+    assert wrapped[1] == (Span("  ", "dim"), bold("its"), Span(" tokens · /expand e27"))
+    for given, expected in {
+        "  e3  the first of many": ["  e3  the first of", "      many"],
+        "  │ so the summary goes on": ["  │ so the summary", "  │ goes on"],
+        "a_word_longer_than_the_line": ["a_word_longer_than_t", "he_line"],
+        "漢字漢字漢字 漢字": ["漢字漢字漢字 漢字"],
+        "漢字漢字漢字漢字 漢字漢": ["漢字漢字漢字漢字", "漢字漢"],
+    }.items():
+        assert plain_text(wrap_row(row(given), 20)).splitlines() == expected
+    assert wrap_row(row("short"), 40) == [row("short")]
+
+
+def test_an_error_of_the_library_names_slash_commands() -> None:
+    text = 'e4 does not fit; `expand` an event of it, call `compact()`, or `undo("e4")`; `undone` stays'
+    assert with_slash_commands(text) == (
+        "e4 does not fit; /expand an event of it, call /compact, or /undo e4; `undone` stays"
+    )
 
 
 def test_grid_cells_always_add_up() -> None:

@@ -232,6 +232,68 @@ def test_a_long_request_keeps_its_ends_and_its_rules_with_a_count() -> None:
     assert shown[-1] == "  > Now begin."
 
 
+@pytest.mark.parametrize("room", [2_000, 4_000, 6_000])
+def test_a_long_request_is_whole_where_the_room_allows(room: int) -> None:
+    request = "\n".join(f"Part {n}: add the column, then show it in the list." for n in range(40))
+    shown = section(
+        ledger_of(user_said(request), said("Done."), user_said("Go on."), room=room), "The user said"
+    )
+    assert shown[-40:] == [f"  > {line}" for line in request.split("\n")]
+
+
+def test_a_request_is_cut_between_words() -> None:
+    words = {f"word{n:04d}" for n in range(900)}
+    shown = section(ledger_of(user_said(" ".join(sorted(words))), room=300), "The user said")
+    assert {word for line in shown[1:] if line != "  …" for word in line[4:].split()} <= words
+
+
+def test_the_newest_open_and_the_first_request_have_their_place_beside_rules() -> None:
+    rules = [
+        fact
+        for n in range(60)
+        for fact in (user_said(f"Never touch the file number_{n}.py in this folder."), said("Understood."))
+    ]
+    asked = [fact for n in range(5) for fact in (user_said(f"Draw picture {n}."), said("Done."))]
+    text = ledger_of(
+        user_said("Build the shop."), said("Done."), *rules, *asked, user_said("Ship it."), room=700
+    )
+    shown = section(text, "The user said")
+    assert {"  > Build the shop.", "  > Ship it.", "  > Draw picture 4.", "  > Draw picture 0."} <= set(shown)
+    standing = [line for line in shown if line.endswith("standing:") or "number_" in line]
+    assert len(standing) >= 10
+    assert ESTIMATE.count("\n".join(standing)) <= 400
+
+
+def test_of_a_long_standing_request_only_the_rules_are_quoted() -> None:
+    listing = "\n".join(f"src/module_{n}/index.ts" for n in range(100))
+    request = f"Have a look at these.\n{listing}\nNever touch src/module_7.\n{listing}"
+    text = ledger_of(user_said("Hello."), said("Yes?"), user_said(request), said("Done."), room=300)
+    assert section(text, "The user said")[:2] == [
+        f"- e2, standing, {len(request) - len('Never touch src/module_7.'):,} characters left out:",
+        "  > Never touch src/module_7.",
+    ]
+
+
+def test_a_rule_that_is_repeated_counts_once() -> None:
+    turns = [fact for n in range(3) for fact in (user_said(f"Draw {n}.\nNever use red.\n"), said("Done."))]
+    shown = section(ledger_of(*turns), "The user said")
+    assert [line for line in shown if line.startswith("- ")] == [
+        "- e4, standing:",
+        "- e2, answered:",
+        "- e0, answered:",
+    ]
+
+
+def test_a_tool_result_in_the_user_role_does_not_displace_the_task() -> None:
+    block = "<environment_details>\nYou must always update the list.\n</environment_details>"
+    task = f"<task>\nPort the parser to Rust.\n</task>\n{block}"
+    report = "[search for 'parser'] Result:\n" + "The parser must never fail.\n" * 200 + block
+    turns = [fact for _ in range(20) for fact in (said("Now the next one."), user_said(report))]
+    shown = section(ledger_of(user_said(task), *turns, room=600), "The user said")
+    assert not any("standing" in line for line in shown)
+    assert "  > Port the parser to Rust." in shown
+
+
 def test_an_image_in_a_request_is_mentioned() -> None:
     message = {"role": "user", "content": [{"type": "text", "text": "What is this?"}, _image()]}
     facts = [fact for chunk in wire_for("openai_chat").read([message]) for fact in chunk.facts]
@@ -256,7 +318,10 @@ def test_the_last_words_are_whole_up_to_800_characters() -> None:
     shown = section(ledger_of(user_said("Go."), said(words)), "The agent said")
     assert shown == ["- e1:", *(f"  ~ {line.rstrip()}" for line in words.split("\n"))]
     longer = section(ledger_of(user_said("Go."), said(words * 3)), "The agent said")
-    assert longer[0] == f"- e1, {len((words * 3).strip()) - 800:,} characters left out:"
+    found = re.fullmatch(r"- e1, ([\d,]+) characters left out:", longer[0])
+    assert found
+    assert 790 <= len((words * 3).strip()) - int(found[1].replace(",", "")) <= 800
+    assert {word for line in longer[1:] for word in line[4:].split() if word.isalpha()} == {"word"}
 
 
 PLAN: Final = [
@@ -287,6 +352,45 @@ def test_the_latest_plan_is_shown(fact: ModelSaid) -> None:
         "  ~ [~] Fix the lexer",
         "  ~ [ ] Run the tests",
     ]
+
+
+def test_a_plan_that_is_run_through_a_shell_is_a_plan() -> None:
+    command = "update_plan <<'PLAN'\n- Find the cause\n- Fix the header\nPLAN"
+    text = ledger_of(user_said("Go."), *ran(command, "ok"))
+    assert section(text, "The agent's latest plan") == [
+        "- e1:",
+        "  ~ - Find the cause",
+        "  ~ - Fix the header",
+    ]
+    assert section(text, "Commands") == []
+
+
+@pytest.mark.parametrize(
+    "lead", ["Plan:", "## Next steps", "Here's my plan:", "**To-do**", "Remaining steps for the parser:"]
+)
+def test_a_list_under_a_plan_line_is_a_plan(lead: str) -> None:
+    text = ledger_of(
+        user_said("Go."), said(f"I see.\n{lead}\n\n1. Read it\n   - all\n2. Fix it\n\nNow."), said("On it.")
+    )
+    assert section(text, "The agent's latest plan") == ["- e1:", "  ~ 1. Read it", "  ~ 2. Fix it"]
+
+
+@pytest.mark.parametrize(
+    "lead",
+    ["It moves to the next tick. This ensures:", "Steps to reproduce:", "The next release has:", "Why:"],
+)
+def test_a_list_that_explains_is_no_plan(lead: str) -> None:
+    explained = f"{lead}\n1. The cycle completes\n2. The list is hidden\n3. All is drawn"
+    assert (
+        section(ledger_of(user_said("Go."), said(explained), said("On it.")), "The agent's latest plan") == []
+    )
+
+
+def test_a_plan_before_a_later_request_says_so() -> None:
+    text = ledger_of(
+        user_said("Go."), calls("todo", items=["Read", "Fix"]), said("Yes."), user_said("Stop that.")
+    )
+    assert section(text, "The agent's latest plan")[0] == "- e1, before the user's e3:"
 
 
 # ── What stays in the request is not repeated ─────────────────────────────────────────────────────────
@@ -385,6 +489,11 @@ def test_a_changed_file_has_its_counts_and_latest_changes() -> None:
         ),
         ("edit", {"path": "a.py", "old": "x = 1\ny = 2", "new": "y = 2"}, 'edited, e0: removed "x = 1"'),
         ("bash", {"command": "mv a.py src/b.py"}, "moved, e0: to src/b.py"),
+        (
+            "edit",
+            {"path": "a.py", "old": 'a = "x"\nb = 1', "new": 'a = "y"\nb = 2'},
+            """edited, e0: 'a = "x"' → 'a = "y"' and 1 more line""",
+        ),
     ],
 )
 def test_a_change_is_told_in_a_few_words(tool: str, arguments: dict[str, Any], line: str) -> None:
@@ -404,6 +513,22 @@ def test_a_change_is_told_in_a_few_words(tool: str, arguments: dict[str, Any], l
 def test_a_file_that_a_command_changes_is_found(command: str, path: str) -> None:
     text = ledger_of(*ran(command, "ok"))
     assert re.search(rf"[- ]{re.escape(path)}[:,\n]", text.partition("Files changed")[2])
+
+
+def test_a_command_substitution_names_no_file() -> None:
+    text = ledger_of(*ran("cp $(npm root -g)/pkg/dark.json `pwd`/x.json && mkdir -p out.d", "ok"))
+    assert section(text, "Files only read") == []
+    assert "root" not in "\n".join(section(text, "Files changed"))
+
+
+def test_a_file_with_instructions_has_its_own_line() -> None:
+    text = ledger_of(
+        calls("read", path="a.py"),
+        returned("x"),
+        calls("read", path="docs/AGENTS.md"),
+        returned("Never push."),
+    )
+    assert section(text, "Files only read") == ["- docs/AGENTS.md: the project's instructions, e2", "- a.py"]
 
 
 def test_files_edited_long_ago_are_named() -> None:
@@ -444,6 +569,12 @@ def test_a_command_is_listed_once_with_its_latest_outcome() -> None:
     assert section(text, "Commands") == [
         '- pytest -q tests/test_x.py → exit 1 "1 failed, 1 passed in 0.2s", e4'
     ]
+
+
+def test_a_timeout_that_the_agent_reports_is_a_failure() -> None:
+    text = ledger_of(*ran("cargo check", "failed in sandbox with execution error: command timed out"))
+    assert section(text, "Commands") == ["- cargo check → failed, e0"]
+    assert section(text, "Unresolved")[0] == "- cargo check, e1:"
 
 
 def test_the_status_on_the_last_line_counts() -> None:
@@ -488,6 +619,48 @@ def test_a_failed_edit_is_resolved_by_a_later_edit_of_the_file() -> None:
     assert section(ledger_of(edit, failed, edit, returned("replaced")), "Unresolved") == []
     looked = (calls("read", path="a.py"), returned("x = 1"))
     assert section(ledger_of(edit, failed, *looked), "Unresolved")[0] == "- edit a.py, e1:"
+
+
+def test_a_failed_edit_is_resolved_by_writing_the_file_under_another_spelling() -> None:
+    edit = calls("edit", path="/repo/a.py", old="x", new="y")
+    written = calls("write", path="./a.py", content="y")
+    text = ledger_of(edit, returned("Error: no match for old text"), written, returned("ok"))
+    assert section(text, "Unresolved") == []
+
+
+@pytest.mark.parametrize("path", ["themes/a.json", "/repo/themes/a.json"])
+def test_a_command_that_failed_to_write_a_file_tells_of_a_later_change(path: str) -> None:
+    failed = ran(f"mkdir -p themes && cp $(npm root)/dark.json {path}", "cp: No such file\nexit code: 1")
+    copied = ran("cp dark.json themes/a.json", "ok")
+    other = ran("python a.py", TRACE + "exit code: 1")
+    title = f"- mkdir -p themes && cp $(npm root)/dark.json {path}, e3"
+    assert section(ledger_of(*other, *failed), "Unresolved")[0] == f"{title}:"
+    assert section(ledger_of(*other, *failed, *copied), "Unresolved") == [
+        "- python a.py, e1:",
+        "  | KeyError: 'colour'",
+        f"{title}, file changed in e4:",
+        "  | cp: No such file",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("output", "first"),
+    [
+        (
+            "Debugger attached.\ncp: dark.json: No such file or directory\nWaiting to disconnect...",
+            "cp: dark.json",
+        ),
+        (TRACE + "\nDuring handling of it:\n" + TRACE.replace("KeyError", "ValueError"), "ValueError: "),
+        ("FAILED tests/test_a.py\nE   AssertionError: 1 != 2\n1 failed", "E   AssertionError: 1 != 2"),
+        (
+            "thread 'main' panicked at a.rs:5:2:\ncalled unwrap on None\nnote: x",
+            "thread 'main' panicked at a.rs",
+        ),
+    ],
+)
+def test_the_line_that_says_most_comes_first(output: str, first: str) -> None:
+    shown = section(ledger_of(*ran("python a.py", output + "\nexit code: 1")), "Unresolved")
+    assert shown[1].startswith(f"  | {first}")
 
 
 @pytest.mark.parametrize(

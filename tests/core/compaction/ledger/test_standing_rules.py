@@ -37,6 +37,13 @@ from foveal.core.compaction.ledger.standing_rules import MAX_RULE_CHARS_READ, fi
         "mainにpushしないでください",
         "main에 푸시하지 마세요",
         "日本語で答えて。 Never use sudo.",
+        "Could you always run the tests first?",
+        "Is it done? Never push to main.",
+        "- Do not edit `setup.cfg` (or any tests).",
+        "## Never push to main",
+        "See below.\n```\nx = 1\n```\nOnly edit src.",
+        "[read for 'a.py'] Result:\nx\n<feedback>\nNever push to main.\n</feedback>",
+        "Make sure my tests pass.",
     ],
 )
 def test_a_rule_is_recognised(text: str) -> None:
@@ -55,6 +62,19 @@ def test_a_rule_is_recognised(text: str) -> None:
         "It always fails here.",
         "I spent at least an hour on it.",
         "Bonjour, corrige le test.",
+        "How can I show them without making it look cluttered?",
+        "Can you update it to make sure that it matches the buttons above?",
+        "I want to make sure I'm on track to finish it this year.",
+        "Write a plan for a tool to ensure safe research.",
+        "See:\n```\n# never change this\nx = 1\n```",
+        "E           AttributeError: <module 'a'> does not have the attribute 'b'",
+        "31 |   - Solution non configurable",
+        "| 14 | must be checked | pending |",
+        "[rules]\n# This only applies in the root folder.\nindent = 4",
+        "+ 8 - **Colour**: text\n newline and only the first line.",
+        "<system-reminder>You must use the list.</system-reminder>",
+        "[search for 'a'] Result:\nThe bug must be fixed first.",
+        'if not only: raise ValueError("must not be empty");',
     ],
 )
 def test_a_plain_request_is_no_rule(text: str) -> None:

@@ -19,7 +19,7 @@ from foveal.agent.agent_events import (
     UserMessageStored,
 )
 from foveal.apps.cli.chat.chat_state import ChatState
-from foveal.apps.cli.chat.commands import LeaveChat, SlashCommand, parse_command
+from foveal.apps.cli.chat.commands import LeaveChat, SlashCommand, parse_command, with_slash_commands
 from foveal.apps.cli.chat.commands.write import run_compaction
 from foveal.apps.cli.chat.output.agent_event_rows import note
 from foveal.apps.cli.chat.user_interface import Question, UserInterface
@@ -155,7 +155,7 @@ class ChatLoop:
             try:
                 await state.session.expand(handle)
             except FovealError as problem:  # it does not fit: the turn runs without it
-                self.ui.notify([note(str(problem), "fair")])
+                self.ui.notify([note(with_slash_commands(str(problem)), "fair")])
 
     async def _offer_compaction(self) -> None:
         """In mode `confirm`, ask after each answer while the window is too full."""
@@ -177,4 +177,4 @@ class ChatLoop:
         code = problem.code if isinstance(problem, ProviderError) else type(problem).__name__
         expected = isinstance(problem, FovealError | OSError)
         bug = f"{type(problem).__name__}: {problem} (a bug in Foveal: please report it)"
-        self.ui.show_error(str(problem) if expected else bug, code=code)
+        self.ui.show_error(with_slash_commands(str(problem)) if expected else bug, code=code)

@@ -132,7 +132,10 @@ class ChatState:
 
     def _instruction_files(self) -> InstructionFiles:
         return InstructionFiles(
-            self.config.folder, rules=self.config.loaded.rules, room=self._instruction_room()
+            self.config.folder,
+            rules=self.config.loaded.rules,
+            room=self._instruction_room(),
+            counter=self.config.engine_settings(self.provider.model).counter,
         )
 
     async def read_instruction_files(self) -> InstructionFiles:

@@ -1,8 +1,8 @@
 """Ledger sections of the agent's latest plan and of what it said last.
 
-A plan is the list in the newest call of a planning tool (`TodoWrite`, `update_plan`, `task_tracker`), or else the
-newest checklist or numbered list in a message. What the agent said last is the best evidence, without a model, of
-what it was about to do.
+A plan is the list in a call of a planning tool (`TodoWrite`, `update_plan`, `task_tracker`, also through a shell),
+a checklist in a message, or a list there under a line such as "Plan:" or "Next steps:". The newest one counts. What
+the agent said last is the best evidence, without a model, of what it was about to do.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Final
 import msgspec
 
 from foveal.core.compaction.ledger.allocation import Item, Section
+from foveal.core.compaction.ledger.call_reader import ToolAction, heredoc_body
 from foveal.core.compaction.ledger.sections import (
     AGENT_PREFIX,
     ITEM_PREFIX,
@@ -22,8 +23,10 @@ from foveal.core.compaction.ledger.sections import (
     inline,
     quote_agent,
     quote_line,
+    word_end,
+    word_start,
 )
-from foveal.core.log.events import Call, Event, ModelSaid, calls_of, text_of
+from foveal.core.log.events import Event, ModelSaid, UserSaid, handle, text_of
 
 MAX_LAST_WORDS_CHARS: Final = 800
 """Characters of the newest message that are shown whole."""
@@ -36,37 +39,48 @@ _MAX_PLAN_ITEM_CHARS: Final = 120
 _MAX_MESSAGES_WITH_PLAN: Final = 12
 """Newest messages in which a plan is looked for."""
 _MAX_PLAN_ARGUMENT_CHARS: Final = 50_000
+_MAX_PLAN_TEXT_CHARS: Final = 8_000
+"""Characters at the end of a message in which a plan is looked for."""
 _PLANNING_TOOL: Final = re.compile(r"todo|plan|task_?(?:tracker|list)|checklist", re.IGNORECASE)
+_PLAN_WORD: Final = re.compile(r"plan|to-?do|steps|next|tasks|remaining", re.IGNORECASE)
 _TITLE_KEYS: Final = ("content", "step", "title", "task", "description", "text", "name", "subject")
 _STATUS_KEYS: Final = ("status", "state", "done", "completed")
 _DONE_MARK: Final = "[x]"
 _DONE: Final = frozenset(("done", "completed", "complete", "finished", "true", "x"))
 _STARTED: Final = frozenset(("in_progress", "in progress", "inprogress", "active", "doing", "started"))
 _CHECKLIST_LINE: Final = re.compile(r"^\s*(?:[-*]|\d+[.)])\s*\[[ xX~✓]\]\s+\S.*$", re.MULTILINE)
-_NUMBERED_LINE: Final = re.compile(r"^\s*\d{1,2}[.)]\s+\S.*$", re.MULTILINE)
+_LISTED_LINE: Final = re.compile(r"\s*(?:[-*•]|\d{1,2}[.)])\s+\S")
+_TOP_LINE: Final = re.compile(r" {0,3}(?:(?P<bullet>[-*•])|\d{1,2}[.)])\s+\S")
 _PLAN_LEAD: Final = re.compile(
-    r"\b(?:plan|steps?|next|todo|to-do|remaining|tasks?|approach)\b", re.IGNORECASE
+    r"^(?:#{1,6}[^\n]{0,60}\b(?:plan|to-?do|next steps?|remaining|tasks)\b[^\n]{0,60}"
+    r"|[^\w\n]{0,6}(?:(?:so|now|okay|ok|then|here is|here's|this is|let me|let's|i'll|i will)\b[ ,]*){0,2}"
+    r"(?:(?:my|our|the|a|an|new|next|updated|revised|current|implementation|remaining|proposed|action|make)\s+){0,3}"
+    r"(?:plan|to-?do(?: list)?|(?<=next )steps?|steps|tasks|remaining|what (?:i'll|i will|i'm going to) do)\b"
+    r"(?! (?:to|for) reproduc)(?:(?: (?:for|to|i|is|are|now|next|below|left)\b[^\n:]{0,60})?:|(?=[^\w\n]*$))"
+    r"[^\w\n]{0,4})$",
+    re.IGNORECASE | re.MULTILINE,
 )
-_MIN_CHECKLIST_LINES, _MIN_NUMBERED_LINES = 2, 3
+"""A heading, or a line that ends in a colon, above a plan."""
+_MIN_PLAN_LINES: Final = 2
 
 
 # ── Plan ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def plan_section(events: Sequence[Event], *, tools: Set[str], keep: Set[int]) -> Section:
+def plan_section(events: Sequence[Event], actions: Sequence[ToolAction], *, keep: Set[int]) -> Section:
     """Return the section of the latest plan, if there is one outside the message that is shown last.
 
-    `tools` are the names of the tools that the events call."""
-    found = _latest_plan(events, frozenset(filter(_PLANNING_TOOL.search, tools)), keep)
-    items = iter(()) if found is None else _plan_items(*found)
+    `actions` are the calls of the events, newest first."""
+    found = [plan for plan in (_called_plan(actions, keep), _said_plan(events, keep)) if plan is not None]
+    items = _plan_items(*max(found), events) if found else iter(())
     return Section(PLAN_HEADING, items, 2.5)
 
 
-def _plan_items(event: Event, lines: Sequence[str]) -> Iterator[Item]:
+def _plan_items(seq: int, lines: Sequence[str], events: Sequence[Event]) -> Iterator[Item]:
     """Yield the plan: first what is not done, then all of it if there is room."""
     pending = [line for line in lines if not line.startswith(_DONE_MARK)]
     done = f", {len(lines) - len(pending)} of {len(lines)} done" if len(pending) < len(lines) else ""
-    title = f"{ITEM_PREFIX}{event.handle}{done}"
+    title = f"{ITEM_PREFIX}{handle(seq)}{done}{_later_request(seq, events)}"
     for shown in (pending, lines) if done else (lines,):
         quoted = [AGENT_PREFIX + quote_line(line, _MAX_PLAN_ITEM_CHARS) for line in shown[:_MAX_PLAN_ITEMS]]
         if len(shown) > _MAX_PLAN_ITEMS:
@@ -74,37 +88,58 @@ def _plan_items(event: Event, lines: Sequence[str]) -> Iterator[Item]:
         yield Item(0, "\n".join([f"{title}:", *quoted]) if quoted else title)
 
 
-def _latest_plan(events: Sequence[Event], tools: Set[str], keep: Set[int]) -> tuple[Event, list[str]] | None:
+def _later_request(seq: int, events: Sequence[Event]) -> str:
+    """Return a mark for a plan that is older than a request: the request may have changed it."""
+    for event in reversed(events):
+        if event.seq <= seq:
+            return ""
+        if isinstance(event.fact, UserSaid):
+            return f", before the user's {event.handle}"
+    return ""
+
+
+def _called_plan(actions: Sequence[ToolAction], keep: Set[int]) -> tuple[int, list[str]] | None:
+    """Return the newest plan in a call of a planning tool."""
+    tools = set(filter(_PLANNING_TOOL.search, {action.call.name for action in actions}))
+    for action in actions:
+        by_shell = action.command is not None and action.command.is_plan
+        if (by_shell or action.call.name in tools) and action.seq not in keep:
+            text = max((text for _, text in action.fields), key=len, default="") if by_shell else ""
+            if lines := _plan_of_argument(heredoc_body(text) if by_shell else action.call.arguments):
+                return action.seq, lines
+    return None
+
+
+def _said_plan(events: Sequence[Event], keep: Set[int]) -> tuple[int, list[str]] | None:
+    """Return the newest plan in the latest messages."""
     messages = 0
     for event in reversed(events):
         fact = event.fact
         if not isinstance(fact, ModelSaid) or event.seq in keep:
             continue
-        if not tools and messages >= _MAX_MESSAGES_WITH_PLAN:
-            return None
-        for _, call in reversed(calls_of(fact.content)) if tools else ():
-            if call.name in tools and (lines := _plan_of_call(call)):
-                return event, lines
-        text = text_of(fact.content) if messages < _MAX_MESSAGES_WITH_PLAN else ""
+        text = text_of(fact.content)
         if text.strip():
             messages += 1
             # The newest message is quoted anyway, unless it is too long.
             is_quoted = messages == 1 and len(text) <= MAX_LAST_WORDS_CHARS
             if not is_quoted and (lines := _plan_of_text(text)):
-                return event, lines
+                return event.seq, lines
+        if messages >= _MAX_MESSAGES_WITH_PLAN:
+            return None
     return None
 
 
-def _plan_of_call(call: Call) -> list[str]:
+def _plan_of_argument(argument: str) -> list[str]:
+    """Return the plan in the arguments of a call, which may be JSON."""
+    value: object
     try:
-        values = msgspec.json.decode(call.arguments[:_MAX_PLAN_ARGUMENT_CHARS])
+        value = msgspec.json.decode(argument[:_MAX_PLAN_ARGUMENT_CHARS])
     except (msgspec.DecodeError, UnicodeError, RecursionError):
-        return []
-    values = list(values.values()) if isinstance(values, dict) else [values]
-    for value in values:
-        if isinstance(value, list) and (lines := [line for line in map(_plan_line, value) if line]):
+        value = argument
+    for part in value.values() if isinstance(value, dict) else [value]:
+        if isinstance(part, list) and (lines := [line for line in map(_plan_line, part) if line]):
             return lines
-        if isinstance(value, str) and (lines := _plan_of_text(value)):
+        if isinstance(part, str) and (lines := _plan_of_text(part) or _listed(part)):
             return lines
     return []
 
@@ -121,16 +156,34 @@ def _plan_line(item: object) -> str:
 
 
 def _plan_of_text(text: str) -> list[str]:
-    part = text[-8_000:]
-    checks = [found.group().strip().lstrip("-*0123456789.) ") for found in _CHECKLIST_LINE.finditer(part)]
-    if len(checks) >= _MIN_CHECKLIST_LINES:
-        return [f"{_DONE_MARK}{line[3:]}" if line[1:2] in "xX✓" else line for line in checks]
-    numbered = list(_NUMBERED_LINE.finditer(part))
-    # Other numbered lists describe or explain.
-    is_plan = numbered and _PLAN_LEAD.search(part[max(0, numbered[0].start() - 200) : numbered[0].start()])
-    if not is_plan or len(numbered) < _MIN_NUMBERED_LINES:
+    part = text[-_MAX_PLAN_TEXT_CHARS:]
+    return _checklist(part) or _listed_under_lead(part)
+
+
+def _checklist(text: str) -> list[str]:
+    checks = [found.group().strip().lstrip("-*0123456789.) ") for found in _CHECKLIST_LINE.finditer(text)]
+    if len(checks) < _MIN_PLAN_LINES:
         return []
-    return [found.group().strip() for found in numbered]
+    return [f"{_DONE_MARK}{line[3:]}" if line[1:2] in "xX✓" else line for line in checks]
+
+
+def _listed_under_lead(text: str) -> list[str]:
+    """Return the list under the last line that announces a plan; other lists describe or explain."""
+    leads = list(_PLAN_LEAD.finditer(text)) if _PLAN_WORD.search(text) else []
+    return next((lines for found in reversed(leads) if (lines := _listed(text[found.end() :]))), [])
+
+
+def _listed(text: str) -> list[str]:
+    """Return the list at the beginning of a text, without the lists inside it."""
+    lines: list[str] = []
+    first: str | None = None
+    for line in text.split("\n"):
+        if found := _TOP_LINE.match(line):
+            first = found["bullet"] or "number" if first is None else first
+            lines += [line.strip()] if (found["bullet"] or "number") == first else []
+        elif line.strip() and not (lines and line.startswith(("  ", "\t"))) and not _LISTED_LINE.match(line):
+            break
+    return lines if len(lines) >= _MIN_PLAN_LINES else []
 
 
 # ── Last words ───────────────────────────────────────────────────────────────────────────────────────────
@@ -171,7 +224,8 @@ def _last_words(event: Event, text: str) -> str:
     """Return the newest message, whole or its beginning and end."""
     if len(text) <= MAX_LAST_WORDS_CHARS:
         return f"{event.handle}:\n{quote_agent(text)}"
-    head, tail = text[: MAX_LAST_WORDS_CHARS * 5 // 8], text[-MAX_LAST_WORDS_CHARS * 3 // 8 :]
+    head = text[: word_end(text, MAX_LAST_WORDS_CHARS * 5 // 8)]
+    tail = text[word_start(text, len(text) - MAX_LAST_WORDS_CHARS * 3 // 8) :]
     omitted = len(text) - len(head) - len(tail)
     quoted = "\n".join((quote_agent(head), AGENT_PREFIX + "…", quote_agent(tail)))
     return f"{event.handle}, {omitted:,} characters left out:\n{quoted}"

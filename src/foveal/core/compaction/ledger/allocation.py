@@ -4,7 +4,8 @@
    room for them; when all sections have had theirs, what is left goes to those that need more.
 2. Then come items that help a reader (`useful`). The next one is always taken from the section that is furthest
    behind its weight, so that one section cannot use up the room. Items are produced only while there is room.
-3. An item fills a slot of its section. A later item for the same slot replaces it: the same thing, told at length.
+3. An item fills a slot of its section. A later item for the same slot replaces it if it is longer: the same thing,
+   told at length.
 4. A section ends with a line that says what it leaves out.
 5. The composed text is counted at the end; if it exceeds the room, the items taken last are removed again.
 """
@@ -155,8 +156,9 @@ def _take_needed(opened: Sequence[_OpenSection], room: int) -> tuple[list[_Taken
                 cost = section.cost(item)
                 if is_shared and section.spent + cost > share:
                     break
+                is_shorter = item.slot in section.shown and cost <= 0
                 fits = cost <= left and _is_allowed(section, cost)
-                if fits:
+                if fits and not is_shorter:
                     taken.append(section.take(item, cost))
                     left -= cost
                 queue.advance(missed=not fits)
@@ -178,8 +180,9 @@ def _take_useful(opened: Sequence[_OpenSection], left: int) -> list[_Taken]:
         item = section.useful.item
         assert item is not None
         cost = section.cost(item)
+        is_shorter = item.slot in section.shown and cost <= 0
         fits = cost <= left and _is_allowed(section, cost)
-        if fits:
+        if fits and not is_shorter:
             taken.append(section.take(item, cost))
             left -= cost
         section.useful.advance(missed=not fits)
@@ -193,7 +196,7 @@ def _take_useful(opened: Sequence[_OpenSection], left: int) -> list[_Taken]:
 def _schedule(section: _OpenSection, *, is_first: bool) -> None:
     item = section.useful.item
     if item is not None:
-        section.update_due(section.cost(item), is_first=is_first)
+        section.update_due(max(0, section.cost(item)), is_first=is_first)
 
 
 def _shrink_to_room(

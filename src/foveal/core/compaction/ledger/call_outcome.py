@@ -5,6 +5,7 @@ Only the two ends of a result are read, where exit statuses, counts of tests and
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 from typing import Final
 
@@ -31,8 +32,15 @@ _FAILURE_SIGNS: Final = (
 )  # fmt: skip
 
 
+_REPORTED_FAILURE: Final = re.compile(
+    r"\W{0,3}(?:failed (?:in|to|with)\b|(?:the )?command (?:timed out|failed)|timed out\b)",
+    re.IGNORECASE,
+)
+"""The beginning of a result in which an agent, not a program, reports a failure."""
+
+
 def describe_outcome(action: ToolAction) -> str:
-    """Return how a call ended, in a few words."""
+    """Return how a call ended: its exit status, or `ok` or `failed` where the result contains none."""
     if action.result is None:
         return "no result"
     text = head_and_tail(text_of(action.result.content))
@@ -79,7 +87,8 @@ def _verdict(text: str) -> str:
         return ""
     found = important_lines.find_important_lines(text, 0, len(text), enough=1)
     lines = [text[line.start : line.end] for line in found if line.rank == important_lines.VERDICT]
-    return inline(lines[0].strip(" =-\n"), 80) if lines else ""
+    counts = [line for line in lines if status_of(line) is None]
+    return inline(counts[0].strip(" =-\n"), 80) if counts else ""
 
 
 def has_failed(result: ToolReturned, command: ShellCommand | None, touched: TouchedFiles) -> bool:
@@ -95,5 +104,7 @@ def has_failed(result: ToolReturned, command: ShellCommand | None, touched: Touc
     only_reads = command.is_read_only if command is not None else bool(touched)
     if only_reads and len(text) > _MAX_READ_FAILURE_CHARS:
         return False
+    if command is not None and _REPORTED_FAILURE.match(text):
+        return True
     part = head_and_tail(text)
     return _has_any(_FAILURE_SIGNS, part) and reports_failure(part)

@@ -37,6 +37,8 @@ _MAX_WORDS: Final = 60
 _HEREDOC: Final = re.compile(r"<<-?\s*(['\"]?)(\w+)\1")
 _QUOTED: Final = re.compile(r"""'(?:([\w.~/@+-]+)'|[^']*')|"(?:([\w.~/@+-]+)"|[^"\\]*(?:\\.[^"\\]*)*")""")
 """A quoted text; a group contains it if it is a path."""
+_SUBSTITUTION: Final = re.compile(r"\$\([^()\n]*\)|`[^`\n]*`")
+"""A part of a command that a shell replaces by the output of another command."""
 _REDIRECT: Final = re.compile(r"(?<![\d&>])>{1,2}\s*([^\s&|;<>]+)")
 _INLINE_CODE: Final = frozenset(("-c", "-e", "-r", "-"))
 """Options of an interpreter whose program stands in the command."""
@@ -74,6 +76,10 @@ _PASSIVE: Final = _READERS | _SEARCHES | _NO_EFFECT
 _PATTERN_FIRST: Final = word_set("grep egrep fgrep rg ag ack sed awk perl")
 """Programs whose first argument is a pattern, not a file."""
 _WRITERS: Final = word_set("tee touch cp mv install ln truncate")
+_EDITS_AND_PLANS: Final = word_set("apply_patch applypatch update_plan")
+"""Tools that some agents call through a shell."""
+_FILE_PROGRAMS: Final = _WRITERS | _EDITS_AND_PLANS | word_set("rm mkdir ed create sed perl")
+_PLANNING: Final = re.compile(r"\w{0,20}(?:todo|plan|checklist)\w{0,20} <<", re.IGNORECASE)
 _WRAPPERS: Final = word_set("sudo time nohup env exec command xargs then do else")
 _GIT_READERS: Final = word_set("show log diff status blame grep branch ls-files rev-parse")
 
@@ -97,17 +103,23 @@ class ShellCommand(NamedTuple):
     """Whether it only reads: it changes no file and runs no other program."""
     is_search: bool
     """Whether its status is that of a search, so that a failure means that nothing was found."""
+    is_edit: bool
+    """Whether it changes files and runs no other program."""
+    is_plan: bool
+    """Whether it passes a plan to a tool that is called through the shell."""
 
 
 def parse_command(command: str) -> ShellCommand:
     """Return what a shell command does, as far as its words tell."""
     script = command[:_MAX_SCRIPT_CHARS]
     bare = _strip_command(script)
-    plain = _QUOTED.sub(_unquote, bare) if '"' in bare or "'" in bare else bare
+    plain = _SUBSTITUTION.sub("…", bare) if "$(" in bare or "`" in bare else bare
+    plain = _QUOTED.sub(_unquote, plain) if '"' in plain or "'" in plain else plain
     touched: list[tuple[str, FileAction]] = []
     program = ""
     words: list[str] = []
     runs = False
+    only_files = True
     plain = plain.replace("&&", ";").replace("||", ";").replace("|", ";").replace("\n", ";")
     for piece in plain.split(";", _MAX_SIMPLE_COMMANDS)[:_MAX_SIMPLE_COMMANDS]:
         if given := _words(piece):
@@ -115,7 +127,8 @@ def parse_command(command: str) -> ShellCommand:
             program = _program(given)
             is_passive = program in _PASSIVE
             words = words if words and is_passive else given
-            runs = runs or not is_passive
+            runs = runs or not (is_passive or program in _EDITS_AND_PLANS)
+            only_files = only_files and (is_passive or program in _FILE_PROGRAMS)
     touched += _find_scripted(script, bare)
     changes = any(action not in ("read", "ran") for _, action in touched)
     return ShellCommand(
@@ -125,6 +138,8 @@ def parse_command(command: str) -> ShellCommand:
         runs_program=runs,
         is_read_only=not runs and not changes,
         is_search=program in _SEARCHES,
+        is_edit=changes and only_files,
+        is_plan=_PLANNING.match(bare) is not None,
     )
 
 
@@ -158,6 +173,16 @@ def _without_heredocs(command: str) -> str:
         start = end + 1 + len(found[2]) if end >= 0 else len(command)
         pieces.append(f"<<…{head}")
     return "".join([*pieces, command[start:]])
+
+
+def heredoc_body(command: str, start: int = 0) -> str:
+    """Return the first here-document after a position."""
+    found = _HEREDOC.search(command, start, _MAX_SCRIPT_CHARS)
+    line_end = command.find("\n", found.end()) if found else -1
+    if found is None or line_end < 0:
+        return ""
+    end = command.find("\n" + found[2], line_end)
+    return command[line_end + 1 : end if end >= 0 else len(command)]
 
 
 def is_file_name(word: str) -> bool:
@@ -282,6 +307,29 @@ _VERBS: Final[dict[str, FileAction]] = {
     **dict.fromkeys(word_set("delete remove rm unlink"), "deleted"),
     **dict.fromkeys(word_set("move rename mv"), "moved"),
 }
+
+
+class FileKeys:
+    """Tells which spellings of a path mean one file: a relative path may be the end of an absolute one."""
+
+    def __init__(self) -> None:
+        self._keys: dict[str, str] = {}
+        self._by_name: dict[str, list[str]] = {}
+
+    def of(self, path: str) -> str:
+        """Return the path by which the file is known."""
+        key = self._keys.get(path)
+        if key is None:
+            key = self._keys[path] = self._find(path.removeprefix("./"))
+        return key
+
+    def _find(self, clean: str) -> str:
+        others = self._by_name.setdefault(clean.rsplit("/", 1)[-1], [])
+        for other in others:
+            if other == clean or other.endswith("/" + clean) or clean.endswith("/" + other):
+                return other
+        others.append(clean)
+        return clean
 
 
 class ReadCall(NamedTuple):

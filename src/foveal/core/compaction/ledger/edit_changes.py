@@ -1,8 +1,8 @@
 """Tells in a few words what an edit changed, from the arguments of its call.
 
-An edit with old and new text shows the first line that differs, a file that was written its first definition and
-its length, a patch its first changed lines, an inline command its expression. The words are the agent's own; they
-are quoted and bounded.
+An edit with old and new text and a patch show the first line that differs and count the others, a file that was
+written shows its first definition and its length, an inline command its expression. The words are the agent's own;
+they are quoted and bounded.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from foveal.core.compaction.ledger.call_reader import (
     FIELD_KEYS_TEXT,
     FileAction,
     ToolAction,
+    heredoc_body,
 )
-from foveal.core.compaction.ledger.sections import inline
+from foveal.core.compaction.ledger.sections import inline, word_start
 
-MAX_CHANGE_CHARS: Final = 48
+MAX_CHANGE_CHARS: Final = 60
 """Characters of the old or the new line that are shown."""
 _MAX_COMPARED_CHARS: Final = 4_000
-_MAX_SCRIPT_CHARS: Final = 20_000
 _MAX_COMPARED_LINES: Final = 200
+_QUOTE_MARKS: Final = ('"', "'", "`")
 _DEFINITION: Final = re.compile(
     r"^[ \t]*(?:export |default |async |public |private |static |pub )*"
     r"(?:def|class|function|func|fn|interface|struct|enum|type|const)\s+\w+[^\n]{0,80}",
     re.MULTILINE,
 )
-_HEREDOC: Final = re.compile(r"<<-?\s*(['\"]?)(\w+)\1[^\n]*\n")
 _SED: Final = re.compile(r"(?<=['\"])(?:\d+(?:,\d+)?)?[sdaic](?=[/|#@,:\\ d'\"]).{0,200}?(?=['\"](?:\s|$))")
 _HUNK: Final = re.compile(r"^@@[^\n@]*(?:@@)?[ \t]*([^\n]*)$", re.MULTILINE)
 
@@ -72,8 +72,14 @@ def _pair_change(old: str, new: str) -> str:
                 return f"+ {_quoted(_definition_among(after, before) or right)}"
             if right is None or (added < 0 and right in before):
                 return f"removed {_quoted(left)}"
-            return _arrow(left, right)
+            return _arrow(left, right) + _more_changed(before, after)
     return ""
+
+
+def _more_changed(before: Sequence[str], after: Sequence[str]) -> str:
+    """Return how many more lines are new."""
+    more = len({*after} - {*before}) - 1
+    return f" and {more} more line{'s' * (more > 1)}" if more > 0 else ""
 
 
 def _arrow(left: str, right: str) -> str:
@@ -81,7 +87,8 @@ def _arrow(left: str, right: str) -> str:
     same = 0
     while same < min(len(left), len(right)) and left[same] == right[same]:
         same += 1
-    start = max(0, same - 12) if same > MAX_CHANGE_CHARS // 2 else 0
+    start = word_start(left, max(0, same - 16)) if same > MAX_CHANGE_CHARS // 2 else 0
+    start = start if start <= same else max(0, same - 12)  # the beginning of a long word is left out
     lead = "…" if start else ""
     return f"{_quoted(lead + left[start:])} → {_quoted(lead + right[start:])}"
 
@@ -104,7 +111,7 @@ def _patch_change(patch: str, path: str) -> str:
     removed = next((line for line in before if line not in after), "")
     added = next((line for line in after if line not in before), "")
     if removed and added:
-        return _arrow(removed, added)
+        return _arrow(removed, added) + _more_changed(before, after)
     if removed or added:
         return f"+ {_quoted(added)}" if added else f"removed {_quoted(removed)}"
     hunk = _HUNK.search(part)
@@ -119,18 +126,9 @@ def _marked_lines(part: str, mark: str) -> Iterator[str]:
 
 def _command_change(command: str, path: str, verb: FileAction) -> str:
     if verb == "written":
-        return _text_change(_heredoc_body(command, max(0, command.find(path))))
+        return _text_change(heredoc_body(command, max(0, command.find(path))))
     expression = _SED.search(command, 0, 2_000)
     return _quoted(expression.group()) if expression else ""
-
-
-def _heredoc_body(command: str, start: int) -> str:
-    """Return the first here-document after a position."""
-    found = _HEREDOC.search(command, start, _MAX_SCRIPT_CHARS)
-    if found is None:
-        return ""
-    end = command.find("\n" + found[2], found.end() - 1)
-    return command[found.end() : end if end >= 0 else len(command)]
 
 
 def _definition(text: str) -> str:
@@ -150,4 +148,7 @@ def _lines(text: str) -> list[str]:
 
 
 def _quoted(line: str) -> str:
-    return f'"{inline(line, MAX_CHANGE_CHARS)}"'
+    """Return a line between marks that do not occur in it, or without any."""
+    short = inline(line, MAX_CHANGE_CHARS)
+    mark = next((mark for mark in _QUOTE_MARKS if mark not in short), "")
+    return f"{mark}{short}{mark}"

@@ -11,7 +11,7 @@ from typing import Final
 
 from foveal.core.compaction.ledger.allocation import Item, Section
 from foveal.core.compaction.ledger.call_outcome import describe_outcome, has_failed
-from foveal.core.compaction.ledger.call_reader import FileAction, ToolAction, read_call
+from foveal.core.compaction.ledger.call_reader import FileAction, FileKeys, ToolAction, read_call, word_set
 from foveal.core.compaction.ledger.edit_changes import describe_change
 from foveal.core.compaction.ledger.sections import (
     COMMANDS_HEADING,
@@ -27,6 +27,11 @@ MAX_READ_FILES_TRACKED: Final = 400
 """Files that were only read, newest first; files that were changed are all tracked."""
 _MAX_CHANGES_PER_FILE: Final = 3
 """Changes of one file that are told, newest first."""
+_INSTRUCTION_FILES: Final = word_set(
+    "agents.md agent.md claude.md gemini.md contributing.md .cursorrules .windsurfrules .clinerules"
+    " copilot-instructions.md conventions.md"
+)
+"""Files in which a project states rules for agents."""
 _NEEDED_SHARE: Final = 0.3
 _MIN_NAMES_LEFT_OUT: Final = 3
 _UNITS_PER_NAME_LEFT_OUT: Final = 25
@@ -81,6 +86,19 @@ class TouchedFile:
     def is_changed(self) -> bool:
         return not self.counts.keys() <= {"read", "ran"}
 
+    @property
+    def is_instructions(self) -> bool:
+        return self.path.rsplit("/", 1)[-1].lower() in _INSTRUCTION_FILES
+
+    def read_item(self) -> str:
+        """Return the path; a file with rules of the project has a line of its own."""
+        path = inline(self.path, 300)
+        return (
+            f"{ITEM_PREFIX}{path}: the project's instructions, {handle(self.last)}"
+            if self.is_instructions
+            else path
+        )
+
     def line(self, *, max_changes: int) -> str:
         counted = [
             f"{word} ×{times}" if times > 1 else word
@@ -100,7 +118,7 @@ def file_sections(files: Sequence[TouchedFile], *, elsewhere: Set[str], room: in
     """Return the sections of the files that were changed and of those that were only read."""
     changed = [file for file in files if file.is_changed]
     read = [file for file in files if not file.is_changed]
-    read.sort(key=lambda file: file.path in elsewhere)
+    read.sort(key=lambda file: (not file.is_instructions, file.path in elsewhere))
     return (
         Section(
             FILES_HEADING,
@@ -113,7 +131,7 @@ def file_sections(files: Sequence[TouchedFile], *, elsewhere: Set[str], room: in
         ),
         Section(
             FILES_READ_HEADING,
-            (Item(slot, inline(file.path, 300)) for slot, file in enumerate(read)),
+            (Item(slot, file.read_item()) for slot, file in enumerate(read)),
             1.0,
             left_out=lambda shown: f"+ {len(read) - len(shown)} more" if len(shown) < len(read) else "",
         ),
@@ -123,12 +141,12 @@ def file_sections(files: Sequence[TouchedFile], *, elsewhere: Set[str], room: in
 def collect_files(actions: Sequence[ToolAction]) -> list[TouchedFile]:
     """Return the files that the calls touched; the calls are newest first, and so are the files."""
     known: dict[str, TouchedFile] = {}
-    by_name: dict[str, list[str]] = {}
+    keys = FileKeys()
     for action in actions:
         for path, verb in action.touched:
             if len(known) >= MAX_READ_FILES_TRACKED and verb in ("read", "ran") and path not in known:
                 continue
-            key = _file_key(path, by_name)
+            key = keys.of(path)
             if key not in known:
                 known[key] = TouchedFile(path, action.seq)
             known[key].add(path, verb, action)
@@ -151,18 +169,6 @@ def _files_left_out(files: Sequence[TouchedFile], shown: Collection[int], room: 
     names = [inline(path.rsplit("/", 1)[-1], 60) for path in hidden[:limit]]
     more = " …" if len(hidden) > limit else ""
     return f"+ {len(hidden)} more changed: {', '.join(names)}{more}"
-
-
-def _file_key(path: str, by_name: dict[str, list[str]]) -> str:
-    """Return the path by which the file is known: a relative path may be the end of an absolute one."""
-    clean = path.removeprefix("./")
-    name = clean.rsplit("/", 1)[-1]
-    others = by_name.setdefault(name, [])
-    for other in others:
-        if other == clean or other.endswith("/" + clean) or clean.endswith("/" + other):
-            return other
-    others.append(clean)
-    return clean
 
 
 # ── Commands ─────────────────────────────────────────────────────────────────────────────────────────────

@@ -112,9 +112,7 @@ class Ledger:
             files_read,
             files_and_commands.commands_section(self._actions, later=self._later),
             unresolved_errors.errors_section(self._failures, keep=self._keep),
-            agent_messages.plan_section(
-                self._events, tools={action.call.name for action in self._actions}, keep=self._keep
-            ),
+            agent_messages.plan_section(self._events, self._actions, keep=self._keep),
             agent_messages.last_words_section(self._events, keep=self._keep),
             unresolved_errors.open_calls_section(self._actions),
         )

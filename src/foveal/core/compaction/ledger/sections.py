@@ -21,6 +21,8 @@ GAP_LINE: Final = "  …"
 """Stands for what is left out between two parts of a quoted text."""
 MAX_QUOTED_LINE_CHARS: Final = 200
 """Limit of one quoted line."""
+MAX_CUT_WORD_CHARS: Final = 24
+"""A text is cut between two words; a word that is longer than this is cut itself."""
 
 REQUESTS_HEADING: Final = "The user said, standing rules first:"
 FILES_HEADING: Final = "Files changed, newest first:"
@@ -81,13 +83,37 @@ def _untrusted(line: str) -> str:
 def inline(text: str, width: int = MAX_QUOTED_LINE_CHARS) -> str:
     """Return the beginning of a text on one line, with whitespace collapsed."""
     words = _untrusted(" ".join(text[: 4 * width].split()))
-    return words if len(words) <= width and len(text) <= 4 * width else words[: width - 1] + "…"
+    return words if len(words) <= width and len(text) <= 4 * width else _shortened(words, width)
 
 
 def quote_line(line: str, width: int = MAX_QUOTED_LINE_CHARS) -> str:
     """Return one line verbatim, without its indent."""
     line = _untrusted(line[: 2 * width].strip().replace("\n", "␊"))
-    return line if len(line) <= width else line[: width - 1] + "…"
+    return line if len(line) <= width else _shortened(line, width)
+
+
+def _shortened(line: str, width: int) -> str:
+    return line[: word_end(line, width - 1)].rstrip() + "…"
+
+
+def word_end(text: str, at: int) -> int:
+    """Return the last position up to `at` where no word is cut; `at` itself if the word is very long."""
+    if at >= len(text):
+        return len(text)
+    for place in range(at, max(0, at - MAX_CUT_WORD_CHARS), -1):
+        if text[place].isspace() or text[place - 1].isspace():
+            return place
+    return at
+
+
+def word_start(text: str, at: int) -> int:
+    """Return the first position from `at` where no word is cut; `at` itself if the word is very long."""
+    if at <= 0:
+        return 0
+    for place in range(at, min(len(text), at + MAX_CUT_WORD_CHARS)):
+        if text[place - 1].isspace():
+            return place
+    return at
 
 
 def quote_user(text: str) -> str:

@@ -3,6 +3,8 @@
 A standing rule stays in force after its turn: "never push to main", "from now on, answer in German". The words
 below are common in such sentences. They also occur in sentences that state no rule: a request that is taken for a
 rule by mistake stays visible for longer, while a rule that is missed may be lost.
+
+Questions state no rule, unless they ask for a habit ("could you always …?"). Pasted text states none either.
 """
 
 from __future__ import annotations
@@ -13,6 +15,8 @@ from functools import lru_cache
 from heapq import merge
 from itertools import islice
 from typing import Final
+
+from foveal.core.compaction.ledger.pasted_text import is_pasted_line, pasted_spans
 
 MAX_RULE_CHARS_READ: Final = 40_000
 """Characters of one text that are searched for rules, at its two ends."""
@@ -29,7 +33,8 @@ _ENGLISH: Final = """
     shall, should not, shouldn't, should always, should never, should only, you should, instead, rather than, only
     solely, exclusively, from now on, from here on, from today, going forward, henceforth, remember, keep in mind
     make sure, ensure, avoid, prefer, stick to, stick with, at most, at least, no more than, no less than
-    not more than, maximum, minimum, forbidden, prohibited, not allowed, required, mandatory, under no circumstances
+    not more than, maximum, minimum, forbidden, prohibited, forbid, prohibit, not allowed
+    required, mandatory, under no circumstances
     whenever, every time, each time, unless, without, until i, stop using, stop doing, stop writing, stop adding
     stop asking, by default, rule, rules, off limits, off-limits, hands off, stay away, refrain, in future
 """
@@ -89,6 +94,7 @@ _INSIDE_WORDS: Final = ("'", "_")
 _TOKEN: Final = re.compile(r"[\w'’-]+")
 _ASCII_SEPARATORS: Final = {code: " " for code in range(128) if not _TOKEN.match(chr(code))}
 _SENTENCE_END: Final = re.compile(r"[.!?](?=\s)|[\n。！？；]")
+_SENTENCE_MARKS: Final = (".", "!", "?", "。", "！", "？", "；", "؟", "\n")
 
 
 def _phrases_by_word(*lists: str) -> Mapping[str, tuple[str, ...]]:
@@ -108,7 +114,9 @@ _PHRASES: Final = _phrases_by_word(
 )
 _FIRST_WORDS: Final = frozenset(_PHRASES)
 # "I don't know", "can't remember" and "it always fails" describe; "I don't want that" is a rule.
-_DESCRIBED: Final = frozenset(["i", "it", "they", "he", "she", "we", "don't", "can't", "cannot"])
+_DESCRIBED: Final = frozenset(
+    ["i", "it", "they", "he", "she", "we", "that", "which", "still", "don't", "can't", "cannot"]
+)
 _DESCRIBING: Final = frozenset(
     ["do", "does", "don't", "dont", "doesn't", "can't", "cannot", "never", "always", "only", "remember"]
 )
@@ -119,7 +127,19 @@ _ASKED_FOR: Final = re.compile(r"\b(?:you|your|please|want|wish|need|let's|prefe
 _WEAK: Final = frozenset(
     ["at", "only", "without", "ensure", "remember", "unless", "instead", "avoid", "make", "always", "never"]
 )
+# "to ensure quality" names a purpose, and "I want to make sure I'm on time" is about the user.
+_PURPOSE: Final = re.compile(r"(?:^|\s)to\s+\Z")
+_OWN_AIM: Final = re.compile(
+    r"(?:make sure|ensure)(?: that)? (?:i|i'm|i'll|i've|i'd)\b(?![^.\n]{0,80}\byou\b)"
+)
 _MAX_LEAD_CHARS: Final = 90
+_MAX_QUESTION_CHARS: Final = 600
+"""Characters after a word of a rule in which the end of its sentence is looked for."""
+_ASKS_FOR_HABIT: Final = re.compile(
+    r"\b(?:you|please)\b.*\b(?:always|never|from now on|going forward|in future|stop|don't|do not)\b"
+    r"|\bfrom now on\b.*\byou\b",
+    re.DOTALL,
+)
 
 
 def states_rule(text: str) -> bool:
@@ -144,11 +164,29 @@ def _rule_sentences(text: str) -> Iterator[tuple[int, int]]:
     half = MAX_RULE_CHARS_READ // 2
     regions = ((0, len(text)),) if len(text) <= 2 * half else ((0, half), (len(text) - half, len(text)))
     end = 0
+    pasted: list[tuple[int, int]] | None = None
     for low, high in regions:
         for at in _rule_words(text[low:high].lower().replace("’", "'")):
-            if low + at >= end:
-                start, end = _sentence(text, low + at)
+            if low + at < end:
+                continue
+            if pasted is None:
+                pasted = pasted_spans(text)
+            start, end = _sentence(text, low + at)
+            is_pasted = any(first <= low + at < last for first, last in pasted)
+            if not is_pasted and not is_pasted_line(text, low + at) and not _is_question(text, start, end):
                 yield start, end
+
+
+def _is_question(text: str, start: int, end: int) -> bool:
+    """Return whether a sentence asks something, and not for a habit."""
+    last = text[start:end]
+    if last[-1:] not in _SENTENCE_MARKS:  # the sentence may be longer than what is taken for the rule
+        found = _SENTENCE_END.search(text, end, end + _MAX_QUESTION_CHARS)
+        last = text[end : found.end() if found else end + _MAX_QUESTION_CHARS] or last
+    last = last.rstrip()
+    if last[-1:] not in ("?", "？", "؟"):
+        return False
+    return not _ASKS_FOR_HABIT.search(text[start:end].lower().replace("’", "'"))
 
 
 def _rule_words(lowered: str) -> Iterator[int]:
@@ -214,6 +252,10 @@ def _is_description(lowered: str, start: int, word: str) -> bool:
         return True
     if word not in _WEAK:
         return False
+    if word in ("make", "ensure") and _OWN_AIM.match(lowered, start) and _TOLD_BY.search(lead):
+        return True
+    if word == "ensure" and _PURPOSE.search(lead) and not _ASKED_FOR.search(lead):
+        return True
     return bool(_TOLD_BY.search(lead)) and not _ASKED_FOR.search(lead + lowered[end : end + 12])
 
 

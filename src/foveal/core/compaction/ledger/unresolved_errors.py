@@ -1,8 +1,10 @@
 """Ledger sections of unresolved errors and of calls without a result.
 
 A failure is resolved when the same thing was tried again later and succeeded: the same command or program with the
-same words, a change of the same file, the very call. Of several failures of one command or file the latest is
-listed.
+same words, for an edit any change of the same file, the very call. A command that failed to write a file which was
+changed later is listed last and says so. Of several failures of one command or file the latest is listed.
+
+The line that says most comes first: the exception at the end of a traceback, an assertion, a compiler's message.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from typing import Final, TypeAlias
 
 from foveal.core.compaction.ledger.allocation import Item, Section
 from foveal.core.compaction.ledger.call_outcome import head_and_tail, status_of
-from foveal.core.compaction.ledger.call_reader import ToolAction
+from foveal.core.compaction.ledger.call_reader import FileKeys, ToolAction
 from foveal.core.compaction.ledger.sections import (
     ERRORS_HEADING,
     ITEM_PREFIX,
@@ -37,6 +39,8 @@ _TITLE_CHARS: Final = 120
 _MAX_HANDLES: Final = 20
 _MAX_OPEN_CALLS: Final = 20
 _ERRORS_SHARE: Final = 0.3
+_ERROR_RANKS: Final = (important_lines.CAUSE, important_lines.ITEM, important_lines.MENTION)
+"""Lines that tell an error, the most specific first."""
 _FILE_WRITTEN: Final = re.compile(r"(?:(?:cat|tee)\b[^\n;&|]*<<…[^\n]*(?:\n+|\Z))+")
 """Files that a command writes before it runs something: they are listed with the files."""
 _BARE_TAG: Final = re.compile(r"</?[\w-]+>\Z|[\w.]*(?:Error|Exception):\Z")
@@ -45,21 +49,26 @@ _BARE_TAG: Final = re.compile(r"</?[\w-]+>\Z|[\w.]*(?:Error|Exception):\Z")
 class Failure:
     """A failed call, with its error lines once they are needed."""
 
-    def __init__(self, action: ToolAction) -> None:
+    def __init__(self, action: ToolAction, *, changed_at: int | None) -> None:
         self.action = action
         self.handle = handle(action.result_seq)
+        self.changed_at = changed_at
+        """Seq of a later change of the files that the call failed to write."""
 
     @cached_property
     def lines(self) -> Sequence[str]:
         return _error_lines(self.action)
 
     def title(self, width: int) -> str:
-        return f"{ITEM_PREFIX}{call_title(self.action, width)}, {self.handle}"
+        later = "" if self.changed_at is None else f", file changed in {handle(self.changed_at)}"
+        return f"{ITEM_PREFIX}{call_title(self.action, width)}, {self.handle}{later}"
 
 
 def collect_failures(actions: Sequence[ToolAction], *, later: Sequence[ToolAction] = ()) -> list[Failure]:
-    """Return the failures that no later call resolved, newest first."""
-    return [Failure(action) for action in _unresolved(actions, later)]
+    """Return the failures that no later call resolved, newest first; writes that came to nothing are last."""
+    failures = list(_unresolved(actions, later))
+    failures.sort(key=lambda failure: failure.changed_at is not None)
+    return failures
 
 
 def errors_section(failures: Sequence[Failure], *, keep: Set[int]) -> Section:
@@ -81,14 +90,16 @@ def _needed_items(failures: Sequence[Failure], keep: Set[int]) -> Iterator[Item]
         yield Item(slot, failure.title(_SHORT_TITLE_CHARS))
     for slot, failure in enumerate(failures):
         if failure.action.result_seq not in keep and failure.lines:
-            line = OUTPUT_PREFIX + inline(failure.lines[-1], _SHORT_LINE_CHARS)
+            line = OUTPUT_PREFIX + inline(failure.lines[0], _SHORT_LINE_CHARS)
             yield Item(slot, f"{failure.title(_SHORT_TITLE_CHARS)}:\n{line}")
 
 
-def _unresolved(actions: Sequence[ToolAction], later: Sequence[ToolAction]) -> Iterator[ToolAction]:
+def _unresolved(actions: Sequence[ToolAction], later: Sequence[ToolAction]) -> Iterator[Failure]:
     """Yield the failures, newest first, that no later call resolved or repeated."""
     succeeded: set[_Target] = set()
     tried: set[_Target] = set()
+    changed: dict[str, int] = {}
+    keys = FileKeys()
     is_later = True
     for action in chain(later, (None,), actions):
         if action is None:
@@ -96,25 +107,22 @@ def _unresolved(actions: Sequence[ToolAction], later: Sequence[ToolAction]) -> I
             continue
         if action.result is None:
             continue
-        targets, attempt = set(_targets(action)), set(_attempt(action))
+        targets = set(_targets(action, keys))
+        # The same attempt is the very command, or a call about the same file.
+        attempt = targets if action.command is None else {("", action.call.arguments[:2_000])}
+        paths = {keys.of(path) for path, verb in action.touched if verb not in ("read", "ran")}
         if not action.has_failed:
             succeeded |= targets
             # An agent that changed a file can also read it.
-            succeeded |= {("read", path) for kind, *paths in targets if kind == "changed" for path in paths}
+            succeeded.update((kind, path) for path in paths for kind in ("changed", "read"))
+            changed.update(dict.fromkeys(paths, action.seq))
         elif not is_later and not targets <= succeeded and not attempt <= tried:
-            yield action
+            is_edit = action.command is not None and action.command.is_edit and paths <= changed.keys()
+            yield Failure(action, changed_at=max(map(changed.__getitem__, paths)) if is_edit else None)
         tried |= attempt
 
 
-def _attempt(action: ToolAction) -> Iterator[_Target]:
-    """Yield what identifies a later call as the same attempt: the very command, or the file it is about."""
-    if action.command is not None:
-        yield ("", action.call.arguments[:2_000])
-    else:
-        yield from _targets(action)
-
-
-def _targets(action: ToolAction) -> Iterator[_Target]:
+def _targets(action: ToolAction, keys: FileKeys) -> Iterator[_Target]:
     """Yield what a later call must have done with success to resolve a failure of this one.
 
     That is the program with its words, the file and whether it was changed, or the very call."""
@@ -123,7 +131,7 @@ def _targets(action: ToolAction) -> Iterator[_Target]:
         yield ("ran", *command.words) if command.words else ("", action.call.arguments[:2_000])
     elif action.touched:
         for path, verb in action.touched:
-            yield ("read" if verb == "read" else "changed", path)
+            yield ("read" if verb == "read" else "changed", keys.of(path))
     else:
         yield (action.call.name, action.call.arguments[:2_000])
 
@@ -144,7 +152,7 @@ def _error_block(failure: Failure, keep: Set[int]) -> str:
 
 
 def _error_lines(action: ToolAction) -> Sequence[str]:
-    """Return the lines that say what went wrong, in their order, or the last lines if none does."""
+    """Return the lines that say what went wrong, the most specific first, or the last lines if none does."""
     return (
         _find_error_lines(head_and_tail(text_of(action.result.content))) if action.result is not None else ()
     )
@@ -155,16 +163,24 @@ def _find_error_lines(part: str) -> Sequence[str]:
     found = [
         line
         for line in important_lines.find_important_lines(part, 0, len(part), enough=2)
-        if line.rank <= important_lines.ITEM and _is_informative(part[line.start : line.end])
+        if line.rank in _ERROR_RANKS and _is_informative(part[line.start : line.end])
     ]
-    # Causes first: a count of failures says less than what failed.
-    found.sort(key=lambda line: line.rank != important_lines.CAUSE)
-    chosen = sorted((line.start, line.end) for line in found[:_MAX_ERROR_LINES])
-    lines = [part[start:end] for start, end in chosen]
+    # Causes come first: a count of failures says less than what failed. A traceback ends with its cause.
+    is_traceback = "Traceback (" in part
+    found.sort(key=lambda line: (line.rank, -line.start if is_traceback else line.start))
+    if found and found[0].rank < important_lines.MENTION:
+        found = [line for line in found if line.rank < important_lines.MENTION]
+    lines = [_whole_message(part, line.start, line.end) for line in found[:_MAX_ERROR_LINES]]
     if not lines:
         last = part.strip().split("\n")[-4 * _MAX_ERROR_LINES :]
         lines = [line for line in last if _is_informative(line)][-_MAX_ERROR_LINES:]
     return tuple(line for line in map(quote_line, lines) if line)
+
+
+def _whole_message(text: str, start: int, end: int) -> str:
+    """Return a line, with the next one if it ends in a colon."""
+    line = text[start:end].rstrip()
+    return f"{line} {text[end : end + 400].strip().partition(chr(10))[0]}" if line.endswith(":") else line
 
 
 def _is_informative(line: str) -> bool:

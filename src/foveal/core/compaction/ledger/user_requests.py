@@ -4,32 +4,59 @@
 2. A request is *answered* when a later model message without calls ended its turn, else it is *open*. An empty
    model message, which an abort leaves behind, ends no turn. A request with a standing rule is *standing* and never
    *answered*: its rule stays in force.
-3. A long request is reduced to its beginning, its rules and its end, with the number of characters left out.
-4. Requests that stay visible beside the ledger are not repeated; one line tells their state.
-5. One line names the handles of requests that are neither quoted nor visible.
+3. The newest open request and the first one come before all others. Standing requests come next; while others wait,
+   they take at most half of the room.
+4. A long request is reduced to its beginning, its rules and its end, cut between words, with the number of
+   characters left out. Of a long standing request other than those two, only the rules are quoted.
+5. A rule that a newer request repeats counts there. A tool result in the user role is quoted briefly.
+6. Requests that stay visible beside the ledger are not repeated; one line tells their state.
+7. One line names the handles of requests that are neither quoted nor visible.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Sequence, Set
-from functools import cached_property
 from itertools import chain
 from typing import Final
 
 from foveal.core.compaction.ledger.allocation import Item, Section
-from foveal.core.compaction.ledger.sections import GAP_LINE, ITEM_PREFIX, REQUESTS_HEADING, quote_user
+from foveal.core.compaction.ledger.pasted_text import end_of_own_words, is_tool_report
+from foveal.core.compaction.ledger.sections import (
+    GAP_LINE,
+    ITEM_PREFIX,
+    REQUESTS_HEADING,
+    quote_user,
+    word_end,
+    word_start,
+)
 from foveal.core.compaction.ledger.standing_rules import find_rules
 from foveal.core.log.events import Event, Media, ModelSaid, UserSaid, calls_of, parts, text_of
 from foveal.core.tokens.counter import Counter
 
 MAX_REQUEST_UNITS: Final = 20_000
 """Limit of all requests together."""
-_MAX_REQUEST_SHARE: Final = 0.5
-"""Share of the room for one request; a longer one is reduced."""
+_MAX_OTHER_SHARE: Final = 0.25
+"""Share of the room for any other request."""
+_MAX_STANDING_SHARE: Final = 0.5
+"""Share of the room for standing requests while others wait."""
 _NEEDED_SHARE: Final = 0.3
 """Share of the room for open and standing requests before files and errors have had theirs."""
 _SHORT_REQUEST_UNITS: Final = 80
 """Units of an open or standing request that come before files and errors."""
+_LONG_REQUEST_CHARS: Final = 400
+"""A longer standing request is reduced to its rules, unless all of it fits."""
+_FOREMOST_SHARES: Final = (0.15, 0.25, 0.5)
+"""Shares of the room for the newest open request or the first one, each tried in turn; a longer one is reduced."""
+_NEWEST_WAITING: Final = 8
+"""Requests that are quoted briefly before the newest open request and the first one are quoted at length."""
+_BARE_COMMAND: Final = re.compile(r"/[\w-]+\Z")
+_STRONG_RULE: Final = re.compile(
+    r"\b(?:never|always|must|do not|don['’]t|under no circumstances|from now on|make sure|avoid|niemals|nie|immer"
+    r"|jamais|toujours|nunca|siempre|sempre|никогда|всегда)\b|不要|必须|必須|禁止|絶対|必ず|ないで|절대|항상|반드시",
+    re.IGNORECASE,
+)
+"""Words that seldom describe something; rules with them come first when not all fit."""
 _MIN_HANDLES, _MAX_HANDLES = 6, 40
 _UNITS_PER_HANDLE: Final = 15
 """The line about requests left out names one more handle for this much more room."""
@@ -40,21 +67,22 @@ _MAX_STATES: Final = 12
 class Request:
     """One request of the user in the range."""
 
-    def __init__(self, event: Event, text: str, *, is_open: bool) -> None:
+    def __init__(self, event: Event, text: str, *, is_open: bool, rules: Sequence[tuple[int, int]]) -> None:
         self.event = event
         self.text = text
         self.is_open = is_open
-        self._found = find_rules(text)
-        self._first = next(self._found, None)
+        self.rules = rules
+        """Start and end of the sentences that state a rule, without those that a newer request repeats."""
+        self.is_report = is_tool_report(text)
 
     @property
     def is_standing(self) -> bool:
-        return self._first is not None
+        return bool(self.rules)
 
-    @cached_property
-    def rules(self) -> list[tuple[int, int]]:
-        """Start and end of the sentences that state a rule; read only when the request is reduced."""
-        return [] if self._first is None else [self._first, *self._found]
+    @property
+    def tells_something(self) -> bool:
+        """Whether it is neither a tool result nor a bare command such as `/clear`."""
+        return not self.is_report and not _BARE_COMMAND.match(self.text)
 
     @property
     def state(self) -> str:
@@ -67,13 +95,25 @@ def collect_requests(events: Sequence[Event], *, after: Sequence[Event] = ()) ->
     """Return the requests, newest first; the events `after` the range may have answered the last of them."""
     is_answered = any(isinstance(event.fact, ModelSaid) and _ends_turn(event.fact) for event in after)
     requests: list[Request] = []
+    stated: set[str] = set()
     for event in reversed(events):
         fact = event.fact
         if isinstance(fact, ModelSaid):
             is_answered = is_answered or _ends_turn(fact)
         elif isinstance(fact, UserSaid):
-            requests.append(Request(event, text_of(fact.content).strip(), is_open=not is_answered))
+            text = text_of(fact.content).strip()
+            rules = tuple(_new_rules(text, stated))
+            requests.append(Request(event, text, is_open=not is_answered, rules=rules))
     return requests
+
+
+def _new_rules(text: str, stated: set[str]) -> Iterator[tuple[int, int]]:
+    """Yield the rules that no newer request states, and add them to those."""
+    for start, end in find_rules(text):
+        rule = text[start:end].strip()
+        if rule not in stated:
+            stated.add(rule)
+            yield start, end
 
 
 def _ends_turn(fact: ModelSaid) -> bool:
@@ -86,18 +126,12 @@ def requests_section(requests: Sequence[Request], *, keep: Set[int], room: int, 
     hidden = [request for request in requests if request.event.seq not in keep]
     hidden.sort(key=lambda request: not request.is_standing)
     limit = min(MAX_REQUEST_UNITS, room)
-    short = max(1, min(_SHORT_REQUEST_UNITS, room // 4))
-    newest = sorted(range(len(hidden)), key=lambda slot: -hidden[slot].event.seq)
-    urgent = [slot for slot, request in enumerate(hidden) if request.is_open or request.is_standing]
-    urgent.sort(key=lambda slot: not hidden[slot].is_open)
+    quotes = _Quotes(hidden, foremost=_foremost(hidden), limit=limit, counter=counter)
     return Section(
         REQUESTS_HEADING,
-        chain(
-            _quotes(hidden, newest, int(limit * _MAX_REQUEST_SHARE), counter),
-            _quotes(hidden, newest, short, counter),
-        ),
+        quotes.useful(),
         4.0,
-        needed=chain(_quotes(hidden, urgent, short, counter), _states(visible, slot=len(hidden))),
+        needed=chain(quotes.needed(), _states(visible, slot=len(hidden))),
         needed_share=_NEEDED_SHARE,
         max_units=limit,
         left_out=lambda shown: _left_out(hidden, shown, room),
@@ -105,11 +139,73 @@ def requests_section(requests: Sequence[Request], *, keep: Set[int], room: int, 
     )
 
 
-def _quotes(
-    requests: Sequence[Request], slots: Collection[int], max_units: int, counter: Counter
-) -> Iterator[Item]:
-    for slot in slots:
-        yield Item(slot, _quote(requests[slot], max_units, counter))
+def _foremost(hidden: Sequence[Request]) -> list[int]:
+    """Return the slots of the newest open request and of the first one."""
+    by_seq = sorted(range(len(hidden)), key=lambda slot: hidden[slot].event.seq)
+    told = [slot for slot in by_seq if hidden[slot].tells_something] or by_seq
+    pending = [slot for slot in reversed(told) if hidden[slot].is_open]
+    return list(dict.fromkeys([*pending[:1], *told[:1]]))
+
+
+class _Quotes:
+    """The quotes of requests, the most valuable first."""
+
+    def __init__(
+        self, requests: Sequence[Request], *, foremost: Sequence[int], limit: int, counter: Counter
+    ) -> None:
+        self._requests = requests
+        self._foremost = foremost
+        self._limit = limit
+        self._counter = counter
+        self._short_units = max(1, min(_SHORT_REQUEST_UNITS, limit // 4))
+        others = [slot for slot in range(len(requests)) if slot not in foremost]
+        self._standing = [slot for slot in others if requests[slot].is_standing]
+        self._waiting = [slot for slot in others if not requests[slot].is_standing]
+
+    def needed(self) -> Iterator[Item]:
+        """Yield the foremost requests, the standing ones, and other open ones, all of them short."""
+        yield from map(self._short, self._foremost)
+        left = int(self._limit * (_MAX_STANDING_SHARE if self._waiting else 1))
+        for slot in sorted(self._standing, key=self._urgency):
+            item = self._short(slot)
+            left -= self._counter.count(item.text)
+            if left < 0:
+                break
+            yield item
+        for slot in self._waiting:
+            if self._requests[slot].is_open and not self._requests[slot].is_report:
+                yield self._short(slot)
+
+    def useful(self) -> Iterator[Item]:
+        """Yield the foremost requests at length, then the others short, then these at length, newest first."""
+        first, *longer = _FOREMOST_SHARES
+        yield from (self._quote(slot, int(self._limit * first)) for slot in self._foremost)
+        yield from map(self._short, self._waiting[:_NEWEST_WAITING])
+        for share in longer:
+            yield from (self._quote(slot, int(self._limit * share)) for slot in self._foremost)
+        yield from map(self._short, self._waiting[_NEWEST_WAITING:])
+        yield from map(self._short, self._standing)
+        for slot in sorted(
+            (*self._waiting, *self._standing), key=lambda slot: -self._requests[slot].event.seq
+        ):
+            if not self._requests[slot].is_report:
+                yield self._quote(slot, int(self._limit * _MAX_OTHER_SHARE))
+
+    def _urgency(self, slot: int) -> tuple[bool, bool]:
+        request = self._requests[slot]
+        return not request.is_open, not any(
+            _STRONG_RULE.search(request.text, start, end) for start, end in request.rules
+        )
+
+    def _short(self, slot: int) -> Item:
+        return self._quote(slot, self._short_units)
+
+    def _quote(self, slot: int, max_units: int) -> Item:
+        request = self._requests[slot]
+        only_rules = (
+            slot not in self._foremost and request.is_standing and len(request.text) > _LONG_REQUEST_CHARS
+        )
+        return Item(slot, _quote(request, max_units, self._counter, only_rules=only_rules))
 
 
 def _states(visible: Sequence[Request], *, slot: int) -> Iterator[Item]:
@@ -143,19 +239,21 @@ def _left_out(requests: Sequence[Request], shown: Collection[int], room: int) ->
 # ── Text of one request ──────────────────────────────────────────────────────────────────────────────────
 
 
-def _quote(request: Request, max_units: int, counter: Counter) -> str:
+def _quote(request: Request, max_units: int, counter: Counter, *, only_rules: bool) -> str:
     fact = request.event.fact
     files = sum(isinstance(part, Media) for part in parts(fact.content)) if isinstance(fact, UserSaid) else 0
     beside = f", with {files} file{'s' * (files > 1)}" if files else ""
     title = f"{ITEM_PREFIX}{request.event.handle}, {request.state}{beside}"
     if not request.text:
         return title
-    shown, omitted = _quote_bounded(request, max_units, counter)
+    shown, omitted = _quote_bounded(request, max_units, counter, only_rules=only_rules)
     cut = f", {omitted:,} characters left out" if omitted else ""
     return f"{title}{cut}:\n{shown}"
 
 
-def _quote_bounded(request: Request, max_units: int, counter: Counter) -> tuple[str, int]:
+def _quote_bounded(
+    request: Request, max_units: int, counter: Counter, *, only_rules: bool
+) -> tuple[str, int]:
     """Return the text quoted, whole or its most important parts, and how many characters are left out."""
     text = request.text
     part = text[: 8 * max_units + 1]
@@ -163,7 +261,9 @@ def _quote_bounded(request: Request, max_units: int, counter: Counter) -> tuple[
     if len(part) == len(text) and units + text.count("\n") * 3 <= max_units:
         return quote_user(text), 0
     size = max(1, int(0.8 * max_units * len(part) / max(1, units)))
-    spans = _important_spans(text, request.rules, size)
+    spans = (
+        _rule_spans(text, request.rules, size) if only_rules else _important_spans(text, request.rules, size)
+    )
     omitted = len(text) - sum(end - start for start, end in spans)
     if omitted <= 0:
         return quote_user(text), 0
@@ -171,25 +271,56 @@ def _quote_bounded(request: Request, max_units: int, counter: Counter) -> tuple[
     return f"\n{GAP_LINE}\n".join(quoted), omitted
 
 
+def _rule_spans(text: str, rules: Sequence[tuple[int, int]], size: int) -> list[tuple[int, int]]:
+    """Return the sentences with rules, about `size` characters in all, and at least the beginning of one."""
+    spans = _fitting_rules(text, rules, size)
+    if not spans:
+        start, end = rules[0]
+        spans.append((start, max(start + 1, word_end(text, min(end, start + size)))))
+    return _joined(sorted(spans), text)
+
+
+def _fitting_rules(text: str, rules: Sequence[tuple[int, int]], size: int) -> list[tuple[int, int]]:
+    spans: list[tuple[int, int]] = []
+    for start, end in sorted(rules, key=lambda rule: not _STRONG_RULE.search(text, *rule)):
+        if end - start <= size:
+            spans.append((start, end))
+            size -= end - start
+    return spans
+
+
 def _important_spans(text: str, rules: Sequence[tuple[int, int]], size: int) -> list[tuple[int, int]]:
     """Return the beginning, sentences with rules, and the end of a text: about `size` characters in all."""
+    stop = end_of_own_words(text)
+    if stop <= size:
+        return [(0, stop)]
     head, tail = (size // 3, size // 6) if rules else (size * 3 // 4, size // 4)
-    spans = [(0, head), (max(head, len(text) - tail), len(text))]
-    left = size - head - tail
-    for start, end in rules:
-        outside = start >= head and end <= len(text) - tail
-        if outside and end - start <= left:
-            spans.append((start, end))
-            left -= end - start
-    if rules and left > 0:  # what the rules leave goes to the beginning
-        spans[0] = (0, min(head + left, min([start for start, _ in spans[1:]])))
-    return _joined(sorted(spans))
+    last = max(head, stop - tail)
+    inner = _fitting_rules(
+        text, [rule for rule in rules if rule[0] >= head and rule[1] <= last], size - head - tail
+    )
+    # What the rules leave goes to the beginning.
+    left = size - head - tail - sum(end - start for start, end in inner)
+    head = min([head + max(0, left), last, *(start for start, _ in inner)])
+    return _joined(sorted([(0, _line_end(text, head)), *inner, (_line_start(text, last, stop), stop)]), text)
 
 
-def _joined(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return the spans without empty ones; spans that touch become one."""
+def _line_end(text: str, at: int) -> int:
+    """Return the end of a line shortly before a position, if there is one."""
+    found = text.rfind("\n", at * 2 // 3, at)
+    return found if found > 0 else at
+
+
+def _line_start(text: str, at: int, stop: int) -> int:
+    found = text.find("\n", at, at + (stop - at) // 3)
+    return found + 1 if found >= 0 else at
+
+
+def _joined(spans: Sequence[tuple[int, int]], text: str) -> list[tuple[int, int]]:
+    """Return the spans without empty ones, with whole words; spans that touch become one."""
     joined: list[tuple[int, int]] = []
     for start, end in spans:
+        start, end = word_start(text, start), word_end(text, end)
         if end <= start:
             continue
         if joined and start <= joined[-1][1] + 1:

@@ -33,7 +33,12 @@ from foveal.core.policies.ladder.mask import (
     maskable_results,
 )
 from foveal.core.policies.ladder.media_limits import mask_media
-from foveal.core.policies.ladder.squeeze import clip_newest_results, clip_user_messages, squeeze_results
+from foveal.core.policies.ladder.squeeze import (
+    clip_newest_results,
+    clip_user_messages,
+    newest_excess,
+    squeeze_results,
+)
 
 __all__ = [
     "MIN_MASKED_UNITS",
@@ -52,6 +57,7 @@ __all__ = [
     "mask_results",
     "maskable_results",
     "name_late_results",
+    "newest_excess",
     "plan_compaction",
     "squeeze_results",
     "summary_terms",

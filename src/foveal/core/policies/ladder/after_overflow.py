@@ -15,7 +15,7 @@ from foveal.core.models.budget import Budget
 from foveal.core.policies.ladder.compact import plan_compaction
 from foveal.core.policies.ladder.drop import force_fit
 from foveal.core.policies.ladder.mask import mask_results, maskable_results
-from foveal.core.policies.ladder.squeeze import clip_newest_results
+from foveal.core.policies.ladder.squeeze import clip_newest_results, newest_excess
 from foveal.core.policies.moment import Decision, Moment
 from foveal.core.policies.presets import Policy
 from foveal.core.view.view import View
@@ -30,7 +30,8 @@ def decide_after_overflow(view: View, budget: Budget, moment: Moment, policy: Po
     goal = budget.hard * AFTER_OVERFLOW_SHARE
     careful = replace(policy, keep_last=max(_MIN_KEPT_RESULTS, policy.keep_last))
     results = maskable_results(view, careful)
-    masked = mask_results(view, results, policy, excess=view.units - goal, reason="overflow")
+    excess = view.units - goal - newest_excess(view, budget, policy)
+    masked = mask_results(view, results, policy, excess=excess, reason="overflow")
     if masked is not None:
         return masked
     compacting = replace(policy, compact=True)

@@ -5,7 +5,7 @@
 1. The results of the newest step are clipped to one common limit.
 2. The oldest steps that may go are replaced: by a record without a model (a ledger) where the policy summarises,
    else by the notice of a drop. When no raw step is left, summaries are merged.
-3. All results are clipped as far as needed, but not below a tenth of the room.
+3. Expansions end. All results are clipped as far as needed, but not below a tenth of the room.
 4. The only summary is written again at half its size.
 5. All results are clipped further, then the arguments of answered calls.
 6. If the latest user message leaves too little, the others become part of the record, and the first is clipped.
@@ -22,7 +22,7 @@ from msgspec.structs import replace
 
 from foveal.core.compaction.kept_messages import kept_user_steps, text_units, user_room
 from foveal.core.compaction.plan import MAX_KEPT_OPEN_STEPS, Plan, plan_forced
-from foveal.core.log.events import Dropped
+from foveal.core.log.events import Dropped, Reverted
 from foveal.core.models.budget import Budget
 from foveal.core.policies.ladder.compact import plan_compaction, summary_terms
 from foveal.core.policies.ladder.squeeze import clip_newest_results, squeeze_results, squeeze_users
@@ -152,6 +152,7 @@ def force_fit(
         clip_newest_results(view, budget, policy, target=target)
         or _record_forced(view, budget, moment, policy, target=target)
         or drop_steps(view, droppable_steps(view, budget, policy), policy, excess=excess, reason=reason)
+        or _end_expansion(view, moment)
         or squeeze_results(view, policy, excess=needed, min_units=least)
         or _record_forced(view, budget, moment, policy, target=target, shrink=True)
         or squeeze_results(view, policy, excess=needed)
@@ -164,6 +165,13 @@ def force_fit(
             view, last_resort_steps(view), policy, excess=needed + DROPPED_NOTICE_UNITS, reason=reason
         )
     )
+
+
+def _end_expansion(view: View, moment: Moment) -> Reverted | None:
+    """Have the oldest expanded range reduced again: results of the running turn need the room."""
+    if moment.keeps_expansions or not view.expansions:
+        return None
+    return Reverted(target=view.expansions[0].seq)
 
 
 def _exceed_share(view: View, budget: Budget, policy: Policy) -> bool:

@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from foveal.core.compaction.kept_messages import (
@@ -19,10 +19,12 @@ from foveal.core.compaction.kept_messages import (
     room_beside_first,
     user_room,
 )
+from foveal.core.compaction.ledger.standing_rules import find_rules
 from foveal.core.log.events import Clipped, Masked, Text, handle
 from foveal.core.models.budget import Budget
 from foveal.core.policies.ladder.mask import MIN_MASKED_UNITS, MIN_SAVED_UNITS, mask_largest_arguments
 from foveal.core.policies.presets import Policy
+from foveal.core.reduction.important_lines import Span
 from foveal.core.reduction.truncation import Limits, clip
 from foveal.core.view.steps import ShownMessage, Step
 from foveal.core.view.view import View
@@ -56,12 +58,22 @@ def clip_newest_results(
         return None
     parts = sorted(_result_parts(view.steps[-1:], view), key=lambda part: -part.units)
     units = sum(part.units for part in parts)
-    share = budget.hard * min(policy.clip_share, _MAX_NEWEST_SHARE)
-    excess = units - max(share, target - (view.units - units))
+    excess = units - max(_newest_share(budget, policy), target - (view.units - units))
     if excess < MIN_SAVED_UNITS:
         return None
     size = common_size([part.units for part in parts], excess)
     return _clip_all(view, parts, _limits(policy), size)
+
+
+def newest_excess(view: View, budget: Budget, policy: Policy) -> float:
+    """Return by how much the results of the newest step exceed their share of the room: the part of an excess that
+    older steps do not have to make up for."""
+    units = sum(part.units for part in _result_parts(view.steps[-1:], view))
+    return max(0.0, units - _newest_share(budget, policy))
+
+
+def _newest_share(budget: Budget, policy: Policy) -> float:
+    return budget.hard * min(policy.clip_share, _MAX_NEWEST_SHARE)
 
 
 def clip_user_messages(view: View, budget: Budget, policy: Policy) -> tuple[Clipped, ...] | None:
@@ -75,12 +87,15 @@ def clip_user_messages(view: View, budget: Budget, policy: Policy) -> tuple[Clip
     others = (part for step in users[1:] for part in _message_parts(step.utterance, view))
     left = room_beside_first(view, users, room)
     size = max_user_units(view, users[1:], int(left * _CLIPPED_USER_SHARE))
-    ends = Limits(strategy="both")
-    clips = (
-        *(_clip_all(view, task, ends, int(budget.hard * MAX_TASK_SHARE)) or ()),
-        *(_clip_all(view, others, ends, size) or ()),
-    )
-    return clips or None
+    clips = [_clip_user_part(view, part, int(budget.hard * MAX_TASK_SHARE)) for part in task]
+    clips += [_clip_user_part(view, part, size) for part in others]
+    return tuple(clipped for clipped in clips if clipped is not None) or None
+
+
+def _clip_user_part(view: View, part: _TextPart, size: int) -> Clipped | None:
+    """Clip a text of the user to its two ends and the rules that it states between them."""
+    keep = tuple(find_rules(part.text)) if part.units > size else ()
+    return _clip_part(view, part, Limits(strategy="both"), size, keep=keep)
 
 
 def squeeze_results(
@@ -98,9 +113,10 @@ def squeeze_results(
 
 def squeeze_users(view: View, *, excess: float) -> Clipped | None:
     """Clip the longest user message but the latest, to save `excess` units, for when nothing else is left."""
-    parts = (part for step in earlier_user_steps(view) for part in _message_parts(step.utterance, view))
-    ends = Limits(strategy="both")
-    return _clip_largest(view, parts, ends, excess=excess, min_units=MIN_CLIPPED_USER_UNITS)
+    parts = [part for step in earlier_user_steps(view) for part in _message_parts(step.utterance, view)]
+    parts.sort(key=lambda part: -part.units)
+    size = max(MIN_CLIPPED_USER_UNITS, common_size([part.units for part in parts], excess))
+    return next(filter(None, (_clip_user_part(view, part, size) for part in parts[:_MAX_TRIED_TEXTS])), None)
 
 
 def _clip_all(
@@ -154,12 +170,14 @@ def _part_units(view: View, shown: ShownMessage, place: int) -> int:
     return view.meter.replaceable_units(shown.seq, place, shown.fact.content)
 
 
-def _clip_part(view: View, text: _TextPart, limits: Limits, size: int) -> Clipped | None:
+def _clip_part(
+    view: View, text: _TextPart, limits: Limits, size: int, *, keep: Sequence[Span] = ()
+) -> Clipped | None:
     if text.units <= max(MIN_MASKED_UNITS, size + MIN_SAVED_UNITS):
         return None
     tokens = max(0, size - _MARKER_UNITS)
     smaller = Limits(strategy=limits.strategy, tokens=tokens, head_share=limits.head_share)
-    cut = clip(text.text, smaller, handle=handle(text.seq), counter=view.meter.counter)
+    cut = clip(text.text, smaller, handle=handle(text.seq), counter=view.meter.counter, keep=keep)
     if cut is None or cut.kept_tokens + MIN_SAVED_UNITS > text.units:
         return None
     return cut.to_fact(text.seq, text.place, rule="squeeze")

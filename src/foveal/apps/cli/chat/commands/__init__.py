@@ -14,6 +14,8 @@ from foveal.errors import FovealError
 
 CommandFunction = Callable[[ChatState, str], Awaitable[list[Row]]]
 _COMMAND: Final = re.compile(r"/[a-z][a-z-]*")
+_METHOD: Final = re.compile(r"`(undo|expand|compact|pin|rewind)(?:\((?:[\"'](e\d+)[\"'])?\))?`")
+"""A method of `Session` as error messages name it."""
 
 
 class LeaveChat(Exception):
@@ -112,3 +114,9 @@ def parse_command(text: str) -> tuple[SlashCommand, str] | None:
         hint = f"did you mean {near[0]}?" if near else "/help lists them"
         raise FovealError(f"there is no command {word}; {hint}")
     return found, rest.strip()
+
+
+def with_slash_commands(text: str) -> str:
+    """Return an error message of the library with slash commands for the methods that it names: `/undo e4` for
+    `undo("e4")` in backquotes."""
+    return _METHOD.sub(lambda found: f"/{found[1]} {found[2] or ''}".rstrip(), text)

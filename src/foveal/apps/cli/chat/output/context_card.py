@@ -1,7 +1,7 @@
 """The context card of `/context`: what fills the window, as grid, legend and tables.
 
-The grid has 200 cells. The legend adds up to the window, the table of files to the category `instructions`, and the
-tool definitions to the category `tools`.
+The grid has 200 cells. The legend adds up to the window, the table of files to the category `instructions`, the
+tool definitions to `tools`, and the tools' results to `results`; masked results are in `placeholders`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from foveal.apps.cli.chat.output.styled_text import (
     row,
     table_lines,
 )
-from foveal.core.engine.report import Report
+from foveal.core.engine.report import Report, breaks_text, reduced_texts
 from foveal.core.log.events import Event, Instructed, ToolReturned, Used, UserSaid, parse_handle
 from foveal.core.models.model import Model
 from foveal.core.tokens.counter import counter
@@ -58,7 +58,8 @@ async def tokens_by_file(session: Session, report: Report) -> list[CategoryPart]
 async def tokens_by_tool(
     session: Session, report: Report, offered: Sequence[dict[str, Any]]
 ) -> list[CategoryPart]:
-    """Return the tokens of each tool's definition, which add up to `tools`, and of its results in view."""
+    """Return the tokens of each tool's definition, which add up to `tools`, and of its results that are not masked,
+    which add up to `results`."""
     count = counter("auto", model=report.model).count
     sizes = {tool["name"]: count(json.dumps(tool)) for tool in offered}
     exact = apportion(sizes, report.totals.get("tools", 0))
@@ -71,7 +72,9 @@ async def tokens_by_tool(
 
 async def _result_tokens(session: Session, report: Report) -> dict[str, int]:
     shown = {
-        line.handle: line.tokens for line in report.events if line.kind == "tool_returned" and line.tokens
+        line.handle: line.tokens
+        for line in report.events
+        if line.kind == "tool_returned" and line.level != "masked" and line.tokens
     }
     events = await session.pick([seq for name in shown if (seq := parse_handle(name)) is not None])
     sizes: dict[str, int] = {}
@@ -275,12 +278,7 @@ def _part_rows(title: str, parts: Sequence[CategoryPart]) -> list[Row]:
 
 
 def _note_rows(report: Report) -> list[Row]:
-    levels: dict[str, int] = {}
-    for event in report.events:
-        if event.level not in ("-", "full"):
-            levels[event.level] = levels.get(event.level, 0) + 1
-    notes = [f"{count:,} {level}" for level, count in levels.items()]
+    notes = reduced_texts(report)
     if report.breaks:
-        last = report.breaks[-1]
-        notes.append(f"{len(report.breaks)} prefix breaks in {report.calls} calls, the last by {last.cause}")
+        notes.append(breaks_text(report))
     return [row(), row(dim(" · ".join(notes)))] if notes else []

@@ -40,7 +40,7 @@ from foveal.agent.agent_events import (
 from foveal.apps.cli.chat.output.agent_event_rows import agent_event_rows
 from foveal.apps.cli.chat.output.live_area import LiveArea, answer_choices, question_rows, status_row
 from foveal.apps.cli.chat.output.streaming import StreamingMarkdown
-from foveal.apps.cli.chat.output.styled_text import Row, Span, ansi_text, bold, dim, row
+from foveal.apps.cli.chat.output.styled_text import Row, Span, ansi_text, bold, dim, row, wrap_row
 from foveal.apps.cli.chat.user_input import Pastes, input_buffer, key_bindings
 from foveal.apps.cli.chat.user_interface import Question, UserAnswer
 from foveal.core.engine.report import Report
@@ -173,13 +173,16 @@ class Screen:
         if not self._ends_with_blank_line:
             self.write("\n")
 
-    def print_rows(self, rows: Sequence[Row], *, cut: bool = True) -> None:
-        """Print rows; those of tools are cut to the width, the output of commands is wrapped."""
-        self.write(ansi_text(rows, width=self.width - 1 if cut else 0, colours=self.colours))
+    def print_rows(self, rows: Sequence[Row], *, cut: bool = False) -> None:
+        """Print rows: those of tools are cut to the width, all others are wrapped at words."""
+        width = self.width - 1
+        if not cut:
+            rows = [line for parts in rows for line in wrap_row(parts, width)]
+        self.write(ansi_text(rows, width=width, colours=self.colours))
 
     def show(self, rows: Sequence[Row]) -> None:
         self.ensure_blank_line()
-        self.print_rows([*rows, row()], cut=False)
+        self.print_rows([*rows, row()])
 
     def notify(self, rows: Sequence[Row]) -> None:
         self._print_rest_of_answer()
@@ -187,7 +190,7 @@ class Screen:
 
     def show_error(self, problem: str, *, code: str = "") -> None:
         self.ensure_blank_line()
-        self.write(ansi_text([row(Span(f"✗ {problem}", "bad")), row()], colours=self.colours))
+        self.print_rows([row(Span(f"✗ {problem}", "bad")), row()])
 
     # ── A turn ───────────────────────────────────────────────────────────────────────────────────────
 
@@ -208,10 +211,11 @@ class Screen:
             case ToolCalling():
                 self._print_rest_of_answer()
                 self.ensure_blank_line()
-                self.print_rows(agent_event_rows(event))
+                self.print_rows(agent_event_rows(event), cut=True)
                 self.live.start(event.what)
             case ToolFinished():
-                self.notify([*agent_event_rows(event), row()])
+                self._print_rest_of_answer()
+                self.print_rows([*agent_event_rows(event), row()], cut=True)
                 self.live.start("thinking")
             case _:
                 self.notify(agent_event_rows(event))
@@ -279,7 +283,8 @@ class Screen:
             answer = await self._pending_answer
             words = {"y": "yes", "n": "no", "a": f"always {question.always}"}[answer]
             rows = question_rows(question, width=self.width - 1)
-            self.print_rows([*rows[:-1], (*rows[-1], dim(f" {words}"))])
+            self.print_rows(rows[:-1], cut=True)
+            self.print_rows([(*rows[-1], dim(f" {words}"))])
             return answer
         finally:
             self._pending_answer = None

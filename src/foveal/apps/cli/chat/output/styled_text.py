@@ -6,6 +6,7 @@ Rows are data; `plain_text` and `ansi_text` turn them into text without and with
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Iterable, Sequence
 from typing import Final, Literal, NamedTuple
@@ -26,6 +27,8 @@ SGR_CODES: Final[dict[str, str]] = {
 STATE_STYLES: Final[dict[str, Style]] = {"ok": "good", "warn": "fair", "act": "bad", "over": "bad"}
 """Styles of the states of a report."""
 TAB_COLUMNS: Final = 4
+_ROW_START: Final = re.compile(r" *(?:│ +|[▪✗└●?] +|\S(?: ?\S)*  +)?")
+"""The indentation of a row, with a mark or a first column after it."""
 
 
 class Span(NamedTuple):
@@ -114,6 +117,60 @@ def wrap(text: str, width: int) -> list[str]:
             head = cut(lines[-1], width + 1).removesuffix("…")[:width] or lines[-1][:1]
             lines[-1:] = [head, lines[-1][len(head) :]]
     return lines
+
+
+def wrap_row(parts: Row, width: int) -> list[Row]:
+    """Return a row as rows of at most `width` columns, broken at spaces; a longer word is broken. The rows after
+    the first are indented to the text of the first, below its mark or its first column."""
+    spans = [Span(single_line(span.text), span.style) for span in parts]
+    text = "".join(span.text for span in spans)
+    if cell_width(text) <= width:
+        return [parts]
+    indent = _hanging_indent(text, most=width // 3)
+    end = _line_end(text, 0, width)
+    rows = [_row_part(spans, 0, end)]
+    while (start := _skip_spaces(text, end)) < len(text):
+        end = _line_end(text, start, width - cell_width(indent))
+        rows.append((Span(indent, spans[0].style), *_row_part(spans, start, end)))
+    return rows
+
+
+def _hanging_indent(text: str, *, most: int) -> str:
+    """Return the beginning of the rows after the first: a bar is repeated, other marks and a first column that is
+    followed by two spaces become spaces."""
+    found = _ROW_START.match(text, 0, most)
+    start = found[0] if found is not None else ""
+    return start if "│" in start else " " * cell_width(start)
+
+
+def _line_end(text: str, start: int, width: int) -> int:
+    """Return where a line of at most `width` columns that begins at `start` ends: at a space, or within a word that
+    is longer than the line."""
+    end = start
+    while end < len(text) and (width := width - _char_width(text[end])) >= 0:
+        end += 1
+    if end == len(text):
+        return end
+    space = text.rfind(" ", start, end + 1)
+    while space > start and text.startswith("%", space + 1):  # a number and its percent sign stay together
+        space = text.rfind(" ", start, space)
+    return space if space > start and text[start:space].strip() else max(end, start + 1)
+
+
+def _skip_spaces(text: str, at: int) -> int:
+    while text.startswith(" ", at):
+        at += 1
+    return at
+
+
+def _row_part(spans: Sequence[Span], start: int, end: int) -> Row:
+    """Return the characters of a row from `start` to `end`, in their styles."""
+    part: list[Span] = []
+    for span in spans:
+        if start < len(span.text) and end > 0:
+            part.append(Span(span.text[max(0, start) : end], span.style))
+        start, end = start - len(span.text), end - len(span.text)
+    return tuple(part)
 
 
 def single_line(text: str) -> str:
