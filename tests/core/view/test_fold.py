@@ -33,6 +33,7 @@ from foveal.core.log import (
 )
 from foveal.core.tokens import MessageTokens
 from foveal.core.view import NO_RESULT, View, advance, effective_events
+from foveal.core.view.checkpoint import needed_seqs, restore_view, take_checkpoint
 from foveal.core.view.dropped import DroppedMessages
 from foveal.core.view.fold import effective_rewinds, fold
 from support.effort import seconds
@@ -287,3 +288,18 @@ def test_a_reduction_of_a_part_that_is_not_there_does_no_harm(part: int) -> None
         Compacted(first=50, last=60, summary="S"),
     ):
         assert shown(folded(*facts, odd)) == shown(folded(*facts))
+
+
+def test_a_pinned_instruction_that_was_replaced_is_pinned_after_a_checkpoint() -> None:
+    events = log(
+        Instructed(content="Be brief."),
+        UserSaid(content="one"),
+        Pinned(target=0),
+        Instructed(content="Be very brief.", replaces=0),
+    )
+    view = fold(events, MessageTokens(ESTIMATE))
+    needed = needed_seqs(view)
+    kept = [event for event in events if event.seq in needed]
+    restored = restore_view(kept, take_checkpoint(view), MessageTokens(ESTIMATE))
+    assert [step.is_pinned for step in view.steps] == [True, False]
+    assert describe_view(restored) == describe_view(view)

@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from foveal.core.log.events import Compacted, Event, Instructed
+from foveal.core.log.events import Compacted, Event, Instructed, Pinned
 from foveal.core.log.ranges import Ranges
 from foveal.core.tokens.message_tokens import MessageTokens
 from foveal.core.view.dropped import DroppedMessages, RangesWithCounts
@@ -104,8 +104,11 @@ def needed_seqs(view: View) -> set[int]:
 def restore_view(events: Iterable[Event], state: ViewCheckpoint, meter: MessageTokens) -> View:
     """Return the view that the checkpoint was taken of, from the events that it needs."""
     view = View(meter, reverted_masks=frozenset(state.spared), reverted_summaries=state.undone)
+    early_pins: list[tuple[int, int]] = []
     for event in events:
         place = state.places.get(event.seq)
+        if isinstance(event.fact, Pinned) and event.fact.target is not None:
+            early_pins.append((event.fact.target, event.seq))
         if place is None:
             view.advance(event)
         elif isinstance(event.fact, Compacted):
@@ -113,6 +116,8 @@ def restore_view(events: Iterable[Event], state: ViewCheckpoint, meter: MessageT
             view.show_summary(event.seq, event.fact, place=place[0], messages=place[1], covers=covers)
         elif isinstance(event.fact, Instructed):
             view.show_instruction(event.seq, event.fact, place=place[0])
+    for target, seq in early_pins:  # an instruction that was pinned and then replaced is shown only now
+        view.pin_at(target, seq)
     for call_id, seq in state.hidden_calls:
         view.expect_result(call_id, seq)
     view.restore_counts(

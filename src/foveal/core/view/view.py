@@ -426,6 +426,11 @@ class View:
         self._insert(step)
         self.permanent_steps.append(step)
 
+    def pin_at(self, place: int, seq: int) -> None:
+        """Pin the step at a place, as the event `seq` says."""
+        for step in self._within(((place, place),)):
+            step.pin(seq)
+
     def expect_result(self, call_id: str, seq: int) -> None:
         """Add a call of a hidden step that waits for its result, which will be hidden too."""
         call = Call(id=call_id, name="", arguments="")

@@ -266,7 +266,7 @@ def test_cache_marks_stay_legal_and_move_to_useful_places(provider: StandIn, pro
             )
             messages += [{"role": "user", "content": text}, {"role": "assistant", "content": "All right."}]
     assert reply.headers["x-foveal-reduced"] != "none"
-    body = provider.requests[-1].body
+    body = next(r.body for r in reversed(provider.requests) if "You are careful." in str(r.body["system"]))
     assert provider.faults == []
     assert json.dumps(body["system"]).count("cache_control") == 1
     assert 1 <= json.dumps(body["messages"]).count("cache_control") <= 3
