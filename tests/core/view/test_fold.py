@@ -294,8 +294,9 @@ def test_a_pinned_instruction_that_was_replaced_is_pinned_after_a_checkpoint() -
     events = log(
         Instructed(content="Be brief."),
         UserSaid(content="one"),
-        Pinned(target=0),
         Instructed(content="Be very brief.", replaces=0),
+        Pinned(target=2),
+        Instructed(content="Be as brief as possible.", replaces=2),
     )
     view = fold(events, MessageTokens(ESTIMATE))
     needed = needed_seqs(view)

@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from foveal.core.log.events import Compacted, Event, Instructed, Pinned
+from foveal.core.log.events import Compacted, Event, Instructed
 from foveal.core.log.ranges import Ranges
 from foveal.core.tokens.message_tokens import MessageTokens
 from foveal.core.view.dropped import DroppedMessages, RangesWithCounts
@@ -42,6 +42,8 @@ class ViewCheckpoint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     """For each result in view, how many came before it."""
     places: dict[int, tuple[int, int]] = {}
     """For summaries and replaced instructions: their place in the view, and how many messages they stand for."""
+    pins: dict[int, int] = {}
+    """For the same: the event that pinned each; it names an event that they have replaced since."""
     covers: dict[int, Ranges] = {}
     """The ranges that each summary still stands for."""
     hidden_calls: tuple[tuple[str, int], ...] = ()
@@ -77,6 +79,7 @@ def take_checkpoint(view: View) -> ViewCheckpoint:
         turns=view.turn_count,
         ordinals=dict(results),
         places={step.utterance.seq: (step.seq, step.message_count) for step in moved},
+        pins={step.utterance.seq: step.pin_seq for step in moved if step.is_pinned},
         covers={step.utterance.seq: step.covers for step in moved if step.covers},
         hidden_calls=tuple(view.hidden_open_calls[-_MAX_HIDDEN_CALLS:]),
         orphans=tuple(view.orphan_results[-_MAX_ORPHANS:]),
@@ -104,11 +107,8 @@ def needed_seqs(view: View) -> set[int]:
 def restore_view(events: Iterable[Event], state: ViewCheckpoint, meter: MessageTokens) -> View:
     """Return the view that the checkpoint was taken of, from the events that it needs."""
     view = View(meter, reverted_masks=frozenset(state.spared), reverted_summaries=state.undone)
-    early_pins: list[tuple[int, int]] = []
     for event in events:
         place = state.places.get(event.seq)
-        if isinstance(event.fact, Pinned) and event.fact.target is not None:
-            early_pins.append((event.fact.target, event.seq))
         if place is None:
             view.advance(event)
         elif isinstance(event.fact, Compacted):
@@ -116,8 +116,8 @@ def restore_view(events: Iterable[Event], state: ViewCheckpoint, meter: MessageT
             view.show_summary(event.seq, event.fact, place=place[0], messages=place[1], covers=covers)
         elif isinstance(event.fact, Instructed):
             view.show_instruction(event.seq, event.fact, place=place[0])
-    for target, seq in early_pins:  # an instruction that was pinned and then replaced is shown only now
-        view.pin_at(target, seq)
+    for seq, pin_seq in state.pins.items():
+        view.pin_step(seq, pin_seq)
     for call_id, seq in state.hidden_calls:
         view.expect_result(call_id, seq)
     view.restore_counts(

@@ -426,10 +426,9 @@ class View:
         self._insert(step)
         self.permanent_steps.append(step)
 
-    def pin_at(self, place: int, seq: int) -> None:
-        """Pin the step at a place, as the event `seq` says."""
-        for step in self._within(((place, place),)):
-            step.pin(seq)
+    def pin_step(self, seq: int, pin_seq: int) -> None:
+        """Pin the step that shows event `seq`, as the event `pin_seq` says."""
+        self._shown_in[seq][0].pin(pin_seq)
 
     def expect_result(self, call_id: str, seq: int) -> None:
         """Add a call of a hidden step that waits for its result, which will be hidden too."""
