@@ -49,9 +49,16 @@ $(VENV)/.test: $(VENV)/.chat
 	@$(PIP) install -c constraints.txt -e '.[exact,chat,local,llamacpp,test,lint]'
 	@touch $@
 
-$(VENV)/.bench: $(VENV)/.chat
+$(VENV)/.bench: $(VENV)/.chat $(VENV)/.peers
 	@echo "installing what the benchmarks compare with …"
 	@$(PIP) install -c constraints.txt -e '.[exact,chat,local,server,bench]'
+	@touch $@
+
+# The peers need older versions of mcp, opentelemetry and pydantic-ai than Foveal's extras.
+$(VENV)/.peers: pyproject.toml bench/peers-constraints.txt $(VENV)/.venv
+	@echo "making an environment for the peers of the benchmark fit …"
+	@$(PYTHON) -m venv $(VENV)/peers
+	@$(VENV)/peers/bin/python -m pip --disable-pip-version-check -q install -c bench/peers-constraints.txt -e '.[peers]'
 	@touch $@
 
 clean:

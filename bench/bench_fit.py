@@ -1,53 +1,77 @@
-"""Measures `append` + `fit` for one more message, at 1,000 and at 100,000 messages.
+"""Measures a turn and the first `fit` on messages of real size, beside the context managers of other packages.
 
-The targets: less than a millisecond, and about the same time for both lengths. After the first 1,000 or 100,000
-messages, the same messages are appended one by one, so both windows have the same content when timing starts. A
-turn is one message. The figure is the median turn of a run, best of several runs; the note has the mean and the
-worst turn, which include reductions.
+1. The conversation is `work.coding_session`: 3.5 kB per message on average, results of up to 50 kB.
+2. A turn is one message. Each run repeats the same turns with a new context, and the fastest of the runs counts for
+   each turn, so that the worst turn is a reduction and not a pause of the machine.
+3. The limits hold for 1,000 and for 10,000 messages; a row has the slower of the two, and the note has both.
+4. Counting is timed in the same run: the same texts, with the same vocabulary.
+5. The peers run in the environment that `make bench` makes for them (`PEERS_PYTHON`), otherwise in this one. A peer
+   that is not installed has a row that says so.
 """
 
 from __future__ import annotations
 
-import time
+import gc
+import json
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import islice
-from typing import Any, Final
+from pathlib import Path
+from typing import Any, Final, NamedTuple
 
-from bench.measure import Row, Turns, display, progress, time_each
-from bench.work import Json, conversation
+from bench.fit_memory import COUNT, memory
+from bench.measure import CollectorTime, Row, Turns, best_of, display, progress, seconds_of
+from bench.peer_loops import SIZES, WINDOWS, PeerTimes
+from bench.work import Json, coding_session, texts
 from foveal import Context
+from foveal.core.tokens.counter import counter
 
-WINDOW: Final = 8_000
-SIZES: Final = (1_000, 100_000)
-WARM_UP_TURNS: Final = 200
-TURNS: Final = 200
-RUNS: Final = 5
-MAX_GROWTH_RATIO: Final = 1.5
-MAX_TURN_S: Final = 0.001
+TOKENIZER: Final = "o200k_base"
+POLICIES: Final = ("economy", "recent")
+RUNS: Final = 3
+TURNS: Final = 600
 WAYS: Final = ("append(m); fit()", "fit(messages)")
-CASES: Final = (
-    ("estimate", "economy"),
-    ("estimate", "recent"),
-    ("estimate", "rolling"),
-    ("o200k_base", "economy"),
-)
+MAX_MEAN_TURN_S: Final = 0.0008
+MAX_TURN_S: Final = 0.008
+MAX_FIRST_FIT_S: Final = 0.25
+HOPELESS_FIRST_FIT_S: Final = 2.0
+"""If a first fit of 1,000 takes longer, 10,000 are not measured: they could take hours. Their limits are missed."""
+MAX_GROWTH_RATIO: Final = 1.3
+MAX_COUNTING_RATIO: Final = 2.0
+MAX_MEMORY_RATIO: Final = 0.6
+MEMORY_CASES: Final = (("economy", 100_000), ("economy", 1_000_000), ("recent", 100_000))
+PEERS_PYTHON: Final = Path(sys.prefix) / "peers" / "bin" / "python"
+
+
+class Times(NamedTuple):
+    """What one context took, in seconds: the first fit, and the turns of each of `WAYS`."""
+
+    counting: float
+    """Counting the texts of the first fit."""
+    first: float
+    turns: dict[str, Turns]
+    worst_uncollected: dict[str, float]
+    """The worst turn without the garbage collector, which walks all objects of the process."""
 
 
 class Loop:
     """An agent loop with a history, which continues with the messages of `following`."""
 
-    def __init__(self, history: list[Json], following: list[Json], *, policy: str, tokenizer: str) -> None:
-        self.context = Context("gpt-4.1", window=WINDOW, policy=policy, tokenizer=tokenizer)
+    def __init__(self, history: list[Json], following: list[Json], *, policy: str, window: int) -> None:
+        self.context = Context("gpt-4.1", window=window, policy=policy, tokenizer=TOKENIZER)
         self.messages = list(history)
         self.following = iter(following)
-        start = time.process_time()
-        self.context.fit(self.messages)
-        self.first_fit = time.process_time() - start
+        gc.collect()  # of the loop before, which is as large
+        self.first = seconds_of(partial(self.context.fit, self.messages))
 
-    def turns(self, count: int, way: str) -> Turns:
-        """Run and time `count` more turns."""
+    def turns(self, count: int, way: str) -> list[tuple[float, float]]:
+        """Run `count` more turns; return the seconds of each, and those that the garbage collector took of it."""
         step = self._append_and_fit if way == WAYS[0] else self._fit_history
-        return time_each(map(step, islice(self.following, count)))
+        with CollectorTime() as collector:
+            acts = map(step, islice(self.following, count))
+            return [(seconds_of(act), collector.lap()) for act in acts]
 
     def _append_and_fit(self, message: Json) -> Callable[[], Any]:
         self.messages.append(message)
@@ -59,39 +83,132 @@ class Loop:
         return turn
 
     def _fit_history(self, message: Json) -> Callable[[], Any]:
-        def turn() -> None:
-            self.messages.append(message)
-            self.context.fit(self.messages)
-
-        return turn
+        self.messages.append(message)
+        return partial(self.context.fit, self.messages)
 
 
 def rows() -> Iterator[Row]:
-    large = max(SIZES)
-    stream = list(islice(conversation(), large + WARM_UP_TURNS + len(WAYS) * RUNS * TURNS))
-    for tokenizer, policy in CASES:
-        progress(f"fit: a conversation of {large:,} messages, {policy}, {tokenizer} …")
-        loops = {
-            size: Loop(stream[:size], stream[large:], policy=policy, tokenizer=tokenizer) for size in SIZES
-        }
-        for loop in loops.values():
-            loop.turns(WARM_UP_TURNS, WAYS[0])
+    stream = list(islice(coding_session(), max(SIZES) + len(WAYS) * TURNS))
+    turns: dict[tuple[int, int], Turns] = {}
+    for policy in POLICIES:
+        for window in WINDOWS:
+            times: dict[int, Times] = {}
+            for size in SIZES:
+                if all(known.first < HOPELESS_FIRST_FIT_S for known in times.values()):
+                    times[size] = _measure(stream, size, policy=policy, window=window)
+            yield from _turn_rows(f"{policy}, {_short(window)}", times)
+            yield from _first_fit_rows(f"{policy}, {_short(window)}", times)
+            if policy == POLICIES[0]:
+                turns |= {(window, size): known.turns[WAYS[0]] for size, known in times.items()}
+    yield from _memory_rows()
+    yield from _peer_rows(turns)
+
+
+def _measure(stream: list[Json], size: int, *, policy: str, window: int) -> Times:
+    given = texts(stream[:size])
+    counting, firsts = [], []
+    runs: dict[str, list[list[tuple[float, float]]]] = {way: [] for way in WAYS}
+    for run in range(RUNS):
+        progress(f"fit: {policy}, window {window:,}, {size:,} messages, run {run + 1} of {RUNS} …")
+        counting.append(best_of(2, lambda: counter(TOKENIZER).count_all(given)))
+        loop = Loop(stream[:size], stream[size:], policy=policy, window=window)
+        firsts.append(loop.first)
         for way in WAYS:
-            yield from _compare(loops, way, f"{policy}, {tokenizer}: {way}", limited=tokenizer == "estimate")
-        first = loops[large].first_fit
-        yield Row(f"{policy}, {tokenizer}: first fit of {large:,}", first, note="all at once")
+            runs[way].append(loop.turns(TURNS, way))
+    fastest = {way: [min(each) for each in zip(*runs[way], strict=True)] for way in WAYS}
+    return Times(
+        min(counting),
+        min(firsts),
+        {way: Turns.of([seconds for seconds, _ in fastest[way]]) for way in WAYS},
+        {way: max(seconds - collected for seconds, collected in fastest[way]) for way in WAYS},
+    )
 
 
-def _compare(loops: dict[int, Loop], way: str, what: str, *, limited: bool) -> Iterator[Row]:
-    small, large = SIZES
-    runs: dict[int, list[Turns]] = {size: [] for size in SIZES}
-    for _ in range(RUNS):
-        for size, loop in loops.items():
-            runs[size].append(loop.turns(TURNS, way))
-    best = {size: min(run.median for run in runs[size]) for size in SIZES}
-    means = {size: min(run.mean for run in runs[size]) for size in SIZES}
-    worst = min(run.worst for run in runs[large])
-    note = f"per turn, median; mean {display(means[large], 's')}, worst {display(worst, 's')}"
-    yield Row(f"{what} at {large:,}", best[large], limit=MAX_TURN_S if limited else None, note=note)
-    note = f"{display(best[large], 's')} to {display(best[small], 's')}; means {means[large] / means[small]:.2f} ×"
-    yield Row(f"{what}: growth from {small:,}", best[large] / best[small], "×", MAX_GROWTH_RATIO, note)
+def _turn_rows(what: str, times: dict[int, Times]) -> Iterator[Row]:
+    for way in WAYS:
+        by_size = {size: known.turns[way] for size, known in times.items()}
+        note = "; ".join(f"{size:,}: {_describe(turns)}" for size, turns in by_size.items())
+        mean = max(turns.mean for turns in by_size.values())
+        yield Row(f"{what}: {way}, mean", mean, limit=MAX_MEAN_TURN_S, note=note)
+        worst = max(turns.worst for turns in by_size.values())
+        rest = max(known.worst_uncollected[way] for known in times.values())
+        note = f"of {TURNS}; {display(rest, 's')} without the garbage collector"
+        yield Row(f"{what}: {way}, worst turn", worst, limit=MAX_TURN_S, note=note)
+
+
+def _first_fit_rows(what: str, times: dict[int, Times]) -> Iterator[Row]:
+    small = times[SIZES[0]].first
+    yield Row(f"{what}: first fit of {SIZES[0]:,}", small, limit=MAX_FIRST_FIT_S)
+    growth, note = None, "not measured"
+    if SIZES[1] in times:
+        large = times[SIZES[1]].first
+        growth, note = (large / SIZES[1]) / (small / SIZES[0]), f"{display(large, 's')} in all"
+    yield Row(f"{what}: first fit of {SIZES[1]:,}, per message", growth, "×", MAX_GROWTH_RATIO, note)
+    ratios = {size: known.first / known.counting for size, known in times.items()}
+    note = "; ".join(
+        f"{size:,}: {display(ratio, '×')} of {display(times[size].counting, 's')}"
+        for size, ratio in ratios.items()
+    )
+    yield Row(f"{what}: first fit to counting", max(ratios.values()), "×", MAX_COUNTING_RATIO, note)
+
+
+def _memory_rows() -> Iterator[Row]:
+    for policy, window in MEMORY_CASES:
+        progress(f"fit: memory, {policy}, window {window:,} …")
+        grown = memory(policy, window)
+        ratio, note = None, f"fitting {COUNT:,} messages took too long"
+        if grown is not None:
+            ratio = grown.context / grown.messages
+            note = f"{grown.context / 1e6:.1f} MB beyond {grown.messages / 1e6:.1f} MB by tracemalloc"
+            note += f"; peak of fit {grown.peak / grown.messages:.1f} ×"
+        yield Row(f"{policy}, {_short(window)}: memory of {COUNT:,}", ratio, "×", MAX_MEMORY_RATIO, note)
+
+
+def _peer_rows(ours: dict[tuple[int, int], Turns]) -> Iterator[Row]:
+    """Yield a row per peer and window: its mean turn at 1,000 messages, and in the note everything else."""
+    small: PeerTimes | None = None
+    for found in _peer_times():
+        if isinstance(found, str):
+            yield Row(f"{found}: not installed", None, note="make bench installs it")
+        elif small is None:
+            small = found
+        else:
+            notes = [_describe_peer(times, ours.get((times.window, times.size))) for times in (small, found)]
+            yield Row(f"{found.peer}, {_short(found.window)}: turn", small.turns.mean, note="; ".join(notes))
+            small = None
+
+
+def _peer_times() -> Iterator[PeerTimes | str]:
+    """Yield the times of each peer as they are measured, or the name of a peer that is not installed."""
+    python = PEERS_PYTHON if PEERS_PYTHON.exists() else sys.executable
+    command = [str(python), "-m", "bench.peer_loops"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[1]
+    ) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            found = json.loads(line)
+            if "missing" in found:
+                yield found["missing"]
+                continue
+            times = PeerTimes(**{**found, "turns": Turns(*found["turns"])})
+            progress(f"fit: {times.peer}, window {times.window:,}, {times.size:,} messages …")
+            yield times
+    if process.returncode:
+        raise RuntimeError(f"{' '.join(command)} ended with {process.returncode}")
+
+
+def _describe_peer(times: PeerTimes, ours: Turns | None) -> str:
+    first = f"first {display(times.first, 's')} to {times.shown:,} messages"
+    ratio = f", {display(times.turns.mean / ours.mean, '×')} economy" if ours is not None else ""
+    return f"{times.size:,}: {_describe(times.turns)}{ratio}, {first}"
+
+
+def _describe(turns: Turns) -> str:
+    return (
+        f"mean {display(turns.mean, 's')}, p99 {display(turns.p99, 's')}, worst {display(turns.worst, 's')}"
+    )
+
+
+def _short(window: int) -> str:
+    return f"{window // 1_000_000}M" if window >= 1_000_000 else f"{window // 1_000}k"

@@ -2,19 +2,22 @@
 
     fold             events → view: matches results to calls, applies reductions, repairs
     write and join   view → messages of one dialect; cold writes every step, warm reuses the written steps
-    read             messages → facts
+    read             messages → facts; cold reads all, warm compares all with the known ones and reads the new ones
 
 The normalised history has two typical flaws: a result without a call, and a call without a result.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, Final, get_args
 
 from bench.measure import Row, best_after, best_of, progress
 from bench.work import Json, messages
 from foveal.core import wire
+from foveal.core.engine.history_diff import MessageHistory
 from foveal.core.log import AnyFact, Dialect, Dropped, Event
 from foveal.core.tokens import MessageTokens
 from foveal.core.tokens.counter import counter
@@ -24,7 +27,9 @@ from foveal.core.view.fold import fold
 LOG_MESSAGES: Final = 100_000
 ITEMS: Final = 1_000
 MAX_FOLD_S: Final = 1.0
-MAX_NORMALISE_S: Final = 0.001
+NEW_ITEMS: Final = 3
+MAX_COLD_S: Final = 0.002
+MAX_WARM_S: Final = 0.0005
 EVENTS_PER_DROP: Final = 50
 
 
@@ -56,20 +61,38 @@ def _folding(log: list[Event], meter: MessageTokens) -> Iterator[Row]:
 def _normalising(given: list[Json], meter: MessageTokens) -> Iterator[Row]:
     log = events(facts(given))
     for dialect in filter(None, get_args(Dialect)):
+        yield from _reading(normalise(messages(2 * ITEMS), dialect, meter), wire.wire_for(dialect))
         yield from _writing(log, meter, wire.wire_for(dialect))
     chat = wire.wire_for("openai_chat")
     yield Row(
         f"normalise {ITEMS:,} facts: fold, write and join",
         best_of(50, lambda: render_view(fold(log, meter), chat)),
-        limit=MAX_NORMALISE_S,
         note="openai_chat",
     )
-    for target in ("openai_chat", "anthropic"):
+    targets: tuple[Dialect, ...] = ("openai_chat", "anthropic")
+    for target in targets:
         yield Row(
             f"normalise {ITEMS:,} chat messages: read, fold, write and join",
-            best_of(50, lambda target=target: normalise(given, target, meter)),
+            best_of(50, partial(normalise, given, target, meter)),
             note=f"to {target}",
         )
+
+
+def _reading(given: list[Json], dialect: wire.Wire) -> Iterator[Row]:
+    what = f"normalise {ITEMS:,} items: read, {dialect.dialect}"
+    known, longer = given[:ITEMS], given[: ITEMS + NEW_ITEMS]
+    yield Row(f"{what}, cold", best_of(50, lambda: list(dialect.read(known))), limit=MAX_COLD_S)
+    history, log = MessageHistory(), list[Event]()
+    change = history.diff(known, dialect, log)
+    for chunk in change.chunks:
+        read = known[len(history.known) : len(history.known) + chunk.messages]
+        history.known.add(read, seq_before=len(log) - 1)
+        log += [Event(seq, fact) for seq, fact in enumerate(chunk.facts, len(log))]
+    warm = best_of(50, lambda: history.diff(longer, dialect, log))
+    yield Row(f"{what}, warm", warm, limit=MAX_WARM_S, note=f"the same objects and {NEW_ITEMS} new ones")
+    resent = json.loads(json.dumps(longer))
+    warm = best_of(50, lambda: history.diff(resent, dialect, log))
+    yield Row(f"{what}, warm, decoded again", warm, limit=MAX_WARM_S, note="equal objects and new ones")
 
 
 def _writing(log: list[Event], meter: MessageTokens, dialect: wire.Wire) -> Iterator[Row]:
@@ -78,13 +101,13 @@ def _writing(log: list[Event], meter: MessageTokens, dialect: wire.Wire) -> Iter
     yield Row(
         f"{what}, cold",
         cold,
-        limit=MAX_NORMALISE_S,
+        limit=MAX_COLD_S,
         note="a folded view, each step written for the first time",
     )
     view = fold(log, meter)
     render_view(view, dialect)
     warm = best_of(50, lambda: render_view(view, dialect))
-    yield Row(f"{what}, warm", warm, limit=MAX_NORMALISE_S, note="each step written before; copied")
+    yield Row(f"{what}, warm", warm, limit=MAX_WARM_S, note="each step written before; copied")
 
 
 def normalise(given: Sequence[Json], target: Dialect, meter: MessageTokens) -> list[Json]:

@@ -12,7 +12,7 @@ import json
 import subprocess
 import sys
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -56,18 +56,19 @@ def _in_a_fresh_interpreter(sizes: str) -> Growth:
     return Growth(*json.loads(result.stdout))
 
 
-def growth(sizes: work.Sizes) -> Growth:
-    encoded = json.dumps(work.messages(COUNT, sizes))
-    _fit(json.loads(encoded)[:10])  # loads tables and vocabularies before measuring
+def measure_growth(given: list[work.Json], fit: Callable[[list[work.Json]], Context]) -> Growth:
+    """Return what `fit` allocates for messages that were decoded from JSON, as a caller has them."""
+    encoded = json.dumps(given)
+    fit(json.loads(encoded)[:10])  # loads tables and vocabularies before measuring
     tracemalloc.start()
     empty = _allocated_bytes()
     messages = json.loads(encoded)
     held = _allocated_bytes()
     tracemalloc.reset_peak()
-    context = _fit(messages)
+    context = fit(messages)
     peak = tracemalloc.get_traced_memory()[1]
     full = _allocated_bytes()
-    assert len(context.log) > COUNT
+    assert len(context.log) > len(given)
     return Growth(held - empty, full - held, peak - held)
 
 
@@ -83,4 +84,4 @@ def _allocated_bytes() -> int:
 
 
 if __name__ == "__main__":
-    print(json.dumps(growth(getattr(work, sys.argv[1]))))
+    print(json.dumps(measure_growth(work.messages(COUNT, getattr(work, sys.argv[1])), _fit)))

@@ -133,7 +133,9 @@ def _context(tokenizer: str) -> Context:
     """Return a context that is closest to trimming: keeps the newest messages that fit, without an output reserve.
 
     The window is larger than the budget, so that the safety margin of a tenth is outside of the budget."""
-    return Context(MODEL, policy="recent", window=BUDGET * 10 // 9, reserve=0, tokenizer=tokenizer)
+    return Context(
+        MODEL, policy="recent", window=BUDGET * 10 // 9, reserve=0, margin=0.1, tokenizer=tokenizer
+    )
 
 
 def _describe_result(fitted: Sequence[Json]) -> str:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from statistics import mean, median
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, Self
 
 Unit = Literal["s", "×", "%", "modules", "summaries", "requests", "runs", "events"]
 
@@ -32,9 +33,9 @@ class Row(NamedTuple):
 
     @property
     def verdict(self) -> str:
-        if self.value is None or self.limit is None:
+        if self.limit is None:
             return ""
-        return "ok" if self.value <= self.limit else "missed"
+        return "ok" if self.value is not None and self.value <= self.limit else "missed"
 
     def plain(self) -> dict[str, Any]:
         """Return the row as it is stored in the results file."""
@@ -62,17 +63,50 @@ class Turns(NamedTuple):
 
     median: float
     mean: float
+    p99: float
     worst: float
+
+    @classmethod
+    def of(cls, seconds: Sequence[float]) -> Turns:
+        ranked = sorted(seconds)
+        return cls(median(ranked), mean(ranked), ranked[int(len(ranked) * 0.99)], ranked[-1])
+
+
+def seconds_of(act: Callable[[], object]) -> float:
+    """Run a function and return its CPU time."""
+    start = time.process_time()
+    act()
+    return time.process_time() - start
 
 
 def time_each(acts: Iterable[Callable[[], object]]) -> Turns:
     """Run each function once and measure its CPU time."""
-    seconds: list[float] = []
-    for act in acts:
-        start = time.process_time()
-        act()
-        seconds.append(time.process_time() - start)
-    return Turns(median(seconds), mean(seconds), max(seconds))
+    return Turns.of([seconds_of(act) for act in acts])
+
+
+class CollectorTime:
+    """Measures the CPU time of Python's garbage collector while it is entered."""
+
+    def __init__(self) -> None:
+        self._started = self._seconds = 0.0
+
+    def __enter__(self) -> Self:
+        gc.callbacks.append(self._on_collection)
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        gc.callbacks.remove(self._on_collection)
+
+    def lap(self) -> float:
+        """Return the seconds since the last call."""
+        seconds, self._seconds = self._seconds, 0.0
+        return seconds
+
+    def _on_collection(self, phase: str, _info: dict[str, int]) -> None:
+        if phase == "start":
+            self._started = time.process_time()
+        else:
+            self._seconds += time.process_time() - self._started
 
 
 def best_of(times: int, act: Callable[[], object]) -> float:

@@ -166,12 +166,13 @@ def clip() -> str:
 
 
 def mask() -> str:
-    """The room for messages is full: the oldest results become placeholders in one batch."""
-    return draw_change(
-        conversation(policy("economy", target=0.75, keep_last=1, clip=None), window=1_250),
-        reduce_context,
-        shown=[4],
-    )
+    """Only the newest results stay (`rolling`): the others become placeholders in one batch."""
+    return draw_change(masking_conversation(), reduce_context, shown=[4])
+
+
+def masking_conversation() -> Engine:
+    """Return a conversation in which the next reduction masks the first two results."""
+    return conversation(policy("rolling", keep_first=0, keep_last=2), window=8_000)
 
 
 def drop() -> str:
@@ -191,7 +192,7 @@ def compact() -> str:
 
 def revert() -> str:
     """A reduction is undone: its event no longer has an effect, and the view is as before."""
-    engine = conversation(policy("economy", target=0.75, keep_last=1, clip=None), window=1_250)
+    engine = masking_conversation()
     reduce_context(engine)
     masked = engine.log[-1].seq
     return draw_change(engine, lambda engine: engine.append(Reverted(target=masked)))
@@ -219,8 +220,7 @@ def rewind_session() -> str:
 
 def in_session(change: Callable[[Session], Awaitable[object]]) -> str:
     """Draw the log of a session with a mask and a later turn, before and after a change."""
-    chosen = policy("economy", target=0.75, keep_last=1, clip=None)
-    engine = conversation(chosen, window=1_250)
+    engine = masking_conversation()
     reduce_context(engine)
     engine.append(ModelSaid(content="Test 12 fails in all of them."))
     engine.append(UserSaid(content="Since when?"))
@@ -228,10 +228,12 @@ def in_session(change: Callable[[Session], Awaitable[object]]) -> str:
     async def changed() -> Engine:
         async with MemoryStore() as store:
             await store.append("demo", engine.log)
-            settings: dict[str, Any] = {"policy": chosen, "reserve": 0, "tokenizer": "estimate"}
+            settings: dict[str, Any] = {"policy": engine.policy, "reserve": 0, "tokenizer": "estimate"}
             session = await Session.open(store, "demo", model=engine.model, **settings)
             await change(session)
-            return Engine(engine.model, chosen, Caps(reserve=0), Estimate(), log=await session.events())
+            return Engine(
+                engine.model, engine.policy, Caps(reserve=0), Estimate(), log=await session.events()
+            )
 
     return compare(levels(engine), asyncio.run(changed()))
 

@@ -20,7 +20,7 @@ for number in range(40):
         {"role": "tool", "tool_call_id": f"call_{number}", "content": log},
     ]
 
-mine = {"preset": "economy", "name": "mine", "keep_last": 1, "target": 0.3, "skeleton_tokens": 40}
+mine = {"preset": "economy", "name": "mine", "keep_last": 1, "target": 0.3, "summary_tokens": 1_000}
 for policy in ("economy", "rolling", "recent", mine):
     ctx = foveal.Context("gpt-4.1", window=12_000, policy=policy)
     for end in requests:

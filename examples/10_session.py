@@ -10,7 +10,7 @@ from pathlib import Path
 import foveal
 from foveal.core.log import Call, kind
 
-MODEL = foveal.model("gpt-4.1", window=4_000)
+MODEL = foveal.model("gpt-4.1", window=8_000)
 
 
 async def work(session: foveal.Session) -> None:
@@ -29,6 +29,7 @@ async def main(path: Path) -> None:
     async with foveal.open_store(path) as store:
         session = await foveal.Session.open(store, "demo", model=MODEL)
         await work(session)
+        await session.compact()  # `fit` does this itself when the window is full
         before = (await session.fit()).to_openai()
 
     async with foveal.open_store(path) as store:  # a later process

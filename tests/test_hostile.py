@@ -81,7 +81,8 @@ def test_a_lone_surrogate_beside_opaque_fields_survives_a_reload() -> None:
 
 @pytest.mark.parametrize("odd", ODD.values(), ids=ODD)
 def test_odd_characters_in_a_long_result_survive_clipping_masking_and_a_reload(odd: str) -> None:
-    ctx = context(6_000, {"preset": "economy", "clip": {"strategy": "smart", "tokens": 300}, "keep_last": 1})
+    clip = {"strategy": "smart", "tokens": 300}
+    ctx = context(6_000, {"preset": "rolling", "clip": clip, "keep_last": 1})
     history = session(0)
     for number in range(30):
         history += [

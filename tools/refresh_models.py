@@ -447,7 +447,9 @@ def changes(old: dict[str, ModelRow], new: dict[str, ModelRow]) -> Iterator[str]
 
 def described(row: ModelRow) -> str:
     return "/".join(
-        "?" if value is None else f"{value:g}" for part in row for value in msgspec.structs.astuple(part)
+        "?" if value is None else f"{value:g}"
+        for part in (row.limits, row.prices)
+        for value in msgspec.structs.astuple(part)
     )
 
 

@@ -64,7 +64,6 @@ from foveal.core.models.model import Model
 from foveal.core.reduction.truncation import Limits
 from foveal.core.view.fold import effective_events
 from foveal.core.view.request import render_view
-from foveal.core.view.steps import hidden_ranges
 from foveal.errors import BadSetting, ContextOverflow, MalformedMessage
 from foveal.project.prompt_file import prompt_text
 
@@ -105,6 +104,8 @@ class Context:
         """The dialect once it is certain; "" until then."""
         self._call_limits: dict[str, Limits] = {}
         self._recall: Recall | None = None
+        self._opened: Opened | None = None
+        """A change of model that the next `fit` records, after the answers of the model before it."""
         self._record(Opened(model=self._engine.model.name, policy=self._engine.policy.name))
 
     # ── The loop ─────────────────────────────────────────────────────────────────────────────────────
@@ -128,13 +129,16 @@ class Context:
                 with self._in_dialect(given[known:], tools or (), system):
                     change = self._history.diff(given, self._wire, self._engine.log)
                 known = min(known, change.start)
-            self._record_system(system_content)
-            self._record_tools(tools_json)
+            is_first = not known
+            if is_first:
+                self._record_setup(system_content, tools_json)
             if change is not None:
                 self._record_change(change)
+            if not is_first:  # the new messages may begin with the answer to a request without these changes
+                self._record_setup(system_content, tools_json)
             self._reduce(now)
             fitted, steps = render_view(self._engine.view, self._wire)
-            self._requests.add(self._engine, now, steps)
+            self._requests.add(self._engine, steps)
             self._history.known.share_copies(known, self._rendered_step)
             return fitted
 
@@ -247,9 +251,7 @@ class Context:
         with self._lock:
             engine = self._engine
             engine.switch_model(resolve_settings(model, window=window).model)
-            if self._requests.count:
-                self._requests.note_model_switch()
-            self._record(Opened(model=engine.model.name, policy=engine.policy.name))
+            self._opened = Opened(model=engine.model.name, policy=engine.policy.name)
 
     def limit(self, call_id: str, limits: Limits) -> None:
         """Clip the coming result of one call by its own limits instead of those of its tool or the policy."""
@@ -262,13 +264,19 @@ class Context:
         limits = self._call_limits.pop(fact.call_id, None) if isinstance(fact, ToolReturned) else None
         return self._engine.append(fact, at=self._clock(), limits=limits)
 
+    def _record_setup(self, system: Content | None, tools_json: str) -> None:
+        """Record what has changed beside the messages: the model, the system text and the tools."""
+        if self._opened is not None:
+            self._record(self._opened)
+            self._opened = None
+        self._record_system(system)
+        self._record_tools(tools_json)
+
     def _record_system(self, content: Content | None) -> None:
         held = self._engine.view.asides.get("")
         if content is None and held is None:
             return
         if held is None or held.fact.content != (content or ""):
-            if held is not None:
-                self._requests.note_lost_prefix()
             self._record(Instructed(content=content or "", aside=True, dialect="anthropic"))
 
     def _record_tools(self, tools_json: str) -> None:
@@ -277,8 +285,6 @@ class Context:
             return
         tools = Raw((tools_json or "[]").encode("utf-8", "replace"))
         if held is None or held[1].tools != tools:
-            if held is not None:
-                self._requests.note_lost_prefix()
             self._record(Equipped(tools=tools))
 
     @contextmanager
@@ -336,7 +342,7 @@ class Context:
     def _reduce(self, now: float) -> None:
         engine, first = self._engine, self._engine.next_seq
         try:
-            engine.reduce_to_fit(self._requests.moment(engine, now), at=now, write=self._write_summary)
+            engine.reduce_to_fit(self._requests.moment(engine), at=now, write=self._write_summary)
         except ContextOverflow:
             engine.discard_from(first + len(engine.paid_facts(first)))
             raise
@@ -363,8 +369,10 @@ class Context:
         """Drop the copies of messages that `events` hide."""
         view = self._engine.view
         for event in events:
-            if isinstance(event.fact, Dropped | Compacted):
-                for first, last in hidden_ranges(event.fact):
+            fact = event.fact
+            if isinstance(fact, Dropped | Compacted):
+                ranges = fact.ranges if isinstance(fact, Dropped) else ((fact.first, fact.last),)
+                for first, last in ranges:
                     self._history.known.release_hidden(first, last, lambda seq: view.find(seq) is not None)
 
     def _event(self, name: str | int) -> Event:

@@ -129,7 +129,7 @@ async def test_the_user_message_is_stored_before_the_model_is_called(tmp_path: P
 
 @run
 async def test_a_whole_result_is_stored_and_then_truncated(tmp_path: Path) -> None:
-    async with AgentFixture(tmp_path, Scripted([("long", {"n": 7})], "ok", window=4_000)) as here:
+    async with AgentFixture(tmp_path, Scripted([("long", {"n": 7})], "ok", window=3_000)) as here:
         await here.turn()
         (returned,) = await here.facts(ToolReturned)
         assert returned.content == (await long({"n": 7})).content

@@ -485,7 +485,6 @@ def test_session_returns_keyword_arguments_of_a_session(folders: ConfigFolders) 
     assert folders.load().session("gpt-4.1") == {
         "policy": PRESETS["economy"],
         "prompt": "",
-        "margin": 0.1,
         "tokenizer": "auto",
     }
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 import subprocess
 import sys
+import zlib
 from collections.abc import Sequence
 from html.parser import HTMLParser
 from itertools import pairwise
@@ -14,6 +16,7 @@ from typing import Any, Final
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from foveal import replay
 from foveal.apps.cli import main
@@ -29,6 +32,7 @@ from foveal.replay import (
     RelativePrices,
     ReplaySetting,
     RequestReader,
+    Trace,
     answer_text,
     common_prefix_chars,
     contains_word,
@@ -95,8 +99,10 @@ def transcript(messages: Sequence[Json], id: str = "workshop", title: str = "") 
 
 
 def without_times(rows: Sequence[replay.PolicyStatistics]) -> list[Json]:
-    """Return the statistics without the times, which differ from run to run."""
-    return [{k: v for k, v in row.values().items() if not k.startswith("own_")} for row in rows]
+    """Return the statistics without the times, which differ from run to run, and the names of the sources."""
+    return [
+        {k: v for k, v in row.values().items() if not k.startswith("own_") and k != "sources"} for row in rows
+    ]
 
 
 def by_name(rows: Sequence[replay.PolicyStatistics]) -> dict[str, replay.PolicyStatistics]:
@@ -418,6 +424,32 @@ def test_a_sample_depends_on_its_seed_and_long_recordings_can_be_selected() -> N
     assert [one.id for one in replay.select(recordings, min_tokens=enough)] == ["w7", "w8"]
 
 
+def test_a_conversation_is_in_the_same_half_wherever_it_is_stored() -> None:
+    recordings = [transcript(workshop(2), f"miniswe/{n}") for n in range(8)]
+    assert [zlib.crc32(one.id.encode()) % 2 for one in recordings] == [1, 1, 1, 1, 0, 0, 0, 0]
+    halves = [replay.select(recordings, half="A"), replay.select(recordings, half="B")]
+    assert halves == [recordings[4:], recordings[:4]]
+    moved = [replace(one, path=f"/elsewhere/{one.id}.jsonl") for one in recordings]
+    assert [replay.half_of(one) for one in moved] == [replay.half_of(one) for one in recordings]
+    sample = replay.select(recordings, half="B", limit=2)
+    assert len(sample) == 2
+    assert all(one in halves[1] for one in sample)
+
+
+def test_a_gzipped_data_set_keeps_the_ids_of_its_lines(tmp_path: Path) -> None:
+    row = {"source": "us", "licence": "MIT", "messages": workshop(2), "meta": {}}
+    lines = "".join(json.dumps({"id": f"shop/{n}", **row}) + "\n" for n in range(3))
+    (tmp_path / "shop.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
+    (tmp_path / "sealed.bin").write_bytes(b"\x80\x81")
+    (tmp_path / "defective.jsonl.gz").write_bytes(gzip.compress(b"no JSON\n"))
+    skipped: list[UnreadableTranscript] = []
+    found = replay.load([tmp_path], skipped=skipped.append)
+    assert [(one.id, recorded_conversation(one).source) for one in found] == [
+        (f"shop/{n}", "shop") for n in range(3)
+    ]
+    assert [Path(one.path).name for one in skipped] == ["defective.jsonl.gz"]
+
+
 # ── Policies ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -482,6 +514,31 @@ def test_the_bill_includes_what_a_summariser_reads(monkeypatch: pytest.MonkeyPat
     )
 
 
+# ── Windows ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_several_windows_are_replayed_as_each_alone_and_pooled() -> None:
+    recordings = [transcript(workshop(n), f"w{n}") for n in (6, 24)]
+    alone = [replay.run(recordings, [BARE], **{**SMALL, "window": size}) for size in (6_000, 20_000)]
+    together = replay.run(recordings, [BARE], **{**SMALL, "window": (6_000, 20_000, 6_000)})
+    for row, *singles in zip(together, *alone, strict=True):
+        assert [untimed(one) for one in row.traces] == [
+            untimed(one) for single in singles for one in single.traces
+        ]
+        assert row.windows == [single.windows[0] for single in singles]
+        assert [group.name for group in row.windows] == ["6,000", "20,000"]
+        assert [(group.name, group.conversations) for group in row.strata] == [("≤ 1", 3), ("1–3", 1)]
+
+
+def untimed(one: Trace) -> Trace:
+    return replace(one, seconds=[])
+
+
+def test_a_run_needs_a_window() -> None:
+    with pytest.raises(BadSetting, match="window"):
+        replay.run([transcript(workshop(2))], **{**SMALL, "window": ()})
+
+
 # ── Output ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -492,7 +549,10 @@ def rows_of_workshop() -> list[replay.PolicyStatistics]:
 def test_the_table_has_a_row_for_each_policy_and_the_worst_losses() -> None:
     text = replay.table(rows_of_workshop(), losses=2)
     names = [line.split("  ")[0] for line in text.splitlines()]
-    assert names.count("bare") == names.count("everything") == names.count(ORACLE) == 2
+    assert names.count("bare") == names.count("everything") == 3
+    assert names.count(ORACLE) == 2
+    assert names.count("oracle") == 1
+    assert "pressure 1–3: 1 conversation, 25 calls" in names
     assert "worst losses of bare:" in text
     assert "part_" in text
 
@@ -502,6 +562,10 @@ def test_the_json_has_all_statistics_and_losses() -> None:
     assert [row["policy"] for row in output["policies"]] == ["everything", "bare", ORACLE, ORACLE_ARGUMENTS]
     figures = "calls tokens cached bill bill_model breaks peak over task latest own_p99 reductions"
     assert set(figures.split()) <= output["policies"][1].keys()
+    (stratum,) = output["policies"][1]["strata"]
+    assert (stratum["name"], stratum["conversations"], stratum["calls"]) == ("1–3", 1, 25)
+    assert stratum["bill"].keys() == {"pooled", "mean", "worst"}
+    assert output["leave_one_source_out"] is None
     assert len(output["losses"]) == 3
     assert output["losses"][0]["needs"] >= output["losses"][1]["needs"]
 
@@ -563,6 +627,8 @@ def test_the_page_shows_policies_conversations_and_losses() -> None:
     rows = replay.run(recordings, ["economy", BARE], **SMALL)
     text = html_page(rows, setting=ReplaySetting(window=6_000, reserve=500))
     for words in ("economy", "bare", "everything", "messages 12", "messages 24", "worst losses", "part_"):
+        assert words in text
+    for words in ("By pressure", "pressure ≤ 1: 1 conversation, ", "pressure 1–3: 1 conversation, "):
         assert words in text
     assert 'class="limit"' in text
     assert text.count("<svg") == 4
@@ -657,6 +723,50 @@ def test_replay_prints_a_table_json_and_writes_a_page(
     assert "1 of 1" in err
 
 
+def test_replay_compares_windows_on_one_half_by_source(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [
+        {"id": f"miniswe/{n}", "source": "us", "licence": "MIT", "messages": workshop(), "meta": {}}
+        for n in range(8)
+    ]
+    for name, part in (("one.jsonl", rows[::2]), ("two.jsonl", rows[1::2])):
+        (_folder[0] / name).write_text("".join(json.dumps(row) + "\n" for row in part))
+    run = ("replay", str(_folder[0]), "--policy", "economy", "--no-bounds", "--reserve", "500")
+    options = ("--half", "A", "--window", "6000,9000", "--window", "50000", "--by-source")
+    assert main([*run, *options, "--sweep", "target=0.2,0.4"]) == 0
+    out, _ = capsys.readouterr()
+    lines = [line.split("  ")[0] for line in out.splitlines()]
+    assert [
+        line for line in lines if ": " in line and line.split()[0] in ("pressure", "window", "source")
+    ] == [
+        "pressure ≤ 1: 4 conversations, 100 calls",
+        "pressure 1–3: 8 conversations, 200 calls",
+        "window 6,000: 4 conversations, 100 calls",
+        "window 9,000: 4 conversations, 100 calls",
+        "window 50,000: 4 conversations, 100 calls",
+        "source one: 6 conversations, 150 calls",
+        "source two: 6 conversations, 150 calls",
+        "source left out: best on others",
+    ]
+    assert [line.partition("=")[0] for line in lines if line.startswith(("one: ", "two: "))] == [
+        "one: economy target",
+        "two: economy target",
+    ]
+    assert main([*run, *options, "--json"]) == 0
+    (everything, _) = json.loads(capsys.readouterr().out)["policies"]
+    assert [group["name"] for group in everything["windows"]] == ["6,000", "9,000", "50,000"]
+
+
+def test_common_names_do_not_depend_on_the_selection(capsys: pytest.CaptureFixture[str]) -> None:
+    quote = [call(1, a="numpy.array"), result(1, "numpy.array"), call(2, a="numpy.array")]
+    rows = [{"id": f"miniswe/{n}", "source": "", "meta": {}, "messages": quote} for n in range(8)]
+    path = _folder[0] / "data.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for option in (("--half", "A", "--limit", "3"), ("--only", "miniswe/1"), ("--long", "1")):
+        assert main(["replay", str(path), "--json", "--no-bounds", "--policy", "off", *option]) == 0
+        everything, _ = json.loads(capsys.readouterr().out)["policies"]
+        assert everything["needs"]["ident"] == 0
+
+
 def test_why_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
     path, bare = str(write_json(workshop())), _folder[0] / "bare.toml"
     bare.write_text('preset = "rolling"\nskeleton_share = 0.0\nkeep_first = 0\n')
@@ -675,6 +785,7 @@ def test_why_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
         (["replay", "messages.json", "--sweep", "colour=red"], "sweep"),
         (["replay", "messages.json", "--long", "1000000"], "--long"),
         (["replay", "messages.json", "--window", "-1"], "window"),
+        (["replay", "messages.json", "--half", "B"], "--half"),
         (["replay", "broken.json"], "broken.json"),
         (["why", "messages.json", "--call", "9", "--text", "x"], "calls 1 to 3"),
         (["why", "messages.json", "--call", "1", "--text", "x", "--conversation", "zz"], "--conversation"),

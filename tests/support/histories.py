@@ -333,7 +333,7 @@ POLICIES: Final[tuple[Any, ...]] = (
         "keep_last": 2,
         "clip": {"tokens": 300},
     },
-    {"preset": "economy", "keep_last": 1, "target": 0.3, "early": 0.4, "patience": 50.0},
+    {"preset": "economy", "keep_last": 1, "target": 0.3, "early_tokens": 400},
     {"preset": "recent", "target": 0.5, "act": 1.0},
 )
 WINDOWS: Final = (700, 1_500, 3_000, 8_000, 40_000)

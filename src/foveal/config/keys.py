@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from math import isfinite
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, get_args
 
-from foveal.core.models.budget import MARGIN, MAX_WINDOW_TOKENS
+from foveal.core.models.budget import MAX_WINDOW_TOKENS
 from foveal.core.policies import PRESETS
 from foveal.core.policies.presets import Mode
 from foveal.core.reduction.truncation import Strategy
@@ -249,7 +249,11 @@ _AGENT_KEYS: Final = (
     config_key("tokenizer", STRING, "a vocabulary, auto or estimate", default="auto"),
     config_key("window", _FROM_ONE, "tokens in the model's context window, if the known value is wrong"),
     config_key("reserve", _FROM_ZERO, "tokens reserved for the answer"),
-    config_key("margin", fraction(0.9), "share of the window kept free as a safety margin", default=MARGIN),
+    config_key(
+        "margin",
+        fraction(0.9),
+        "share of the window kept free as a safety margin; if not set, it follows the measured error of counting",
+    ),
     config_key("max_input_tokens", _FROM_ONE, "maximum size of a request"),
     config_key("max_output_tokens", _FROM_ONE, "maximum size of an answer"),
     config_key("context.policy", one_of(PRESETS), "the context policy", default="economy"),

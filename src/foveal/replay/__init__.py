@@ -14,6 +14,8 @@ recall_score.py    needed-later recall: needs, and whether requests contain them
 cache_cost.py      bills with the prompt cache, prefix breaks
 upper_bound.py     the upper bound: oracles that know later calls
 statistics.py      statistics of a policy, worst losses
+strata.py          the same for groups of conversations: by pressure, window and source
+source_validation.py   leave-one-source-out
 table.py html.py plots.py   the results as text, JSON, a page and plots
 why.py             whether and why a text was not in a request
 """
@@ -29,8 +31,10 @@ from foveal.replay.recorded_calls import (
     make_request,
     recorded_conversation,
 )
-from foveal.replay.run import PolicyChoice, count_tokens, load, policy_choices, run, select
+from foveal.replay.run import PolicyChoice, count_tokens, half_of, load, policy_choices, run, select
+from foveal.replay.source_validation import LeftOutSource, SourceValidation, leave_one_source_out
 from foveal.replay.statistics import HiddenResult, PolicyStatistics, worst_losses
+from foveal.replay.strata import FigureSpread, GroupStatistics, pressure
 from foveal.replay.table import as_json, table
 from foveal.replay.upper_bound import ORACLE, ORACLE_ARGUMENTS
 from foveal.replay.why import answer_text, has_reductions
@@ -38,7 +42,10 @@ from foveal.replay.why import answer_text, has_reductions
 __all__ = [
     "ORACLE",
     "ORACLE_ARGUMENTS",
+    "FigureSpread",
+    "GroupStatistics",
     "HiddenResult",
+    "LeftOutSource",
     "Loss",
     "MessageText",
     "Need",
@@ -49,6 +56,7 @@ __all__ = [
     "RelativePrices",
     "ReplaySetting",
     "RequestReader",
+    "SourceValidation",
     "Trace",
     "answer_text",
     "argument_texts",
@@ -58,11 +66,14 @@ __all__ = [
     "contains_word",
     "count_tokens",
     "find_needs",
+    "half_of",
     "has_reductions",
     "html_page",
+    "leave_one_source_out",
     "load",
     "make_request",
     "policy_choices",
+    "pressure",
     "recorded_conversation",
     "run",
     "select",

@@ -7,21 +7,45 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from importlib.resources import files
+from itertools import pairwise
 from typing import Final
 
-from foveal.replay.play import EVERYTHING_LABEL, ReplaySetting, Trace, input_limit, replay_model
-from foveal.replay.plots import colour, cost_recall, escape_text, is_bound, shorten_escaped, sizes
+from foveal.replay.play import EVERYTHING_LABEL, ReplaySetting, Trace
+from foveal.replay.plots import colour, cost_recall, escape_text, shorten_escaped, sizes
+from foveal.replay.source_validation import SourceValidation, leave_one_source_out
 from foveal.replay.statistics import HiddenResult, PolicyStatistics, worst_losses
-from foveal.replay.table import COST_COLUMNS, DETAIL_COLUMNS, Column, short_count
+from foveal.replay.strata import GroupStatistics
+from foveal.replay.table import (
+    COST_COLUMNS,
+    DETAIL_COLUMNS,
+    GROUP_COLUMNS,
+    Column,
+    GroupColumn,
+    GroupTable,
+    group_tables,
+    short_count,
+)
+from foveal.replay.upper_bound import is_bound, short_policy_name
 
 MAX_DRAWN_CONVERSATIONS: Final = 48
 """Most conversations that are drawn: those with the largest requests."""
 CONTENT_SECURITY_POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'"
 """The page may load nothing."""
 
+GROUP_NOTES: Final = {
+    "pressure": "Pressure is the largest request if everything is sent, relative to window − reserve. The worst "
+    "tenth are the conversations with the highest bill, or the lowest recall. Bills and recall are in percent, "
+    "breaks are per 100 calls.",
+    "window": "The same by window.",
+    "source": "The same by data set, or by format.",
+}
+"""What the tables of groups show, by their title."""
 
-def html_page(rows: Sequence[PolicyStatistics], *, setting: ReplaySetting, losses: int = 15) -> str:
-    """Return the HTML document."""
+
+def html_page(
+    rows: Sequence[PolicyStatistics], *, setting: ReplaySetting, losses: int = 15, sources: bool = False
+) -> str:
+    """Return the HTML document; with `sources` it has tables by source. The windows are those of the rows."""
     css = files("foveal.replay").joinpath("page.css").read_text("utf-8")
     parts = [
         "<!doctype html>",
@@ -32,7 +56,9 @@ def html_page(rows: Sequence[PolicyStatistics], *, setting: ReplaySetting, losse
         *_heading(rows, setting),
         *_plots(rows),
         *_tables(rows),
-        *_conversations(rows, setting),
+        *(part for each in group_tables(rows, sources=sources) for part in _groups(rows, each)),
+        *(_left_out(leave_one_source_out(rows), rows) if sources else ()),
+        *_conversations(rows),
         *_losses(worst_losses(rows, limit=losses), [row.policy for row in rows]),
         "</body></html>",
     ]
@@ -40,11 +66,11 @@ def html_page(rows: Sequence[PolicyStatistics], *, setting: ReplaySetting, losse
 
 
 def _heading(rows: Sequence[PolicyStatistics], setting: ReplaySetting) -> Iterator[str]:
-    model = replay_model(setting)
     counts = f"{rows[0].conversations:,} conversations, {rows[0].calls:,} calls" if rows else "nothing"
     yield f"<h1>Replay of {counts}</h1>"
-    limit = input_limit(model, setting)
-    model_text = f"Model {setting.model}, window {model.window:,} tokens, {limit:,} of them for input."
+    windows = dict.fromkeys((trace.window, trace.limit) for row in rows for trace in row.traces)
+    texts = [f"window {window:,} tokens, {limit:,} of them for input" for window, limit in windows]
+    model_text = f"Model {'; '.join([setting.model, *texts])}."
     rest = "No model was called: each request is what the policy would have sent."
     yield f'<p class="soft">{escape_text(model_text)} {rest}</p>'
 
@@ -84,6 +110,63 @@ def _table(rows: Sequence[PolicyStatistics], columns: Sequence[Column]) -> Itera
     yield "</table></div>"
 
 
+def _groups(rows: Sequence[PolicyStatistics], table: GroupTable) -> Iterator[str]:
+    """Yield one table with a section for each group."""
+    yield f"<h2>By {table.title}</h2>"
+    yield f'<p class="soft">{GROUP_NOTES[table.title]}</p>'
+    yield from _group_head("policy")
+    policies = [row.policy for row in rows]
+    for heading, groups in table.sections(rows):
+        yield f'<tr class="group"><th colspan="{1 + len(GROUP_COLUMNS)}">{escape_text(heading)}</th></tr>'
+        yield from (
+            _group_row(name, policies, shorten_escaped(short_policy_name(name), 60), group)
+            for name, group in zip(policies, groups, strict=True)
+        )
+    yield "</table></div>"
+
+
+def _left_out(found: SourceValidation | None, rows: Sequence[PolicyStatistics]) -> Iterator[str]:
+    if found is None:
+        return
+    yield "<h2>Leaving out one source</h2>"
+    yield (
+        '<p class="soft">Each source under the policy that was best on all others: the one with the lowest bill of '
+        "those whose recall is at most half a point below the highest.</p>"
+    )
+    yield from _group_head("source, and policy chosen without it")
+    policies = [row.policy for row in rows]
+    for each in found.sources:
+        name = f"{shorten_escaped(each.source, 40)}: {shorten_escaped(each.policy, 60)}"
+        yield _group_row(each.policy, policies, name, each.statistics)
+    yield _group_row("", policies, "together", found.together)
+    yield "</table></div>"
+
+
+def _group_head(first: str) -> Iterator[str]:
+    heads = [number for number, column in enumerate(GROUP_COLUMNS) if column.head]
+    spans = [end - start for start, end in pairwise([*heads, len(GROUP_COLUMNS)])]
+    yield '<div class="card scroll figures"><table class="groups"><tr><th></th>'
+    for start, span in zip(heads, spans, strict=True):
+        yield f'<th class="head" colspan="{span}">{escape_text(GROUP_COLUMNS[start].head)}</th>'
+    yield f"</tr><tr><th>{escape_text(first)}</th>"
+    yield "".join(f"<th{_starts(column)}>{escape_text(column.name)}</th>" for column in GROUP_COLUMNS)
+    yield "</tr>"
+
+
+def _group_row(policy: str, policies: Sequence[str], name: str, group: GroupStatistics) -> str:
+    """Return the row of a group; `name` is already escaped, and `policy` gives the colour."""
+    cells = "".join(
+        f"<td{_starts(column)}>{escape_text(column.show(group))}</td>" for column in GROUP_COLUMNS
+    )
+    dot = _dot(policy, policies) if policy else ""
+    return f"<tr><td>{dot}{name}</td>{cells}</tr>"
+
+
+def _starts(column: GroupColumn) -> str:
+    """Return the class of a column that begins a part of the table."""
+    return ' class="start"' if column.head else ""
+
+
 def _dot(policy: str, policies: Sequence[str]) -> str:
     return f'<span class="dot" style="background:{colour(policy, policies)}"></span>'
 
@@ -91,7 +174,7 @@ def _dot(policy: str, policies: Sequence[str]) -> str:
 # ── Conversations ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _conversations(rows: Sequence[PolicyStatistics], setting: ReplaySetting) -> Iterator[str]:
+def _conversations(rows: Sequence[PolicyStatistics]) -> Iterator[str]:
     if not rows:
         return
     policies = [row.policy for row in rows]
@@ -112,14 +195,12 @@ def _conversations(rows: Sequence[PolicyStatistics], setting: ReplaySetting) -> 
     shown = [policy for policy in policies if not is_bound(policy)]
     keys = (f"<span>{_dot(policy, policies)}{shorten_escaped(policy, 60)}</span>" for policy in shown)
     yield f'<div class="key">{"".join(keys)}</div><div class="many">'
-    model = replay_model(setting)
-    window = input_limit(model, setting) / model.token_ratio
     for traces in largest:
-        yield _conversation(traces, window, policies)
+        yield _conversation(traces, policies, with_window=len(rows[0].windows) > 1)
     yield "</div>"
 
 
-def _conversation(traces: Sequence[Trace], window: float, policies: Sequence[str]) -> str:
+def _conversation(traces: Sequence[Trace], policies: Sequence[str], *, with_window: bool) -> str:
     first = traces[0]
     name = first.conversation.rstrip("/").rpartition("/")[2]
     over = ", ".join(
@@ -129,9 +210,10 @@ def _conversation(traces: Sequence[Trace], window: float, policies: Sequence[str
     )
     title = escape_text(f"{first.conversation}{f'; over the window: {over}' if over else ''}")
     size = short_count(max(first.sizes, default=0))
+    size += f" in {short_count(first.window)}" if with_window else ""
     return (
         f'<figure class="card" title="{title}"><figcaption><b>{shorten_escaped(name, 32)}</b> {size}</figcaption>'
-        f"{sizes(traces, window=window, policies=policies)}</figure>"
+        f"{sizes(traces, window=first.limit / first.ratio, policies=policies)}</figure>"
     )
 
 

@@ -119,7 +119,13 @@ class Trace(msgspec.Struct, kw_only=True):
 
     conversation: str
     title: str = ""
+    source: str = ""
+    """The data set that has the conversation, or its format."""
     policy: str
+    window: int = 0
+    """Tokens of the model's window."""
+    limit: int = 0
+    """Most tokens of a request, as the model's provider counts them: the window without the reserve."""
     sizes: list[int] = []
     """Tokens of each request."""
     cached: list[int] = []
@@ -159,16 +165,20 @@ class ReplayCase:
         self.conversation = conversation
         self.tools = conversation.tools
         self.needs = needs
-        self.setting = setting
-        self.model = replay_model(setting)
+        self.set_window(setting)
         self.reader = RequestReader(conversation.dialect, counter(setting.tokenizer, model=self.model.name))
         self.recall = RecallScorer(conversation, needs, self.reader)
         self.times = _call_times(conversation, setting.pace)
         """Time of each call."""
-        self.limit = input_limit(self.model, setting) / self.model.token_ratio
-        """Most tokens of a request, as the replay counts them."""
         self.full_sizes: list[int] = []
         """Tokens of each request if everything is sent; set by `set_full_sizes`."""
+
+    def set_window(self, setting: ReplaySetting) -> None:
+        """Continue in another window; the other settings must be the same, because their results are shared."""
+        self.setting = setting
+        self.model = replay_model(setting)
+        self.limit = input_limit(self.model, setting) / self.model.token_ratio
+        """Most tokens of a request, as the replay counts them."""
 
     def set_full_sizes(self, sizes: Sequence[int]) -> None:
         """Record the sizes that `replay_everything` found; other replays are billed against them."""
@@ -202,7 +212,10 @@ class RequestScorer:
         self.trace = Trace(
             conversation=case.conversation.id,
             title=case.conversation.title,
+            source=case.conversation.source,
             policy=label,
+            window=case.model.window,
+            limit=input_limit(case.model, case.setting),
             full_sizes=case.full_sizes,
             ratio=case.model.token_ratio,
         )
@@ -247,6 +260,16 @@ def replay_everything(case: ReplayCase) -> Trace:
     trace = PolicyPlayer(case, policy("off"), label=EVERYTHING_LABEL, model=unlimited).play()
     case.set_full_sizes(trace.sizes)
     return replace(trace, full_sizes=case.full_sizes)
+
+
+def in_window_of(case: ReplayCase, everything: Trace) -> Trace:
+    """Return the trace of `replay_everything` for the window of the case, on which only `over` depends."""
+    return replace(
+        everything,
+        window=case.model.window,
+        limit=input_limit(case.model, case.setting),
+        over=[call for call, size in enumerate(everything.sizes, 1) if size > case.limit],
+    )
 
 
 class PolicyPlayer:

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from html import escape
 from typing import Final, NamedTuple
 
-from foveal.core.wire.safe_print import visible
+from foveal.core.wire.safe_print import one_line, visible
 from foveal.replay.play import EVERYTHING_LABEL, Trace
 from foveal.replay.statistics import PolicyStatistics
-from foveal.replay.upper_bound import ORACLE, ORACLE_ARGUMENTS
+from foveal.replay.upper_bound import is_bound, short_policy_name
 
 # ── SVG elements ──────────────────────────────────────────────────────────────────────────────────
 # Everything that comes from a recording passes through `escape_text`; nothing else writes text into the page.
@@ -36,11 +36,6 @@ def colour(policy: str, policies: Sequence[str]) -> str:
         return "var(--bound)"
     real = [name for name in policies if name != EVERYTHING_LABEL and not is_bound(name)]
     return f"var(--c{real.index(policy) % COLOUR_COUNT})"
-
-
-def is_bound(policy: str) -> bool:
-    """Return whether a row is an upper bound, not a policy."""
-    return policy in (ORACLE, ORACLE_ARGUMENTS)
 
 
 def svg(width: int, height: int, parts: Sequence[str], *, label: str) -> str:
@@ -174,7 +169,7 @@ def _labels(frame: _Frame, found: Sequence[Point]) -> list[str]:
     parts: list[str] = []
     taken: list[tuple[float, float, float]] = []
     for point in sorted(found, key=lambda point: frame.y(point.far_recall)):
-        name = _short_policy_name(point.policy)
+        name = one_line(short_policy_name(point.policy), width=34)
         x, y, width = frame.x(point.bill), frame.y(point.far_recall) + 4, 6.4 * len(name)
         is_left = x + 11 + width > PLOT_WIDTH - RIGHT
         start = x - 11 - width if is_left else x + 11
@@ -188,11 +183,6 @@ def _labels(frame: _Frame, found: Sequence[Point]) -> list[str]:
             text(x - 11 if is_left else x + 11, y, name, anchor="end" if is_left else "start", kind="name")
         )
     return parts
-
-
-def _short_policy_name(policy: str) -> str:
-    name = {ORACLE: "oracle", ORACLE_ARGUMENTS: "oracle, arguments too"}.get(policy, policy)
-    return name if len(name) <= 34 else name[:33] + "…"
 
 
 # ── Sizes of requests ─────────────────────────────────────────────────────────────────────────────

@@ -142,9 +142,13 @@ def to_facts(conversation: ConversationSource) -> list[AnyFact]:
 def find_names(text: str) -> Iterator[str]:
     """Yield the identifiers, paths and numbers of a text, each once, in order."""
     for found in dict.fromkeys(_NAME_PATTERN.findall(text)):
-        name = found.lstrip(_LEADING_PUNCTUATION).rstrip(_TRAILING_PUNCTUATION)
+        name = _strip_punctuation(found)
         if len(name) >= 5 and _DISTINCTIVE.search(name):
             yield name
+
+
+def _strip_punctuation(name: str) -> str:
+    return name.lstrip(_LEADING_PUNCTUATION).rstrip(_TRAILING_PUNCTUATION)
 
 
 def contains_word(text: str, string: str) -> bool:
@@ -195,12 +199,17 @@ def _called_names(conversation: ConversationSource) -> set[str]:
 
 
 def _returned_names(conversation: ConversationSource) -> set[str]:
-    """Return the names in all results; of a path with a line number also the path and each folder in it."""
+    """Return the names in all results; of a path with a line number also the path and each folder in it.
+
+    Plain words are among them, because the caller only asks for names that it knows.
+    """
     found: set[str] = set()
     for fact in to_facts(conversation):
         if isinstance(fact, ToolReturned):
-            found.update(find_names(text_of(fact.content)))
-    return found | {part for name in found for part in _path_parts(name)}
+            found.update(_NAME_PATTERN.findall(text_of(fact.content)))
+    names = {_strip_punctuation(name) for name in found}
+    paths = (name for name in names if "/" in name or ":" in name)
+    return names.union(*map(_path_parts, paths))
 
 
 def _path_parts(name: str) -> Iterator[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import collections
 import json
 from collections.abc import Iterator, Sequence
+from pathlib import PurePath
 from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
@@ -71,10 +72,20 @@ class RequestReader:
         self._message_tokens = MessageTokens(counter)
         self._fact_count = 0
         self._known: dict[bytes, MessageText] = {}
+        self._previous: list[tuple[Any, MessageText]] = []
+        """The messages of the previous request, with their texts."""
 
     def request(self, messages: Sequence[Any], *, system: str | None, tools: Sequence[Any]) -> RequestText:
         """Return the request in the order in which providers read it: tools, system, messages."""
-        return make_request([*self.prefix(system=system, tools=tools), *map(self.message, messages)])
+        # Most requests begin with the previous one, and comparing a message is much faster than encoding it.
+        same = 0
+        for (old, _), new in zip(self._previous, messages, strict=False):
+            if old != new:
+                break
+            same += 1
+        del self._previous[same:]
+        self._previous += ((message, self.message(message)) for message in messages[same:])
+        return make_request([*self.prefix(system=system, tools=tools), *(text for _, text in self._previous)])
 
     def prefix(self, *, system: str | None, tools: Sequence[Any]) -> list[MessageText]:
         """Return what precedes all messages: tools and system text."""
@@ -178,6 +189,7 @@ class RecordedConversation(msgspec.Struct, frozen=True, kw_only=True):
 
     id: str
     title: str
+    source: str
     path: str
     dialect: Dialect
     facts: tuple[MessageFact, ...]
@@ -231,12 +243,19 @@ def recorded_conversation(recording: Transcript) -> RecordedConversation:
     return RecordedConversation(
         id=recording.id,
         title=recording.title,
+        source=recording_source(recording),
         path=recording.path,
         dialect=dialect,
         facts=tuple(facts),
         messages=messages,
         calls=tuple(calls),
     )
+
+
+def recording_source(recording: Transcript) -> str:
+    """Return where a recording is from: the name of its data set without suffixes, or else its format."""
+    file = PurePath(recording.path).name.partition(".")[0]
+    return (recording.source == "data" and file) or recording.source
 
 
 def _most_common_dialect(facts: Any) -> Dialect:

@@ -4,8 +4,8 @@
     rows = run(recordings, ["economy", "rolling"], window=32_000, reserve=4_000)
     print(table(rows))
 
-One process replays a conversation under all policies, so that its needs are found once. Except for the measured
-times, the results do not depend on the number of processes.
+One process replays a conversation under all policies and in all windows, so that its needs are found once. Except
+for the measured times, the results do not depend on the number of processes.
 """
 
 from __future__ import annotations
@@ -17,20 +17,31 @@ import os
 import random
 import sys
 import tomllib
+import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from fnmatch import fnmatch
 from functools import partial
-from itertools import product
+from itertools import chain, product
 from multiprocessing.context import BaseContext
 from pathlib import Path, PurePath
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
+
+from msgspec.structs import replace
 
 from foveal.core.log.events import Instructed, ModelSaid, ToolReturned, UserSaid
 from foveal.core.policies import PRESETS, Policy, policy
 from foveal.core.tokens.counter import counter
 from foveal.errors import BadSetting
-from foveal.replay.play import PolicyPlayer, ReplayCase, ReplaySetting, Trace, replay_everything, replay_model
+from foveal.replay.play import (
+    PolicyPlayer,
+    ReplayCase,
+    ReplaySetting,
+    Trace,
+    in_window_of,
+    replay_everything,
+    replay_model,
+)
 from foveal.replay.recall_score import common_names, find_needs
 from foveal.replay.recorded_calls import fact_text, recorded_conversation
 from foveal.replay.statistics import PolicyStatistics, policy_statistics
@@ -124,6 +135,7 @@ def _with_values(base: PolicyChoice, values: Iterable[tuple[str, Any]]) -> Polic
 # ── Loading and selecting ─────────────────────────────────────────────────────────────────────────
 
 SQLITE_MAGIC: Final = b"SQLite format 3\0"
+Half: TypeAlias = Literal["A", "B"]
 OnSkipped: TypeAlias = Callable[[UnreadableTranscript], None]
 
 
@@ -173,13 +185,29 @@ def _is_store(path: Path) -> bool:
         return False
 
 
+def half_of(recording: Transcript) -> Half:
+    """Return the half that a recording belongs to, which depends only on its id.
+
+    Choose the values of settings on one half, and report their figures on the other.
+    """
+    return "B" if zlib.crc32(recording.id.encode("utf-8", "surrogatepass")) % 2 else "A"
+
+
 def select(
-    recordings: Sequence[Transcript], *, min_tokens: int = 0, limit: int | None = None, seed: int = 0
+    recordings: Sequence[Transcript],
+    *,
+    half: Half | None = None,
+    min_tokens: int = 0,
+    limit: int | None = None,
+    seed: int = 0,
 ) -> list[Transcript]:
-    """Return the recordings of at least `min_tokens`; with `limit` a sample of them in order, the same for a
-    seed."""
+    """Return the recordings of a half that have at least `min_tokens`; with `limit` a sample of them in order, the
+    same for a seed."""
     kept = [
-        each for each in recordings if not min_tokens or count_tokens(each, enough=min_tokens) >= min_tokens
+        each
+        for each in recordings
+        if half in (None, half_of(each))
+        and (not min_tokens or count_tokens(each, enough=min_tokens) >= min_tokens)
     ]
     if limit is None or limit >= len(kept):
         return kept
@@ -211,7 +239,7 @@ def run(
     policies: Iterable[PolicySpec] = ("economy",),
     *,
     model: str = "gpt-5",
-    window: int | None = None,
+    window: int | Sequence[int] | None = None,
     reserve: int | None = None,
     margin: float | None = None,
     ttl: int | None = None,
@@ -228,11 +256,11 @@ def run(
 
     `common` are names that are no needs (default: `common_names` of these recordings). `no_recall` are patterns for
     file names or ids of conversations whose needs are not counted, for example because their agents saw only a part
-    of their history. The other arguments are the fields of `ReplaySetting`.
+    of their history. `window` may be several windows: each conversation is replayed in each, and the statistics are
+    of all of them together. The other arguments are the fields of `ReplaySetting`.
     """
     setting = ReplaySetting(
         model=model,
-        window=window,
         reserve=reserve,
         margin=margin,
         ttl=ttl,
@@ -242,14 +270,24 @@ def run(
     )
     task = _ReplayTask(
         policies=policy_choices(policies),
-        setting=setting,
+        settings=[replace(setting, window=each) for each in _windows(window)],
         common=common_names(recordings) if common is None else common,
         no_recall=tuple(no_recall),
         bounds=bounds,
     )
-    traces = _traces(task, recordings, processes, progress or _ignore_progress)
-    rows = zip(*traces, strict=True)
+    found = _traces(task, recordings, processes, progress or _ignore_progress)
+    by_window = zip(*found, strict=True)
+    rows = zip(*chain.from_iterable(by_window), strict=True)
     return [policy_statistics(row[0].policy, row, replay_model(setting)) for row in rows]
+
+
+def _windows(given: int | Sequence[int] | None) -> Sequence[int | None]:
+    """Return each window once, in the given order; None is the model's own."""
+    if given is None or isinstance(given, int):
+        return [given]
+    if not given:
+        raise BadSetting("window", given, "a number of tokens, or several")
+    return list(dict.fromkeys(given))
 
 
 class _ReplayTask:
@@ -259,26 +297,34 @@ class _ReplayTask:
         self,
         *,
         policies: list[PolicyChoice],
-        setting: ReplaySetting,
+        settings: list[ReplaySetting],
         common: Set[str],
         no_recall: tuple[str, ...],
         bounds: bool,
     ) -> None:
         self.policies = policies
-        self.setting = setting
+        self.settings = settings
+        """They differ only in the window."""
         self.common = common
         self.no_recall = no_recall
         self.bounds = bounds
 
-    def replay(self, recording: Transcript) -> list[Trace]:
-        """Replay one conversation under all policies; return the traces in the order of the result rows."""
+    def replay(self, recording: Transcript) -> list[list[Trace]]:
+        """Replay one conversation; return for each window the traces in the order of the result rows."""
         conversation = recorded_conversation(recording)
         needs = (
             [] if self._is_without_recall(recording) else find_needs(conversation.facts, common=self.common)
         )
-        case = ReplayCase(conversation, needs, self.setting)
-        traces = [replay_everything(case)]
-        traces += [PolicyPlayer(case, rules, label=label).play() for label, rules in self.policies]
+        case = ReplayCase(conversation, needs, self.settings[0])
+        everything = replay_everything(case)
+        found = []
+        for setting in self.settings:
+            case.set_window(setting)
+            found.append([in_window_of(case, everything), *self._policy_traces(case)])
+        return found
+
+    def _policy_traces(self, case: ReplayCase) -> list[Trace]:
+        traces = [PolicyPlayer(case, rules, label=label).play() for label, rules in self.policies]
         if self.bounds:
             traces += [replay_oracle(case, arguments=False), replay_oracle(case, arguments=True)]
         return traces
@@ -290,7 +336,8 @@ class _ReplayTask:
 
 def _traces(
     task: _ReplayTask, recordings: Sequence[Transcript], processes: int | None, progress: ReplayProgress
-) -> list[list[Trace]]:
+) -> list[list[list[Trace]]]:
+    """Return for each recording the traces in each window."""
     count = min(processes or os.cpu_count() or 1, len(recordings))
     if count <= 1 or (processes is None and sum(len(each.facts) for each in recordings) < MIN_PARALLEL_FACTS):
         return list(
@@ -301,7 +348,7 @@ def _traces(
             )
         )
     largest_first = sorted(range(len(recordings)), key=lambda place: -len(recordings[place].facts))
-    found: dict[int, list[Trace]] = {}
+    found: dict[int, list[list[Trace]]] = {}
     with ProcessPoolExecutor(
         count, mp_context=_process_context(), initializer=_init_worker, initargs=(task,)
     ) as pool:
@@ -314,7 +361,7 @@ def _traces(
 
 def _replay_and_report(
     task: _ReplayTask, progress: ReplayProgress, total: int, place: int, recording: Transcript
-) -> list[Trace]:
+) -> list[list[Trace]]:
     traces = task.replay(recording)
     progress(place + 1, total)
     return traces
@@ -328,7 +375,7 @@ def _init_worker(task: _ReplayTask) -> None:
     _worker_task[:] = [task]
 
 
-def _replay_in_worker(recording: Transcript) -> list[Trace]:
+def _replay_in_worker(recording: Transcript) -> list[list[Trace]]:
     return _worker_task[0].replay(recording)
 
 

@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from itertools import pairwise
-from statistics import fmean, median
+from collections.abc import Iterable, Sequence
+from statistics import median
 from typing import Any
 
 import msgspec
 
 from foveal.core.models.model import Model
-from foveal.replay.cache_cost import DEFAULT_PRICES, RelativePrices, model_prices
-from foveal.replay.play import Loss, RecallCount, Trace
+from foveal.replay.cache_cost import DEFAULT_PRICES, model_prices
+from foveal.replay.play import Loss, Trace
+from foveal.replay.strata import (
+    GroupStatistics,
+    breaks_per_100,
+    by_pressure,
+    by_source,
+    by_window,
+    mean,
+    relative_bill,
+    share,
+    total_recall,
+    trace_bill,
+)
 
 # ── Worst losses ──────────────────────────────────────────────────────────────────────────────────
 
@@ -122,6 +133,12 @@ class PolicyStatistics(msgspec.Struct, kw_only=True):
     """Median of the CPU time of `fit`, in milliseconds."""
     own_p99: float
     """99th percentile of the CPU time of `fit`, in milliseconds."""
+    strata: list[GroupStatistics] = []
+    """The conversations by pressure."""
+    windows: list[GroupStatistics] = []
+    """The conversations by window."""
+    sources: list[GroupStatistics] = []
+    """The conversations by source."""
     traces: list[Trace] = []
 
     def values(self) -> dict[str, Any]:
@@ -133,34 +150,34 @@ def policy_statistics(policy: str, traces: Sequence[Trace], model: Model) -> Pol
     """Return the statistics of a policy from its traces."""
     calls = sum(len(trace.sizes) for trace in traces)
     tokens = sum(sum(trace.sizes) for trace in traces)
-    ident = _total_recall(trace.ident for trace in traces)
-    line = _total_recall(trace.line for trace in traces)
+    ident = total_recall(trace.ident for trace in traces)
+    line = total_recall(trace.line for trace in traces)
     seconds = sorted(second for trace in traces for second in trace.seconds) or [0.0]
     own = model_prices(model)
-    paid = sum(_bill(trace, own) for trace in traces) * model.token_ratio
+    paid = sum(trace_bill(trace, own) for trace in traces) * model.token_ratio
     return PolicyStatistics(
         policy=policy,
         conversations=len(traces),
         calls=calls,
         tokens=_provider_tokens(tokens, traces),
-        cached=_share(sum(sum(trace.cached) for trace in traces), tokens),
-        bill=_relative_bill(traces, DEFAULT_PRICES),
-        bill_mean=_mean(traces, lambda trace: _relative_bill([trace], DEFAULT_PRICES)),
-        bill_model=_relative_bill(traces, own),
+        cached=share(sum(sum(trace.cached) for trace in traces), tokens),
+        bill=relative_bill(traces, DEFAULT_PRICES),
+        bill_mean=mean(relative_bill([trace], DEFAULT_PRICES) for trace in traces),
+        bill_model=relative_bill(traces, own),
         dollars=None if model.input_price is None else paid * model.input_price / 1_000_000,
-        breaks=_share(100 * sum(len(trace.breaks) for trace in traces), calls),
+        breaks=breaks_per_100(traces),
         peak=max((_provider_tokens(max(trace.sizes, default=0), [trace]) for trace in traces), default=0),
         over=sum(len(trace.over) for trace in traces),
         ident=ident.share,
         ident_far=ident.far,
         line=line.share,
         line_far=line.far,
-        ident_mean=_mean(traces, lambda trace: trace.ident.share),
-        ident_far_mean=_mean(traces, lambda trace: trace.ident.far),
-        line_mean=_mean(traces, lambda trace: trace.line.share),
-        line_far_mean=_mean(traces, lambda trace: trace.line.far),
-        task=_share(sum(trace.with_task for trace in traces), calls),
-        latest=_share(sum(trace.with_latest for trace in traces), calls),
+        ident_mean=mean(trace.ident.share for trace in traces),
+        ident_far_mean=mean(trace.ident.far for trace in traces),
+        line_mean=mean(trace.line.share for trace in traces),
+        line_far_mean=mean(trace.line.far for trace in traces),
+        task=share(sum(trace.with_task for trace in traces), calls),
+        latest=share(sum(trace.with_latest for trace in traces), calls),
         needs={
             "ident": ident.needed,
             "ident_far": ident.needed_far,
@@ -170,6 +187,9 @@ def policy_statistics(policy: str, traces: Sequence[Trace], model: Model) -> Pol
         reductions=dict(sum((Counter(trace.reductions) for trace in traces), Counter())),
         own_median=1_000 * median(seconds),
         own_p99=1_000 * seconds[min(len(seconds) - 1, len(seconds) * 99 // 100)],
+        strata=by_pressure(traces),
+        windows=by_window(traces),
+        sources=by_source(traces),
         traces=list(traces),
     )
 
@@ -177,37 +197,3 @@ def policy_statistics(policy: str, traces: Sequence[Trace], model: Model) -> Pol
 def _provider_tokens(counted: int, traces: Sequence[Trace]) -> int:
     """Return the tokens that the model's provider would count."""
     return round(counted * traces[0].ratio) if traces else 0
-
-
-def _total_recall(recalls: Iterable[RecallCount]) -> RecallCount:
-    total = RecallCount()
-    for recall in recalls:
-        total = total.plus(recall)
-    return total
-
-
-def _share(part: float, whole: float) -> float | None:
-    return part / whole if whole else None
-
-
-def _mean(traces: Iterable[Trace], value: Callable[[Trace], float | None]) -> float | None:
-    known = [found for found in map(value, traces) if found is not None]
-    return fmean(known) if known else None
-
-
-def _relative_bill(traces: Sequence[Trace], prices: RelativePrices) -> float | None:
-    return _share(
-        sum(_bill(trace, prices) for trace in traces), sum(_full_bill(trace, prices) for trace in traces)
-    )
-
-
-def _bill(trace: Trace, prices: RelativePrices) -> float:
-    sent = sum(map(prices.bill, trace.sizes, trace.cached))
-    return sent + prices.bill(*trace.summaries)
-
-
-def _full_bill(trace: Trace, prices: RelativePrices) -> float:
-    """Return the bill of sending everything, each request with the whole previous one in the cache."""
-    first = trace.full_sizes[:1]
-    rest = sum(prices.bill(size, min(before, size)) for before, size in pairwise(trace.full_sizes))
-    return sum(prices.bill(size, 0) for size in first) + rest

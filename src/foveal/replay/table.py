@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Final
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, NamedTuple
 
 import msgspec
 
 from foveal.core.wire.safe_print import one_line
+from foveal.replay.source_validation import SourceValidation, leave_one_source_out
 from foveal.replay.statistics import HiddenResult, PolicyStatistics, worst_losses
+from foveal.replay.strata import FigureSpread, GroupStatistics
+from foveal.replay.upper_bound import short_policy_name
 
 Column = tuple[str, Callable[[PolicyStatistics], str]]
 
@@ -58,13 +61,82 @@ DETAIL_COLUMNS: Final[tuple[Column, ...]] = (
 )
 
 
-def table(rows: Sequence[PolicyStatistics], *, losses: int = 5) -> str:
-    """Return two tables and the worst losses as plain text."""
+class GroupColumn(NamedTuple):
+    """A column of a table of groups."""
+
+    head: str
+    """What it and the columns after it are, "" for the same as before."""
+    name: str
+    show: Callable[[GroupStatistics], str]
+
+
+def _figure_columns(head: str, value: Callable[[FigureSpread], float | None]) -> tuple[GroupColumn, ...]:
+    """Return the columns of one kind of value: pooled, mean or worst."""
+
+    def pair(all_needs: FigureSpread, far: FigureSpread) -> str:
+        return f"{percent(value(all_needs))}/{percent(value(far))}"
+
+    def breaks(group: GroupStatistics) -> str:
+        found = value(group.breaks)
+        return "–" if found is None else f"{found:.1f}"
+
+    return (
+        GroupColumn(head, "bill", lambda group: percent(value(group.bill))),
+        GroupColumn("", "ident/far", lambda group: pair(group.ident, group.ident_far)),
+        GroupColumn("", "line/far", lambda group: pair(group.line, group.line_far)),
+        GroupColumn("", "breaks", breaks),
+    )
+
+
+GROUP_COLUMNS: Final[tuple[GroupColumn, ...]] = (
+    *_figure_columns("all together", lambda figure: figure.pooled),
+    GroupColumn("", "over", lambda group: f"{group.over:,}"),
+    *_figure_columns("mean over conversations", lambda figure: figure.mean),
+    *_figure_columns("worst tenth", lambda figure: figure.worst),
+    GroupColumn("", "highest bill", lambda group: percent(group.bill_highest)),
+)
+
+
+class GroupTable(NamedTuple):
+    """The groups of one kind."""
+
+    title: str
+    groups: Callable[[PolicyStatistics], Sequence[GroupStatistics]]
+
+    def sections(self, rows: Sequence[PolicyStatistics]) -> Iterator[tuple[str, list[GroupStatistics]]]:
+        """Yield for each group its heading, and its statistics under each policy."""
+        for groups in zip(*map(self.groups, rows), strict=True):
+            yield f"{self.title} {groups[0].name}: {group_size(groups[0])}", list(groups)
+
+
+def group_size(group: GroupStatistics) -> str:
+    """Return the number of conversations and calls of a group."""
+    plural = "" if group.conversations == 1 else "s"
+    return f"{group.conversations:,} conversation{plural}, {group.calls:,} calls"
+
+
+def group_tables(rows: Sequence[PolicyStatistics], *, sources: bool = False) -> list[GroupTable]:
+    """Return the tables of groups that a result has: by pressure, by window if there are several, by source."""
+    found = [GroupTable("pressure", lambda row: row.strata)]
+    if rows and len(rows[0].windows) > 1:
+        found.append(GroupTable("window", lambda row: row.windows))
+    if sources:
+        found.append(GroupTable("source", lambda row: row.sources))
+    return found
+
+
+def table(rows: Sequence[PolicyStatistics], *, losses: int = 5, sources: bool = False) -> str:
+    """Return the tables and the worst losses as plain text.
+
+    With `sources` there is also a table by source, and one of leaving out each source.
+    """
     if not rows:
         return "nothing was replayed"
     parts = [
         _draw_table(rows, COST_COLUMNS),
         _draw_table(rows, DETAIL_COLUMNS),
+        *(_draw_groups(rows, each) for each in group_tables(rows, sources=sources)),
+        *(_draw_left_out(leave_one_source_out(rows)) if sources else ()),
         LEGEND,
         *_losses(worst_losses(rows, limit=losses)),
     ]
@@ -74,18 +146,65 @@ def table(rows: Sequence[PolicyStatistics], *, losses: int = 5) -> str:
 LEGEND: Final = """\
 bill: relative to sending everything with an ideal cache, at read 0.1 and write 1.0, and at the model's own prices
 ident, line: the share of what calls quoted from earlier results that was still in their requests, in percent
-over: calls that did not fit the window; task, latest: requests with the first and the latest user message"""
+over: calls that did not fit the window; task, latest: requests with the first and the latest user message
+pressure: the largest request if everything is sent, relative to window − reserve
+worst tenth: mean over the tenth of the conversations with the highest bill, or the lowest recall
+oracle: the upper bounds, which know the future"""
 
 
 def _draw_table(rows: Sequence[PolicyStatistics], columns: Sequence[Column]) -> str:
     header = ["policy", *(name for name, _ in columns)]
     cells = [header, *([one_line(row.policy, width=60), *(show(row) for _, show in columns)] for row in rows)]
+    lines = _align(cells)
+    return "\n".join([lines[0], "─" * len(lines[0]), *lines[1:], ""])
+
+
+def _align(cells: Sequence[Sequence[str]]) -> list[str]:
+    """Return the rows as lines, the first column aligned left and the others right."""
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    lines = [
+    return [
         "  ".join([row[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True))])
         for row in cells
     ]
-    return "\n".join([lines[0], "─" * len(lines[0]), *lines[1:], ""])
+
+
+def _draw_groups(rows: Sequence[PolicyStatistics], table: GroupTable) -> str:
+    """Return one table with a section for each group."""
+    names = [short_policy_name(row.policy) for row in rows]
+    sections = list(table.sections(rows))
+    named = [pair for _, groups in sections for pair in zip(names, groups, strict=True)]
+    head, lines = _group_lines("policy", named)
+    for number, (heading, _) in enumerate(sections):
+        head += [one_line(heading, width=100), *lines[number * len(rows) : (number + 1) * len(rows)]]
+    return "\n".join([*head, ""])
+
+
+def _draw_left_out(found: SourceValidation | None) -> list[str]:
+    """Return a table with the chosen policy for each source that was left out; none if nothing was chosen."""
+    if found is None:
+        return []
+    named = [(f"{each.source}: {each.policy}", each.statistics) for each in found.sources]
+    head, lines = _group_lines("source left out: best on others", [*named, ("together", found.together)])
+    return ["\n".join([*head, *lines, ""])]
+
+
+def _group_lines(first: str, named: Sequence[tuple[str, GroupStatistics]]) -> tuple[list[str], list[str]]:
+    """Return the header of a table of groups, and its lines."""
+    cells = [[first, *(column.name for column in GROUP_COLUMNS)]]
+    for name, group in named:
+        cells.append([one_line(name, width=60), *(column.show(group) for column in GROUP_COLUMNS)])
+    header, *lines = _align(cells)
+    return [_group_heads(header), header, "─" * len(header)], lines
+
+
+def _group_heads(header: str) -> str:
+    """Return the line above the header, each head where its first column begins."""
+    line, at = "", header.index("  ")
+    for column in GROUP_COLUMNS:
+        at = header.index(column.name, at)
+        line = line.ljust(at) + column.head if column.head else line
+        at += len(column.name)
+    return line
 
 
 def _losses(found: Sequence[HiddenResult]) -> list[str]:
@@ -110,6 +229,7 @@ def as_json(rows: Sequence[PolicyStatistics], *, losses: int = 20) -> str:
     """Return all results except those of the single calls."""
     value = {
         "policies": [row.values() for row in rows],
+        "leave_one_source_out": leave_one_source_out(rows),
         "losses": [msgspec.to_builtins(hidden) for hidden in worst_losses(rows, limit=losses)],
     }
     return msgspec.json.format(msgspec.json.encode(value), indent=2).decode()

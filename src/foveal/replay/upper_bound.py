@@ -27,6 +27,16 @@ MAX_UNCUT_ARGUMENT_CHARS: Final = 60
 CUT_MARKER: Final = "[cut]"
 
 
+def is_bound(policy: str) -> bool:
+    """Return whether a row is an upper bound, not a policy."""
+    return policy in (ORACLE, ORACLE_ARGUMENTS)
+
+
+def short_policy_name(policy: str) -> str:
+    """Return the name of a row where there is little room."""
+    return {ORACLE: "oracle", ORACLE_ARGUMENTS: "oracle, arguments too"}.get(policy, policy)
+
+
 def replay_oracle(case: ReplayCase, *, arguments: bool) -> Trace:
     """Replay a case under an oracle; with `arguments` it also cuts the arguments of calls."""
     scorer = RequestScorer(case, ORACLE_ARGUMENTS if arguments else ORACLE)

@@ -15,7 +15,8 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from foveal.core.engine.engine import Engine, EngineState
+from foveal.core.engine.engine import Engine
+from foveal.core.engine.engine_state import EngineState
 from foveal.core.engine.operations import unknown_handle
 from foveal.core.engine.prefix import may_move_prefix
 from foveal.core.engine.settings import EngineSettings
@@ -143,6 +144,8 @@ class EventWriter:
             state = msgspec.json.decode(checkpoint.state, type=EngineState)
         except msgspec.DecodeError:  # written by another version
             return None
+        if state.calibration.model not in ("", self.settings.model.name):
+            return None  # it knows nothing of what this model's provider has reported
         newer = await self.store.read(self.id, first=checkpoint.seq + 1)
         if any(isinstance(event.fact, REFOLDING_FACTS) for event in newer):
             return None

@@ -16,7 +16,7 @@ from foveal.core.engine.engine import Engine
 from foveal.core.engine.sent_requests import SentRequests
 from foveal.core.engine.summary_job import SummaryJob
 from foveal.core.log.events import Compacted, CompactionFailed, Event
-from foveal.core.policies import ladder
+from foveal.core.policies import foresee
 from foveal.core.view.fold import effective_events
 from foveal.core.view.request import Fitted
 from foveal.errors import ContextOverflow, StoreError
@@ -60,7 +60,7 @@ class RequestFitter:
             raise self._writer.conflict_error()
         if not fits:
             return None
-        fitted = self._make_request(engine, now)
+        fitted = self._make_request(engine)
         if self._prepares_summaries():
             await self._start_upcoming_summary(engine)
         return fitted
@@ -101,18 +101,14 @@ class RequestFitter:
         health = engine.compaction_health
         if not self._background.is_idle or not self._background.may_ask_model(health) or health.is_paused:
             return None
-        reason = ladder.foresee_compaction(engine.view, engine.budget(), engine.policy)
-        plan = engine.plan_summary(reason=reason) if reason else None
-        return (
-            plan if isinstance(plan, Plan) and not ladder.covers_reverted_summary(engine.view, plan) else None
-        )
+        return foresee(engine.view, engine.budget(), self.requests.moment(engine), engine.policy)
 
     async def _reduce(self, engine: Engine, now: float, *, may_start_summary: bool) -> bool:
         """Reduce until the request fits; return False if a summary is being written that it must wait for."""
         outdated = self._background.take_outdated(engine.view)
         if outdated is not None:
             engine.append(outdated, at=now)
-        steps = engine.reduction_steps(self.requests.moment(engine, now), at=now)
+        steps = engine.reduction_steps(self.requests.moment(engine), at=now)
         outcome: CompactionOutcome | None = None
         try:
             while True:
@@ -120,9 +116,10 @@ class RequestFitter:
                 outcome = self._take_summary(engine)
                 may_ask = may_start_summary and plan.ask
                 if outcome is None and may_ask and self._background.may_ask_model(engine.compaction_health):
-                    if self._background.is_idle:
+                    is_forced = engine.view.units > engine.budget().hard
+                    if self._background.is_idle and (is_forced or self._prepares_summaries()):
                         self._background.start(await self.job(engine, plan))
-                    if engine.view.units > engine.budget().hard:
+                    if is_forced:
                         return False
                 elif outcome is None:
                     outcome = engine.write_ledger(plan, await self._events_of(plan))
@@ -150,7 +147,7 @@ class RequestFitter:
         if paid:
             await self._writer.commit(paid)
 
-    def _make_request(self, engine: Engine, now: float) -> Fitted:
+    def _make_request(self, engine: Engine) -> Fitted:
         fitted = Fitted.of(
             engine.view,
             tokens=engine.calibration.tokens(engine.total_units),
@@ -159,5 +156,5 @@ class RequestFitter:
         )
         facts = iter(fitted.facts)
         by_step = [tuple(islice(facts, 1 + len(step.slots))) for step in engine.view.steps]
-        self.requests.add(engine, now, by_step)
+        self.requests.add(engine, by_step)
         return fitted

@@ -125,8 +125,6 @@ class Session:
             before = engine.opened
             opened = Opened(model=engine.model.name, policy=engine.policy.name, origin=origin)
             if origin or (opened.model, opened.policy) != (before.model, before.policy):
-                if before.model and before.model != opened.model:
-                    session._fitter.requests.note_model_switch()
                 await session._writer.commit([opened, *(() if engine.next_seq else begin)])
         return session
 
@@ -156,8 +154,6 @@ class Session:
             offered = self._writer.redact(Equipped(tools=wire.raw_setting(wire.plain_json(tools), "tools")))
             held = (await self._writer.refresh()).view.tools
             if (held is None and tools) or (held is not None and held[1] != offered):
-                if held is not None:
-                    self._fitter.requests.note_lost_prefix()
                 await self._writer.commit([offered])
 
     async def fit(self) -> Fitted:

@@ -27,7 +27,7 @@ from foveal.core.log.events import AnyFact, Dialect, Equipped, Event, Instructed
 from foveal.core.tokens.counter import counter
 from foveal.core.tokens.message_tokens import MessageTokens
 from foveal.core.view.fold import fold
-from foveal.core.view.request import copy_message, render_view
+from foveal.core.view.request import copy_messages, render_view
 from foveal.core.wire import Wire, detect_dialect, wire_for
 from foveal.core.wire.usage import MAX_REPORTED_TOKENS, read_usage
 from foveal.errors import MalformedMessage
@@ -341,4 +341,4 @@ def write_messages(facts: Iterable[AnyFact], dialect: Dialect) -> list[dict[str,
     asides = [shown.fact for shown in view.asides.values() if isinstance(shown.fact, Instructed)]
     beside = [message for fact in asides for message in target.write(replace(fact, aside=False))]
     messages, _ = render_view(view, target)
-    return [*map(copy_message, target.join([beside, messages]))] if beside else messages
+    return copy_messages(target.join([beside, messages])) if beside else messages

@@ -61,6 +61,7 @@ CHAT: Final = [
     {"role": "assistant", "content": "Nothing."},
 ]
 SMALL: Final[dict[str, Any]] = {"model": "gpt-4.1", "window": 6_000, "reserve": 500, "tokenizer": "estimate"}
+MASKING: Final = {"preset": "rolling", "keep_last": 3}
 LEGAL: Final = {"openai": check_chat, "anthropic": check_anthropic, "responses": check_responses}
 UNSAFE: Final = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\U000e0000-\U000e007f]"
@@ -434,7 +435,7 @@ def _reduced_session(store: Path) -> tuple[dict[int, Any], list[Event]]:
     async def act() -> tuple[dict[int, Any], list[Event]]:
         requests: dict[int, Any] = {}
         async with SqliteStore(store, durability="normal") as opened:
-            session = await Session.open(opened, "reduced", **SMALL)
+            session = await Session.open(opened, "reduced", **SMALL, policy=MASKING)
             await session.append(Instructed(content="Be brief.", aside=True))
             await session.pin("Never touch main.py")
             for nr in range(14):
@@ -494,7 +495,14 @@ def _without_aside(fitted: Any, dialect: str) -> Any:
 
 
 def test_show_at_an_event_prints_the_request_of_a_context(store: Path) -> None:
-    context = Context("gpt-4.1", window=4_000, reserve=400, tokenizer="estimate", dialect="openai_chat")
+    context = Context(
+        "gpt-4.1",
+        window=4_000,
+        reserve=400,
+        policy=MASKING,
+        tokenizer="estimate",
+        dialect="openai_chat",
+    )
     messages = history(25)
     sent: dict[int, Any] = {}
     for end in range(2, len(messages) + 1, 2):

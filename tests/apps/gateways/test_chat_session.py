@@ -351,9 +351,9 @@ async def test_commands_of_a_chat_without_words_say_so(tmp_path: Path) -> None:
 
 @run
 async def test_compact_says_before_and_after_and_undo_takes_it_back(tmp_path: Path) -> None:
-    async with open_service(tmp_path, Scripted(*long_turns(12)), window=8_000) as service:
+    async with open_service(tmp_path, Scripted(*long_turns(9)), window=8_000) as service:
         chats = open_chats(service)
-        for n in range(12):
+        for n in range(9):
             await send(chats, f"Question {n}?")
         session = await service.tenant("telegram").session("telegram-42")
         before = (await session.report()).used
@@ -486,6 +486,30 @@ async def test_a_saving_is_shown_only_if_there_is_one(tmp_path: Path) -> None:
         assert card.endswith(f"Cost: $0.03{expected}")
 
 
+@run
+async def test_a_warning_says_when_old_turns_are_summarised(tmp_path: Path) -> None:
+    async with open_service(tmp_path, Scripted("Hello to you.")) as service:
+        await send(open_chats(service), "Hello.")
+        report = await (await service.tenant("telegram").session("telegram-42")).report()
+    report = replace(report, window=1_000, used=700, act=750, limit=900)
+    takes = "⚠️ The context takes 70.0 % of the window; old turns are summarised"
+    full = "⚠️ The context is full: 70.0 % of the window, and at most 90.0 % fit."
+    for state, expected in (
+        ("warn", f"{takes} from 75.0 % on, at 90.0 % at the latest."),
+        ("act", f"{takes} soon, at 90.0 % at the latest."),
+        ("over", f"{full} Old turns are summarised before the next answer."),
+    ):
+        assert texts.warning(replace(report, state=state)) == expected
+
+
+def test_a_note_says_why_a_summary_was_made_before_the_window_was_full() -> None:
+    metrics = msgspec.Raw(msgspec.json.encode(CompactionMetrics(before=900, after=100)))
+    for reason, why in (("tokens", ""), ("price", " to make further answers cheaper")):
+        fact = Compacted(first=0, last=1, summary="x", reason=reason, metrics=metrics)
+        expected = f"🗜 Older turns were summarised{why}: 900 → 100 tokens. /undo undoes it."
+        assert texts.reduction_notes([Event(seq=5, fact=fact)]) == [expected]
+
+
 # ── a window that fills up ───────────────────────────────────────────────────────────────────────────────
 
 
@@ -508,9 +532,9 @@ async def test_one_warning_with_a_compact_button_and_a_reply_to_old_buttons(
         used = re.search(r"\(([\d.]+ %)\)\n⚠️ The context takes ([\d.]+ %) of the window", loud[0].footer)
         assert used is not None
         assert used[1] == used[2], "footer and warning show the same number"
-        assert (
-            f"old turns are summarised at {(r := await session.report()).percent(r.act)}." in loud[0].footer
-        )
+        report = await session.report()
+        when = f"from {report.percent(report.act)} on, at {report.percent(report.limit)} at the latest."
+        assert f"old turns are summarised {when}" in loud[0].footer
         before = (await session.report()).used
         (message,) = await collect(chats.press_button(chat=42, user=42, action="compact"))
         after = await session.report()

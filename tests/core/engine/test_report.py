@@ -31,13 +31,15 @@ from support.histories import (
 from support.report_checks import adds_up
 
 
-def reduced_context() -> foveal.Context:
-    ctx = context(6_000, {"preset": "economy", "keep_last": 2})
+def reduced_context(*, compact: bool = False) -> foveal.Context:
+    ctx = context(6_000, {"preset": "economy", "compact": compact})
     history = session(0)
     ctx.pin("keep calm")
-    for number in range(40):
+    for number in range(80):
         history += [call_message(f"c{number}"), result_message(f"c{number}", result(number, 300))]
         ctx.fit(history, tools=[{"type": "function", "function": {"name": "bash", "description": "x " * 40}}])
+        if number > 30 and ctx.report().totals["summaries" if compact else "placeholders"]:
+            break
     return ctx
 
 
@@ -79,13 +81,14 @@ def test_a_report_changes_nothing() -> None:
     assert "ctx " not in json.dumps(request)
 
 
-def test_each_prefix_break_names_the_event_that_caused_it() -> None:
-    ctx = reduced_context()
+@pytest.mark.parametrize("compact", [False, True])
+def test_each_prefix_break_names_the_event_that_caused_it(compact: bool) -> None:
+    ctx = reduced_context(compact=compact)
     breaks = ctx.report().breaks
     assert breaks
     for one in breaks:
         assert one.cause
-        assert ctx.why(one.cause).kind == one.why in ("masked", "dropped", "clipped")
+        assert ctx.why(one.cause).kind == one.why in ("masked", "dropped", "clipped", "compacted")
         assert one.tokens > 0
     assert len({one.call for one in breaks}) == len(breaks)
 
@@ -93,7 +96,7 @@ def test_each_prefix_break_names_the_event_that_caused_it() -> None:
 def test_a_prefix_break_by_a_change_of_model_names_its_event() -> None:
     ctx = context(6_000)
     ctx.fit(session(2))
-    ctx.use(plain_model(8_000))
+    ctx.use(replace(plain_model(8_000), name="somebody/else"))
     ctx.fit(session(2))
     (broken,) = ctx.report().breaks
     assert (broken.cause, broken.why) == (ctx.log[-1].handle, "opened")
@@ -178,13 +181,15 @@ def test_the_tokens_of_events_add_up_to_their_category(reported: float) -> None:
     assert sum(line.tokens for line in results if line.level != "masked") == found.totals["results"]
 
 
-def test_the_levels_of_the_card_count_what_is_not_in_memory() -> None:
-    found = reduced_context().report()
+@pytest.mark.parametrize("compact", [False, True])
+def test_the_levels_of_the_card_count_what_is_not_in_memory(compact: bool) -> None:
+    found = reduced_context(compact=compact).report()
     levels = Counter(line.level for line in found.events if line.level not in ("-", "full"))
     assert {name: count for name, count in to_builtins(found.reduced).items() if count} == levels
     gone = replace(found, events=())
     assert usage_card(gone) == usage_card(found)
-    assert f"{levels['summarised']:,} summarised" in usage_card(gone)
+    level = "summarised" if compact else "masked"
+    assert f"{levels[level]:,} {level}" in usage_card(gone)
 
 
 @pytest.mark.parametrize("window", [1, 10, 700, 8_000, 1_000_000])

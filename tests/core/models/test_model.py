@@ -420,7 +420,7 @@ def test_the_table_is_small_and_has_thousands_of_models() -> None:
 
 def test_every_row_of_the_table_is_valid() -> None:
     def possible(row: ModelRow) -> bool:
-        limits, prices = row
+        limits, prices = row.limits, row.prices
         window = limits.window or DEFAULT_WINDOW
         sizes = 2_048 <= window <= 20_000_000 and (limits.max_input or 0) < window
         cached = prices.cached is None or 0 < prices.cached <= (prices.input or 0)

@@ -1,33 +1,38 @@
-"""The policy `economy`: references, the order of masks, what a mask keeps, and the cost."""
+"""The policy `economy`: references, when it cuts, what a cut keeps, and what a conversation costs."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from random import Random
+from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from foveal import Context
+from foveal.core.compaction.summariser import SummaryRequest
 from foveal.core.engine import Engine
-from foveal.core.log import Clipped, Mask, Masked, text_of
-from foveal.core.policies import economy, policy
-from foveal.core.reduction import repeated_lines
+from foveal.core.log import Clipped, Compacted, Dropped, Mask, Masked, text_of
+from foveal.core.policies import policy
 from foveal.core.tokens import MessageTokens
-from foveal.core.view import View
+from foveal.core.tokens.counter import Estimate
+from foveal.core.view import View, line_index
 from foveal.core.view.fold import fold
+from foveal.core.view.line_index import indexed_lines
 from foveal.core.view.text_facts import strip_line_number
-from foveal.replay import common_prefix_chars
-from foveal.replay.cache_cost import DEFAULT_PRICES
+from foveal.replay.cache_cost import DEFAULT_PRICES, PromptCache
+from foveal.replay.recorded_calls import RequestReader
 from support.histories import (
     ESTIMATE,
     Json,
+    ManualClock,
     call_message,
     context,
     describe_view,
     encode_and_decode,
     events_of,
-    masks,
+    plain_model,
     recount,
     result_message,
     user,
@@ -116,10 +121,10 @@ def test_a_reference_is_whole_again_when_what_it_points_to_is_masked() -> None:
     ctx.fit(file_read_twice())
     engine: Engine = ctx._engine
     engine.append(Masked(masks=(Mask(target=3, text="[masked; whole: e3]"),)))
-    assert list(repeated_lines.find_dangling(engine.view)) != []
+    assert list(engine.view.references.dangling()) == [(5, -1)]
     assert results(ctx.fit(file_read_twice()))[1] == f"# two\n{code_lines('alpha')}\n# other end"
     assert ctx.why("e5").level == "full"
-    assert list(repeated_lines.find_dangling(engine.view)) == []
+    assert not engine.view.references
 
 
 def test_a_result_that_is_whole_again_can_be_referred_to() -> None:
@@ -146,7 +151,8 @@ def references_in(view: View) -> list[tuple[str, set[str]]]:
             for seq in overlay.sources:
                 place = view.find(seq)
                 assert place is not None, "the source is gone"
-                there |= place[1].verbatim_lines()
+                texts = place[1].verbatim_texts()
+                there |= {strip_line_number(line) for text in texts for line in text.split("\n")}
             kept = set(map(strip_line_number, overlay.text.split("\n")))
             left_out = set(map(strip_line_number, text_of(shown.fact.content).split("\n"))) - kept
             found.extend((line, there) for line in left_out)
@@ -204,107 +210,293 @@ def test_no_reference_dangles_after_a_change_of_policy(other: str, window: int) 
             assert line in there
 
 
-# ── What is masked first, and what is kept ──────────────────────────────────────────────────────────────────────
+# ── When it cuts ─────────────────────────────────────────────────────────────────────────────────────────
+
+EARLY: dict[str, Any] = {"preset": "economy", "early_tokens": 2_000}
+"""Cuts before it must, in conversations of a few thousand tokens."""
 
 
-def mask_texts(ctx: Context) -> dict[tuple[int, int], str]:
-    return {(mask.target, mask.part): mask.text for mask in masks(ctx.log)}
+def agent_history(seed: int, steps: int, *, lines: int = 40) -> list[Json]:
+    """Return one task and many results that have nothing in common."""
+    dice = Random(seed)
+    history = [user("Find out why the build fails, and mend it.")]
+    for nr in range(steps):
+        history += tool_step(nr, f"cat part_{nr}.py", code_lines(f"part{nr}", dice.randint(1, lines)))
+    return history
 
 
-def test_a_mask_keeps_the_lines_that_a_call_has_already_written() -> None:
-    line = "    if parser.state == WAITING and not parser.pending_tokens:"
-    listing = code_lines("noise").replace("    noise_7 = compute_the_noise(7, again=49)", f"  7\t{line}")
-    history = [user("go"), *tool_step(0, "cat -n a.py", listing)]
-    history += [call_message("e", path="a.py", old=line, new="pass"), result_message("e", "edited")]
-    for nr in range(12):
-        history += tool_step(nr + 1, f"cat other_{nr}.py", code_lines(f"other{nr}", 30))
-    ctx = context(7_000)
-    ctx.fit(history)
-    assert f"  7\t{line}" in mask_texts(ctx)[3, -1].split("\n")
+def grown(history: list[Json]) -> Iterator[list[Json]]:
+    """Yield the history as an agent sends it: before each answer of the model."""
+    for size in range(1, len(history) + 1, 2):
+        yield history[:size]
 
 
-def test_results_about_recently_named_things_are_masked_last() -> None:
-    ctx = context(50_000)
-    history = [user("go")]
-    for nr, command in enumerate(
-        ["cat one.py", "cat two.py", "make all", *(["cat three.py"] * 11), "wc one.py", "ls", "ls"]
-    ):
-        history += tool_step(nr, command, code_lines(f"text{nr}", 12))
-    ctx.fit(history)
-    order = [
-        item.slot.call.arguments for item in economy.mask_candidates(ctx._engine.view, policy("economy"))
-    ]
-    assert "make all" in order[0]
-    assert order.index('{"command": "cat two.py"}') < order.index('{"command": "cat one.py"}')
+def run(ctx: Context, history: list[Json]) -> list[list[Json]]:
+    return [ctx.fit(request) for request in grown(history)]
 
 
-def test_old_arguments_are_masked_before_results_and_the_newest_stay() -> None:
-    ctx = context(50_000)
-    history = [user("go")]
-    for nr in range(8):
-        history += [
-            call_message(f"c{nr}", path=f"f{nr}.py", text=code_lines(f"f{nr}", 12)),
-            result_message(f"c{nr}", code_lines(f"r{nr}", 12)),
-        ]
-    ctx.fit(history)
-    items = economy.mask_candidates(ctx._engine.view, policy("economy"))
-    assert [item.part >= 0 for item in items] == [True] * 5 + [False] * 5
-    assert max(item.slot.ordinal for item in items) == 4
+def cuts(ctx: Context) -> list[Compacted]:
+    return [event.fact for event in events_of(ctx.log, Compacted) if isinstance(event.fact, Compacted)]
 
 
-# ── When, and what it costs ──────────────────────────────────────────────────────────────────────────────
+def bill(requests: Iterable[list[Json]]) -> float:
+    reader = RequestReader("openai_chat", ESTIMATE)
+    cache = PromptCache(reader, ttl=300.0)
+    billed = (cache.send(reader.request(sent, system=None, tools=()), now=0.0) for sent in requests)
+    return sum(DEFAULT_PRICES.bill(one.tokens, one.cached) for one in billed)
 
 
-def bill(requests: list[list[Json]]) -> float:
-    paid, before = 0.0, ""
-    for request in requests:
-        text = "".join(str(message) for message in request)
-        share = common_prefix_chars(before, text) / len(text)
-        units = recount(request)
-        paid += DEFAULT_PRICES.bill(units, round(units * share))
-        before = text
-    return paid
+def test_a_new_result_is_shown_whole_while_it_fits() -> None:
+    history = agent_history(1, 3)
+    for lines in (50, 150, 250):
+        large = [*history, *tool_step(9, "make", code_lines("large", lines))]
+        assert context(8_000).fit(large) == large
 
 
-def growing_histories(seed: int, steps: int) -> list[list[Json]]:
-    history = rereading_history(seed, steps)
-    return [history[:size] for size in range(1, len(history) + 1, 2)]
+@given(seed=st.integers(0, 10_000), steps=st.integers(1, 60))
+@settings(max_examples=60)
+def test_a_conversation_that_fits_costs_at_most_5_percent_more_than_sending_all_of_it(
+    seed: int, steps: int
+) -> None:
+    for history in (agent_history(seed, steps), rereading_history(seed, steps)):
+        requests = list(grown(history))
+        assert bill(run(context(200_000, EARLY), history)) <= bill(requests) * 1.05
 
 
-@given(seed=st.integers(0, 10_000), steps=st.integers(5, 80))
-def test_a_conversation_that_fits_never_costs_more_than_sending_all_of_it(seed: int, steps: int) -> None:
-    ctx = context(200_000, {"preset": "economy", "early": 0.0})
-    requests = growing_histories(seed, steps)
-    assert bill([ctx.fit(request) for request in requests]) <= bill(requests) * 1.01
-    assert ctx._requests.saved >= 0
+def test_a_long_conversation_that_fits_is_cut_for_its_price_and_costs_less() -> None:
+    ctx, history = context(200_000, EARLY), agent_history(1, 160)
+    sent = run(ctx, history)
+    assert {cut.reason for cut in cuts(ctx)} == {"price"}
+    assert bill(sent) < 0.6 * bill(grown(history))
 
 
-def test_unused_texts_are_masked_before_the_room_is_full_when_it_pays() -> None:
-    ctx = context(200_000, {"preset": "economy", "early": 0.0})
-    for request in growing_histories(3, 80):
+def test_a_short_conversation_is_not_cut_for_its_price() -> None:
+    ctx, history = context(200_000), agent_history(1, 60)
+    assert run(ctx, history) == list(grown(history))
+
+
+def test_a_cut_for_its_price_removes_at_least_a_third() -> None:
+    ctx = context(200_000, EARLY)
+    before = 0
+    for request in grown(agent_history(1, 80)):
+        known = len(ctx.log)
+        size = recount(ctx.fit(request))
+        if events_of(ctx.log[known:], Compacted):
+            assert size < before * 2 / 3
+        before = size
+
+
+def test_a_cut_replaces_the_oldest_steps_by_one_summary_down_to_the_target() -> None:
+    ctx, history = context(8_000), agent_history(1, 60)
+    for request in grown(history):
+        known = len(ctx.log)
         sent = ctx.fit(request)
-    assert {fact.reason for fact in (event.fact for event in events_of(ctx.log, Masked))} == {"price"}  # type: ignore[union-attr]
-    assert recount(sent) < 0.8 * recount(request)
+        if events_of(ctx.log[known:], Compacted):
+            report = ctx.report()
+            assert report.used <= report.act * 0.45 + 2_000 // 10
+            assert sent[0] == history[0]
+            assert sent[2:] == request[-len(sent[2:]) :], "the newest steps are whole"
+    assert len(cuts(ctx)) > 1
+    assert [step.kind for step in ctx._engine.view.steps].count("summary") == 1
+    assert events_of(ctx.log, Masked, Dropped) == []
 
 
-def test_a_history_that_was_never_sent_is_not_cut_for_its_price() -> None:
-    history = rereading_history(3, 80)
-    ctx = context(200_000, {"preset": "economy", "early": 0.0})
-    ctx.fit(history)
-    assert events_of(ctx.log, Masked) == []
+def test_a_cut_is_made_one_unit_above_the_threshold_and_not_at_it() -> None:
+    history = agent_history(1, 12)
+    probe = context(100_000)
+    probe.fit(history)
+    units, found = probe._engine.view.units, {}
+    for window in range(units, units * 2):
+        ctx = context(window)
+        act = ctx._engine.budget().act
+        if abs(act - units) <= 2:
+            ctx.fit(history)
+            found[act - units] = bool(cuts(ctx))
+    assert found == {-2: True, -1: True, 0: False, 1: False, 2: False}
+
+
+@given(seed=st.integers(0, 10_000), window=st.sampled_from([4_000, 8_000, 16_000]))
+@settings(max_examples=40)
+def test_the_newest_two_results_and_the_latest_message_are_whole_while_they_fit(
+    seed: int, window: int
+) -> None:
+    ctx = context(window)
+    for request in grown(agent_history(seed, 60)):
+        sent = ctx.fit(request)
+        assert sent[-len(request[1:][-4:]) :] == request[1:][-4:] or len(request) == 1
+        assert sent[0] == request[0]
+
+
+@pytest.mark.parametrize("calls", [1, 3])
+def test_results_larger_than_the_room_are_clipped_and_not_dropped(calls: int) -> None:
+    history = agent_history(1, 10)
+    functions = [call_message(f"n{nr}", command=f"make {nr}")["tool_calls"][0] for nr in range(calls)]
+    history.append({"role": "assistant", "content": None, "tool_calls": functions})
+    history += [result_message(f"n{nr}", code_lines(f"large{nr}", 1_500)) for nr in range(calls)]
+    ctx = context(8_000)
+    shown = results(ctx.fit(history))[-calls:]
+    for nr, text in enumerate(shown):
+        assert text.split("\n")[0] == code_lines(f"large{nr}", 1)
+        assert "[foveal: " in text
+        assert ESTIMATE.count(text) > 0.3 * ctx.report().limit / calls
+    assert events_of(ctx.log, Dropped) == []
+
+
+@given(seed=st.integers(0, 10_000), window=st.sampled_from([2_000, 4_000, 8_000]))
+@settings(max_examples=15)
+def test_no_request_is_larger_than_the_limit(seed: int, window: int) -> None:
+    for changes in ({}, {"mode": "confirm"}, {"mode": "off"}, {"compact": False}):
+        ctx = context(window, {"preset": "economy", **changes})
+        for request in grown(agent_history(seed, 40)):
+            sent = ctx.fit(request)
+            assert recount(sent) <= ctx.report().used <= ctx.report().limit
+            assert sent[0] == request[0]
+
+
+def test_without_summaries_old_results_are_masked() -> None:
+    for changes in ({"mode": "off"}, {"compact": False}):
+        ctx = context(8_000, {"preset": "economy", **changes})
+        run(ctx, agent_history(1, 60))
+        assert cuts(ctx) == []
+        assert {fact.reason for fact in (event.fact for event in events_of(ctx.log, Masked))} == {"budget"}  # type: ignore[union-attr]
+
+
+def test_the_words_of_the_user_stay_through_all_cuts() -> None:
+    ctx, history = context(8_000), list[Json]()
+    for turn in range(12):
+        history.append(user(f"Request {turn}: keep the port at {8_000 + turn}."))
+        history += [
+            message
+            for nr in range(6)
+            for message in tool_step(turn * 6 + nr, f"cat {turn}_{nr}.py", code_lines(f"p{turn}_{nr}", 25))
+        ]
+        history.append({"role": "assistant", "content": f"Done with {turn}."})
+        sent = ctx.fit([*history, user("Go on.")])
+    assert len(cuts(ctx)) > 1
+    assert [message for message in sent if message["role"] == "user" and "Request" in message["content"]][
+        -12:
+    ] == [message for message in history if message["role"] == "user"]
+
+
+# ── Undo, free breaks, and models ────────────────────────────────────────────────────────────────────────
+
+
+def test_a_cut_that_was_undone_is_not_repeated_until_it_must_be() -> None:
+    ctx, history = context(200_000, EARLY, reserve=800), agent_history(1, 100)
+    run(ctx, history[:-40])
+    (cut,) = events_of(ctx.log, Compacted)
+    ctx.undo(cut.handle)
+    for size in range(len(history) - 38, len(history) + 1, 2):
+        assert ctx.fit(history[:size]) == history[:size]
+    ctx.use(plain_model(8_000))
+    assert recount(ctx.fit(history)) <= ctx.report().limit
+    assert [fact.reason for fact in cuts(ctx)] == ["price", "tokens"]
+
+
+@pytest.mark.parametrize("free", ["cold cache", "changed tools"])
+def test_a_break_that_is_free_anyway_is_used_for_a_cut(free: str) -> None:
+    def tools(name: str) -> list[Json]:
+        return [{"type": "function", "function": {"name": name}}]
+
+    for is_free in (False, True):
+        clock = ManualClock()
+        ctx, history = context(8_000, clock=clock), agent_history(3, 10)
+        ctx.fit(history, tools=tools("a"))
+        steps = (tool_step(99, "make", code_lines("last", lines)) for lines in range(300))
+        history += next(step for step in steps if recount(history + step) > 5_800)
+        if is_free and free == "cold cache":
+            clock.now += 100_000
+        ctx.fit(history, tools=tools("b" if is_free and free == "changed tools" else "a"))
+        assert len(cuts(ctx)) == is_free
+
+
+def test_a_model_is_asked_only_when_the_window_is_the_limit() -> None:
+    asked: list[str] = []
+
+    def write(request: SummaryRequest) -> str:
+        asked.append("")
+        return "no summary"
+
+    early = context(200_000, EARLY, summarise=write)
+    run(early, agent_history(1, 80))
+    assert cuts(early)
+    assert asked == []
+    full = context(8_000, summarise=write)
+    run(full, agent_history(1, 80))
+    assert cuts(full)
+    assert asked != []
+
+
+def test_an_old_chat_without_results_is_summarised_by_the_model() -> None:
+    asked: list[str] = []
+
+    def write(request: SummaryRequest) -> str:
+        asked.append("")
+        return "no summary"
+
+    ctx, history = context(8_000, summarise=write), list[Json]()
+    for nr in range(60):
+        history += [user(f"Question {nr}?"), {"role": "assistant", "content": code_lines(f"answer{nr}", 12)}]
+        ctx.fit([*history, user("And?")])
+    assert cuts(ctx)
+    assert asked != []
+    assert {cut.reason for cut in cuts(ctx)} <= {"price", "tokens"}
 
 
 @pytest.mark.parametrize("window", [4_000, 8_000, 16_000])
 def test_every_request_fits_and_contains_the_task(window: int) -> None:
     ctx = context(window)
-    for request in growing_histories(5, 90):
+    for request in grown(rereading_history(5, 90)):
         sent = ctx.fit(request)
         assert ctx.report().used <= ctx.report().limit
         assert sent[0] == request[0]
 
 
-def test_savings_are_counted_as_a_provider_bills_them() -> None:
-    ctx = context(50_000)
-    requests = [file_read_twice(2)[:size] for size in (1, 3, 5, 7, 9)]
-    sent = [ctx.fit(request) for request in requests]
-    assert ctx._requests.saved == pytest.approx(bill(requests) - bill(sent), rel=0.2)
+# ── Work ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class CountingCounter(Estimate):
+    """An estimate that notes how many characters it has counted."""
+
+    chars = 0
+
+    def count(self, text: str) -> int:
+        self.chars += len(text)
+        return super().count(text)
+
+    def count_all(self, texts: Sequence[str]) -> list[int]:
+        return [self.count(text) for text in texts]
+
+
+def chars_of(history: list[Json]) -> int:
+    return sum(len(str(message)) for message in history)
+
+
+@pytest.mark.parametrize("window", [8_000, 1_000_000])
+def test_a_first_fit_counts_every_text_once(window: int) -> None:
+    for steps in (300, 1_000):
+        counter = CountingCounter()
+        history = agent_history(1, steps)
+        context(window, tokenizer=counter).fit(history)
+        assert counter.chars <= 1.2 * chars_of(history)
+
+
+def test_a_turn_counts_and_reads_only_its_own_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[int] = []
+
+    def counted_lines(lines: Sequence[str]) -> list[tuple[int, int]]:
+        read.append(sum(map(len, lines)))
+        return indexed_lines(lines)
+
+    monkeypatch.setattr(line_index, "indexed_lines", counted_lines)
+    counter = CountingCounter()
+    ctx = context(1_000_000, {"preset": "economy", "early_tokens": 1_000_000}, tokenizer=counter)
+    history = agent_history(1, 1_000)
+    ctx.fit(history[:-40])
+    ctx.fit(history[:-38])
+    read.clear()
+    for size in range(len(history) - 36, len(history) + 1, 2):
+        counter.chars = 0
+        ctx.fit(history[:size])
+        assert counter.chars <= chars_of(history[size - 2 : size])
+    assert sum(read) <= chars_of(history[-40:])

@@ -24,7 +24,7 @@ from foveal.core.reduction import (
     clip_parts,
     join_pieces,
 )
-from foveal.core.tokens import Counter
+from foveal.core.tokens import Counter, Exact
 from foveal.errors import BadSetting
 
 
@@ -424,6 +424,19 @@ def test_every_clip_keeps_its_contract(text: str, limits: Limits, counter: Count
         assert bytes_of(part) <= most[1]
         assert lines_of(part) <= most[2]
     check_numbers(text, made, counter)
+
+
+@settings(max_examples=200, deadline=None)
+@given(texts, st.sampled_from(STRATEGIES), st.integers(0, 400))
+def test_a_clip_by_a_real_vocabulary_is_within_its_tokens(text: str, strategy: Strategy, tokens: int) -> None:
+    pytest.importorskip("toktok")
+    vocabulary = Exact()
+    made = clip(text, Limits(strategy=strategy, tokens=tokens), handle="e12", counter=vocabulary)
+    assert (made is None) == (vocabulary.count(text) <= tokens)
+    if made is not None:
+        kept = [vocabulary.count(text[a:b]) for a, b in spans(made)]
+        assert (made.kept_tokens, made.total_tokens) == (sum(kept), vocabulary.count(text))
+        assert not kept or vocabulary.count(join_pieces(text, made.pieces)) <= tokens
 
 
 def check_numbers(text: str, made: Clip, counter: Counter) -> None:

@@ -7,6 +7,7 @@ import json
 import math
 import random
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -15,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foveal.core.tokens import Calibration, Counter
+from foveal.core.tokens.calibration import MeasuredSpan
 from foveal.core.tokens.counter import counter
 from foveal.errors import BadSetting
 from support.paths import RECORDED
@@ -143,6 +145,68 @@ def test_the_upper_bound_narrows_with_reports_and_widens_with_errors() -> None:
     assert width(shaken) > 2 * width(steady)
 
 
+# ── Requests after a reduction ───────────────────────────────────────────────────────────────────────────
+
+
+def measured(*texts: tuple[int, float], overhead: int = 700) -> tuple[Calibration, list[tuple[int, int]]]:
+    """Return the calibration after a request per text (units, tokens per unit), and the seqs with their units."""
+    calibration, shown, units, tokens = Calibration(), [], 0, float(overhead)
+    for seq, (size, ratio) in enumerate(texts):
+        shown.append((seq, size))
+        units, tokens = units + size, tokens + size * ratio
+        predicted = calibration.tokens(units)
+        calibration = calibration.observe(
+            units, tokens, until=seq + 1, unreduced=units, predicted=predicted if seq else 0
+        )
+    return calibration, shown
+
+
+TEXTS = ((1_000, 1.0), (9_000, 1.1), (4_000, 1.6), (2_000, 0.9), (9_000, 1.3), (500, 1.2))
+
+
+@pytest.mark.parametrize("left", [(0, 1), (0, 4, 5), (0, 2), (0, 3), (1, 2, 4)])
+def test_a_reduced_request_is_predicted_from_the_texts_that_are_left(left: tuple[int, ...]) -> None:
+    learned, shown = measured(*TEXTS)
+    kept = [shown[seq] for seq in left]
+    units = sum(size for _, size in kept)
+    reduced = learned.reduced(len(TEXTS))
+    assert reduced.needs_anchoring
+    expected = 700 + sum(TEXTS[seq][0] * TEXTS[seq][1] for seq in left)
+    assert reduced.anchored(units, kept).tokens(units) == pytest.approx(expected, rel=0.01)
+
+
+def test_without_a_reduction_since_the_newest_report_nothing_is_anchored() -> None:
+    learned, _ = measured(*TEXTS)
+    assert not learned.needs_anchoring
+    assert not learned.reduced(len(TEXTS) - 1).needs_anchoring
+    assert not Calibration().observe(1_000, 1_200).reduced(9).needs_anchoring, "no report named its events"
+
+
+def test_an_undone_reduction_needs_no_anchor_unless_a_report_measured_it() -> None:
+    learned, _ = measured(*TEXTS)
+    first = len(TEXTS)
+    assert not learned.reduced(first).reverted(first, first + 1).needs_anchoring
+    assert learned.reduced(first).reduced(first + 1).reverted(first + 1, first + 2).needs_anchoring
+    reported = learned.reduced(first).observe(9_000, 12_000, until=first + 1, unreduced=26_000)
+    assert not reported.needs_anchoring
+    assert reported.reverted(first, first + 2).needs_anchoring
+
+
+def test_a_report_after_a_reduction_measures_no_new_text() -> None:
+    learned, _ = measured(*TEXTS)
+    unreduced = sum(size for size, _ in TEXTS) + 1_000
+    after = learned.reduced(7).observe(9_000, 12_000, until=8, unreduced=unreduced, predicted=11_000)
+    assert after.spans[-1] == MeasuredSpan(8, 1_000, learned.ratio)
+    assert after.beyond_spans == pytest.approx(learned.beyond_spans + 1_000)
+
+
+@given(st.lists(st.tuples(st.integers(0, 3_000), st.floats(0, 4)), min_size=1, max_size=300))
+def test_the_number_of_spans_is_bounded(texts: list[tuple[int, float]]) -> None:
+    learned, shown = measured(*texts)
+    assert len(learned.spans) <= 2 + 64 * (1 + math.log(1 + learned.at_unreduced / 64))
+    assert learned.anchored(learned.at_units, shown).tokens(learned.at_units) >= 0
+
+
 calibrations = st.builds(
     lambda ratio, overhead, calls, rest: calibrate(
         iter(rest), calibrate(conversation(ratio=ratio, overhead=overhead, calls=calls))
@@ -207,6 +271,36 @@ def predictions(name: str, count: Counter) -> Iterator[tuple[int, int, int]]:
                 calibration = calibration.observe(units, reported)
 
 
+def reduced_predictions(name: str, count: Counter) -> Iterator[float]:
+    """Yield the relative error of predicted requests from which random calls were removed with what followed them.
+    Their true size is known: two reports say how many tokens were between them."""
+    with gzip.open(DATA / f"{name}.jsonl.gz") as lines:
+        for recorded in map(json.loads, lines):
+            chance = random.Random(recorded["id"])
+            sizes = [units_of(message, count) for message in recorded["messages"]]
+            calibration = Calibration()
+            reports = [(position, tokens) for position, tokens, *_ in recorded["meta"].get("usage") or []]
+            for index, (position, reported) in enumerate(reports):
+                units = sum(sizes[:position])
+                predicted = calibration.tokens(units) if index else 0
+                calibration = calibration.observe(
+                    units, reported, until=position, unreduced=units, predicted=predicted
+                )
+                if index < 5 or index % 5:
+                    continue
+                places = list(range(reports[0][0]))
+                tokens = reports[0][1]
+                for (first, before), (last, after) in pairwise(reports[: index + 1]):
+                    if chance.random() < 0.5:
+                        places += range(first, last)
+                        tokens += after - before
+                shown = [(place, sizes[place]) for place in places]
+                left = sum(size for _, size in shown)
+                if left and tokens > 0:
+                    reduced = calibration.reduced(position).anchored(left, shown)
+                    yield abs(reduced.tokens(left) - tokens) / tokens
+
+
 def quantile(values: list[float], share: float) -> float:
     return sorted(values)[int(share * len(values))]
 
@@ -230,3 +324,15 @@ def test_recorded_prompts_are_predicted_within_2_percent_median_5_p90(
         assert covered > 0.97, name
         pooled += errors
     assert (quantile(pooled, 0.5) < 0.02, quantile(pooled, 0.9) < 0.05) == (True, True)
+
+
+@pytest.mark.data
+@pytest.mark.skipif(not DATA.exists(), reason="the recorded conversations are not beside the checkout")
+@pytest.mark.parametrize("vocabulary", ["o200k_base", "estimate"])
+def test_recorded_requests_after_a_reduction_are_predicted_within_3_percent_p90(vocabulary: str) -> None:
+    if vocabulary != "estimate":
+        pytest.importorskip("toktok")
+    names = ("tau2", "miniswe", "pi", "claude_code")
+    pooled = [error for name in names for error in reduced_predictions(name, counter(vocabulary))]
+    assert len(pooled) > 500
+    assert quantile(pooled, 0.9) < 0.03

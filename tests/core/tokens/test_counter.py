@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from foveal.core.tokens import Counter, Estimate, Exact
-from foveal.core.tokens.counter import _load_counter, counter
+from foveal.core.tokens.counter import _load_counter, _seam, counter
 from foveal.errors import BadSetting
 from support.effort import bounded
 
@@ -117,6 +117,26 @@ def test_head_and_tail_stay_within_their_tokens(name: str, text: str, limit: int
     assert count.count(text[len(text) - tail :]) <= max(0, limit)
 
 
+@pytest.mark.parametrize("kind", TEXTS)
+def test_long_heads_and_tails_stay_within_their_tokens_too(kind: str) -> None:
+    text = TEXTS[kind] * (1 + 40_000 // len(TEXTS[kind]))
+    for limit in (200, 777, 3_000):
+        assert EXACT.count(text[: EXACT.head(text, limit)]) <= limit
+        assert EXACT.count(text[len(text) - EXACT.tail(text, limit) :]) <= limit
+
+
+@settings(max_examples=300)
+@given(
+    st.text("ab Z\n\t/'\"()[]{}.,:_-019é漢🙂\u0301\u2019\r\u00a0", min_size=2, max_size=60),
+    st.integers(0, 59),
+)
+@pytest.mark.parametrize("encoding", ["o200k_base", "cl100k_base", "o200k_harmony"])
+def test_the_tokens_on_both_sides_of_a_seam_add_up(encoding: str, text: str, at: int) -> None:
+    count = Exact(encoding)
+    for seam in (_seam(text, at, 1), _seam(text, at, -1)):
+        assert count.count(text[:seam]) + count.count(text[seam:]) == count.count(text)
+
+
 @BOTH_COUNTERS
 @pytest.mark.parametrize("kind", TEXTS)
 def test_head_and_tail_use_most_of_their_tokens(count: Counter, kind: str) -> None:
@@ -207,3 +227,12 @@ def test_an_unknown_name_raises_an_error_with_the_known_names(name: str) -> None
         counter(name)
     with pytest.raises(BadSetting, match="one of o200k_base"):
         Exact(name)
+
+
+def test_counting_leaves_no_second_form_of_a_text_in_memory() -> None:
+    text = "Größe " * 1_000
+    before = sys.getsizeof(text)
+    EXACT.count(text)
+    EXACT.head(text, 500)
+    EXACT.tail(text, 5_000)
+    assert sys.getsizeof(text) == before

@@ -36,24 +36,23 @@ def shown(view: View, seq: int) -> tuple[Step, ShownMessage]:
     return found
 
 
-def test_names_and_lines_follow_what_is_shown() -> None:
+def test_names_and_texts_follow_what_is_shown() -> None:
     view = one_call()
     _, result = shown(view, 2)
     assert result.name_counts() == {"parse_header": 20, "self.header_line": 20}
-    assert "return self.header_line" in result.verbatim_lines()
+    assert result.verbatim_texts() == [TEXT]
     view.advance(Event(3, Masked(masks=(Mask(target=2, text="[masked parse_header]"),))))
     assert result.name_counts() == {"parse_header": 1}
-    assert result.verbatim_lines() == frozenset()
+    assert result.verbatim_texts() == []
 
 
-def test_a_clip_that_keeps_everything_shows_all_lines_again() -> None:
+def test_a_clip_that_keeps_everything_shows_the_text_again() -> None:
     view = one_call()
     _, result = shown(view, 2)
-    before = result.verbatim_lines()
     view.advance(Event(3, Clipped(target=2, pieces=((0, 10), "[…]"))))
-    assert result.verbatim_lines() == frozenset()
+    assert result.verbatim_texts() == []
     view.advance(Event(4, Clipped(target=2, pieces=((0, len(TEXT)),))))
-    assert result.verbatim_lines() == before
+    assert result.verbatim_texts() == [TEXT]
 
 
 def test_a_step_is_rendered_once_for_each_dialect_until_it_changes() -> None:
@@ -66,15 +65,6 @@ def test_a_step_is_rendered_once_for_each_dialect_until_it_changes() -> None:
     view.advance(Event(3, Masked(masks=(Mask(target=2, text="[masked]"),))))
     assert step.rendered is None
     assert step.render(wire_for("openai_chat")) != chat
-
-
-def test_the_facts_of_a_call_do_not_depend_on_what_is_shown_of_it() -> None:
-    view = one_call()
-    step, _ = shown(view, 1)
-    facts = step.call_facts()
-    assert facts.about == (frozenset({"header_parser.py"}),)
-    view.advance(Event(3, Masked(masks=(Mask(target=1, text="{}", part=0),))))
-    assert step.call_facts() == facts
 
 
 def test_a_placeholder_that_saved_too_little_is_not_written_again() -> None:

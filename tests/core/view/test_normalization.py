@@ -375,3 +375,16 @@ def _facts(messages: list[Json]) -> list[Any]:
     from foveal.core.wire import wire_for
 
     return [fact for chunk in wire_for("openai_chat").read(messages) for fact in chunk.facts]
+
+
+def test_a_request_shares_nothing_with_the_next_one_and_holds_plain_strings() -> None:
+    class Name(str):
+        __slots__ = ()
+
+    ctx = context()
+    first = ctx.fit([user(Name("go")), parallel_calls(Name("a")), result_message("a", "A")])
+    assert all(type(text) is str for text in strings(first))
+    expected = copy.deepcopy(first)
+    first[1]["tool_calls"][0]["function"]["arguments"] = "changed"
+    first[2]["content"] = "changed"
+    assert ctx.fit() == expected

@@ -33,6 +33,8 @@ def add_commands(commands: Any, store: Path) -> None:
     replay.add_argument("--policy", action="append", metavar="NAME", help=about)
     about = "run every policy with each of these values; may be repeated for another setting"
     replay.add_argument("--sweep", action="append", default=[], metavar="KEY=A,B,C", help=about)
+    about = "default: the model's window; may be several, such as 32000,64000"
+    replay.add_argument("--window", action="extend", type=_windows, metavar="TOKENS", help=about)
     _add_selection_options(replay)
     _add_output_options(replay)
 
@@ -45,13 +47,13 @@ def add_commands(commands: Any, store: Path) -> None:
     why.add_argument("--conversation", metavar="ID", help=about)
     about = "a preset or a TOML file (default: the reductions in the log, else economy)"
     why.add_argument("--policy", metavar="NAME", help=about)
+    why.add_argument("--window", type=int, metavar="TOKENS", help="default: the model's window")
     why.add_argument("--json", action="store_true", help="the answer as JSON")
 
 
 def _setting() -> ArgumentParser:
     part = ArgumentParser(add_help=False)
     part.add_argument("--model", default="gpt-5", help="model whose window and prices apply (default: gpt-5)")
-    part.add_argument("--window", type=int, metavar="TOKENS", help="default: the model's window")
     part.add_argument("--reserve", type=int, metavar="TOKENS", help="kept free for the answer")
     part.add_argument("--margin", type=float, metavar="SHARE", help="share of the window that stays unused")
     part.add_argument("--ttl", type=int, metavar="SECONDS", help="lifetime of a cached prefix")
@@ -63,11 +65,23 @@ def _setting() -> ArgumentParser:
     return part
 
 
+def _windows(text: str) -> list[int]:
+    """Return `a,b,c` as numbers."""
+    try:
+        return [int(number) for number in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no number of tokens, such as 32000 or 32000,64000"
+        ) from None
+
+
 def _add_selection_options(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--long", type=int, default=0, metavar="TOKENS", help="only conversations of at least this size"
     )
     parser.add_argument("--only", action="append", metavar="GLOB", help="only these ids or file names")
+    about = "only one half of the conversations, chosen by their ids"
+    parser.add_argument("--half", choices=("A", "B"), help=about)
     parser.add_argument("--limit", type=int, metavar="N", help="only a random sample of N conversations")
     parser.add_argument("--seed", type=int, default=0, help="seed of the sample (default: 0)")
     about = (
@@ -81,6 +95,8 @@ def _add_selection_options(parser: ArgumentParser) -> None:
 def _add_output_options(parser: ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="figures and losses as JSON")
     parser.add_argument("--html", type=Path, metavar="FILE", help="also write a page with plots")
+    about = "also a table by source; and for each source, the policy that is best on all others"
+    parser.add_argument("--by-source", action="store_true", help=about)
     parser.add_argument("--losses", type=int, default=5, metavar="N", help="worst losses of each policy")
     toggle = argparse.BooleanOptionalAction
     parser.add_argument("--progress", action=toggle, default=None, help="default: on a terminal")
@@ -95,6 +111,7 @@ async def replay(args: Namespace) -> int:
     recordings = lab.load(args.logs or [_existing_store(args)], format=args.format, skipped=print_skipped)
     chosen = lab.select(
         [recording for recording in recordings if _matches(recording, args.only)],
+        half=args.half,
         min_tokens=args.long,
         limit=args.limit,
         seed=args.seed,
@@ -112,11 +129,13 @@ async def replay(args: Namespace) -> int:
         **_settings(args),
     )
     if args.html is not None:
-        from foveal.replay.html import html_page
-
-        args.html.write_text(html_page(rows, setting=lab.ReplaySetting(**_settings(args))), encoding="utf-8")
+        page = lab.html_page(rows, setting=lab.ReplaySetting(model=args.model), sources=args.by_source)
+        args.html.write_text(page, encoding="utf-8")
         print(f"wrote {visible(str(args.html))}", file=sys.stderr)
-    print(lab.as_json(rows, losses=args.losses) if args.json else lab.table(rows, losses=args.losses))
+    if args.json:
+        print(lab.as_json(rows, losses=args.losses))
+    else:
+        print(lab.table(rows, losses=args.losses, sources=args.by_source))
     return 0
 
 
@@ -163,7 +182,7 @@ def _matches(recording: Transcript, patterns: list[str] | None) -> bool:
 def _nothing_to_replay(loaded: int) -> str:
     if not loaded:
         return "there is no conversation with a model in these LOGS; name others, or set --format"
-    return f"none of {loaded:,} conversations is left to replay: lower --long, or change --only or --limit"
+    return f"none of {loaded:,} conversations is left to replay: lower --long, or change --only, --half or --limit"
 
 
 def _only_recording(recordings: list[Transcript], args: Namespace) -> Transcript:

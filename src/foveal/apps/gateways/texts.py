@@ -168,12 +168,12 @@ def warning(report: Report) -> str:
     """Return the line below an answer when the window becomes full."""
     if report.question:
         return f"⚠️ The context is full: {_used_and_limit(report)}. Summarise old turns?"
-    if report.state == "warn":
-        used, act = report.percent(report.used), report.percent(report.act)
-        return f"⚠️ The context takes {used} of the window; old turns are summarised at {act}."
-    return (
-        f"⚠️ The context is full: {_used_and_limit(report)}. Old turns are summarised before the next answer."
-    )
+    if report.state == "over":
+        return f"⚠️ The context is full: {_used_and_limit(report)}. Old turns are summarised before the next answer."
+    # Above `act` a policy may wait for a summary in the background, or until a cut is cheap.
+    when = f"from {report.percent(report.act)} on" if report.state == "warn" else "soon"
+    used, limit = report.percent(report.used), report.percent(report.limit)
+    return f"⚠️ The context takes {used} of the window; old turns are summarised {when}, at {limit} at the latest."
 
 
 def _used_and_limit(report: Report) -> str:
@@ -293,8 +293,9 @@ def reduction_notes(events: Iterable[Event]) -> list[str]:
     for event in events:
         if isinstance(event.fact, Compacted):
             sizes = read_metrics(event.fact)
+            why = " to make further answers cheaper" if event.fact.reason == "price" else ""
             notes.append(
-                f"🗜 Older turns were summarised: {sizes.before:,} → {sizes.after:,} tokens. /undo undoes it."
+                f"🗜 Older turns were summarised{why}: {sizes.before:,} → {sizes.after:,} tokens. /undo undoes it."
             )
         elif isinstance(event.fact, Dropped):
             notes.append("✂️ Older turns were left out to make room. /undo undoes it.")

@@ -51,7 +51,7 @@ class CompactionMetrics(msgspec.Struct, frozen=True, kw_only=True, omit_defaults
     checks: tuple[str, ...] = ()
     """Faults of rejected drafts and errors of providers, in order."""
     score: float | None = None
-    """Share of the source's rare names that occur in the summary."""
+    """Share of the source's rare names that occur in the summary; None when no model wrote it."""
 
     @property
     def ratio(self) -> float:
@@ -124,7 +124,7 @@ class CompactionHealth(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
                 return self
 
     def _compacted(self, fact: Compacted) -> CompactionHealth:
-        if fact.reason == "room":  # instead of a drop: no model was asked, and none could have helped
+        if fact.reason in ("room", "price"):  # the window was not full, or no model could have helped
             return self
         if fact.by != "ledger":
             failures = 0

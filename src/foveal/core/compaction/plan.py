@@ -18,8 +18,10 @@ The choice is pure and is made before a model is asked:
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence, Set
 from itertools import islice
+from operator import attrgetter
 from typing import Final
 
 import msgspec
@@ -33,6 +35,7 @@ from foveal.core.view.view import View
 
 MIN_RANGE_UNITS: Final = 120
 """Units a range must exceed to be worth a summary: the frame of a summary alone takes a third of that."""
+_seq, _fact = attrgetter("seq"), attrgetter("fact")
 MAX_KEPT_OPEN_STEPS: Final = 3
 """Steps with an unanswered call that are kept, newest first; older calls count as abandoned."""
 MAX_REMAINING_SHARE: Final = 0.8
@@ -88,7 +91,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     total: int
     """Units of all messages before the compaction."""
     reason: str
-    """The trigger: `tokens`, `turns`, `messages`, `hand`, `overflow`, `model`, `merge` or `room`."""
+    """The trigger: `tokens`, `turns`, `messages`, `hand`, `overflow`, `model`, `merge`, `room` or
+    `price`."""
     rule: str
     overlap: int = 0
     """Turns before the range to read again."""
@@ -177,24 +181,62 @@ def plan_forced(
     return None
 
 
+def plan_cut(
+    view: View, budget: Budget, terms: RangeTerms, *, goal: float, keep_results: int, reason: str
+) -> Plan | None:
+    """Return the oldest steps, to be replaced by one summary so that all messages take `goal` units.
+
+    Earlier summaries become part of it. The newest step stays. So do the newest `keep_results` results even if they
+    exceed the goal, unless other messages would have to stay for that. A step counts as it was said: lines to which
+    it refers may be among those that go. None when there is nothing to gain."""
+    kept = {id(step) for step in _kept_steps(view, budget, terms)}
+    removable = [_is_removable(step, kept) for step in view.steps]
+    units = [view.units_of(step) for step in view.steps]
+    staying = sum(size for size, is_removable in zip(units, removable, strict=True) if not is_removable)
+    left = goal - staying - _summary_room(view, budget, terms, kept)
+    end = len(view.steps)
+    for index in range(end - 1, -1, -1):
+        step = view.steps[index]
+        if removable[index]:
+            left -= step.unreferenced_units(view.meter)
+            results = sum(slot.ordinal >= 0 for slot in step.slots)
+            # A text beyond the goal ends what stays: in a chat, the newest results may be hundreds of turns old.
+            if left < 0 and end < len(view.steps) and (keep_results <= 0 or not results):
+                break
+            keep_results -= results
+        end = index
+    end = _safe_cut(view.steps, end, kept)
+    planned = _plan_between(view, budget, terms, begin=0, end=end, kept=kept, reason=reason)
+    return planned if planned is not None and planned.before > MIN_FORCED_RANGE_UNITS else None
+
+
 def resolve_plan(plan: Plan, events: Sequence[Event]) -> Plan:
     """Return the plan with its overlap and its counts taken from the log.
 
     `events` are the effective events, from any place at or before the range."""
     span = [seq for pair in plan.overlap_ranges for seq in pair]
     # The requests of these turns may have stayed in view, so they are looked up between the ends of the ranges.
-    overlapped = [
-        event.seq
-        for event in events
-        if isinstance(event.fact, UserSaid) and span and min(span) <= event.seq <= max(span)
-    ]
+    overlapped = (
+        [
+            event.seq
+            for event in events_within(events, min(span), max(span))
+            if isinstance(event.fact, UserSaid)
+        ]
+        if plan.overlap and span
+        else []
+    )
     again = overlapped[-plan.overlap :] if plan.overlap else []
     first = min([plan.first, *again[:1]])
-    within = [event for event in events if first <= event.seq <= plan.last]
-    inside = [event for event in within if event.seq not in plan.keep]
-    turns = sum(isinstance(event.fact, UserSaid) for event in within)
+    within = events_within(events, first, plan.last)
+    turns = list(map(type, map(_fact, within))).count(UserSaid)
     keep = tuple(seq for seq in plan.keep if seq >= first)
-    return replace(plan, first=first, keep=keep, turns=turns, events=len(inside))
+    kept = sum(bool(events_within(within, seq, seq)) for seq in keep)
+    return replace(plan, first=first, keep=keep, turns=turns, events=len(within) - kept)
+
+
+def events_within(events: Sequence[Event], first: int, last: int) -> Sequence[Event]:
+    """Return the events from seq `first` to `last`, both included; the events are in the order of the log."""
+    return events[bisect_left(events, first, key=_seq) : bisect_right(events, last, key=_seq)]
 
 
 def range_fingerprint(view: View, plan: Plan) -> tuple[object, ...]:
@@ -343,8 +385,6 @@ def _plan_between(
     overlap_ranges = summaries[-1].covers if summaries and terms.overlap_turns and not merged else ()
     lowest = min([first, *(low for low, _ in overlap_ranges)])
     before = sum(map(view.units_of, removed))
-    share = min(terms.summary_tokens, int(budget.hard * terms.summary_share))
-    free = max(MIN_SUMMARY_UNITS, _free_units(view, budget, kept) // 2)
     return Plan(
         first=first,
         last=last,
@@ -352,13 +392,19 @@ def _plan_between(
         turns=sum(step.kind == "user" and first <= step.seq <= last for step in view.steps),
         events=sum(step.message_count for step in removed),
         before=before,
-        room=max(1, min(share, free, before // 2)),
+        room=max(1, min(_summary_room(view, budget, terms, kept), before // 2)),
         total=view.units,
         reason="merge" if merged and merged == len(removed) and reason == "tokens" else reason,
         rule=terms.rule,
         overlap=terms.overlap_turns,
         overlap_ranges=overlap_ranges,
     )
+
+
+def _summary_room(view: View, budget: Budget, terms: RangeTerms, kept: Set[int]) -> int:
+    """Return the units that a summary may take."""
+    share = min(terms.summary_tokens, int(budget.hard * terms.summary_share))
+    return min(share, max(MIN_SUMMARY_UNITS, _free_units(view, budget, kept) // 2))
 
 
 def _step_seqs(step: Step, after: int | None) -> list[int]:

@@ -14,8 +14,10 @@ The generator returns the fact to record. It never waits, so short drivers run i
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from bisect import bisect_right
+from collections.abc import Container, Sequence, Set
 from math import ceil
+from operator import attrgetter
 from typing import Final
 
 from msgspec.structs import replace
@@ -32,7 +34,8 @@ from foveal.core.compaction.draft_requests import (
 from foveal.core.compaction.health import CompactionMetrics, CompactionOutcome
 from foveal.core.compaction.known_names import KnownNames, score_summary
 from foveal.core.compaction.ledger.ledger import write_ledger
-from foveal.core.compaction.plan import Plan, resolve_plan
+from foveal.core.compaction.ledger.range_facts import LedgerIndex
+from foveal.core.compaction.plan import Plan, events_within, resolve_plan
 from foveal.core.compaction.prompt_overlap import PromptPhrases
 from foveal.core.compaction.summariser_protocol import Dialogue, DraftFailure, DraftRequest, SummaryWriter
 from foveal.core.compaction.summary_text import LEDGER_AUTHOR, SummaryPart
@@ -49,6 +52,7 @@ MIN_SECTION_UNITS: Final = 80
 SMALL_PART_UNITS: Final = 400
 """Up to this size the text about one of several chunks may be as large as the chunk."""
 _UNLIMITED: Final = 10**9
+_seq = attrgetter("seq")
 
 
 def summary_dialogue(
@@ -66,17 +70,19 @@ def summary_dialogue(
     instructions: Sequence[str] = (),
     before: Sequence[Event] = (),
     after: Sequence[Event] = (),
+    lines_elsewhere: Container[str] = frozenset(),
+    index: LedgerIndex | None = None,
 ) -> Dialogue[CompactionOutcome]:
     """Write the summary of a plan's range.
 
     `events` are the effective events of the range, oldest first. `ratio` is tokens per unit, `shared_total` the
     tokens of the conversation's current request. What models wrote for `earlier` summaries inside the range is used
-    again. Names in `elsewhere` are shown outside of the range. So are the texts `beside` it (instructions, newer
-    messages), and a summary may use their names as well. Those that can state rules are the `instructions` and the
-    messages of the user `before` and `after` the range. The events `after` it may also have answered a request or
-    resolved an error inside it.
+    again. Names in `elsewhere` and `lines_elsewhere` are shown outside of the range. So are the texts `beside` it
+    (instructions, newer messages), and a summary may use their names as well. Those that can state rules are the
+    `instructions` and the messages of the user `before` and `after` the range. The events `after` it may also have
+    answered a request or resolved an error inside it. The `index` has what earlier ledgers have read.
     """
-    inside = [event for event in events if plan.first <= event.seq <= plan.last]
+    inside = events_within(events, plan.first, plan.last)
     parts = summary_text.reuse_parts(plan, inside, earlier)
     also = (*beside, *(part.text for part in parts), prompt, plan.focus)
     known = KnownNames(inside, also=also, elsewhere=elsewhere)
@@ -84,11 +90,12 @@ def summary_dialogue(
     # Without a writer, the texts of earlier summaries are used again as they are.
     authors = [fact.by for fact in earlier if fact.chunks] if parts and not writers else []
     work = _SummaryInProgress(plan, inside, parts, known, user, counter, ratio, prompt, after, authors)
+    work.use_index(index, lines_elsewhere=lines_elsewhere)
     if work.rules.max_units < MIN_SECTION_UNITS and writers:
         work.tally.note_small_room(plan.room)
     elif writers:
-        for index, writer in enumerate(writers):
-            requester = DraftRequester(index, writer, work.rules, work.tally)
+        for place, writer in enumerate(writers):
+            requester = DraftRequester(place, writer, work.rules, work.tally)
             if (yield from work.complete(requester, shared_total)):
                 break
     return work.outcome()
@@ -102,13 +109,15 @@ def ledger_summary(
     ratio: float,
     earlier: Sequence[Compacted] = (),
     elsewhere: Set[str] = frozenset(),
+    lines_elsewhere: Container[str] = frozenset(),
+    index: LedgerIndex | None = None,
 ) -> CompactionOutcome:
     """Return the outcome of a plan without a model: the ledger, with what models wrote for `earlier` summaries.
 
-    `events` are the effective events, from any place at or before the range."""
+    `events` are the effective events, from any place at or before the range. Names in `elsewhere` and
+    `lines_elsewhere` are shown outside of it. The `index` has what earlier ledgers have read."""
     resolved = resolve_plan(plan, events)
-    inside = [event for event in events if resolved.first <= event.seq <= resolved.last]
-    after = [event for event in events if event.seq > resolved.last]
+    inside = events_within(events, resolved.first, resolved.last)
     dialogue = summary_dialogue(
         resolved,
         inside,
@@ -117,7 +126,9 @@ def ledger_summary(
         ratio=ratio,
         earlier=earlier,
         elsewhere=elsewhere,
-        after=after,
+        lines_elsewhere=lines_elsewhere,
+        after=events[bisect_right(events, resolved.last, key=_seq) :],
+        index=index,
     )
     try:
         next(dialogue)
@@ -162,6 +173,12 @@ class _SummaryInProgress:
         self.tally = DraftTally()
         self.merged = ""
         self.authors = authors
+        self.index: LedgerIndex | None = None
+        self.lines_elsewhere: Container[str] = frozenset()
+
+    def use_index(self, index: LedgerIndex | None, *, lines_elsewhere: Container[str]) -> None:
+        """Set what the ledger need not read again, and the lines that it need not quote."""
+        self.index, self.lines_elsewhere = index, lines_elsewhere
 
     def complete(self, requester: DraftRequester, shared_total: int) -> Dialogue[bool]:
         """Ask one writer for all that is missing; return whether the summary is complete."""
@@ -341,10 +358,10 @@ class _SummaryInProgress:
         if not summary:
             by = LEDGER_AUTHOR
             summary = self._compose(LEDGER_AUTHOR, "") or summary_text.compose_ledger_only(
-                self.plan, self.events, counter=self.counter, after=self.after
+                self.plan, self.events, counter=self.counter, after=self.after, index=self.index
             )
         plan = self.plan
-        metrics = raw(self._metrics(summary))
+        metrics = raw(self._metrics(summary, by=by))
         if not summary:
             sizes = [f"{round(units * self.rules.ratio):,}" for units in (plan.before, plan.room)]
             problem = f"the range takes {sizes[0]} tokens, and no summary of it fits into {sizes[1]}"
@@ -371,7 +388,9 @@ class _SummaryInProgress:
             sections=sections,
             counter=self.counter,
             elsewhere=self.rules.known.elsewhere,
+            lines_elsewhere=self.lines_elsewhere,
             after=self.after,
+            index=self.index,
         )
 
     def _part_texts(self) -> tuple[str, ...]:
@@ -382,7 +401,7 @@ class _SummaryInProgress:
             self._add_ledger(rest)
         return tuple(part.text for part in self.parts if part.text)
 
-    def _metrics(self, summary: str) -> CompactionMetrics:
+    def _metrics(self, summary: str, *, by: str) -> CompactionMetrics:
         plan, ratio = self.plan, self.rules.ratio
         after = self.counter.count(summary) + PER_MESSAGE if summary else 0
         return replace(
@@ -392,5 +411,6 @@ class _SummaryInProgress:
             before=round(plan.before * ratio),
             after=round(after * ratio),
             chunks=len(self.parts),
-            score=score_summary(summary, self.rules.known) if summary else None,
+            # The score judges a model; the ledger is derived from the log, and a cut has to be fast.
+            score=score_summary(summary, self.rules.known) if summary and by != LEDGER_AUTHOR else None,
         )

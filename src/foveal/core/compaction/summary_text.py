@@ -7,10 +7,11 @@ not repeat them, and that standing requests and pins stay in force. Sections by 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence, Set
+from collections.abc import Container, Sequence, Set
 from typing import Final, NamedTuple
 
-from foveal.core.compaction.ledger.ledger import Ledger, write_ledger
+from foveal.core.compaction.ledger.ledger import Ledger
+from foveal.core.compaction.ledger.range_facts import LedgerIndex
 from foveal.core.compaction.plan import Plan
 from foveal.core.log.events import Compacted, Event, handle
 from foveal.core.tokens.counter import Counter
@@ -82,19 +83,27 @@ def compose(
     sections: str,
     counter: Counter,
     elsewhere: Set[str] = frozenset(),
+    lines_elsewhere: Container[str] = frozenset(),
     after: Sequence[Event] = (),
+    index: LedgerIndex | None = None,
 ) -> str:
     """Return the summary with a model's sections (or none); "" when it cannot be made small enough.
 
-    Requests, changed files and unresolved errors have a share of the text; sections that leave less are cut."""
+    Requests, changed files and unresolved errors have a share of the text; sections that leave less are cut. Names
+    in `elsewhere` and `lines_elsewhere` are shown outside of the range."""
     max_units = max_text_units(plan)
     header = header_line(plan, by)
-    ledger = Ledger(events, keep=frozenset(plan.keep), after=after)
+    ledger = Ledger(events, keep=frozenset(plan.keep), after=after, index=index)
 
     def ledger_of(room: int, *, only_needed: bool = False) -> str:
         known = elsewhere | set(find_names(sections)) if sections else elsewhere
         return ledger.write(
-            room=room, counter=counter, elsewhere=known, span=_NO_SPAN, only_needed=only_needed
+            room=room,
+            counter=counter,
+            elsewhere=known,
+            lines_elsewhere=lines_elsewhere,
+            span=_NO_SPAN,
+            only_needed=only_needed,
         )
 
     if sections:
@@ -118,15 +127,19 @@ def compose(
 
 
 def compose_ledger_only(
-    plan: Plan, events: Sequence[Event], *, counter: Counter, after: Sequence[Event] = ()
+    plan: Plan,
+    events: Sequence[Event],
+    *,
+    counter: Counter,
+    after: Sequence[Event] = (),
+    index: LedgerIndex | None = None,
 ) -> str:
     """Return the ledger with a short header and no end line, for a small room; "" when even that does not fit."""
     max_units = max_text_units(plan)
     header = f"[foveal: record of {handle(plan.first)}–{handle(plan.last)}, of what has happened]"
     room = max_units - counter.count(header) - 2
-    keep = frozenset(plan.keep)
-    ledger = write_ledger(events, room=room, counter=counter, keep=keep, after=after, span=_NO_SPAN)
-    text = "\n".join(filter(None, (header, ledger)))
+    ledger = Ledger(events, keep=frozenset(plan.keep), after=after, index=index)
+    text = "\n".join(filter(None, (header, ledger.write(room=room, counter=counter, span=_NO_SPAN))))
     return text if counter.count(text) <= max_units else ""
 
 

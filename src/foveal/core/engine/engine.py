@@ -10,17 +10,21 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Generator, Iterator, Sequence, Set
+from collections.abc import Callable, Generator, Sequence, Set
 from copy import copy
 from operator import attrgetter
-from typing import Any, Final, Self, cast
+from typing import Final, Self, cast
 
 import msgspec
 from msgspec.structs import replace
 
 from foveal.core.compaction.health import COMPACTION_TOPIC, CompactionHealth, CompactionOutcome, read_metrics
+from foveal.core.compaction.ledger.range_facts import LedgerIndex
 from foveal.core.compaction.plan import NoPlan, Plan, plan_range
 from foveal.core.compaction.summary_dialogue import ledger_summary
+from foveal.core.engine.beside_range import likely_names_outside, summaries_in
+from foveal.core.engine.counting import anchor_at_view, calibrate
+from foveal.core.engine.engine_state import EngineState
 from foveal.core.engine.overflow import (
     MAX_RESENDS,
     ProviderLimits,
@@ -28,8 +32,8 @@ from foveal.core.engine.overflow import (
     overflow_error,
     refill_note,
     refused_request,
-    silent_overflow_reason,
 )
+from foveal.core.engine.past_calls import PastCalls
 from foveal.core.engine.prefix import may_move_prefix
 from foveal.core.engine.settings import clips_within, result_limits
 from foveal.core.log.events import (
@@ -37,26 +41,24 @@ from foveal.core.log.events import (
     Compacted,
     CompactionFailed,
     Event,
-    Instructed,
-    ModelSaid,
     Noted,
     Opened,
     Overflowed,
     ToolReturned,
     Used,
-    UserSaid,
 )
 from foveal.core.models.budget import Budget, Caps, plan_budget
 from foveal.core.models.cost import UsageTotals
 from foveal.core.models.model import Model
+from foveal.core.models.vocabulary import first_calibration
 from foveal.core.policies import Moment, Policy, decide, ladder
 from foveal.core.policies.ladder.media_limits import exceeds_media_limits
 from foveal.core.reduction import repeated_lines
 from foveal.core.reduction.truncation import UNLIMITED, Limits
 from foveal.core.tokens.calibration import Calibration
 from foveal.core.tokens.counter import Counter
-from foveal.core.tokens.message_tokens import MessageTokens
-from foveal.core.view.checkpoint import ViewCheckpoint, restore_view, take_checkpoint
+from foveal.core.tokens.message_tokens import CountedFact, MessageTokens
+from foveal.core.view.checkpoint import restore_view, take_checkpoint
 from foveal.core.view.fold import advance, effective_events, fold
 from foveal.core.view.view import View
 from foveal.core.wire.overflow_errors import recognise_overflow
@@ -64,39 +66,9 @@ from foveal.core.wire.overflow_errors import recognise_overflow
 _seq = attrgetter("seq")
 MAX_REDUCTIONS: Final = 5_000
 """Reductions for one request; a policy that needs more makes no progress."""
-EXACT_SPREAD: Final = 0.05
-"""How far a model's token ratio may be from its family's when its real vocabulary counts; see `calibration`."""
-ESTIMATE_SPREAD: Final = 0.1
-"""The same when tokens are estimated."""
-
-
-class EngineState(
-    msgspec.Struct,
-    frozen=True,
-    kw_only=True,
-    rename={"view": "carried", "usage_totals": "accounts", "unreduced_units": "unreduced"},
-):
-    """A conversation after event `seq`, without the events themselves: the content of a checkpoint.
-
-    Stored checkpoints keep the JSON names and the nesting that they had in the first version."""
-
-    seq: int
-    view: ViewCheckpoint
-    calibration: Calibration
-    usage_totals: UsageTotals
-    unreduced_units: int
-    record: dict[str, Any] = {}
-    """The fields of `CompactionHealth` and of `ProviderLimits`, in one object."""
-
-    def __post_init__(self) -> None:
-        self.compaction_health()  # raises `ValidationError` if another version wrote something else
-        self.provider_limits()
-
-    def compaction_health(self) -> CompactionHealth:
-        return msgspec.convert(self.record, CompactionHealth)
-
-    def provider_limits(self) -> ProviderLimits:
-        return msgspec.convert(self.record, ProviderLimits)
+MAX_SEARCHED_ROOMS: Final = 2
+"""In a history longer than this many rooms, new results are not searched for repeated lines: most of what they
+could refer to will be hidden."""
 
 
 class Engine:
@@ -126,9 +98,13 @@ class Engine:
         """The first event since the last request that can have changed what that request showed."""
         self._fitted_at: tuple[int, Budget] | None = None
         """The next seq and the budget when the request last fitted."""
+        self.ledger_index = LedgerIndex()
         meter = MessageTokens(counter)
-        spread = EXACT_SPREAD if counter.exact else ESTIMATE_SPREAD
-        self.calibration = Calibration(ratio=model.token_ratio, spread=spread)
+        self.past_calls = PastCalls()
+        self._learned = first_calibration(model, counter)
+        """The calibration with the anchor at the newest report."""
+        self._anchored: tuple[int, Calibration] | None = None
+        """The next seq, and the calibration with the anchor at the request of that time."""
         self.unreduced_units = 0
         """Units of the whole conversation without reductions."""
         self.view: View
@@ -151,17 +127,18 @@ class Engine:
         return EngineState(
             seq=self.next_seq - 1,
             view=take_checkpoint(self.view),
-            calibration=self.calibration,
+            calibration=self._learned,
             usage_totals=self.usage_totals,
             unreduced_units=self.unreduced_units,
+            past_calls=self.past_calls,
             record=msgspec.to_builtins(self.compaction_health) | msgspec.to_builtins(self.provider_limits),
         )
 
     def _resume(self, state: EngineState, meter: MessageTokens) -> None:
         old = bisect_right(self.log, state.seq, key=_seq)
         self.view = restore_view(self.log[:old], state.view, meter)
-        self.calibration, self.usage_totals = state.calibration, state.usage_totals
-        self.unreduced_units = state.unreduced_units
+        self._learned, self.usage_totals = state.calibration, state.usage_totals
+        self.unreduced_units, self.past_calls = state.unreduced_units, state.past_calls
         self.compaction_health, self.provider_limits = state.compaction_health(), state.provider_limits()
         for event in self.log[old:]:
             self.view.advance(event)
@@ -175,6 +152,7 @@ class Engine:
         """Keep only these events in memory."""
         self.log = [event for event in self.log if event.seq in seqs]
         self.view.meter.keep_only(seqs)
+        self.ledger_index.keep_only(seqs)
 
     def apply(self, event: Event) -> None:
         """Take over an event that another process recorded."""
@@ -218,7 +196,7 @@ class Engine:
         fact = event.fact
         if self.prefix_mover is None and may_move_prefix(fact):
             self.prefix_mover = event
-        if isinstance(fact, UserSaid | ModelSaid | ToolReturned | Instructed):
+        if isinstance(fact, CountedFact):
             self.unreduced_units += self.view.meter.message(event.seq, fact)
         elif isinstance(fact, Opened):
             self.opened, self.opened_seq = fact, event.seq
@@ -229,11 +207,10 @@ class Engine:
         fact = event.fact
         self.compaction_health = self.compaction_health.after(fact)
         self.provider_limits = self.provider_limits.after(fact)
+        units = self.view.meter.message(event.seq, fact) if isinstance(fact, CountedFact) else 0
+        self.past_calls = self.past_calls.after(event, units=units)
+        self._learned = calibrate(self._learned, event, window=self.model.window)
         if isinstance(fact, Used):
-            if not silent_overflow_reason(
-                prompt=fact.prompt, predicted=fact.predicted, window=self.model.window
-            ):
-                self.calibration = self.calibration.observe(fact.units, fact.prompt)
             self.usage_totals = self.usage_totals.after(fact, self.model)
         elif isinstance(fact, Compacted | CompactionFailed):
             metrics = read_metrics(fact)
@@ -243,10 +220,9 @@ class Engine:
 
     def _recount(self) -> None:
         """Count the messages that still count; usage and costs stay as they are."""
-        messages = (UserSaid, ModelSaid, ToolReturned, Instructed)
         facts = ((event.seq, event.fact) for event in effective_events(self.log))
         self.unreduced_units = sum(
-            self.view.meter.message(seq, fact) for seq, fact in facts if isinstance(fact, messages)
+            self.view.meter.message(seq, fact) for seq, fact in facts if isinstance(fact, CountedFact)
         )
 
     def _clip(self, event: Event, fact: ToolReturned, call_limits: Limits | None) -> None:
@@ -268,6 +244,7 @@ class Engine:
             or limits.lines
             or limits.bytes
             or self.view.late_results[-1:] == [event.seq]
+            or self.view.units > MAX_SEARCHED_ROOMS * self._hard_limit
         ):
             return False
         rule = f"{self.policy.name}: seen"
@@ -281,6 +258,16 @@ class Engine:
         for clipped in clips:
             self.append(clipped, at=event.at)
         return bool(clips)
+
+    @property
+    def calibration(self) -> Calibration:
+        """What is known of the provider's counting of requests like the current one."""
+        if not self._learned.needs_anchoring:
+            return self._learned
+        if self._anchored is None or self._anchored[0] != self.next_seq:
+            anchored = anchor_at_view(self._learned, self.view, units=self.total_units)
+            self._anchored = (self.next_seq, anchored)
+        return self._anchored[1]
 
     # ── Deciding ─────────────────────────────────────────────────────────────────────────────────────
 
@@ -322,14 +309,21 @@ class Engine:
         whether a model or the ledger writes it. Does nothing without new events since the last time, whatever the
         clock says."""
         budget = self.budget()
-        if self._fitted_at == (self.next_seq, budget):
+        if self._fitted_at == (self.next_seq, budget) or (
+            self._fitted_at is None and self.past_calls.is_reduced and self._fits(budget)
+        ):
             return budget
+        self.ledger_index.prepare_newest(self.log if self.policy.compact else ())
         refused = self.provider_limits.refusals > 0
         moment = replace(moment, paused=self.compaction_health.is_paused, refused=refused)
         for _ in range(MAX_REDUCTIONS):
             reduction = decide(self.view, budget, moment, self.policy)
             if reduction is None:
-                break
+                # What is left may have more tokens per unit than what was cut.
+                before, budget = budget, self.budget() if moment.cutting else budget
+                if budget == before or self.view.units <= budget.hard:
+                    break
+                continue
             if isinstance(reduction, Plan):
                 outcome = yield reduction
                 failed = reduction.reason == "room" and not isinstance(outcome, Compacted)
@@ -377,10 +371,14 @@ class Engine:
                 trial._check_size(trial.budget())
         finally:
             self.view.meter.forget_from(first)  # other events will get the seqs of the trial
+            self.ledger_index.forget_from(first)
+
+    def _fits(self, budget: Budget) -> bool:
+        return self.view.units <= budget.hard and not exceeds_media_limits(self.view, budget)
 
     def _check_size(self, budget: Budget) -> None:
         """Raise `ContextOverflow` if the request does not fit."""
-        if self.view.units > budget.hard or exceeds_media_limits(self.view, budget):
+        if not self._fits(budget):
             raise overflow_error(self.view, budget, self.calibration, self.policy)
 
     def _restart(self, log: list[Event]) -> Self:
@@ -388,6 +386,7 @@ class Engine:
         self.log = log
         self.next_seq = len(log)
         self.view = fold(log, self.view.meter)
+        self._anchored = None
         return self
 
     # ── Summaries ────────────────────────────────────────────────────────────────────────────────────
@@ -400,36 +399,16 @@ class Engine:
             effective_events(self.log) if events is None else events,
             counter=self.view.meter.counter,
             ratio=self.calibration.ratio,
-            earlier=tuple(self.summaries_in(plan)),
-            elsewhere=self.names_outside(plan),
+            earlier=summaries_in(self.view, self.log, plan),
+            elsewhere=likely_names_outside(self.view, plan, self.ledger_index),
+            index=self.ledger_index,
         )
-
-    def names_outside(self, plan: Plan) -> set[str]:
-        """Return the names that are shown outside of a plan's range."""
-        inside = {
-            id(shown)
-            for step in self.view.steps
-            if plan.first <= step.seq <= plan.last and step.seq not in plan.keep
-            for shown in step.shown_messages()
-        }
-        return self.view.names_shown(hidden=inside)
 
     def plan_summary(self, *, reason: str, focus: str = "") -> Plan | NoPlan:
         """Return the range that a summary would replace now."""
         return plan_range(
             self.view, self.budget(), ladder.summary_terms(self.policy), reason=reason, focus=focus
         )
-
-    def summaries_in(self, plan: Plan) -> Iterator[Compacted]:
-        """Yield the shown summaries that a plan's range covers."""
-        inside = {
-            step.utterance.seq
-            for step in self.view.summaries
-            if all(plan.first <= low and high <= plan.last for low, high in step.covers)
-        }
-        for event in self.log:
-            if event.seq in inside and isinstance(event.fact, Compacted):
-                yield event.fact
 
     def paid_facts(self, first: int) -> list[AnyFact]:
         """Return the facts from `first` up to the last summary that a model was paid for. They are kept even when
@@ -447,6 +426,9 @@ class Engine:
             self.next_seq = seq
             self.view = fold(self.log, self.view.meter)
             self.view.meter.forget_from(seq)
+            self.ledger_index.forget_from(seq)
+            self._anchored = None
+            self.past_calls = replace(self.past_calls, is_reduced=False)
             if self.prefix_mover is not None and self.prefix_mover.seq >= seq:
                 self.prefix_mover = None
 
@@ -455,7 +437,10 @@ class Engine:
     @property
     def max_tokens(self) -> int:
         """Most tokens that the answer to the next request may take."""
-        free = self.model.window - self.calibration.upper(self.total_units) - self.budget().margin
+        calibration, total = self.calibration, self.total_units
+        free = self.model.window - max(
+            calibration.upper(total), calibration.tokens(total) + self.budget().margin
+        )
         most = min(self.model.max_output, free)
         max_answer = self.provider_limits.max_answer
         return max(1, min(most, max_answer) if max_answer else most)
@@ -483,9 +468,12 @@ class Engine:
         )
 
     def switch_model(self, model: Model) -> None:
-        """Continue with another model."""
+        """Continue with another model. Needs the whole log in memory."""
         self.model = model
-        self.calibration = Calibration(ratio=model.token_ratio, spread=self.calibration.spread)
+        self._learned = first_calibration(model, self.view.meter.counter)
+        self._anchored = None
+        for event in self.log:
+            self._learned = calibrate(self._learned, event, window=model.window)
         self._apply_learned_limits()
 
     def _apply_learned_limits(self) -> None:

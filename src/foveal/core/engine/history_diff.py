@@ -121,14 +121,12 @@ class KnownMessages:
     def release_hidden(self, first: int, last: int, is_shown: Callable[[int], bool]) -> None:
         """Drop the copies of messages whose events lie in `first` to `last` and are not shown any more."""
         low, high = (bisect_left(self.seq_before, seq - 1) for seq in (first, last + 1))
-        for index in range(low, high):
-            if not is_shown(self.seq_before[index] + 1):
+        older = [*self._shown_before, *range(self._recent, high)]
+        for index in older:
+            if low <= index < high and not is_shown(self.seq_before[index] + 1):
                 self._kept[index] = self._given[index]
-        if high > self._recent:
-            older = range(self._recent, high)
-            self._shown_before += [index for index in older if self._has_copy(index)]
-            self._recent = high
-        self._shown_before = [index for index in self._shown_before if self._has_copy(index)]
+        self._shown_before = [index for index in older if self._has_copy(index)]
+        self._recent = max(self._recent, high)
 
     def _has_copy(self, index: int) -> bool:
         return self._kept[index] is not self._given[index]

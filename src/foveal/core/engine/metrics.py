@@ -19,7 +19,17 @@ from foveal.core.log.events import Compacted, CompactionFailed, Event, Overflowe
 
 DURATION_BUCKETS_S: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
 SHARE_BUCKETS: Final = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0)
-COMPACTION_REASONS: Final = ("tokens", "turns", "messages", "hand", "overflow", "model", "merge", "room")
+COMPACTION_REASONS: Final = (
+    "tokens",
+    "turns",
+    "messages",
+    "hand",
+    "overflow",
+    "model",
+    "merge",
+    "room",
+    "price",
+)
 
 
 class Histogram:

@@ -1,4 +1,4 @@
-"""The requests sent so far: their number, the last one's time and size, and prefix breaks."""
+"""The requests that this process has sent: their number, the last one's size, and prefix breaks."""
 
 from __future__ import annotations
 
@@ -20,20 +20,19 @@ class _SentSize(NamedTuple):
     """What the provider was expected to count."""
     unreduced_units: int = 0
     """Units of the request if nothing had been reduced."""
+    until: int = 0
+    """The seq after the newest event that the request could show."""
 
 
 class SentRequests:
-    """Remembers what was sent, for the policy's `Moment` and for the report."""
+    """Remembers what was sent, for the report and for the usage that the provider reports.
+
+    A repeated request is the same request: it changes none of the figures. What a policy may know of past calls
+    comes from the log (`PastCalls`)."""
 
     def __init__(self) -> None:
         self.count = 0
         self.breaks: list[PrefixBreak] = []
-        self._prefix_lost = False
-        """The tools, the system text or the model changed since the last request."""
-        self._model_switched = False
-        self.saved = 0.0
-        """Tokens saved against sending everything, at the full price."""
-        self._last_time: float | None = None
         self._last = _SentSize()
         self._last_steps: list[Any] = []
 
@@ -42,60 +41,34 @@ class SentRequests:
         """Tokens of the last request by Foveal's count; 0 before the first."""
         return self._last.tokens
 
-    def moment(self, engine: Engine, now: float) -> Moment:
-        """Return what a policy may know of the next request. A clock that goes backwards counts as no time
-        passed."""
-        model = engine.model
-        return Moment(
-            calls=self.count,
-            idle=None if self._last_time is None else max(0.0, now - self._last_time),
-            ttl=model.cache_ttl,
-            read=model.read_ratio,
-            write=model.write_ratio,
-            prefix_lost=self._prefix_lost,
-            model_switched=self._model_switched,
-            saved=self.saved,
-        )
+    def moment(self, engine: Engine) -> Moment:
+        """Return what a policy may know of the next request."""
+        return engine.past_calls.moment(engine.model)
 
-    def note_lost_prefix(self) -> None:
-        """Note that the tools or the system text changed: the provider reads the whole next request again."""
-        self._prefix_lost = True
-
-    def note_model_switch(self) -> None:
-        """Note that another model reads the next request."""
-        self._model_switched = True
-        self._prefix_lost |= self.count > 0
-
-    def add(self, engine: Engine, now: float, steps: list[Any]) -> None:
+    def add(self, engine: Engine, steps: list[Any]) -> None:
         """Record that a request was made; `steps` holds what each step of the view was sent as."""
-        self.count += 1
-        self._last_time = now
-        moved = moved_step(engine.view, self._last_steps, steps)
-        self._last_steps = steps
-        prefix_lost, switched = self._prefix_lost, self._model_switched
-        self._prefix_lost = self._model_switched = False
         before = self._last
-        sent = self._last = _SentSize(
+        self._last = _SentSize(
             units=engine.total_units,
             tokens=engine.calibration.tokens(engine.total_units),
             unreduced_units=engine.unreduced_units + engine.fixed_units,
+            until=engine.next_seq,
         )
-        cached, cached_unreduced = before.units, before.unreduced_units
+        prefix_lost = self.count > 0 and engine.past_calls.lost_at >= before.until
+        if self.count and not prefix_lost and steps == self._last_steps:
+            return
+        self.count += 1
+        moved = moved_step(engine.view, self._last_steps, steps)
+        self._last_steps = steps
         if moved is not None or prefix_lost:
-            behind = _units_from(engine, moved)
-            self.breaks.append(self._break(engine, moved, behind, switched=switched))
-            cached = 0 if prefix_lost else sent.units - behind
-            cached_unreduced = 0 if prefix_lost else before.unreduced_units
-        if sent.unreduced_units >= cached_unreduced:  # else the history was edited: nothing to compare with
-            everything = _price(engine, sent.unreduced_units, cached_unreduced)
-            self.saved += everything - _price(engine, sent.units, cached)
+            self.breaks.append(self._break(engine, moved, _units_from(engine, moved)))
         engine.request_sent()
 
-    def _break(self, engine: Engine, moved: Step | None, behind: int, *, switched: bool) -> PrefixBreak:
+    def _break(self, engine: Engine, moved: Step | None, behind: int) -> PrefixBreak:
         mover, cause, why = engine.prefix_mover, "", ""
         if mover is not None:
             cause, why = mover.handle, kind(mover.fact)
-        elif switched:
+        elif engine.past_calls.is_switched:
             cause, why = handle(engine.opened_seq), kind(engine.opened)
         return PrefixBreak(
             call=self.count,
@@ -114,17 +87,12 @@ class SentRequests:
             units=last.units,
             predicted=last.tokens,
             unreduced=last.unreduced_units,
+            until=last.until,
         )
         if fact is None:
             return []
         overflow = silent_overflow(fact, model=engine.model, stop=stop_reason(reported))
         return [fact] if overflow is None else [fact, overflow]
-
-
-def _price(engine: Engine, units: int, cached: int) -> float:
-    """Return the price of a request of which `cached` units are in the cache, relative to uncached units."""
-    model = engine.model
-    return model.read_ratio * cached + model.write_ratio * max(0, units - cached)
 
 
 def _units_from(engine: Engine, moved: Step | None) -> int:

@@ -9,10 +9,12 @@ from msgspec import UNSET
 
 from foveal.core import wire
 from foveal.core.compaction.health import CompactionOutcome
+from foveal.core.compaction.ledger.range_facts import LedgerIndex
 from foveal.core.compaction.plan import Plan, range_fingerprint, resolve_plan
 from foveal.core.compaction.summariser import Summariser, SummaryRequest
 from foveal.core.compaction.summariser_protocol import Draft, DraftFailure, DraftRequest, SummaryWriter
 from foveal.core.compaction.summary_dialogue import summary_dialogue
+from foveal.core.engine.beside_range import likely_names_outside, names_outside, summaries_in
 from foveal.core.engine.engine import Engine
 from foveal.core.log.events import (
     Compacted,
@@ -48,6 +50,10 @@ class SummaryJob(NamedTuple):
     """The effective events after the range."""
     names_outside: set[str]
     """Names that are shown outside of the range."""
+    likely_names_outside: set[str]
+    """Those of them that a ledger looks at if no model is asked."""
+    ledger_index: LedgerIndex
+    """What ledgers have read in the events: a copy, since the conversation continues."""
 
     @classmethod
     def of(cls, engine: Engine, plan: Plan, events: Sequence[Event], dialect: Dialect = "") -> Self:
@@ -57,7 +63,7 @@ class SummaryJob(NamedTuple):
         return cls(
             plan=plan,
             events=inside,
-            earlier=tuple(engine.summaries_in(plan)),
+            earlier=summaries_in(engine.view, engine.log, plan),
             fingerprint=range_fingerprint(engine.view, plan),
             fitted=Fitted.of(engine.view, tokens=engine.calibration.tokens(engine.total_units)),
             dialect=dialect or _dialect_of(inside),
@@ -65,7 +71,9 @@ class SummaryJob(NamedTuple):
             ratio=engine.calibration.ratio,
             model=engine.model,
             after=[event for event in events if event.seq > plan.last],
-            names_outside=engine.names_outside(plan),
+            names_outside=names_outside(engine.view, plan),
+            likely_names_outside=likely_names_outside(engine.view, plan, engine.ledger_index),
+            ledger_index=LedgerIndex(engine.ledger_index),
         )
 
     def dialogue(
@@ -81,11 +89,13 @@ class SummaryJob(NamedTuple):
             prompt=prompt,
             shared_total=self.fitted.tokens,
             earlier=self.earlier,
-            elsewhere=self.names_outside,
+            # Without a model, the ledger is the one that `Engine.write_ledger` returns for the same plan.
+            elsewhere=self.names_outside if summarisers else self.likely_names_outside,
             after=self.after,
             beside=[wire.original_text(fact) for fact in (*self.fitted.aside, *self.fitted.facts)],
             instructions=[wire.original_text(fact) for fact in self._instructions()],
             before=list(self._said_before()),
+            index=self.ledger_index,
         )
 
     def _instructions(self) -> Iterator[Instructed]:

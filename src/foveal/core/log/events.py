@@ -193,6 +193,8 @@ class Used(Fact, frozen=True, tag="used"):
     """Tokens that calibration predicted for the request."""
     unreduced: int = 0
     """Units of the whole conversation without any reduction."""
+    until: int = 0
+    """The seq after the newest event that the request could show; 0 in older logs."""
 
     @property
     def prompt(self) -> int:
@@ -298,7 +300,7 @@ class Compacted(Fact, frozen=True, tag="compacted"):
     """Measurements of the compaction (`foveal.core.compaction.health`)."""
     reason: str = ""
     """The trigger: `tokens`, `turns`, `messages`, `hand` (requested by the user), `overflow`, `model`,
-    `merge` or `room` (the request would not fit otherwise)."""
+    `merge`, `room` (the request would not fit otherwise) or `price` (a smaller request costs less)."""
     rule: str = ""
 
 

@@ -18,11 +18,13 @@ from foveal.core.models.model import Model
 from foveal.core.tokens.calibration import Calibration
 from foveal.errors import BadSetting
 
-MARGIN: Final = 0.10
-"""Share of the window that no request uses, because counts are not exact."""
-MIN_USED_SHARE: Final = 0.6
-"""Share of the room that is used however uncertain the count is. A request that turns out too large can be
-reduced after the provider's refusal; a room of nothing would prevent every request."""
+MIN_MARGIN_SHARE: Final = 0.01
+"""Share of the window that stays unused however exact the count is."""
+MAX_MARGIN_SHARE: Final = 0.10
+"""Share of the window that stays unused at most, however uncertain the count is. A request that turns out too
+large can be reduced after the provider's refusal."""
+MAX_MARGIN_OF_INPUT: Final = 0.4
+"""Share of the input limit that the measured margin takes at most: a large reserve leaves little input."""
 MAX_WINDOW_TOKENS: Final = 100_000_000
 MAX_WINDOW_BASED_SHARE: Final = 0.95
 """Share of the room at which a threshold that is a share of the window lies at the latest. Reserve and margin
@@ -36,7 +38,8 @@ class Caps(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     reserve: int | None = None
     """Tokens kept free for the answer."""
-    margin: float = MARGIN
+    margin: float | None = None
+    """Share of the window that stays unused; None follows the measured error of counting."""
     max_input_tokens: int | None = None
     max_history_tokens: int = 0
     """Tokens for the messages other than instructions."""
@@ -53,7 +56,8 @@ class Caps(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
                 check_whole_number(field, value, least=0 if field == "reserve" else 1)
         for field in ("max_history_tokens", "max_messages", "max_images", "max_media_bytes"):
             check_whole_number(field, getattr(self, field), least=0)
-        check_share("margin", self.margin, most=0.9)
+        if self.margin is not None:
+            check_share("margin", self.margin, most=0.9)
 
 
 class Budget(msgspec.Struct, frozen=True, kw_only=True):
@@ -126,6 +130,33 @@ def reserve_for(model: Model, caps: Caps) -> int:
     return min(wanted, model.window)
 
 
+def measured_margin(window: int, limit: int, calibration: Calibration) -> int:
+    """Return the tokens below the provider's input limit that stay unused: what a request at the limit may be
+    reported above its prediction, from 1 to 10 % of the window.
+
+    The calibration is folded from the `Used` facts of the log, so the same log gives the same margin."""
+    doubt = limit - calibration.tokens(calibration.safe_units(limit))
+    least, most = math.ceil(window * MIN_MARGIN_SHARE), int(window * MAX_MARGIN_SHARE)
+    return min(max(doubt, least), most, int(limit * MAX_MARGIN_OF_INPUT))
+
+
+def _margin_and_available(
+    model: Model, caps: Caps, calibration: Calibration, reserve: int
+) -> tuple[int, int]:
+    """Return the margin and the tokens that the whole input may take. A cap of the user is no limit of the
+    provider: it needs no margin."""
+    limit = model.input_limit(reserve)
+    if caps.margin is None:
+        margin = measured_margin(model.window, limit, calibration)
+        available = limit - margin
+    else:
+        margin = int(model.window * caps.margin)
+        available = min(limit, model.window - reserve - margin)
+    if caps.max_input_tokens is not None:
+        available = min(available, caps.max_input_tokens)
+    return margin, max(0, available)
+
+
 def plan_budget(
     model: Model,
     caps: Caps,
@@ -141,13 +172,8 @@ def plan_budget(
     """Return the budget of the next request. `warn` and `act` are shares of the room or of the window; `fixed` are
     the units beside the messages, `instructed` those of instructions among the messages."""
     reserve = reserve_for(model, caps)
-    limit = model.input_limit(reserve)
-    if caps.max_input_tokens is not None:
-        limit = min(limit, caps.max_input_tokens)
-    margin = int(model.window * caps.margin)
-    available = max(0, min(limit, model.window - reserve - margin))
-    expected = calibration.units(available)
-    room = max(min(expected, calibration.safe_units(limit)), int(expected * MIN_USED_SHARE)) - fixed
+    margin, available = _margin_and_available(model, caps, calibration, reserve)
+    room = calibration.units(available) - fixed
     if caps.max_history_tokens:
         room = min(room, instructed + int(caps.max_history_tokens / calibration.ratio))
     window = calibration.units(model.window) if shares_of == "window" else None

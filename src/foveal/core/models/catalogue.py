@@ -205,7 +205,7 @@ class ModelPrices(msgspec.Struct, frozen=True, array_like=True):
     output: float | None = None
 
 
-class ModelRow(NamedTuple):
+class ModelRow(msgspec.Struct, frozen=True, gc=False):
     """What the table says about one model."""
 
     limits: ModelLimits = ModelLimits()

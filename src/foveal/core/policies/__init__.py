@@ -16,7 +16,7 @@ from foveal.core.policies.presets import PRESETS, Policy, policy
 from foveal.core.reduction import repeated_lines
 from foveal.core.view.view import View
 
-__all__ = ["PRESETS", "Moment", "Policy", "decide", "policy"]
+__all__ = ["PRESETS", "Moment", "Policy", "decide", "foresee", "policy"]
 
 
 def decide(view: View, budget: Budget, moment: Moment, policy: Policy) -> Decision:
@@ -48,6 +48,16 @@ def decide(view: View, budget: Budget, moment: Moment, policy: Policy) -> Decisi
     if isinstance(chosen, Plan | Dropped):
         return ladder.clip_user_messages(view, budget, policy) or chosen
     return chosen
+
+
+def foresee(view: View, budget: Budget, moment: Moment, policy: Policy) -> Plan | None:
+    """Return the plan of a summary that will be needed soon: written now, no request has to wait for it."""
+    reason = ladder.foresee_compaction(view, budget, policy)
+    if policy.ladder == "economy" and reason == "tokens":
+        planned = economy.foresee_cut(view, budget, moment, policy)
+    else:
+        planned = ladder.plan_upcoming(view, budget, policy, reason=reason) if reason else None
+    return None if planned is None or ladder.covers_reverted_summary(view, planned) else planned
 
 
 def _choose(view: View, budget: Budget, moment: Moment, policy: Policy) -> Decision:

@@ -33,8 +33,10 @@ class Moment(msgspec.Struct, frozen=True, kw_only=True):
     """Price of writing a token into the cache, relative to an uncached one."""
     prefix_lost: bool = False
     """The cached prefix is lost anyway: the model, the tools or the system text changed since the last request."""
-    saved: float = inf
-    """What was saved so far against sending everything, in tokens at the full price; inf when not counted."""
+    said: int = 0
+    """Units of everything that was said so far."""
+    spent: float = inf
+    """What all requests so far would have cost without reductions, in units at the price of uncached input."""
     cutting: bool = False
     """A reduction was made for this request already: go on to the target instead of stopping at the trigger."""
     compacted: bool = False

@@ -55,8 +55,6 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Whether old results become placeholders."""
     mask_every: int = 1
     """How many results a batch of masks has at least."""
-    mask_arguments: int = 0
-    """Tokens from which the arguments of old calls are masked too; 0 leaves all of them."""
     exempt_tools: tuple[str, ...] = ()
     """Tools whose results are never masked."""
     skeleton_share: float = 0.15
@@ -65,11 +63,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Tokens that a skeleton may take at most."""
     keep_task: bool = False
     """Whether the first user message is dropped last of all."""
-    early: float = 1.0
-    """Above this share of the room a reduction is made before it must be, if it pays for itself."""
-    patience: float = 1.0
-    """How many more calls to expect, as a multiple of those that have read a text in vain, when deciding whether
-    masking it pays."""
+    early_tokens: int = 0
+    """Tokens of a request from which `economy` cuts before it must, if the cut is cheap."""
     mode: Mode = "auto"
     """When old turns become summaries: automatically, after confirmation, or only on request."""
     compact: bool = False
@@ -101,7 +96,6 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             raise BadSetting("mode", self.mode, f"one of {', '.join(get_args(Mode))}")
         for field in _SHARES:
             check_share(field, getattr(self, field))
-        check_share("patience", self.patience, most=1_000)
         for field in _COUNTS:
             check_whole_number(field, getattr(self, field))
         for field in ("mask_every", "summary_tokens", "max_summaries"):
@@ -126,12 +120,12 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 _SHARES: Final = (
-    "warn", "act", "target", "clip_share", "skeleton_share", "early", "tail", "summary_share",
+    "warn", "act", "target", "clip_share", "skeleton_share", "tail", "summary_share",
     "retain_user_share",
 )  # fmt: skip
 _COUNTS: Final = (
-    "act_tokens", "max_history_tokens", "keep_first", "keep_last", "mask_arguments", "skeleton_tokens",
-    "refer",
+    "act_tokens", "max_history_tokens", "keep_first", "keep_last", "skeleton_tokens",
+    "refer", "early_tokens",
     "keep_messages", "retain_user_tokens", "every_turns", "overlap_turns",
 )  # fmt: skip
 
@@ -153,18 +147,15 @@ PRESETS: Final[Mapping[str, Policy]] = {
         name="economy",
         ladder="economy",
         warn=0.8,
-        act=1.0,
-        target=0.3,
-        clip=Limits(strategy="smart", tokens=16_000),
-        clip_share=0.35,
+        target=0.45,
+        clip_share=0.6,
         refer=40,
+        early_tokens=28_000,
         mask=True,
-        keep_last=3,
-        mask_arguments=80,
+        keep_last=2,
         retain_user_share=0.25,
-        early=0.1,
-        patience=2.0,
         compact=True,
+        summary_tokens=4_000,
     ),
     "handoff": replace(_SUMMARY, name="handoff", warn=0.6, act=0.7, tail=0.0),
     "sliding-summary": replace(

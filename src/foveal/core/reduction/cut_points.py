@@ -30,10 +30,10 @@ class TextSize(NamedTuple):
         return TextSize(self.tokens - other.tokens, self.bytes - other.bytes, self.lines - other.lines)
 
     def times(self, share: float) -> TextSize:
-        return TextSize(*(unit if unit == inf else int(unit * share) for unit in self))
+        return TextSize(*[unit if unit == inf else int(unit * share) for unit in self])
 
     def within(self, room: TextSize) -> bool:
-        return all(unit <= limit for unit, limit in zip(self, room, strict=True))
+        return self.tokens <= room.tokens and self.bytes <= room.bytes and self.lines <= room.lines
 
 
 # ── Sizes ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -57,10 +57,15 @@ def utf8_size(text: str, room: TextSize) -> int:
     return sum(len(text[at : at + step].encode("utf-8", "surrogatepass")) for at in range(0, len(text), step))
 
 
+def line_count(text: str) -> int:
+    """Return the lines of a text."""
+    return text.count("\n") + (text[-1:] not in ("", "\n"))
+
+
 def measure(text: str, room: TextSize, counter: Counter) -> TextSize:
     """Return the size of a short text in the units that are limited."""
     tokens = counter.count(text) if room.tokens < inf else 0
-    lines = text.count("\n") + (text[-1:] not in ("", "\n")) if room.lines < inf else 0
+    lines = line_count(text) if room.lines < inf else 0
     return TextSize(tokens, utf8_size(text, room), lines)
 
 
@@ -156,6 +161,8 @@ def tail_start(text: str, room: TextSize, counter: Counter) -> int:
 def character_boundary(text: str, at: int, step: int) -> int:
     """Return the nearest position in the direction of `step` that splits no visible character, if one is within
     32."""
+    if not 0 < at < len(text) or text[at - 1] == "\n":  # most cuts
+        return min(max(at, 0), len(text))
     for near in range(at, at + _MAX_BOUNDARY_DISTANCE * step, step):
         if not 0 < near < len(text) or not _is_joined(text[near - 1], text[near]):
             return min(max(near, 0), len(text))

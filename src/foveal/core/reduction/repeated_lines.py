@@ -8,29 +8,31 @@ cache.
     [foveal: 69 lines as above, from `def fit(self):` to `return self`, in the result of read src/x.py; whole: e57]
 
 1. A reference points to text that is shown as it was said, above, in one piece; never to another reference.
-2. It is valid while its source is shown unchanged. `find_dangling` finds references that are no longer valid, and
-   `repair_dangling` writes them again from what is shown then, or whole. The policies do this before every other
-   reduction, so no request contains a reference to something that is not there.
+2. It is valid while its source is shown unchanged. The view knows references that are no longer valid
+   (`View.references`), and `repair_dangling` writes them again from what is shown then, or whole. The policies do
+   this before every other reduction, so no request contains a reference to something that is not there.
+3. A search costs the length of the new result and of the runs that it finds: `View.line_index` says which messages
+   show a line.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import Final, NamedTuple
 
 from foveal.core.log.events import Clipped, Content, Text, handle, parts
 from foveal.core.reduction.placeholder import call_subject
-from foveal.core.tokens.counter import Counter
-from foveal.core.view.steps import ShownMessage, Slot, Step
-from foveal.core.view.text_facts import strip_line_number
+from foveal.core.view.line_index import MAX_INDEXED_TEXT_CHARS
 from foveal.core.view.view import View
 
 MIN_REPEATED_LINES: Final = 3
 """Shorter runs are not replaced."""
 MAX_QUOTE_CHARS: Final = 60
 """Characters of the first and the last line that a reference quotes."""
-MAX_PLACES_PER_LINE: Final = 8
-"""Places at which a line that occurs more often in a text is compared."""
+MAX_SOURCES: Final = 4
+"""Messages that a result is compared with: those that show most of its lines."""
 REFERENCE_UNITS: Final = 48
 """Units that a reference takes, about."""
 CHARS_PER_UNIT: Final = 4
@@ -43,7 +45,6 @@ class RepeatedRun(NamedTuple):
     first: int
     last: int
     source: int
-    what: str
 
 
 def reference_clips(
@@ -65,109 +66,107 @@ def reference_clip(view: View, target: int, part: int, *, saving: int, rule: str
     found = view.find(target)
     text = found[1].original_text(part) if found is not None else None
     min_chars = (saving + REFERENCE_UNITS) * CHARS_PER_UNIT
-    if found is None or text is None or len(text) < min_chars:
+    if found is None or text is None or not min_chars <= len(text) <= MAX_INDEXED_TEXT_CHARS:
         return None
-    lines = text.split("\n")
-    runs = _find_runs(view, found, lines, min_chars)
-    return _clip_fact(target, part, text, lines, runs, view.meter.counter, rule) if runs else None
-
-
-def find_dangling(view: View) -> Iterator[tuple[int, int, str]]:
-    """Yield the references to something that has changed since: the seq of the result, the part and the rule."""
-    for slot in view.unmasked_results.values():
-        shown = slot.result
-        if shown is None or not shown.overlays:
-            continue
-        for part, overlay in shown.overlays.items():
-            if overlay.sources and any(_has_changed(view, seq, overlay.owner) for seq in overlay.sources):
-                yield shown.seq, part, overlay.rule
+    runs = _find_runs(view, target, text, min_chars)
+    return _clip_fact(view, target, part, text, runs, rule) if runs else None
 
 
 def repair_dangling(view: View, *, saving: int) -> Clipped | None:
-    """Return the first dangling reference, written again, or the whole text if `saving` is 0; None without any."""
-    for seq, part, rule in find_dangling(view):
-        rewritten = reference_clip(view, seq, part, saving=saving, rule=rule) if saving else None
+    """Return the first reference to something that has changed, written again, or the whole text if `saving` is 0;
+    None without any."""
+    for seq, part in view.references.dangling():
         found = view.find(seq)
-        whole = (found[1].original_text(part) if found is not None else None) or ""
-        return rewritten or Clipped(target=seq, part=part, pieces=((0, len(whole)),), rule=rule)
+        overlay = found[1].overlays.get(part) if found is not None and found[1].overlays else None
+        if found is None or overlay is None:
+            continue
+        rewritten = reference_clip(view, seq, part, saving=saving, rule=overlay.rule) if saving else None
+        whole = found[1].original_text(part) or ""
+        return rewritten or Clipped(target=seq, part=part, pieces=((0, len(whole)),), rule=overlay.rule)
     return None
-
-
-def _has_changed(view: View, seq: int, since: int) -> bool:
-    found = view.find(seq)
-    if found is None:
-        return True
-    overlays = found[1].overlays or {}
-    return any(overlay.owner > since for overlay in overlays.values())
 
 
 # ── Finding the lines ────────────────────────────────────────────────────────────────────────────────────
 
 
-def _find_runs(
-    view: View, target: tuple[Step, ShownMessage], lines: list[str], min_chars: int
-) -> list[RepeatedRun]:
-    """Return the runs of lines worth a reference, in their order, each from the newest place that has them."""
-    wanted = set(map(strip_line_number, lines))
-    free = [True] * len(lines)
+def _find_runs(view: View, target: int, text: str, min_chars: int) -> list[RepeatedRun]:
+    """Return the runs of lines worth a reference, in their order, each from the place that has most of them."""
+    index = view.line_index
+    index.read_until(target)
+    lines, keys = index.split(text)
+    holders = {place: seqs for place, key in keys if (seqs := tuple(index.holders(key, before=target)))}
+    sources = {seq: _source_texts(view, seq) for seq in _most_frequent(holders.values())}
     found: list[RepeatedRun] = []
-    for shown, slot in _above(view, target):
-        # The known lines of a message are cached: this test skips most messages without splitting their texts.
-        if sum(map(len, wanted & shown.verbatim_lines())) >= min_chars:
-            for text in shown.verbatim_texts():
-                for first, last in _common_runs(lines, text.split("\n"), free, min_chars):
-                    free[first:last] = [False] * (last - first)
-                    found.append(RepeatedRun(first, last, shown.seq, _describe(slot)))
-    return sorted(found)
-
-
-def _above(view: View, target: tuple[Step, ShownMessage]) -> Iterator[tuple[ShownMessage, Slot | None]]:
-    """Yield what is above a result, newest first: results with their calls, and utterances with calls."""
-    step, result = target
-    for other in reversed(view.steps):
-        if other.seq > step.seq or not other.slots:
+    taken = 0
+    for place, seqs in holders.items():
+        if place < taken:
             continue
-        for slot in reversed(other.slots):
-            if slot.result is not None and (other is not step or slot.result.seq < result.seq):
-                yield slot.result, slot
-        yield other.utterance, None
+        texts = (source for seq in seqs for source in sources.get(seq, ()))
+        runs = [run for source in texts if (run := source.run(lines, place, taken)) is not None]
+        longest = max(runs, key=lambda run: run.last - run.first, default=None)
+        if longest is not None and _is_worth_it(lines, longest, min_chars):
+            found.append(longest)
+            taken = longest.last
+    return found
 
 
-def _describe(slot: Slot | None) -> str:
+def _most_frequent(holders: Iterable[tuple[int, ...]]) -> list[int]:
+    """Return the messages that hold most lines; of equal ones the newest come first."""
+    hits = Counter(chain.from_iterable(holders))
+    return sorted(hits, key=lambda seq: (-hits[seq], -seq))[:MAX_SOURCES]
+
+
+def _source_texts(view: View, seq: int) -> list[_SourceText]:
+    found = view.find(seq)
+    return [_SourceText(seq, text) for text in found[1].verbatim_texts()] if found is not None else []
+
+
+def _is_worth_it(lines: list[str], run: RepeatedRun, min_chars: int) -> bool:
+    size = run.last - run.first
+    return size >= MIN_REPEATED_LINES and sum(map(len, lines[run.first : run.last])) + size >= min_chars
+
+
+class _SourceText:
+    """The lines of one text that is shown above."""
+
+    def __init__(self, seq: int, text: str) -> None:
+        self._seq = seq
+        self._lines = text.split("\n")
+        # Of a line that the text repeats, one place is enough: other lines of a run find the other places.
+        self._places = dict(zip(self._lines, range(len(self._lines)), strict=True))
+        self._compared: dict[int, int] = {}
+        """For each distance between the two texts, the line up to which they were compared."""
+
+    def run(self, lines: list[str], place: int, taken: int) -> RepeatedRun | None:
+        """Return the lines around `place`, not before `taken`, that this text has in one piece."""
+        others, other = self._lines, self._places.get(lines[place], -1)
+        distance = other - place
+        if other < 0 or place < self._compared.get(distance, 0):
+            return None
+        first, last = place, place + 1
+        while first > taken and first + distance > 0 and lines[first - 1] == others[first - 1 + distance]:
+            first -= 1
+        end = min(len(lines), len(others) - distance)
+        while last < end and lines[last] == others[last + distance]:
+            last += 1
+        self._compared[distance] = last
+        return RepeatedRun(first, last, self._seq)
+
+
+def _describe(view: View, seq: int) -> str:
+    found = view.find(seq)
+    slots = found[0].slots if found is not None else []
+    slot = next((slot for slot in slots if slot.result is not None and slot.result.seq == seq), None)
     if slot is None:
         return "the arguments of a call"
     return f"the result of {slot.call.name} {call_subject(slot.call)}".rstrip()
 
 
-def _common_runs(
-    lines: list[str], others: list[str], free: list[bool], min_chars: int
-) -> Iterator[tuple[int, int]]:
-    """Yield the runs of free lines that occur in `others` in the same order without a gap, as long as possible."""
-    places: dict[str, list[int]] = {}
-    for place, line in enumerate(others):
-        places.setdefault(line, []).append(place)
-    at = 0
-    while at < len(lines):
-        candidates = places.get(lines[at], [])[:MAX_PLACES_PER_LINE]
-        size = max((_run_length(lines, others, free, at, place) for place in candidates), default=0)
-        if size >= MIN_REPEATED_LINES and sum(map(len, lines[at : at + size])) + size >= min_chars:
-            yield at, at + size
-        at += max(1, size)
-
-
-def _run_length(lines: list[str], others: list[str], free: list[bool], at: int, place: int) -> int:
-    size, limit = 0, min(len(lines) - at, len(others) - place)
-    while size < limit and free[at + size] and lines[at + size] == others[place + size]:
-        size += 1
-    return size
-
-
 # ── Writing the reference ────────────────────────────────────────────────────────────────────────────────
 
 
-def _clip_fact(
-    target: int, part: int, text: str, lines: list[str], runs: list[RepeatedRun], counter: Counter, rule: str
-) -> Clipped:
+def _clip_fact(view: View, target: int, part: int, text: str, runs: list[RepeatedRun], rule: str) -> Clipped:
+    lines, counter = text.split("\n"), view.meter.counter
     starts = [0]
     for line in lines:
         starts.append(starts[-1] + len(line) + 1)
@@ -177,7 +176,8 @@ def _clip_fact(
         begin, end = starts[run.first], min(starts[run.last], len(text))
         if at < begin:
             pieces.append((at, begin))
-        reference = _reference(lines[run.first : run.last], run.what, handle(target))
+        source = _describe(view, run.source)
+        reference = _reference(lines[run.first : run.last], source, handle(target))
         pieces.append(reference + ("\n" if end < len(text) else ""))
         at = end
     if at < len(text):

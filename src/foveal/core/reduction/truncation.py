@@ -18,7 +18,7 @@ Contract:
 4. Work is one count of newlines over the text (and of its UTF-8 bytes, if those are limited and it is not ASCII)
    plus work proportional to the limit; memory is proportional to the limit. `smart` adds the bounded search of
    `foveal.core.reduction.important_lines`. Tokens of a text longer than `MAX_COUNTED_CHARS` are extrapolated from
-   evenly spaced samples and marked `~`.
+   evenly spaced samples and marked `~`; such a text counts as over its limit if they are more than twice the limit.
 """
 
 from __future__ import annotations
@@ -26,16 +26,19 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from math import inf
+from operator import itemgetter
 from typing import Final, Literal, NamedTuple, TypeAlias, get_args
 
 import msgspec
 
 from foveal.core.log.events import Clipped
 from foveal.core.reduction.cut_points import (
+    MAX_COUNTED_CHARS,
     TextSize,
     character_boundary,
     fitting_end,
     head_end,
+    line_count,
     measure,
     measure_alone,
     tail_start,
@@ -55,6 +58,15 @@ _MAX_ATTEMPTS: Final = 8
 _MIN_GAP_CHARS: Final = 24
 """A smaller gap is shown, because its marker would be about as long."""
 _MAX_MIDDLE_LINES: Final = 600
+_MAX_MISSES: Final = 12
+"""Important lines in a row that do not fit, after which no further one is tried."""
+_TOKENS_PER_LINE: Final = 40
+"""About; of a limit in tokens, how many important lines are enough to fill the share of the middle."""
+_CERTAINLY_OVER: Final = 2
+"""A long text whose extrapolated tokens are this many times the limit is over it."""
+_MAX_SEAM_TOKENS: Final = 2
+_UNLIMITED_SIZE: Final = TextSize(inf, inf, inf)
+_start = itemgetter(0)
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -134,24 +146,37 @@ def clip(
     """Cut one text to its limits; None when it is within all of them. The spans to `keep` in the middle come before
     head and tail, as far as `MAX_MIDDLE_SHARE` of the limit holds them."""
     whole = room_for(limits)
-    if fitting_end(text, whole, counter) == len(text):
+    tokens, exact = total_tokens(text, counter) if whole.tokens < inf else (0, False)
+    if _is_within(text, whole, counter, tokens=tokens, exact=exact):
         return None
-    size = (*total_tokens(text, counter), utf8_size(text, whole))
-    task = _ClipTask(text, limits, handle, counter, *size, tuple(keep))
+    if whole.tokens == inf:
+        tokens, exact = total_tokens(text, counter)
+    size = utf8_size(text, whole)
+    task = _ClipTask(text, limits, whole, handle, counter, tokens, exact, size, tuple(keep), {})
     room = whole.minus(task.reserve())
     for attempt in range(_MAX_ATTEMPTS):
         spans = _choose_spans(task, room) if min(room) > 0 else []
         made = task.assemble(spans)
-        over = measure(join_pieces(text, made.pieces), whole, counter).minus(whole)
+        over = task.shown_size(made.pieces).minus(whole)
         if not spans or (max(over) <= 0 and len(made.pieces) > 1):
             return made
         room = room.minus(TextSize(*(max(unit, 1) * 2**attempt for unit in over)))
     return task.assemble([])
 
 
+def _is_within(text: str, whole: TextSize, counter: Counter, *, tokens: int, exact: bool) -> bool:
+    """Return whether a text is within all limits. A long text with `tokens` by extrapolation is counted as far as
+    its limit, unless it is `_CERTAINLY_OVER` times above it."""
+    if whole.tokens < inf and exact:
+        return tokens <= whole.tokens and fitting_end(text, whole._replace(tokens=inf), counter) == len(text)
+    if whole.tokens < inf and tokens > _CERTAINLY_OVER * whole.tokens and len(text) > MAX_COUNTED_CHARS:
+        return False
+    return fitting_end(text, whole, counter) == len(text)
+
+
 def room_for(limits: Limits) -> TextSize:
     """Return the limits as a size, with `inf` for units without one."""
-    return TextSize(*(inf if unit is None else unit for unit in (limits.tokens, limits.bytes, limits.lines)))
+    return TextSize(*[inf if unit is None else unit for unit in (limits.tokens, limits.bytes, limits.lines)])
 
 
 class _ClipTask(NamedTuple):
@@ -159,17 +184,51 @@ class _ClipTask(NamedTuple):
 
     text: str
     limits: Limits
+    whole: TextSize
+    """The limits as a size."""
     handle: str
     counter: Counter
     tokens: int
     exact: bool
     bytes: int
-    keep: tuple[Span, ...] = ()
+    keep: tuple[Span, ...]
+    counted: dict[Span, int]
+    """The tokens of spans, each counted once."""
+
+    def span_tokens(self, span: Span) -> int:
+        known = self.counted.get(span)
+        if known is None:
+            known = self.counted[span] = self.counter.count(self.text[span[0] : span[1]])
+        return known
+
+    def span_size(self, span: Span, room: TextSize) -> TextSize:
+        """Return the size of a span in the units that are limited."""
+        text = self.text[span[0] : span[1]]
+        tokens = self.span_tokens(span) if room.tokens < inf else 0
+        return TextSize(tokens, utf8_size(text, room), line_count(text) if room.lines < inf else 0)
+
+    def shown_size(self, pieces: Pieces) -> TextSize:
+        """Return the size of the joined pieces in the units that are limited; the tokens may be a few too many.
+
+        With an exact counter the pieces are counted together only if their sum is near the limit. They meet at
+        line ends, because a marker is on its own line, and there have at most `_MAX_SEAM_TOKENS` more together
+        than apart."""
+        whole, tokens = self.whole, 0
+        if self.counter.exact and whole.tokens < inf:
+            for piece in pieces:
+                tokens += self.counter.count(piece) if isinstance(piece, str) else self.span_tokens(piece)
+            tokens += _MAX_SEAM_TOKENS * len(pieces)
+            if tokens <= whole.tokens:
+                whole = whole._replace(tokens=inf)
+        if whole == _UNLIMITED_SIZE:
+            return TextSize(tokens, 0, 0)
+        size = measure(join_pieces(self.text, pieces), whole, self.counter)
+        return size if whole.tokens < inf else size._replace(tokens=tokens)
 
     def reserve(self) -> TextSize:
         """Return the size of the marker at its longest: all numbers at their maximum, a newline on either side."""
         longest = self.marker(self.tokens, self.bytes, len(self.text), len(self.text))
-        size = measure(f"\n{longest}\n", room_for(self.limits), self.counter)
+        size = measure(f"\n{longest}\n", self.whole, self.counter)
         return size._replace(lines=1)
 
     def marker(self, tokens: int, size: int, lines: int, all_lines: int) -> str:
@@ -182,21 +241,26 @@ class _ClipTask(NamedTuple):
     def assemble(self, spans: Sequence[Span]) -> Clip:
         """Return the clip that shows these spans: the marker in the first gap, a short note in every other."""
         text, end = self.text, len(self.text)
-        edges = [0, *(at for span in spans for at in span), end]
-        gaps = [(a, b) for a, b in zip(edges[::2], edges[1::2], strict=True) if a < b]
-        left_out = {gap: _lines_left_out(text, *gap) for gap in gaps}
-        kept = [text[a:b] for a, b in spans]
-        newlines = sum(n for n, _ in left_out.values()) + sum(part.count("\n") for part in kept)
+        gaps: list[tuple[int, int, int]] = []
+        newlines = lines_left_out = at = size = 0
+        for start, stop in (*spans, (end, end)):
+            if at < start:
+                passed, lines = _lines_left_out(text, at, start)
+                gaps.append((at, start, lines))
+                newlines, lines_left_out = newlines + passed, lines_left_out + lines
+            newlines, at = newlines + text.count("\n", start, stop), stop
+            size += utf8_size(text[start:stop], self.whole) if self.whole.bytes < inf else 0
         all_lines = newlines + (text[-1:] not in ("", "\n"))
-        kept_lines = all_lines - sum(lines for _, lines in left_out.values())
-        tokens = min(sum(self.counter.count_all(kept)), self.tokens)
-        size = sum(utf8_size(part, room_for(self.limits)) for part in kept)
-        notes = [_gap_note(lines, b - a) for (a, b), (_, lines) in left_out.items()]
-        notes[:1] = [self.marker(tokens, size, kept_lines, all_lines)][: len(gaps)]
-        pieces: dict[int, Span | str] = {span[0]: span for span in spans}
-        pieces |= {a: _on_own_line(text, a, b, note) for (a, b), note in zip(gaps, notes, strict=True)}
+        kept_lines = all_lines - lines_left_out
+        tokens = min(sum(map(self.span_tokens, spans)), self.tokens)
+        pieces: list[tuple[int, Span | str]] = [(span[0], span) for span in spans]
+        note = self.marker(tokens, size, kept_lines, all_lines)
+        for place, (start, stop, lines) in enumerate(gaps):
+            note = _gap_note(lines, stop - start) if place else note
+            pieces.append((start, _on_own_line(text, start, stop, note)))
+        pieces.sort(key=_start)
         return Clip(
-            pieces=tuple(pieces[at] for at in sorted(pieces)),
+            pieces=tuple(piece for _, piece in pieces),
             strategy=self.limits.strategy,
             kept_tokens=tokens,
             total_tokens=self.tokens,
@@ -233,9 +297,10 @@ def _choose_spans(task: _ClipTask, room: TextSize) -> list[Span]:
         return _merge_spans(_head_and_tail(task, room, share))
     low, high = _head_and_tail(task, room.times(1 - MAX_MIDDLE_SHARE), share)
     if task.keep:
-        found = [ImportantLine(a, b, 0, "") for a, b in task.keep if low[1] <= a and b <= high[0]]
+        found = [ImportantLine(a, b, 0, b"") for a, b in task.keep if low[1] <= a and b <= high[0]]
     else:
-        found = find_important_lines(task.text, low[1], high[0], enough=100)
+        enough = int(min(room.tokens, _MAX_MIDDLE_LINES * _TOKENS_PER_LINE)) // _TOKENS_PER_LINE
+        found = find_important_lines(task.text, low[1], high[0], enough=enough)
     middle, room = _choose_middle(task, found, room.times(MAX_MIDDLE_SHARE), room)
     return _merge_spans([*_head_and_tail(task, room, share), *middle])
 
@@ -244,7 +309,7 @@ def _head_and_tail(task: _ClipTask, room: TextSize, share: float) -> tuple[Span,
     """Return head and tail, either of which may be empty; the tail also gets what the head could not use."""
     text, counter = task.text, task.counter
     end = head_end(text, room.times(share), counter) if share else 0
-    rest = room.minus(measure(text[:end], room, counter))
+    rest = room.minus(task.span_size((0, end), room))
     start = tail_start(text, rest, counter) if share < 1 and min(rest) > 0 else len(text)
     return (0, end), (max(start, end), len(text))
 
@@ -260,19 +325,17 @@ def _choose_middle(
     ]
     spans: set[Span] = set()
     edges: set[int] = set()
-    for (start, end), size in zip(lines, _line_sizes(task, lines, room), strict=True):
+    misses = 0
+    for start, end in lines:
+        size = task.span_size((start, end), room)._replace(lines=1)
         cost = size if start in edges or end in edges else size.minus(gap.times(-1))
         if cost.within(budget):
             spans.add((start, end))
             edges.update((start, end))
-            budget, room = budget.minus(cost), room.minus(cost)
+            budget, room, misses = budget.minus(cost), room.minus(cost), 0
+        elif (misses := misses + 1) == _MAX_MISSES:
+            break
     return sorted(spans), room
-
-
-def _line_sizes(task: _ClipTask, spans: Sequence[Span], room: TextSize) -> list[TextSize]:
-    texts = [task.text[a:b] for a, b in spans]
-    tokens = task.counter.count_all(texts) if room.tokens < inf else [0] * len(texts)
-    return [TextSize(count, utf8_size(text, room), 1) for count, text in zip(tokens, texts, strict=True)]
 
 
 def _whole_characters(text: str, line: ImportantLine) -> Span:
@@ -302,7 +365,7 @@ def clip_parts(texts: Sequence[str], limits: Limits, *, handle: str, counter: Co
     """
     whole = room_for(limits)
     sizes = {i: measure_alone(text, whole, counter) for i, text in enumerate(texts) if text}
-    if _fair_share(list(sizes.values()), whole) == TextSize(inf, inf, inf):
+    if _fair_share(list(sizes.values()), whole) == _UNLIMITED_SIZE:
         return [None] * len(texts)
     notice = (
         f"[foveal: left out {len(sizes):,} of {len(sizes):,} parts ({limits.strategy}); whole text: {handle}]"
@@ -328,7 +391,7 @@ def _fair_share(sizes: Sequence[TextSize], room: TextSize) -> TextSize:
         level = TextSize(
             *(_fair_share_of_unit([size[unit] for size in sizes], room[unit]) for unit in range(3))
         )
-        wanted = [size if size.within(level) else TextSize(inf, inf, inf) for size in sizes]
+        wanted = [size if size.within(level) else _UNLIMITED_SIZE for size in sizes]
         if wanted == sizes:
             return level
         sizes = wanted
@@ -375,7 +438,7 @@ def _leave_out(text: str, strategy: Strategy, counter: Counter, pieces: Pieces) 
     if not text:
         return None
     tokens, exact = total_tokens(text, counter)
-    lines = text.count("\n") + (text[-1] != "\n")
+    lines = line_count(text)
     return Clip(
         pieces=pieces,
         strategy=strategy,

@@ -7,6 +7,10 @@ is a value (a msgspec struct that can be stored with the session): `observe` ret
 The prediction starts from the newest report: tokens reported then + ratio × (units now − units then). Hidden
 parts cancel out, and only the change since then is estimated. The overhead is the prediction at zero units.
 
+A reduction removes some parts and keeps others, and the ratio depends on the text. Each report therefore also
+measures the events that were new in its request: a `MeasuredSpan` holds their tokens per unit. After a reduction,
+`anchored` predicts the request from the spans of what is left.
+
 1. Until the first report, tokens = ratio × units, and the upper bound is wide.
 2. A first report that an overhead explains sets the overhead; one that is too small for the ratio lowers the
    ratio. Later reports move the ratio by the tokens per *change* in units, weighted by its size.
@@ -16,6 +20,8 @@ parts cancel out, and only the change since then is estimated. The overhead is t
 5. A report of more than twice or less than half of the prediction is ignored: it may belong to a subagent, be a
    cumulative figure, or precede a compaction. After three in a row something hidden has changed: the anchor
    moves there and the ratio is kept.
+6. A report measures a span only if the request grew by new events alone. Where something was reduced too, the
+   difference from the prediction is counted as tokens beyond the spans.
 
 Pass `observe` the units of the reported request, whatever was reduced since.
 """
@@ -23,7 +29,8 @@ Pass `observe` the units of the reported request, whatever was reduced since.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from bisect import bisect_right
+from collections.abc import Callable, Iterable
 from typing import Final
 
 import msgspec
@@ -48,8 +55,24 @@ _MIN_FOREIGN_DIFFERENCE_TOKENS: Final = 4096
 """Differences below this many tokens are never ignored as foreign reports."""
 _REPORTS_TO_MOVE_ANCHOR: Final = 3
 """Foreign reports in a row, of which the last one becomes the anchor."""
-_TEMPLATE_TOKENS: Final = 48
-"""Tokens for templates and rounding that the upper bound always includes."""
+_TEMPLATE_TOKENS: Final = 320
+"""Tokens that the upper bound always includes: single requests are reported with up to 300 tokens more than
+the ones before and after them, because a provider adds a template to some of them."""
+_MAX_SPAN_RATIO: Final = 3.0
+"""Most tokens per unit of a span: a template that is added to one small request is not part of its events."""
+_SPANS_PER_CONVERSATION: Final = 64
+"""A span holds at least this part of the conversation at its time, so their number grows with the logarithm of
+the length."""
+
+
+class MeasuredSpan(msgspec.Struct, frozen=True, array_like=True):
+    """Events whose tokens were measured together: those before `until` and not in an earlier span."""
+
+    until: int
+    """The seq after the last of them."""
+    units: int
+    ratio: float
+    """Tokens per unit."""
 
 
 class Calibration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -73,6 +96,14 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """Mean of the recent absolute errors, in tokens."""
     strikes: int = 0
     """Consecutive ignored reports."""
+    at_unreduced: int = 0
+    """The anchor: units of that request if nothing had been reduced."""
+    spans: tuple[MeasuredSpan, ...] = ()
+    """The measured events, oldest first; empty when no report said which events its request had."""
+    beyond_spans: float = 0.0
+    """Tokens of the anchor's request that no span explains."""
+    reductions: tuple[int, ...] = ()
+    """Seqs of the events since the anchor's request that changed how earlier events are shown."""
 
     def __post_init__(self) -> None:
         if not MIN_RATIO <= self.ratio <= MAX_RATIO:
@@ -101,26 +132,118 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     def units(self, tokens: int) -> int:
         """Return the most units whose expected tokens are within `tokens`; 0 when the overhead alone exceeds
         them."""
-        return _largest_within(self.tokens, tokens)
+        return self._largest_within(self.tokens, tokens)
 
     def safe_units(self, tokens: int) -> int:
         """Return the most units whose upper bound is within `tokens`, or 0."""
-        return _largest_within(self.upper, tokens)
+        return self._largest_within(self.upper, tokens)
 
-    def observe(self, units: int, reported: float, *, model: str = "") -> Calibration:
-        """Return the calibration after a report: a request of `units` was reported as `reported` prompt
-        tokens."""
+    def _largest_within(self, size: Callable[[int], int], limit: int) -> int:
+        """Return the most units whose `size`, which is monotonic, is within the limit; 0 if there are none.
+
+        Both sizes are linear on either side of the anchor, so a guess along the line is off by a few units."""
+        anchor, at_anchor = self.at_units, size(self.at_units)
+        other = anchor + 2 * limit + 2 if at_anchor <= limit else 0
+        slope = (size(other) - at_anchor) / (other - anchor) if other != anchor else 0.0
+        guess = anchor + (limit - at_anchor) / slope if slope > 0 else 0.0
+        return _nearest_within(size, limit, max(1, int(guess)))
+
+    # ── Requests after a reduction ───────────────────────────────────────────────────────────────────
+
+    @property
+    def needs_anchoring(self) -> bool:
+        """Whether something that the anchor's request showed was reduced since: then `anchored` predicts the next
+        request better."""
+        return bool(self.spans and self.reductions) and self.reductions[-1] >= self.spans[-1].until
+
+    def reduced(self, seq: int) -> Calibration:
+        """Return the calibration after event `seq` changed how earlier events are shown."""
+        until = self.spans[-1].until if self.spans else seq
+        since = tuple(earlier for earlier in self.reductions if earlier >= until)
+        return msgspec.structs.replace(self, reductions=(*since, seq))
+
+    def reverted(self, target: int, seq: int) -> Calibration:
+        """Return the calibration after event `seq` undid `target`. If the anchor's request was made before both,
+        its tokens are exact again."""
+        if target not in self.reductions or (self.spans and target < self.spans[-1].until):
+            return self.reduced(seq)
+        rest = tuple(earlier for earlier in self.reductions if earlier != target)
+        return msgspec.structs.replace(self, reductions=rest)
+
+    def anchored(self, units: int, shown: Iterable[tuple[int, int]]) -> Calibration:
+        """Return the calibration with the anchor at a request of `units`. `shown` are the seq and the units of its
+        messages; what it has beside them counts as the oldest span."""
+        if not self.spans:
+            return self
+        total, rest = self.beyond_spans, units
+        first, last, ratio = 0, -1, 0.0
+        for seq, size in shown:
+            if not first <= seq < last:  # consecutive messages are mostly of one span
+                first, last, ratio = self._span_of(seq)
+            total += size * ratio
+            rest -= size
+        tokens = round(total + rest * self.spans[0].ratio)
+        return msgspec.structs.replace(self, at_units=units, at_tokens=max(1, tokens))
+
+    def _span_of(self, seq: int) -> tuple[int, int, float]:
+        """Return the first seq, the seq after the last, and the ratio of the span with an event."""
+        place = bisect_right(self.spans, seq, key=lambda span: span.until)
+        first = self.spans[place - 1].until if place else 0
+        if place == len(self.spans):
+            return first, seq + 1, self.ratio
+        return first, self.spans[place].until, self.spans[place].ratio
+
+    # ── Reports ──────────────────────────────────────────────────────────────────────────────────────
+
+    def observe(
+        self,
+        units: int,
+        reported: float,
+        *,
+        model: str = "",
+        until: int = 0,
+        unreduced: int = 0,
+        predicted: int = 0,
+    ) -> Calibration:
+        """Return the calibration after a report: a request of `units` was reported as `reported` prompt tokens.
+
+        With `until`, the request had no event from that seq on, `unreduced` units without reductions, and was
+        `predicted` to take that many tokens."""
         if not _is_credible(units, reported) or (model and self.model and model != self.model):
             return self
         tokens = int(reported)
         if not self.seen:
             ratio = min(self.ratio, max(MIN_RATIO, tokens / units))
-            return self._move_anchor(units, tokens, ratio=ratio)
+            first = msgspec.structs.replace(self, ratio=ratio)._measure(tokens, units, until, unreduced, 0)
+            return first._move_anchor(units, tokens)
+        predicted = predicted or self.tokens(units)
         if self._is_foreign(units, tokens):
             if self.strikes + 1 < _REPORTS_TO_MOVE_ANCHOR:
                 return msgspec.structs.replace(self, strikes=self.strikes + 1)
-            return self._move_anchor(units, tokens)
-        return self._learn(units, tokens)
+            return self._measure(tokens, units, until, unreduced, predicted)._move_anchor(units, tokens)
+        measured = self._measure(tokens, units, until, unreduced, predicted)
+        return measured._learn(units, tokens, predicted)
+
+    def _measure(self, tokens: int, units: int, until: int, unreduced: int, predicted: int) -> Calibration:
+        """Add the span of the events that were new in a request."""
+        if not until:
+            return msgspec.structs.replace(self, spans=(), beyond_spans=0.0)
+        if not self.spans:
+            beyond = tokens - self.ratio * units
+            first = (MeasuredSpan(until, units, self.ratio),)
+            return msgspec.structs.replace(self, spans=first, beyond_spans=beyond, at_unreduced=unreduced)
+        beyond, ratio = float(tokens - predicted), self.ratio
+        growth = unreduced - self.at_unreduced
+        has_only_grown = abs(units - self.at_units - growth) < _MIN_CHANGE_UNITS <= growth
+        if has_only_grown:
+            ratio = min(_MAX_SPAN_RATIO, max(0.0, self.ratio + beyond / growth))
+            beyond -= (ratio - self.ratio) * growth
+        return msgspec.structs.replace(
+            self,
+            spans=_extended(self.spans, MeasuredSpan(until, max(0, growth), ratio), unreduced),
+            beyond_spans=self.beyond_spans + beyond,
+            at_unreduced=unreduced,
+        )
 
     def _slope(self, units: int) -> float:
         """Return the ratio; below the anchor it is limited so that the overhead is not negative."""
@@ -135,10 +258,10 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
             and not expected / 2 <= tokens <= expected * 2
         )
 
-    def _learn(self, units: int, tokens: int) -> Calibration:
+    def _learn(self, units: int, tokens: int, predicted: int) -> Calibration:
         """Update ratio, spread and recent error from this change in units, then move the anchor."""
         change = units - self.at_units
-        off = abs(tokens - self.tokens(units))
+        off = abs(tokens - predicted)
         error = self.error + max(_NEWEST_ERROR_WEIGHT, 1 / self.seen) * (off - self.error)
         if abs(change) < _MIN_CHANGE_UNITS:
             return self._move_anchor(units, tokens, error=error)
@@ -162,17 +285,29 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         )
 
 
+def _extended(spans: tuple[MeasuredSpan, ...], new: MeasuredSpan, unreduced: int) -> tuple[MeasuredSpan, ...]:
+    """Return the spans with a new one, joined with the last if that is small."""
+    last = spans[-1]
+    if new.until <= last.until:
+        return spans
+    if len(spans) == 1 or last.units * _SPANS_PER_CONVERSATION >= unreduced:
+        return (*spans, new)
+    units = last.units + new.units
+    ratio = (last.units * last.ratio + new.units * new.ratio) / units if units else new.ratio
+    return (*spans[:-1], MeasuredSpan(new.until, units, ratio))
+
+
 def _is_credible(units: int, reported: float) -> bool:
     return units > 0 and math.isfinite(reported) and 1 <= reported <= _MAX_PROMPT_TOKENS
 
 
-def _largest_within(size: Callable[[int], int], limit: int) -> int:
-    """Return the largest number whose `size`, which is monotonic, is within the limit."""
-    if size(1) > limit:
-        return 0
-    low, high = 1, 2
+def _nearest_within(size: Callable[[int], int], limit: int, guess: int) -> int:
+    """Return the largest number whose `size` is within the limit, or 0; it takes few steps if the guess is near."""
+    low, high, step = guess, guess + 1, 1
+    while low > 0 and size(low) > limit:
+        low, high, step = max(0, low - step), low, step * 2
     while size(high) <= limit:
-        low, high = high, high * 2
+        low, high, step = high, high + step, step * 2
     while high - low > 1:
         middle = (low + high) // 2
         if size(middle) <= limit:

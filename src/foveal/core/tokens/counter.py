@@ -22,7 +22,7 @@ from __future__ import annotations
 import importlib
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from types import ModuleType
 from typing import Any, Final, Protocol
@@ -32,8 +32,19 @@ from foveal.errors import BadSetting
 Measure = Callable[[str], int]
 
 _TOKTOK: Final = ("o200k_base", "cl100k_base", "o200k_harmony", "qwen3.5")
+Cut = Callable[[str, int], tuple[str, int]]
+"""Cuts a text after some tokens; returns the beginning, and the tokens of the whole text."""
+
 _SLICES: Final = 64
 _GROWTH: Final = 8
+_PROBE_CHARS: Final = 256
+"""Characters that are counted to guess how many characters a number of tokens takes."""
+_MAX_SEAM_DISTANCE: Final = 24
+"""Characters that an exact `head` or `tail` gives up to cut at a seam, where nothing has to be counted again."""
+_MIN_SEAM_TOKENS: Final = 200
+"""For fewer tokens these characters are too many, and counting again takes little time."""
+_ENDS_OF_WORDS: Final = frozenset(' \t\n!"#$%&()*+,-./:;<=>?@[\\]^_`{|}~')
+"""Characters that never belong to the word before them; an apostrophe does (`don't`)."""
 _SURROGATE: Final = re.compile(r"[\ud800-\udfff]")
 
 
@@ -90,7 +101,7 @@ class FunctionCounter:
 
     def _bounded(self, text: str) -> int:
         try:
-            return self._measure(text)
+            return self._measure(_passing_copy(text))
         except UnicodeError:
             return self._measure(_SURROGATE.sub("\ufffd", text))
 
@@ -100,6 +111,60 @@ class Exact(FunctionCounter):
 
     def __init__(self, encoding: str = "o200k_base") -> None:
         super().__init__(encoding, _toktok(encoding), exact=True, limit=2_000_000)
+        self._toktok_cut = _toktok_cut(encoding)
+
+    def head(self, text: str, tokens: int) -> int:
+        for size in self._likely_sizes(text, tokens, (0, 2 * tokens)):
+            window = text[:size]
+            kept, total = self._cut(window, tokens)
+            if total <= tokens:
+                if size >= len(text):
+                    return len(text)
+                continue
+            end = len(kept)
+            seam = _seam(window, end, -1)
+            return seam or (end if self._bounded(kept) <= tokens else super().head(text, tokens))
+        return super().head(text, tokens)
+
+    def tail(self, text: str, tokens: int) -> int:
+        length = len(text)
+        for size in self._likely_sizes(text, tokens, (length - _PROBE_CHARS, length - 2 * tokens)):
+            window = text[max(0, length - size) :]
+            total = self._bounded(window)
+            if total <= tokens:
+                if size >= length:
+                    return length
+                continue
+            excess = total - tokens
+            front = window[: int(1.5 * len(window) * excess / total) + _PROBE_CHARS]
+            kept, counted = self._cut(front, excess)
+            start = len(kept if counted >= excess else self._cut(window, excess)[0])
+            seam = _seam(window, start, 1)
+            if seam and self._bounded(window[:seam]) >= excess:
+                return len(window) - seam
+            rest = window[start:]
+            return len(rest) if self._bounded(rest) <= tokens else super().tail(text, tokens)
+        return super().tail(text, tokens)
+
+    def _likely_sizes(self, text: str, tokens: int, probes: Sequence[int]) -> Iterator[int]:
+        """Yield growing sizes in characters, the first of which probably holds a little more than `tokens`, by the
+        tokens at the places `probes`; none for few tokens, or if toktok cannot cut or the counter's limit is
+        reached."""
+        if self._toktok_cut is None or tokens < _MIN_SEAM_TOKENS:
+            return
+        counted = [text[max(0, at) : max(0, at) + _PROBE_CHARS] for at in probes]
+        size = int(1.1 * tokens * sum(map(len, counted)) / max(1, sum(map(self._bounded, counted))))
+        size += _PROBE_CHARS // 4
+        while size <= self._limit:
+            yield size
+            size = size * 3 // 2
+
+    def _cut(self, text: str, tokens: int) -> tuple[str, int]:
+        assert self._toktok_cut is not None
+        try:
+            return self._toktok_cut(_passing_copy(text), tokens)
+        except UnicodeError:
+            return self._toktok_cut(_SURROGATE.sub("\ufffd", text), tokens)
 
 
 class Estimate(FunctionCounter):
@@ -158,6 +223,39 @@ def _toktok(encoding: str) -> Measure:
         direct: Measure = toktok._encoding(encoding).count
         return direct
     return lambda text: int(toktok.batch_count([text], encoding, 1)[0])
+
+
+def _passing_copy(text: str) -> str:
+    """Return a copy of a text that is not ASCII. A native counter leaves the UTF-8 form of such a string in it: in
+    a message of the log, it would take memory for as long as the log is there."""
+    return text if text.isascii() else text[:1] + text[1:]
+
+
+def _toktok_cut(encoding: str) -> Cut | None:
+    """Return toktok's cut at a token; None for qwen3.5, which cuts a normalised form of the text."""
+    toktok: Any = _load("toktok", name=encoding, install='"foveal[exact]"')
+    if encoding == "qwen3.5" or not hasattr(toktok, "_encoding"):
+        return None
+    cut: Cut = toktok._encoding(encoding).truncate
+    return cut
+
+
+def _seam(text: str, at: int, step: int) -> int:
+    """Return the nearest seam from `at` in the direction of `step`, 0 if none is near.
+
+    A seam is a place at which toktok's vocabularies never join characters, whatever stands on either side: the
+    end of a word or a number, and the end of a line unless white space or a slash follows. The tokens of both sides
+    add up to those of the text, so that a cut at a seam needs no second count.
+    """
+    for near in range(at, at + _MAX_SEAM_DISTANCE * step, step):
+        if not 0 < near < len(text):
+            break
+        before, after = text[near - 1], text[near]
+        if after in _ENDS_OF_WORDS and before.isalnum():
+            return near
+        if before == "\n" and after != "/" and not after.isspace():
+            return near
+    return 0
 
 
 def _deepseek(_model: str) -> tuple[Measure, int]:

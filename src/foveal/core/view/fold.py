@@ -8,6 +8,8 @@ an expansion change which earlier events are effective, so after one of them the
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from operator import attrgetter
+from typing import Final
 
 from foveal.core.log.events import (
     REDUCTIONS,
@@ -28,9 +30,15 @@ from foveal.core.tokens.message_tokens import MessageTokens
 from foveal.core.view.steps import hidden_ranges
 from foveal.core.view.view import View
 
+_fact = attrgetter("fact")
+_TAKING_BACK: Final = frozenset({Rewound, Reverted, Expanded})
+"""Facts that change which earlier events are effective, or that can end."""
+
 
 def effective_events(log: Sequence[Event]) -> list[Event]:
     """Return the events that are not rewound, not reverted, and not expansions that a user message has ended."""
+    if _TAKING_BACK.isdisjoint(map(type, map(_fact, log))):
+        return list(log)
     return _walk_back(log)[0]
 
 

@@ -26,18 +26,15 @@ _NESTED: Final[frozenset[object]] = frozenset({dict, list})
 def render_view(view: View, wire: Wire) -> tuple[list[ProviderMessage], list[list[ProviderMessage]]]:
     """Return the messages, and those of each step, which `core.engine.prefix` compares with the next request's."""
     groups = [step.render(wire) for step in view.steps]
-    return [copy_message(message) for message in wire.join(groups)], groups
+    return copy_messages(wire.join(groups)), groups
 
 
-def copy_message(message: ProviderMessage) -> ProviderMessage:
-    """Return a copy of a message that shares no list or dict with it."""
-    new = message.copy()
-    if len(new) == 2 and isinstance(new.get("content"), str):  # most messages: nothing nested
-        return new
-    for key, value in message.items():
-        if value.__class__ in _NESTED:
-            new[key] = copy_json(value)
-    return new
+def copy_messages(messages: list[ProviderMessage]) -> list[ProviderMessage]:
+    """Return a copy of written messages that shares no list or dict with them."""
+    # Every message in view is copied for every request. msgspec takes a third of the time of `copy_json`, and
+    # needs a hook for the one type that it refuses: a caller's subclass of `str`.
+    copied: list[ProviderMessage] = msgspec.to_builtins(messages, enc_hook=str.__str__)
+    return copied
 
 
 def copy_json(value: Any) -> Any:

@@ -4,7 +4,7 @@ A step is one utterance with *all* of its results, so no reduction can split a c
 a step is a `ShownMessage`: the fact of the log, and overlays that replace some of its parts.
 
 Every object here changes only through its own methods. `ShownMessage` and `Step` also own the caches of what is
-derived from their texts (token counts, names, lines, rendered messages): each is computed on the first call of its
+derived from their texts (token counts, names, rendered messages): each is computed on the first call of its
 method and dropped by the method that changes the text. Policies only call these methods.
 """
 
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal
 
 from msgspec import UNSET
 from msgspec.structs import replace
@@ -33,11 +33,9 @@ from foveal.core.log.events import (
 from foveal.core.log.ranges import Ranges, subtract_ranges
 from foveal.core.tokens.message_tokens import PER_MESSAGE, CountedFact, MessageTokens
 from foveal.core.view.text_facts import (
-    addressed_things,
     count_names,
     reports_failure,
     string_values,
-    strip_line_number,
 )
 from foveal.core.wire import Wire
 
@@ -47,10 +45,6 @@ ProviderMessage = dict[str, Any]
 StepKind = Literal["instructed", "user", "model", "pinned", "summary", "notice"]
 
 NO_RESULT: Final = "[foveal: this call has no recorded result; it was interrupted]"
-MAX_CALL_ADDRESS_CHARS: Final = 300
-"""Characters of each argument that are searched for what a call is about; a whole file may follow them."""
-MIN_QUOTED_LINE_CHARS: Final = 20
-"""A shorter line is not worth keeping as a quotation."""
 
 
 class Overlay:
@@ -75,7 +69,6 @@ class ShownMessage:
         "_has_failed",
         "_is_incompressible",
         "_name_counts",
-        "_verbatim_lines",
         "fact",
         "marked_by",
         "overlays",
@@ -89,7 +82,6 @@ class ShownMessage:
         self.marked_by = -1
         """The event that gave it its newest cache marks; -1 when none did."""
         self._name_counts: dict[str, int] | None = None
-        self._verbatim_lines: frozenset[str] | None = None
         self._has_failed: bool | None = None
         self._is_incompressible = False
 
@@ -161,6 +153,16 @@ class ShownMessage:
             units -= meter.replaceable_units(self.seq, place, self.fact.content)
         return units
 
+    def referenced_units(self, meter: MessageTokens) -> int:
+        """Return the units that references save."""
+        saved = 0
+        for place, overlay in (self.overlays or {}).items():
+            if overlay.sources:
+                whole = meter.message(self.seq, self.fact) if place == -1 else 0
+                whole = whole or meter.replaceable_units(self.seq, place, self.fact.content)
+                saved += whole - meter.text(overlay.owner, self.seq, place, overlay.text)
+        return saved
+
     # ── Changes, made by the view ────────────────────────────────────────────────────────────────────
 
     def mark(self, seq: int, marks: Iterable[Mark]) -> None:
@@ -179,12 +181,12 @@ class ShownMessage:
         if self.overlays is None:
             self.overlays = {}
         self.overlays[part] = overlay
-        self._name_counts = self._verbatim_lines = None
+        self._name_counts = None
 
     def remove_overlay(self, part: int) -> None:
         """Show a part again as it was said."""
         if self.overlays and self.overlays.pop(part, None):
-            self._name_counts = self._verbatim_lines = None
+            self._name_counts = None
 
     # ── Derived facts, cached ────────────────────────────────────────────────────────────────────────
 
@@ -195,13 +197,6 @@ class ShownMessage:
             texts = [text_of(content), *(call.arguments for _, call in calls_of(content))]
             self._name_counts = count_names(texts)
         return self._name_counts
-
-    def verbatim_lines(self) -> frozenset[str]:
-        """Return the lines that are shown as they were said, without line numbers."""
-        if self._verbatim_lines is None:
-            lines = (line for text in self.verbatim_texts() for line in text.split("\n"))
-            self._verbatim_lines = frozenset(map(strip_line_number, lines))
-        return self._verbatim_lines
 
     def verbatim_texts(self) -> list[str]:
         """Return the texts that are shown as they were said, and the strings of such call arguments."""
@@ -287,22 +282,10 @@ class Slot:
         return meter.replaceable_units(step.seq, self.place, step.utterance.fact.content)
 
 
-class CallFacts(NamedTuple):
-    """What the calls of a step say, whatever is shown of them."""
-
-    about: tuple[frozenset[str], ...]
-    """For each call, the things with an address that it is about."""
-    mentioned: frozenset[str]
-    """All things with an address that the step names."""
-    lines: frozenset[str]
-    """The lines that the calls write, without line numbers and without short ones."""
-
-
 class Step:
     """The smallest thing that can be hidden: an utterance and everything that answers it."""
 
     __slots__ = (
-        "_call_facts",
         "_rendered",
         "_rendered_by",
         "covers",
@@ -339,7 +322,6 @@ class Step:
         """How many messages of the log this step stands for."""
         self.units: int | None = None
         """The units of the step as the view last counted them; None when it changed since."""
-        self._call_facts: CallFacts | None = None
         self._rendered: list[ProviderMessage] | None = None
         self._rendered_by: Wire | None = None
 
@@ -378,6 +360,14 @@ class Step:
                 units += slot.result.units(meter)
             else:
                 units += PER_MESSAGE + meter.text(-1, -1, -1, NO_RESULT)
+        return units
+
+    def unreferenced_units(self, meter: MessageTokens) -> int:
+        """Return the units of the step with the lines themselves in place of references to them."""
+        units = self.count(meter) if self.units is None else self.units
+        for slot in self.slots:
+            if slot.result is not None and slot.result.overlays:
+                units += slot.result.referenced_units(meter)
         return units
 
     # ── Changes, made by the view ────────────────────────────────────────────────────────────────────
@@ -428,7 +418,10 @@ class Step:
     def render(self, wire: Wire) -> list[ProviderMessage]:
         """Return the step as messages of a dialect. The caller must not change them."""
         if self._rendered is None or self._rendered_by is not wire:
-            self._rendered = list(chain.from_iterable(map(wire.write, self.facts())))
+            if self.slots:
+                self._rendered = list(chain.from_iterable(map(wire.write, self.facts())))
+            else:
+                self._rendered = wire.write(self.utterance.as_shown())
             self._rendered_by = wire
         return self._rendered
 
@@ -436,21 +429,6 @@ class Step:
     def rendered(self) -> list[ProviderMessage] | None:
         """The messages as they were last rendered; None when the step changed since."""
         return self._rendered
-
-    def call_facts(self) -> CallFacts:
-        """Return what the calls are about, what the step mentions, and which lines its calls write."""
-        if self._call_facts is None:
-            content = self.utterance.fact.content
-            texts = [string_values(call.arguments) for _, call in calls_of(content)]
-            about = (" ".join(text[:MAX_CALL_ADDRESS_CHARS] for text in of_call) for of_call in texts)
-            written = [text for of_call in texts for text in of_call]
-            lines = (strip_line_number(line) for text in written for line in text.split("\n"))
-            self._call_facts = CallFacts(
-                tuple(frozenset(addressed_things(text)) for text in about),
-                frozenset(thing for text in (text_of(content), *written) for thing in addressed_things(text)),
-                frozenset(line for line in lines if len(line) >= MIN_QUOTED_LINE_CHARS),
-            )
-        return self._call_facts
 
 
 # ── Ranges that reductions hide ────────────────────────────────────────────────────────────────────────

@@ -21,11 +21,19 @@ _EXIT_STATUS: Final = re.compile(
     r"(?:exit(?:ed)?[ _]?(?:with[ _]?)?(?:code|status)?|return[ _]?code|status)\W{1,4}(-?\d{1,3})\b",
     re.IGNORECASE,
 )
-_FAILURE: Final = re.compile(
-    r"Traceback \(most recent call last\)|^(?:[\w.]*(?:Error|Exception)|fatal|error|ERROR)\b ?:|command not found"
-    r"|No such file or directory|Permission denied|^FAILED\b|\b\d+ failed\b|panicked at|^make(?:\[\d+\])?: \*\*\* ",
-    re.MULTILINE,
+_FAILURE_PHRASES: Final = (
+    "Traceback (most recent call last)",
+    "command not found",
+    "No such file or directory",
+    "Permission denied",
+    "panicked at",
 )
+_FAILURE_LINE_SIGNS: Final = ("Error", "Exception", "fatal", "error", "ERROR", "FAILED", ": *** ")
+_FAILURE_LINE: Final = re.compile(
+    r"(?:[\w.]*(?:Error|Exception)|fatal|error|ERROR)\b ?:|FAILED\b|make(?:\[\d+\])?: \*\*\* "
+)
+"""The beginning of a line that reports a failure; such a line contains one of the signs."""
+_FAILED_TESTS: Final = re.compile(r"\b\d+ failed\b")
 _STATUS_EDGE_CHARS: Final = 200
 _FAILURE_EDGE_CHARS: Final = 2_000
 """Characters at each end of a result that are searched for its outcome."""
@@ -40,20 +48,30 @@ def find_names(text: str) -> Iterator[str]:
             yield name
 
 
+def distinct_names(text: str) -> Iterator[str]:
+    """Yield the same names, each once. Most words of a text repeat, so each distinct one is looked at once."""
+    seen: set[str] = set()
+    for word in dict.fromkeys(_NAME.findall(text)):
+        if _DISTINCTIVE.search(word):
+            name = word.lstrip(_PUNCTUATION_BEFORE).rstrip(_PUNCTUATION_AFTER)
+            is_name = name == word or (len(name) >= _MIN_NAME_CHARS and _DISTINCTIVE.search(name))
+            if is_name and name not in seen:
+                seen.add(name)
+                yield name
+
+
+def name_candidates(text: str) -> set[str]:
+    """Return the names of a text and other words that look alike: enough to tell whether a name occurs in it."""
+    words = set(_NAME.findall(text))
+    return {word.lstrip(_PUNCTUATION_BEFORE).rstrip(_PUNCTUATION_AFTER) for word in words}
+
+
 def count_names(texts: Iterable[str]) -> dict[str, int]:
     """Return the names of the texts in their order, each with the number of its occurrences."""
     counts: dict[str, int] = {}
     for name in (name for text in texts for name in find_names(text)):
         counts[name] = counts.get(name, 0) + 1
     return counts
-
-
-def addressed_things(text: str) -> Iterator[str]:
-    """Yield the last parts of the names that have an address: paths, files, URLs."""
-    for name in find_names(text):
-        last = name.rpartition("/")[2]
-        if last and ("/" in name or "." in last[1:-1]) and not last.replace(".", "").isdigit():
-            yield last
 
 
 def exit_status(text: str) -> int | None:
@@ -70,7 +88,16 @@ def reports_failure(text: str) -> bool:
     status = exit_status(text)
     if status is not None:
         return status != 0
-    return bool(_FAILURE.search(text[:_FAILURE_EDGE_CHARS]) or _FAILURE.search(text[-_FAILURE_EDGE_CHARS:]))
+    return any(map(_has_failure, (text[:_FAILURE_EDGE_CHARS], text[-_FAILURE_EDGE_CHARS:])))
+
+
+def _has_failure(text: str) -> bool:
+    """Return whether a text reports a failure. One expression for all of it would be tried at every character."""
+    if any(map(text.__contains__, _FAILURE_PHRASES)):
+        return True
+    if any(map(text.__contains__, _FAILURE_LINE_SIGNS)) and any(map(_FAILURE_LINE.match, text.split("\n"))):
+        return True
+    return " failed" in text and _FAILED_TESTS.search(text) is not None
 
 
 def strip_line_number(line: str) -> str:

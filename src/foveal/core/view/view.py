@@ -49,6 +49,9 @@ from foveal.core.log.events import (
 from foveal.core.log.ranges import Ranges, intersect_ranges, is_within, seqs_outside, subtract_ranges
 from foveal.core.tokens.message_tokens import MessageTokens
 from foveal.core.view.dropped import DroppedMessages
+from foveal.core.view.line_index import LineIndex
+from foveal.core.view.open_calls import OpenCalls
+from foveal.core.view.references import References
 from foveal.core.view.steps import (
     CoveredRange,
     Overlay,
@@ -106,8 +109,11 @@ class View:
         """Results of hidden steps that no summary and no notice names, because they came late."""
         self.tools: tuple[int, Equipped] | None = None
         """The tools on offer, and the event that says so."""
+        self.line_index = LineIndex()
+        """The lines of results and call arguments that are shown as they were said."""
+        self.references = References()
         self._shown_in: dict[int, tuple[Step, ShownMessage]] = {}
-        self._open_calls: dict[str, list[Slot]] = {}
+        self._open_calls = OpenCalls()
         self._units = 0
         self._uncounted: list[Step] = []
 
@@ -167,8 +173,8 @@ class View:
     @property
     def hidden_open_calls(self) -> list[tuple[str, int]]:
         """Calls that wait for a result in steps that are not shown: their ids, and the seqs of the steps."""
-        slots = (slot for waiting in self._open_calls.values() for slot in waiting)
-        return [(slot.call.id, slot.step.seq) for slot in slots if slot.step.seq not in self._shown_in]
+        hidden = (slot for slot in self._open_calls if slot.step.seq not in self._shown_in)
+        return [(slot.call.id, slot.step.seq) for slot in hidden]
 
     def find(self, seq: int) -> tuple[Step, ShownMessage] | None:
         """Return the visible step that event `seq` is shown in, and the event as shown."""
@@ -180,11 +186,6 @@ class View:
             if is_within(seq, cover.ranges):
                 return cover
         return None
-
-    def names_shown(self, *, hidden: Set[int]) -> set[str]:
-        """Return the names that stay visible when the messages with these `id()`s are hidden."""
-        messages = (shown for step in self.steps for shown in step.shown_messages())
-        return set().union(*(shown.name_counts() for shown in messages if id(shown) not in hidden))
 
     # ── Folding ──────────────────────────────────────────────────────────────────────────────────────
 
@@ -251,6 +252,9 @@ class View:
         self._shown_in.pop(shown.seq, None)
         self.unmasked_results.pop(shown.seq, None)
         self._forget_media(shown, -1)
+        self.line_index.discard(shown.seq)
+        self.references.forget(shown.seq)
+        self.references.source_changed(shown.seq)
 
     def _forget_media(self, shown: ShownMessage, part: int) -> None:
         content = shown.fact.content
@@ -268,11 +272,13 @@ class View:
     def _add_utterance(self, seq: int, fact: ModelSaid) -> None:
         step = Step(seq, "model", fact)
         for place, call in calls_of(fact.content):
-            self._open_calls.setdefault(call.id, []).append(step.add_call(place, call))
+            self._open_calls.add(step.add_call(place, call))
         self._add(step)
+        if step.slots:
+            self.line_index.add(seq, step.utterance.verbatim_texts)
 
     def _add_result(self, seq: int, fact: ToolReturned) -> None:
-        slot = self._take_open_call(fact.call_id)
+        slot = self._open_calls.take(fact.call_id)
         if slot is None:
             self.orphan_results.append(seq)
             return
@@ -285,23 +291,12 @@ class View:
         if step is not self.steps[-1]:
             self.late_results.append(seq)
         self._place(step, shown)
+        self.line_index.add(seq, shown.verbatim_texts)
         self.unmasked_results[seq] = slot
         if fact.content:
             slot.set_ordinal(self.result_count)
             self.result_count += 1
         self._invalidate(step)
-
-    def _take_open_call(self, call_id: str) -> Slot | None:
-        """Return the call that a result with this id answers: of the newest step with an open one, the first."""
-        waiting = self._open_calls.get(call_id)
-        if not waiting:
-            return None
-        newest = waiting[-1].step
-        place = next(i for i, slot in enumerate(waiting) if slot.step is newest)
-        slot = waiting.pop(place)
-        if not waiting:
-            del self._open_calls[call_id]
-        return slot
 
     def _add_instruction(self, seq: int, fact: Instructed) -> None:
         if fact.aside:
@@ -338,12 +333,20 @@ class View:
             return  # no such part: the log was edited outside of Foveal
         if overlay.level == "clipped" and overlay.text == shown.original_text(part):
             shown.remove_overlay(part)  # the clip keeps everything
+            self.references.set(target, part, ())
         else:
             shown.add_overlay(part, overlay)
+            are_shown = all(source in self._shown_in for source in overlay.sources)
+            self.references.set(target, part, overlay.sources, are_shown=are_shown)
+            self.references.source_changed(target)
         if overlay.level == "masked":
             self._forget_media(shown, part)
             if part == -1:
                 self.unmasked_results.pop(target, None)
+                self.references.forget(target)
+        self.line_index.discard(target)
+        if step.slots:
+            self.line_index.add(target, shown.verbatim_texts)
         self._invalidate(step)
 
     def _mark(self, seq: int, fact: Marked) -> None:
@@ -433,9 +436,7 @@ class View:
     def expect_result(self, call_id: str, seq: int) -> None:
         """Add a call of a hidden step that waits for its result, which will be hidden too."""
         call = Call(id=call_id, name="", arguments="")
-        waiting = self._open_calls.setdefault(call_id, [])
-        waiting.append(Step(seq, "model", ModelSaid(content=(call,))).add_call(0, call))
-        waiting.sort(key=lambda slot: slot.step.seq)
+        self._open_calls.add(Step(seq, "model", ModelSaid(content=(call,))).add_call(0, call))
 
     def restore_counts(
         self,

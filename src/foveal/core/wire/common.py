@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import isfinite
-from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
@@ -23,8 +23,7 @@ from foveal.core.log.events import (
     Instructed,
     Media,
     ModelSaid,
-    Opaque,
-    Thinking,
+    Text,
     ToolReturned,
     UserSaid,
     unraw,
@@ -37,12 +36,10 @@ T = TypeVar("T")
 
 FREE_TEXT_VARIETIES: Final = frozenset({"custom", "custom_tool_call"})
 """Varieties of calls with free text as arguments; a function call carries the text in its field `input`."""
-_NATIVE_PARTS: Final = (Media, Opaque, Thinking)
-"""Parts that hold JSON of one dialect."""
 _STRINGS: Final = (str, bytes)
 
 
-class MessageChunk(NamedTuple):
+class MessageChunk(msgspec.Struct, frozen=True):
     """The smallest run of messages that gives a whole number of facts."""
 
     messages: int
@@ -82,19 +79,18 @@ def read_each(
     messages: Sequence[object], start: int, read_message: Callable[[Any], tuple[AnyFact, ...]]
 ) -> Iterator[MessageChunk]:
     """Yield one chunk for each message, for dialects in which every message is read by itself."""
-    new, kind = tuple.__new__, MessageChunk  # faster than calling the NamedTuple, which would dominate
     for index, message in indexed_from(messages, start):
         if type(message) is dict and len(message) == 2:  # fast path: most messages are a role and a text
             content = message.get("content")
             if type(content) is str:
                 role = message.get("role")
                 if role == "user":
-                    yield new(kind, (1, (UserSaid(content=content),)))
+                    yield MessageChunk(1, (UserSaid(content=content),))
                     continue
                 if role == "assistant":
-                    yield new(kind, (1, (ModelSaid(content=content),)))
+                    yield MessageChunk(1, (ModelSaid(content=content),))
                     continue
-        yield new(kind, (1, read_at(index, read_message, message)))
+        yield MessageChunk(1, read_at(index, read_message, message))
 
 
 def as_mapping(value: object) -> Mapping[str, Any]:
@@ -129,7 +125,7 @@ def encode_json(value: object) -> bytes:
     """Return a value as JSON bytes; it may contain objects of client libraries."""
     try:
         text = _encoder.encode(value)
-        if b"null" in text and not _is_finite(value):  # the encoder writes NaN and infinity as null
+        if text.find(b"null") >= 0 and not _is_finite(value):  # the encoder writes NaN and infinity as null
             raise BadField("", "holds a number that JSON does not have (NaN or infinity)")
         return text
     except UnicodeEncodeError:  # a lone surrogate is not valid UTF-8, but a JSON escape can represent it
@@ -160,7 +156,7 @@ def json_text(value: object) -> str:
 
 def other_fields(item: Mapping[str, Any], known: frozenset[str]) -> Raw | UnsetType:
     """Return the fields beyond the known ones, `UNSET` if there are none."""
-    if item.keys() <= known:
+    if known.issuperset(item):
         return UNSET
     return raw_json({name: value for name, value in item.items() if name not in known})
 
@@ -211,9 +207,10 @@ def native_dialect(dialect: Dialect, extra: Raw | UnsetType, parts: Iterable[Any
     if extra is not UNSET:
         return dialect
     for part in parts:
-        if isinstance(part, _NATIVE_PARTS) or part.extra is not UNSET:
-            return dialect
-        if isinstance(part, Call) and part.variety != "function":
+        if isinstance(part, Call):  # tested first: most lists of parts hold calls
+            if part.variety != "function" or part.extra is not UNSET:
+                return dialect
+        elif not isinstance(part, Text) or part.extra is not UNSET:
             return dialect
     return ""
 

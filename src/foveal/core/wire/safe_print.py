@@ -18,6 +18,8 @@ _UNSAFE: Final = re.compile(
 
 def visible(text: str) -> str:
     """Return the text with each unsafe character as a symbol or its code; newlines and tabs stay."""
+    if text.isascii() and text.isprintable():
+        return text
     return _UNSAFE.sub(_escape, text)
 
 

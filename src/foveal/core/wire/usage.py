@@ -18,7 +18,13 @@ MAX_REPORTED_TOKENS: Final = 10**9
 
 
 def read_usage(
-    report: object, *, model: str = "", units: int = 0, predicted: int = 0, unreduced: int = 0
+    report: object,
+    *,
+    model: str = "",
+    units: int = 0,
+    predicted: int = 0,
+    unreduced: int = 0,
+    until: int = 0,
 ) -> Used | None:
     """Return the usage in a provider's report, or None if it has no prompt tokens, as after an aborted reply.
 
@@ -32,7 +38,7 @@ def read_usage(
         if not _has_counts(fields) and fields.get(inner) is not None:
             fields = _fields(fields[inner])
     counts = _anthropic(fields) if _is_anthropic(fields) else _openai(fields)
-    fact = Used(**counts, model=model, units=units, predicted=predicted, unreduced=unreduced)
+    fact = Used(**counts, model=model, units=units, predicted=predicted, unreduced=unreduced, until=until)
     return fact if fact.prompt > 0 else None
 
 

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence, Set
+from itertools import islice
 from typing import Final
 
 import msgspec
 
 from foveal.core.compaction.ledger.allocation import Item, Section
-from foveal.core.compaction.ledger.call_reader import ToolAction, heredoc_body
+from foveal.core.compaction.ledger.call_reader import heredoc_body, read_call
+from foveal.core.compaction.ledger.event_facts import ToolCallFacts
 from foveal.core.compaction.ledger.sections import (
     AGENT_PREFIX,
     ITEM_PREFIX,
@@ -26,7 +28,8 @@ from foveal.core.compaction.ledger.sections import (
     word_end,
     word_start,
 )
-from foveal.core.log.events import Event, ModelSaid, UserSaid, handle, text_of
+from foveal.core.compaction.plan import events_within
+from foveal.core.log.events import Event, handle, text_of
 
 MAX_LAST_WORDS_CHARS: Final = 800
 """Characters of the newest message that are shown whole."""
@@ -41,7 +44,6 @@ _MAX_MESSAGES_WITH_PLAN: Final = 12
 _MAX_PLAN_ARGUMENT_CHARS: Final = 50_000
 _MAX_PLAN_TEXT_CHARS: Final = 8_000
 """Characters at the end of a message in which a plan is looked for."""
-_PLANNING_TOOL: Final = re.compile(r"todo|plan|task_?(?:tracker|list)|checklist", re.IGNORECASE)
 _PLAN_WORD: Final = re.compile(r"plan|to-?do|steps|next|tasks|remaining", re.IGNORECASE)
 _TITLE_KEYS: Final = ("content", "step", "title", "task", "description", "text", "name", "subject")
 _STATUS_KEYS: Final = ("status", "state", "done", "completed")
@@ -67,20 +69,27 @@ _MIN_PLAN_LINES: Final = 2
 # ── Plan ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def plan_section(events: Sequence[Event], actions: Sequence[ToolAction], *, keep: Set[int]) -> Section:
+def plan_section(
+    planned: Sequence[tuple[int, ToolCallFacts]],
+    said: Sequence[Event],
+    *,
+    asked: Event | None,
+    keep: Set[int],
+) -> Section:
     """Return the section of the latest plan, if there is one outside the message that is shown last.
 
-    `actions` are the calls of the events, newest first."""
-    found = [plan for plan in (_called_plan(actions, keep), _said_plan(events, keep)) if plan is not None]
-    items = _plan_items(*max(found), events) if found else iter(())
+    `planned` are the calls of planning tools with their seqs, `said` the messages with a text, both in their order,
+    and `asked` is the newest request."""
+    found = [plan for plan in (_called_plan(planned, keep), _said_plan(said, keep)) if plan is not None]
+    items = _plan_items(*max(found), asked) if found else iter(())
     return Section(PLAN_HEADING, items, 2.5)
 
 
-def _plan_items(seq: int, lines: Sequence[str], events: Sequence[Event]) -> Iterator[Item]:
+def _plan_items(seq: int, lines: Sequence[str], asked: Event | None) -> Iterator[Item]:
     """Yield the plan: first what is not done, then all of it if there is room."""
     pending = [line for line in lines if not line.startswith(_DONE_MARK)]
     done = f", {len(lines) - len(pending)} of {len(lines)} done" if len(pending) < len(lines) else ""
-    title = f"{ITEM_PREFIX}{handle(seq)}{done}{_later_request(seq, events)}"
+    title = f"{ITEM_PREFIX}{handle(seq)}{done}{_later_request(seq, asked)}"
     for shown in (pending, lines) if done else (lines,):
         quoted = [AGENT_PREFIX + quote_line(line, _MAX_PLAN_ITEM_CHARS) for line in shown[:_MAX_PLAN_ITEMS]]
         if len(shown) > _MAX_PLAN_ITEMS:
@@ -88,44 +97,37 @@ def _plan_items(seq: int, lines: Sequence[str], events: Sequence[Event]) -> Iter
         yield Item(0, "\n".join([f"{title}:", *quoted]) if quoted else title)
 
 
-def _later_request(seq: int, events: Sequence[Event]) -> str:
+def _later_request(seq: int, asked: Event | None) -> str:
     """Return a mark for a plan that is older than a request: the request may have changed it."""
-    for event in reversed(events):
-        if event.seq <= seq:
-            return ""
-        if isinstance(event.fact, UserSaid):
-            return f", before the user's {event.handle}"
-    return ""
+    return f", before the user's {asked.handle}" if asked is not None and asked.seq > seq else ""
 
 
-def _called_plan(actions: Sequence[ToolAction], keep: Set[int]) -> tuple[int, list[str]] | None:
+def _called_plan(
+    planned: Sequence[tuple[int, ToolCallFacts]], keep: Set[int]
+) -> tuple[int, list[str]] | None:
     """Return the newest plan in a call of a planning tool."""
-    tools = set(filter(_PLANNING_TOOL.search, {action.call.name for action in actions}))
-    for action in actions:
-        by_shell = action.command is not None and action.command.is_plan
-        if (by_shell or action.call.name in tools) and action.seq not in keep:
-            text = max((text for _, text in action.fields), key=len, default="") if by_shell else ""
-            if lines := _plan_of_argument(heredoc_body(text) if by_shell else action.call.arguments):
-                return action.seq, lines
+    for seq, facts in reversed(planned):
+        if seq not in keep and (lines := _plan_of_argument(_plan_argument(facts))):
+            return seq, lines
     return None
 
 
-def _said_plan(events: Sequence[Event], keep: Set[int]) -> tuple[int, list[str]] | None:
+def _plan_argument(facts: ToolCallFacts) -> str:
+    """Return the arguments of a call, or the here-document of one that goes through a shell."""
+    if facts.command is None or not facts.command.is_plan:
+        return facts.call.arguments
+    return heredoc_body(max((text for _, text in read_call(facts.call).fields), key=len, default=""))
+
+
+def _said_plan(said: Sequence[Event], keep: Set[int]) -> tuple[int, list[str]] | None:
     """Return the newest plan in the latest messages."""
-    messages = 0
-    for event in reversed(events):
-        fact = event.fact
-        if not isinstance(fact, ModelSaid) or event.seq in keep:
-            continue
-        text = text_of(fact.content)
-        if text.strip():
-            messages += 1
-            # The newest message is quoted anyway, unless it is too long.
-            is_quoted = messages == 1 and len(text) <= MAX_LAST_WORDS_CHARS
-            if not is_quoted and (lines := _plan_of_text(text)):
-                return event.seq, lines
-        if messages >= _MAX_MESSAGES_WITH_PLAN:
-            return None
+    shown = (event for event in reversed(said) if event.seq not in keep)
+    for number, event in enumerate(islice(shown, _MAX_MESSAGES_WITH_PLAN)):
+        text = text_of(getattr(event.fact, "content", ""))
+        # The newest message is quoted anyway, unless it is too long.
+        is_quoted = number == 0 and len(text) <= MAX_LAST_WORDS_CHARS
+        if not is_quoted and (lines := _plan_of_text(text)):
+            return event.seq, lines
     return None
 
 
@@ -161,7 +163,8 @@ def _plan_of_text(text: str) -> list[str]:
 
 
 def _checklist(text: str) -> list[str]:
-    checks = [found.group().strip().lstrip("-*0123456789.) ") for found in _CHECKLIST_LINE.finditer(text)]
+    lines = _CHECKLIST_LINE.finditer(text) if "[" in text else ()
+    checks = [found.group().strip().lstrip("-*0123456789.) ") for found in lines]
     if len(checks) < _MIN_PLAN_LINES:
         return []
     return [f"{_DONE_MARK}{line[3:]}" if line[1:2] in "xX✓" else line for line in checks]
@@ -189,19 +192,18 @@ def _listed(text: str) -> list[str]:
 # ── Last words ───────────────────────────────────────────────────────────────────────────────────────────
 
 
-def last_words_section(events: Sequence[Event], *, keep: Set[int]) -> Section:
-    """Return the section of what the model said last: the newest message, then the beginnings of earlier ones."""
-    said = [
-        event
-        for event in reversed(events)
-        if isinstance(event.fact, ModelSaid) and event.seq not in keep and text_of(event.fact.content).strip()
-    ]
+def last_words_section(said: Sequence[Event], *, keep: Set[int]) -> Section:
+    """Return the section of what the model said last: the newest message, then the beginnings of earlier ones.
+
+    `said` are the messages with a text, in their order."""
+    newest = list(islice((event for event in reversed(said) if event.seq not in keep), _MAX_EARLIER + 1))
+    hidden = len(said) - sum(bool(events_within(said, seq, seq)) for seq in keep)
     return Section(
         SAID_HEADING,
-        _message_items(said),
+        _message_items(newest),
         3.0,
-        needed=_newest_message(said),
-        left_out=lambda shown: f"+ {len(said) - len(shown)} earlier" if len(shown) < len(said) else "",
+        needed=_newest_message(newest),
+        left_out=lambda shown: f"+ {hidden - len(shown)} earlier" if len(shown) < hidden else "",
     )
 
 
@@ -212,7 +214,7 @@ def _newest_message(said: Sequence[Event]) -> Iterator[Item]:
 
 
 def _message_items(said: Sequence[Event]) -> Iterator[Item]:
-    for slot, event in enumerate(said[: _MAX_EARLIER + 1]):
+    for slot, event in enumerate(said):
         text = text_of(getattr(event.fact, "content", "")).strip()
         width = _EARLIER_CHARS if slot else _SHORT_WORDS_CHARS
         yield Item(slot, f"{ITEM_PREFIX}{event.handle}: {inline(text, width)}")

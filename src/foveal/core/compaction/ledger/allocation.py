@@ -21,6 +21,8 @@ from foveal.core.tokens.counter import Counter
 
 _FIRST_ITEM_URGENCY: Final = 2
 """How much more urgent the first useful item of a section is: an item from each section is worth most."""
+MAX_SIZES_KEPT: Final = 4_000
+"""Items whose counts are kept: several times those of a ledger."""
 _MAX_MISSES: Final = 3
 """A section is closed after this many items in a row that did not fit."""
 
@@ -32,6 +34,10 @@ class Item(NamedTuple):
     """The place in the section; lower slots are shown first."""
     text: str
     """Lines that begin with an item prefix, or a name: names are joined by commas on one line."""
+
+
+def _is_name(text: str) -> bool:
+    return not text.startswith(ITEM_PREFIX)
 
 
 def nothing_left_out(_shown: Collection[int]) -> str:
@@ -82,10 +88,30 @@ class _Queue:
         self.item = next(self.items, None)
 
 
+class ItemSizes:
+    """Counts items. Most items of a ledger are those of the ledger before, so their counts are kept."""
+
+    def __init__(self, counter: Counter) -> None:
+        self.counter = counter
+        self._units: dict[int, int] = {}
+        """By the hash value of the item."""
+
+    def of(self, text: str) -> int:
+        """Return the units of an item with what stands after it."""
+        key = hash(text)
+        units = self._units.get(key)
+        if units is None:
+            units = self.counter.count(f" {text}," if _is_name(text) else f"{text}\n") + 1
+            if len(self._units) >= MAX_SIZES_KEPT:
+                self._units.clear()
+            self._units[key] = units
+        return units
+
+
 class _OpenSection:
     """A section while items are being chosen."""
 
-    def __init__(self, spec: Section, counter: Counter) -> None:
+    def __init__(self, spec: Section, sizes: ItemSizes) -> None:
         self.spec = spec
         self.shown: dict[int, str] = {}
         self.needed = _Queue(spec.needed)
@@ -93,21 +119,12 @@ class _OpenSection:
         self.spent = 0
         self.due = 0.0
         """Units for useful items, divided by the weight: the section with the lowest value is next."""
-        self._count = counter.count
-        self._counted: dict[str, int] = {}
-        self._heading = counter.count(spec.heading + "\n")
+        self._sizes = sizes
 
     def cost(self, item: Item) -> int:
         before = self.shown.get(item.slot)
-        units = self._units(item.text) - (self._units(before) if before is not None else 0)
-        return units if self.shown else units + self._heading
-
-    def _units(self, text: str) -> int:
-        units = self._counted.get(text)
-        if units is None:
-            units = self._count(f"{text}\n" if text.startswith(ITEM_PREFIX) else f" {text},") + 1
-            self._counted[text] = units
-        return units
+        units = self._sizes.of(item.text) - (self._sizes.of(before) if before is not None else 0)
+        return units if self.shown else units + self._sizes.of(self.spec.heading)
 
     def take(self, item: Item, cost: int) -> _Taken:
         taken = _Taken(self, item.slot, self.shown.get(item.slot), cost)
@@ -126,22 +143,22 @@ class _OpenSection:
 
     def lines(self) -> list[str]:
         shown = [self.shown[slot] for slot in sorted(self.shown)]
-        names = [text for text in shown if not text.startswith(ITEM_PREFIX)]
-        lines = [text for text in shown if text.startswith(ITEM_PREFIX)]
+        names = [text for text in shown if _is_name(text)]
+        lines = [text for text in shown if not _is_name(text)]
         if names:
             lines.append(ITEM_PREFIX + ", ".join(names))
         rest = self.spec.left_out(self.shown.keys()) if lines or self.spec.told_when_empty else ""
         return [*([self.spec.heading] if lines else []), *lines, *([rest] if rest else [])]
 
 
-def fill_sections(sections: Sequence[Section], *, room: int, useful_room: int, counter: Counter) -> str:
+def fill_sections(sections: Sequence[Section], *, room: int, useful_room: int, sizes: ItemSizes) -> str:
     """Return the sections that fit into the room, or "" if nothing does.
 
     Useful items are taken only while the whole stays within `useful_room`."""
-    opened = [_OpenSection(section, counter) for section in sections]
+    opened = [_OpenSection(section, sizes) for section in sections]
     taken, left = _take_needed(opened, room)
     taken += _take_useful(opened, left - (room - useful_room))
-    return _shrink_to_room(opened, taken, room=room, counter=counter)
+    return _shrink_to_room(opened, taken, room=room, counter=sizes.counter)
 
 
 def _take_needed(opened: Sequence[_OpenSection], room: int) -> tuple[list[_Taken], int]:

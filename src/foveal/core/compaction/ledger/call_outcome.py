@@ -1,4 +1,4 @@
-"""Reads from the result of a call how it ended.
+"""A tool call with its result, and how it ended.
 
 Only the two ends of a result are read, where exit statuses, counts of tests and error messages stand.
 """
@@ -6,12 +6,12 @@ Only the two ends of a result are read, where exit statuses, counts of tests and
 from __future__ import annotations
 
 import re
-from functools import lru_cache
-from typing import Final
+from typing import Final, NamedTuple
 
-from foveal.core.compaction.ledger.call_reader import ShellCommand, ToolAction, TouchedFiles
+from foveal.core.compaction.ledger.call_reader import TouchedFiles
+from foveal.core.compaction.ledger.event_facts import CommandFacts, ToolCallFacts
 from foveal.core.compaction.ledger.sections import inline
-from foveal.core.log.events import ToolReturned, text_of
+from foveal.core.log.events import Call, ToolReturned, text_of
 from foveal.core.reduction import important_lines
 from foveal.core.view.text_facts import exit_status, reports_failure
 
@@ -39,11 +39,35 @@ _REPORTED_FAILURE: Final = re.compile(
 """The beginning of a result in which an agent, not a program, reports a failure."""
 
 
+class ToolAction(NamedTuple):
+    """One call, what it did, and its result."""
+
+    seq: int
+    """Seq of the model message."""
+    facts: ToolCallFacts
+    result: ToolReturned | None
+    result_seq: int
+    has_failed: bool
+    """Whether the result reports a failure."""
+
+    @property
+    def call(self) -> Call:
+        return self.facts.call
+
+    @property
+    def touched(self) -> TouchedFiles:
+        return self.facts.touched
+
+    @property
+    def command(self) -> CommandFacts | None:
+        return self.facts.command
+
+
 def describe_outcome(action: ToolAction) -> str:
     """Return how a call ended: its exit status, or `ok` or `failed` where the result contains none."""
     if action.result is None:
         return "no result"
-    text = head_and_tail(text_of(action.result.content))
+    text = text_of(action.result.content)
     status = status_of(text)
     verdict = _verdict(text)
     counts = f' "{verdict}"' if verdict else ""
@@ -54,11 +78,7 @@ def describe_outcome(action: ToolAction) -> str:
 
 def status_of(text: str) -> int | None:
     """Return the exit status; on the last line it is the shell's, before that it may be a program's."""
-    return _status_at_ends(text[:_STATUS_EDGE_CHARS], text[-_STATUS_EDGE_CHARS:])
-
-
-@lru_cache(maxsize=4_096)
-def _status_at_ends(head: str, tail: str) -> int | None:
+    head, tail = text[:_STATUS_EDGE_CHARS], text[-_STATUS_EDGE_CHARS:]
     regions = (tail.rstrip().rpartition("\n")[2], tail) if _has_any(_STATUS_SIGNS, tail) else ()
     for region in (*regions, head) if _has_any(_STATUS_SIGNS, head) else regions:
         if _has_any(_STATUS_SIGNS, region):
@@ -91,7 +111,7 @@ def _verdict(text: str) -> str:
     return inline(counts[0].strip(" =-\n"), 80) if counts else ""
 
 
-def has_failed(result: ToolReturned, command: ShellCommand | None, touched: TouchedFiles) -> bool:
+def has_failed(result: ToolReturned, command: CommandFacts | None, touched: TouchedFiles) -> bool:
     """Return whether the result of a call reports a failure."""
     text = text_of(result.content)
     if command is not None and command.is_search:

@@ -13,13 +13,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from functools import lru_cache
 from itertools import islice
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
-from foveal.core.log.events import Call, ToolReturned
+from foveal.core.log.events import Call
 
 # ── Shell commands ───────────────────────────────────────────────────────────────────────────────────────
 
@@ -280,8 +279,6 @@ def _shell_action(words: list[str], piece: str) -> FileAction:
 
 # ── Tool calls ───────────────────────────────────────────────────────────────────────────────────────────
 
-_MAX_CACHED_CHARS: Final = 4_000
-"""Calls with longer arguments are not cached, so that the cache stays small."""
 _MAX_FIELDS: Final = 40
 _MAX_DEPTH: Final = 3
 _MAX_PATH_CHARS: Final = 300
@@ -312,9 +309,10 @@ _VERBS: Final[dict[str, FileAction]] = {
 class FileKeys:
     """Tells which spellings of a path mean one file: a relative path may be the end of an absolute one."""
 
-    def __init__(self) -> None:
-        self._keys: dict[str, str] = {}
-        self._by_name: dict[str, list[str]] = {}
+    def __init__(self, known: FileKeys | None = None) -> None:
+        """Start without paths, or with a copy of those that another one knows."""
+        self._keys: dict[str, str] = dict(known._keys) if known else {}
+        self._by_name: dict[str, tuple[str, ...]] = dict(known._by_name) if known else {}
 
     def of(self, path: str) -> str:
         """Return the path by which the file is known."""
@@ -324,11 +322,12 @@ class FileKeys:
         return key
 
     def _find(self, clean: str) -> str:
-        others = self._by_name.setdefault(clean.rsplit("/", 1)[-1], [])
+        name = clean.rsplit("/", 1)[-1]
+        others = self._by_name.get(name, ())
         for other in others:
             if other == clean or other.endswith("/" + clean) or clean.endswith("/" + other):
                 return other
-        others.append(clean)
+        self._by_name[name] = (*others, clean)
         return clean
 
 
@@ -340,46 +339,14 @@ class ReadCall(NamedTuple):
     fields: CallFields
 
 
-class ToolAction(NamedTuple):
-    """One call, what it did, and its result."""
-
-    seq: int
-    """Seq of the model message."""
-    call: Call
-    touched: TouchedFiles
-    command: ShellCommand | None
-    fields: CallFields
-    result: ToolReturned | None
-    result_seq: int
-    has_failed: bool
-    """Whether the result reports a failure."""
-
-
 def read_call(call: Call) -> ReadCall:
-    """Return what a call does.
-
-    The latest calls are cached, since each compaction of a session reads most events of the one before again."""
-    read = _read_cached if len(call.arguments) <= _MAX_CACHED_CHARS else _read_arguments
-    return read(call.name, call.arguments)
-
-
-@lru_cache(maxsize=4_096)
-def _read_cached(tool: str, arguments: str) -> ReadCall:
-    return _read_arguments(tool, arguments)
-
-
-def _read_arguments(tool: str, arguments: str) -> ReadCall:
-    fields = _fields(_decode(arguments))
-    words = _words_of_name(tool)
+    """Return what a call does."""
+    fields = _fields(_decode(call.arguments))
+    words = tuple(word.lower() for word in _WORD.findall(call.name[:_MAX_PATH_CHARS]))
     command_line = _command(fields, words)
     command = None if command_line is None else parse_command(command_line)
     touched = tuple(_find_touched(fields, words)) if command is None else command.touched
     return ReadCall(touched, command, tuple(fields))
-
-
-@lru_cache(maxsize=256)
-def _words_of_name(tool: str) -> tuple[str, ...]:
-    return tuple(word.lower() for word in _WORD.findall(tool[:_MAX_PATH_CHARS]))
 
 
 def _decode(arguments: str) -> object:

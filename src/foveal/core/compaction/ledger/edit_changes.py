@@ -17,7 +17,7 @@ from foveal.core.compaction.ledger.call_reader import (
     FIELD_KEYS_OLD,
     FIELD_KEYS_TEXT,
     FileAction,
-    ToolAction,
+    ReadCall,
     heredoc_body,
 )
 from foveal.core.compaction.ledger.sections import inline, word_start
@@ -36,22 +36,22 @@ _SED: Final = re.compile(r"(?<=['\"])(?:\d+(?:,\d+)?)?[sdaic](?=[/|#@,:\\ d'\"])
 _HUNK: Final = re.compile(r"^@@[^\n@]*(?:@@)?[ \t]*([^\n]*)$", re.MULTILINE)
 
 
-def describe_change(action: ToolAction, path: str, verb: FileAction) -> str:
+def describe_change(call: ReadCall, path: str, verb: FileAction) -> str:
     """Return what the call changed in the file, or "" if its arguments do not tell."""
     if verb in ("deleted", "moved"):
-        others = [other for other, _ in action.touched if other != path] if verb == "moved" else []
+        others = [other for other, _ in call.touched if other != path] if verb == "moved" else []
         return f"to {inline(others[-1], 120)}" if others else ""
-    texts = [text for _, text in action.fields]
+    texts = [text for _, text in call.fields]
     patch = next((text for text in texts if "\n@@" in text or "*** Begin Patch" in text), None)
     if patch is not None:
         return _patch_change(patch, path)
-    if action.command is not None:
+    if call.command is not None:
         return _command_change(max(texts, key=len, default=""), path, verb)
-    old = _first_value(action.fields, FIELD_KEYS_OLD)
-    new = _first_value(action.fields, FIELD_KEYS_NEW)
+    old = _first_value(call.fields, FIELD_KEYS_OLD)
+    new = _first_value(call.fields, FIELD_KEYS_NEW)
     if new is not None:
         return _pair_change(old or "", new)
-    text = next((text for key, text in action.fields if key.endswith(FIELD_KEYS_TEXT) and text != path), "")
+    text = next((text for key, text in call.fields if key.endswith(FIELD_KEYS_TEXT) and text != path), "")
     return _text_change(text)
 
 

@@ -1,27 +1,26 @@
 """Ledger sections about what the agent did: files and commands.
 
-All calls of the range are read, newest first, so that the latest state of a file or a command counts. The work per
-call is bounded.
+`FileHistory` and `CommandHistory` are told of the calls in their order and keep the latest state of each file and
+command, so that a ledger of a longer range continues where the one before it ended.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence, Set
+from collections.abc import Collection, Container, Iterator, Sequence
 from typing import Final
 
 from foveal.core.compaction.ledger.allocation import Item, Section
-from foveal.core.compaction.ledger.call_outcome import describe_outcome, has_failed
-from foveal.core.compaction.ledger.call_reader import FileAction, FileKeys, ToolAction, read_call, word_set
-from foveal.core.compaction.ledger.edit_changes import describe_change
+from foveal.core.compaction.ledger.call_outcome import ToolAction, describe_outcome
+from foveal.core.compaction.ledger.call_reader import FileAction, FileKeys, word_set
 from foveal.core.compaction.ledger.sections import (
     COMMANDS_HEADING,
     FILES_HEADING,
     FILES_READ_HEADING,
     ITEM_PREFIX,
+    MAX_CALL_TITLE_CHARS,
     inline,
 )
-from foveal.core.compaction.ledger.unresolved_errors import call_title
-from foveal.core.log.events import Event, ModelSaid, ToolReturned, calls_of, handle
+from foveal.core.log.events import handle
 
 MAX_READ_FILES_TRACKED: Final = 400
 """Files that were only read, newest first; files that were changed are all tracked."""
@@ -38,53 +37,37 @@ _UNITS_PER_NAME_LEFT_OUT: Final = 25
 """The line about files left out names one more file for this much more room."""
 
 
-def collect_actions(events: Sequence[Event]) -> list[ToolAction]:
-    """Return the calls of the range with their results, newest first.
-
-    A result belongs to the latest call before it that has its id."""
-    actions: list[ToolAction] = []
-    results: dict[str, tuple[ToolReturned, int]] = {}
-    for event in reversed(events):
-        fact = event.fact
-        if isinstance(fact, ToolReturned):
-            results[fact.call_id] = fact, event.seq
-        elif isinstance(fact, ModelSaid):
-            for _, call in reversed(calls_of(fact.content)):
-                result, result_seq = results.pop(call.id, (None, event.seq))
-                touched, command, fields = read_call(call)
-                failed = result is not None and has_failed(result, command, touched)
-                actions.append(
-                    ToolAction(event.seq, call, touched, command, fields, result, result_seq, failed)
-                )
-    return actions
-
-
 # ── Files ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class TouchedFile:
-    """One file and the actions on it, latest first."""
+    """One file and the actions on it."""
 
-    def __init__(self, path: str, seq: int) -> None:
+    def __init__(self, path: str) -> None:
         self.path = path.removeprefix("./")
-        self.last = seq
-        self.counts: dict[str, int] = {}
-        self.changes: list[tuple[ToolAction, FileAction]] = []
-        """The latest changes."""
+        self.last = -1
+        """Seq of the latest action."""
+        self.is_changed = False
+        self._counts: dict[str, int] = {}
+        """Times of each action, the latest one last."""
+        self._changes: list[tuple[int, str]] = []
+        """The latest changes, each with its seq, the latest one last."""
 
-    def add(self, path: str, verb: FileAction, action: ToolAction) -> None:
+    def add(self, path: str, verb: FileAction, change: str, action: ToolAction) -> None:
         """Count an action; the longest spelling of the path is kept."""
-        self.path = max(self.path, path.removeprefix("./"), key=len)
+        path = path.removeprefix("./")
+        self.path = path if len(path) >= len(self.path) else self.path
+        self.last = action.seq
         is_change = verb not in ("read", "ran")
-        has_worked = not is_change or not action.has_failed
-        word = verb if has_worked else f"{verb} in a call that failed"
-        self.counts[word] = self.counts.get(word, 0) + 1
-        if is_change and has_worked and len(self.changes) < _MAX_CHANGES_PER_FILE:
-            self.changes.append((action, verb))
+        word = f"{verb} in a call that failed" if is_change and action.has_failed else verb
+        self._counts[word] = self._counts.pop(word, 0) + 1
+        self.is_changed = self.is_changed or is_change
+        if is_change and not action.has_failed:
+            self._changes = [*self._changes[1 - _MAX_CHANGES_PER_FILE :], (action.seq, change)]
 
     @property
-    def is_changed(self) -> bool:
-        return not self.counts.keys() <= {"read", "ran"}
+    def has_several_changes(self) -> bool:
+        return len(self._changes) > 1
 
     @property
     def is_instructions(self) -> bool:
@@ -102,19 +85,47 @@ class TouchedFile:
     def line(self, *, max_changes: int) -> str:
         counted = [
             f"{word} ×{times}" if times > 1 else word
-            for word, times in self.counts.items()
+            for word, times in reversed(self._counts.items())
             if word not in ("read", "ran")
         ]
         told = [
-            f"{handle(action.seq)}{': ' if change else ''}{change}"
-            for action, verb in self.changes[:max_changes]
-            for change in (describe_change(action, self.path, verb),)
+            f"{handle(seq)}{': ' if change else ''}{change}"
+            for seq, change in reversed(self._changes[-max_changes:])
         ]
         where = "; ".join(told) or handle(self.last)
         return f"{ITEM_PREFIX}{inline(self.path, 300)}: {', '.join(counted)}, {where}"
 
 
-def file_sections(files: Sequence[TouchedFile], *, elsewhere: Set[str], room: int) -> tuple[Section, Section]:
+class FileHistory:
+    """The files that calls touched."""
+
+    def __init__(self, keys: FileKeys) -> None:
+        self._keys = keys
+        self._files: dict[str, TouchedFile] = {}
+        """The file that was touched last is the last one."""
+
+    def add(self, action: ToolAction) -> None:
+        for (path, verb), change in zip(
+            reversed(action.touched), reversed(action.facts.changes), strict=True
+        ):
+            key = self._keys.of(path)
+            file = self._files.pop(key) if key in self._files else TouchedFile(path)
+            self._files[key] = file
+            file.add(path, verb, change, action)
+
+    def newest_first(self) -> list[TouchedFile]:
+        """Return all files that were changed, and those that were only read up to a limit."""
+        files = list(reversed(self._files.values()))
+        if len(files) <= MAX_READ_FILES_TRACKED:
+            return files
+        return [
+            file for number, file in enumerate(files) if file.is_changed or number < MAX_READ_FILES_TRACKED
+        ]
+
+
+def file_sections(
+    files: Sequence[TouchedFile], *, elsewhere: Container[str], room: int
+) -> tuple[Section, Section]:
     """Return the sections of the files that were changed and of those that were only read."""
     changed = [file for file in files if file.is_changed]
     read = [file for file in files if not file.is_changed]
@@ -138,26 +149,11 @@ def file_sections(files: Sequence[TouchedFile], *, elsewhere: Set[str], room: in
     )
 
 
-def collect_files(actions: Sequence[ToolAction]) -> list[TouchedFile]:
-    """Return the files that the calls touched; the calls are newest first, and so are the files."""
-    known: dict[str, TouchedFile] = {}
-    keys = FileKeys()
-    for action in actions:
-        for path, verb in action.touched:
-            if len(known) >= MAX_READ_FILES_TRACKED and verb in ("read", "ran") and path not in known:
-                continue
-            key = keys.of(path)
-            if key not in known:
-                known[key] = TouchedFile(path, action.seq)
-            known[key].add(path, verb, action)
-    return list(known.values())
-
-
 def _change_items(files: Sequence[TouchedFile]) -> Iterator[Item]:
     """Yield what changed last in each file, then more changes of each."""
     for max_changes in (1, _MAX_CHANGES_PER_FILE):
         for slot, file in enumerate(files):
-            if max_changes == 1 or len(file.changes) > 1:
+            if max_changes == 1 or file.has_several_changes:
                 yield Item(slot, file.line(max_changes=max_changes))
 
 
@@ -174,16 +170,32 @@ def _files_left_out(files: Sequence[TouchedFile], shown: Collection[int], room: 
 # ── Commands ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def commands_section(actions: Sequence[ToolAction], *, later: Sequence[ToolAction] = ()) -> Section:
-    """Return the section of commands that ran a program, each once with its latest outcome.
+class CommandHistory:
+    """The latest run of each command that ran a program."""
 
-    A command that ran again after the range is left out."""
-    listed = {action.command.bare for action in later if action.command is not None}
-    latest: list[ToolAction] = []
-    for action in actions:
-        if action.command is not None and action.command.runs_program and action.command.bare not in listed:
-            listed.add(action.command.bare)
-            latest.append(action)
+    def __init__(self) -> None:
+        self._latest: dict[int, ToolAction] = {}
+        """By the command; the one that ran last is the last one."""
+        self._tried: set[int] = set()
+        """All commands."""
+
+    def add(self, action: ToolAction) -> None:
+        command = action.command
+        if command is None:
+            return
+        self._tried.add(command.bare)
+        if command.runs_program:
+            self._latest.pop(command.bare, None)
+            self._latest[command.bare] = action
+
+    def newest_first(self, *, later: CommandHistory) -> list[ToolAction]:
+        """Return the runs, without those of commands that ran again later."""
+        again = later._tried
+        return [action for bare, action in reversed(self._latest.items()) if bare not in again]
+
+
+def commands_section(latest: Sequence[ToolAction]) -> Section:
+    """Return the section of commands, each with its latest outcome; they are newest first."""
     return Section(
         COMMANDS_HEADING,
         (Item(slot, _command_line(action)) for slot, action in enumerate(latest)),
@@ -193,4 +205,5 @@ def commands_section(actions: Sequence[ToolAction], *, later: Sequence[ToolActio
 
 
 def _command_line(action: ToolAction) -> str:
-    return f"{ITEM_PREFIX}{call_title(action)} → {describe_outcome(action)}, {handle(action.seq)}"
+    title = action.facts.title(MAX_CALL_TITLE_CHARS)
+    return f"{ITEM_PREFIX}{title} → {describe_outcome(action)}, {handle(action.seq)}"

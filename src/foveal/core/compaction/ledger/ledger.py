@@ -4,8 +4,8 @@
 
 1. It is derived from the log alone, always succeeds, and is the same for the same events.
 2. Its sections are, in this order: what the user said, standing rules first; files changed and read, and commands;
-   unresolved errors; the agent's latest plan; what the agent said last; calls without a result; and quoted tool
-   output, which takes at most a quarter of the whole.
+   unresolved errors; the agent's latest plan; what the agent said last; calls without a result; and quoted lines
+   and names of calls and results, which take all room that is left, and at least half of it if there are enough.
 3. Requests, paths of changed files and unresolved errors come before everything else when the room is small. A line
    per section says what is left out; every request that is neither quoted nor visible is named by its handle.
 4. Text quoted from the conversation follows a mark of its source; lines that begin at the margin are the ledger's
@@ -16,65 +16,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
-from functools import cached_property
+from collections.abc import Container, Sequence, Set
 from typing import Final
 
 from foveal.core.compaction.ledger import agent_messages, files_and_commands, likely_reused, unresolved_errors
 from foveal.core.compaction.ledger.allocation import Section, fill_sections
-from foveal.core.compaction.ledger.call_reader import ToolAction
-from foveal.core.compaction.ledger.files_and_commands import TouchedFile, collect_actions
 from foveal.core.compaction.ledger.likely_reused import ReuseSigns
-from foveal.core.compaction.ledger.unresolved_errors import Failure
-from foveal.core.compaction.ledger.user_requests import Request, collect_requests, requests_section
+from foveal.core.compaction.ledger.range_facts import LedgerIndex
+from foveal.core.compaction.ledger.user_requests import collect_requests, requests_section
 from foveal.core.log.events import Event, ModelSaid, ToolReturned, UserSaid, handle
 from foveal.core.tokens.counter import Counter
 
 _MESSAGE_FACTS: Final = (UserSaid, ModelSaid, ToolReturned)
-_EXCERPT_RATIO: Final = 0.31
-"""Units of quoted tool output for each unit of the rest: a little less than a quarter of the whole."""
-_EXCERPT_SHARE: Final = 0.22
-"""Share of the room that useful items of other sections leave for quoted tool output."""
+_EXCERPT_SHARE: Final = 0.6
+"""Share of the room that useful items of other sections leave for quoted lines and names."""
 _MIN_EXCERPT_UNITS: Final = 16
+_MAX_LEFT_OVER_SHARE: Final = 0.1
+"""If more of the room is left over, because the range has few lines and names, the other sections may use it."""
 
 
 class Ledger:
-    """The ledger of a range. What its sections tell is read once, for any number of texts.
+    """The ledger of a range.
 
     `events` are the effective events of the range, oldest first. Events in `keep` stay visible beside the ledger
     and are only referred to. The events `after` the range may have answered a request or resolved an error inside
-    it."""
+    it. An `index` has what earlier ledgers of the conversation have read; it saves time and changes nothing."""
 
     def __init__(
-        self, events: Sequence[Event], *, keep: Set[int] = frozenset(), after: Sequence[Event] = ()
+        self,
+        events: Sequence[Event],
+        *,
+        keep: Set[int] = frozenset(),
+        after: Sequence[Event] = (),
+        index: LedgerIndex | None = None,
     ) -> None:
         self._events = events
         self._keep = keep
         self._after = after
-
-    @cached_property
-    def _actions(self) -> list[ToolAction]:
-        return collect_actions(self._events)
-
-    @cached_property
-    def _later(self) -> list[ToolAction]:
-        return collect_actions(self._after)
-
-    @cached_property
-    def _requests(self) -> list[Request]:
-        return collect_requests(self._events, after=self._after)
-
-    @cached_property
-    def _files(self) -> list[TouchedFile]:
-        return files_and_commands.collect_files(self._actions)
-
-    @cached_property
-    def _failures(self) -> list[Failure]:
-        return unresolved_errors.collect_failures(self._actions, later=self._later)
-
-    @cached_property
-    def _signs(self) -> ReuseSigns:
-        return ReuseSigns([event for event in self._events if event.seq not in self._keep], self._actions)
+        self._index = index or LedgerIndex()
 
     def write(
         self,
@@ -82,54 +61,104 @@ class Ledger:
         room: int,
         counter: Counter,
         elsewhere: Set[str] = frozenset(),
+        lines_elsewhere: Container[str] = frozenset(),
         span: tuple[int, int] | None = None,
         only_needed: bool = False,
     ) -> str:
         """Return the text in at most `room` units of `counter`.
 
-        Names in `elsewhere` are shown anyway and count for less. The last line names the seqs of the `span`, by
-        default the first and last event; an empty one (0, -1) leaves the line out. `only_needed` writes nothing
-        but requests, changed files and errors."""
+        Names in `elsewhere` and lines in `lines_elsewhere` are shown anyway and are not quoted. The last line names
+        the seqs of the `span`, by default the first and last event; an empty one (0, -1) leaves the line out.
+        `only_needed` writes nothing but requests, changed files and errors."""
         if room <= 0 or not any(isinstance(event.fact, _MESSAGE_FACTS) for event in self._events):
             return ""
         last = _range_line(*(span or (self._events[0].seq, self._events[-1].seq)))
         left = room - (counter.count("\n" + last) + 1 if last else 0)
         if left < 0:
             return ""
-        sections = self._sections(room=room, left=left, counter=counter, elsewhere=elsewhere)
-        has_output = any(isinstance(event.fact, ToolReturned) for event in self._events)
-        useful = 0 if only_needed else int(left * (1 - _EXCERPT_SHARE)) if has_output else left
-        text = fill_sections(sections, room=left, useful_room=useful, counter=counter)
-        if text and not only_needed:
-            text = self._with_excerpts(text, elsewhere=elsewhere, room=left, counter=counter)
+        text = _LedgerText(self._index, self._events, self._keep, self._after, counter).write(
+            left, elsewhere=elsewhere, lines_elsewhere=lines_elsewhere, only_needed=only_needed
+        )
         return "\n".join(filter(None, (text, last)))
 
-    def _sections(self, *, room: int, left: int, counter: Counter, elsewhere: Set[str]) -> Sequence[Section]:
-        files, files_read = files_and_commands.file_sections(self._files, elsewhere=elsewhere, room=room)
-        return (
-            requests_section(self._requests, keep=self._keep, room=left, counter=counter),
-            files,
-            files_read,
-            files_and_commands.commands_section(self._actions, later=self._later),
-            unresolved_errors.errors_section(self._failures, keep=self._keep),
-            agent_messages.plan_section(self._events, self._actions, keep=self._keep),
-            agent_messages.last_words_section(self._events, keep=self._keep),
-            unresolved_errors.open_calls_section(self._actions),
+
+class _LedgerText:
+    """One text of a ledger while it is being written."""
+
+    def __init__(
+        self,
+        index: LedgerIndex,
+        events: Sequence[Event],
+        keep: Set[int],
+        after: Sequence[Event],
+        counter: Counter,
+    ) -> None:
+        self._facts = index.range_facts(events)
+        self._later = index.facts_after(self._facts, after)
+        self._signs = ReuseSigns(self._facts, index, keep=keep)
+        self._sizes = index.item_sizes(counter)
+        self._keep = keep
+        self._counter = counter
+
+    def write(
+        self, room: int, *, elsewhere: Set[str], lines_elsewhere: Container[str], only_needed: bool
+    ) -> str:
+        if only_needed:
+            return self._write_sections(room, useful=0, elsewhere=elsewhere)
+        useful = int(room * (1 - _EXCERPT_SHARE)) if self._signs.results else room
+        whole = self._write_with_excerpts(room, useful, elsewhere, lines_elsewhere)
+        unused = room - self._counter.count(whole)
+        if useful == room or unused <= room * _MAX_LEFT_OVER_SHARE:
+            return whole
+        return self._write_with_excerpts(room, min(room, useful + unused), elsewhere, lines_elsewhere)
+
+    def _write_with_excerpts(
+        self, room: int, useful: int, elsewhere: Set[str], lines_elsewhere: Container[str]
+    ) -> str:
+        text = self._write_sections(room, useful=useful, elsewhere=elsewhere)
+        return self._with_excerpts(text, room, elsewhere=elsewhere, lines_elsewhere=lines_elsewhere)
+
+    def _write_sections(self, room: int, *, useful: int, elsewhere: Set[str]) -> str:
+        return fill_sections(
+            self._sections(room, elsewhere), room=room, useful_room=useful, sizes=self._sizes
         )
 
-    def _with_excerpts(self, text: str, *, elsewhere: Set[str], room: int, counter: Counter) -> str:
-        """Return the text with a block of quoted tool output, if there is room for one."""
-        used = counter.count(text)
-        left = min(room - used - 2, int(used * _EXCERPT_RATIO))
-        if left < _MIN_EXCERPT_UNITS:
-            return text
-        known = elsewhere | likely_reused.names_in(text)
-        for _ in range(2):
+    def _sections(self, room: int, elsewhere: Set[str]) -> Sequence[Section]:
+        facts, later, keep = self._facts, self._later, self._keep
+        requests = collect_requests(facts.requests, answered_at=max(facts.answered_at, later.answered_at))
+        files, files_read = files_and_commands.file_sections(
+            facts.files.newest_first(), elsewhere=elsewhere, room=room
+        )
+        asked = facts.requests[-1][0] if facts.requests else None
+        return (
+            requests_section(requests, keep=keep, room=room, counter=self._counter),
+            files,
+            files_read,
+            files_and_commands.commands_section(facts.commands.newest_first(later=later.commands)),
+            unresolved_errors.errors_section(facts.failures.unresolved(later=later.failures), keep=keep),
+            agent_messages.plan_section(facts.planned, facts.said, asked=asked, keep=keep),
+            agent_messages.last_words_section(facts.said, keep=keep),
+            unresolved_errors.open_calls_section(facts.open_calls()),
+        )
+
+    def _with_excerpts(
+        self, text: str, room: int, *, elsewhere: Set[str], lines_elsewhere: Container[str]
+    ) -> str:
+        """Return the text with a block of quoted lines and names, if there is room for one."""
+        left = room - self._counter.count(text) - 2
+        for _ in range(3) if text else ():
+            if left < _MIN_EXCERPT_UNITS:
+                break
             block = likely_reused.write_excerpts(
-                self._signs, self._actions, known=known, room=left, counter=counter
+                self._signs,
+                text=text,
+                elsewhere=elsewhere,
+                lines_elsewhere=lines_elsewhere,
+                room=left,
+                counter=self._counter,
             )
             whole = "\n".join(filter(None, (text, block)))
-            excess = counter.count(whole) - room
+            excess = self._counter.count(whole) - room
             if excess <= 0:
                 return whole
             left -= excess + 4

@@ -1,237 +1,251 @@
-"""Ledger block of lines and names in tool output that may be needed again.
+"""Ledger block of lines and names that may be needed again.
 
-What an agent has quoted, it quotes again: of the names in old results, those that also occur in the agent's own
-calls come back ten times as often as others, and the same holds for lines. Next come names that occur in several
-results, names that the model used in its texts, and newer names. Plain words, numbers, and paths that were never
-touched come back least. The weights below are the rounded logarithms of these frequencies in the conversations of
-one agent; `bench/bench_ledger.py` measures their effect there and with another agent.
+What an agent has quoted, it quotes again. So half of the block is for lines: first those that occur in a call and
+in a result, newest first; then imports, then other lines of the newest results. The rest is for names of results,
+by
 
-Names that look generated and names of one long enumerated family are left out, unless the agent used them: they
-would fill the block. Each line and name stands under the file or command that it comes from.
+    (0.2 · min(results, 3) + 1.5 · ln(1 + calls)) · [1.3 with one of / . _] / (1 + age / 30,000 tokens)
+
+with the number of results and of messages with calls that contain the name. The formula and the shares were chosen
+on one half of the recorded conversations; `bench/bench_ledger.py` measures the result. Only the newest part of a
+range is read, which loses next to nothing, since age outweighs the rest.
+
+Each line stands under the file or call that it comes from. So do names, if several come from there.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
-from itertools import chain, islice
+from collections.abc import Container, Iterator, Sequence, Set
+from functools import cached_property
+from itertools import chain
 from math import log
 from typing import Final, NamedTuple
 
-from foveal.core.compaction.ledger.call_reader import ToolAction
+from foveal.core.compaction.ledger.event_facts import (
+    EventWords,
+    ModelFacts,
+    ToolCallFacts,
+    quotable_lines,
+    quotable_text,
+)
+from foveal.core.compaction.ledger.range_facts import LedgerIndex, RangeFacts
 from foveal.core.compaction.ledger.sections import (
     EXCERPTS_HEADING,
     ITEM_PREFIX,
+    MAX_QUOTED_LINE_CHARS,
     OUTPUT_PREFIX,
     inline,
     quote_line,
 )
-from foveal.core.compaction.ledger.unresolved_errors import call_title
 from foveal.core.log.events import Event, ModelSaid, ToolReturned, handle, text_of
 from foveal.core.tokens.counter import Counter as TokenCounter
-from foveal.core.view.text_facts import find_names
+from foveal.core.view.text_facts import name_candidates, string_values
 
-LINE_CHARS: Final = (24, 160)
-"""Length of a line that is worth quoting, from and to."""
-MIN_NAME_VALUE: Final = -0.7
-MIN_LINE_VALUE: Final = 0.1
-"""Names and lines of less value are left out."""
-MAX_CANDIDATES: Final = 400
-"""Names or lines of one source that are rated: the newest."""
-_TEXT_CHARS: Final = 2_500
-"""Characters of one text that are read, at its two ends."""
-_RESULTS_CHARS: Final = 32_000
-"""Characters of all results that are read, newest first."""
-_CALLS_CHARS: Final = 20_000
-"""Characters of the arguments of all calls that are read."""
-_MODEL_CHARS: Final = 4_000
-"""Characters of all model texts that are read."""
-
-_TITLE_CHARS: Final = 60
+MAX_NAMES_READ: Final = 2_000
+"""Names in results, repeats included, that are read: those of the newest results."""
+MAX_EVENTS_READ: Final = 150
+"""Results that are read, and as many messages with calls: the newest."""
+LINES_SHARE: Final = 0.55
+"""Share of the block for lines; more if there are few names."""
+AGE_UNITS: Final = 30_000
+"""Age, in tokens of the dropped text, at which a name is worth half as much."""
+_CHARS_PER_UNIT: Final = 4
+_MAX_RESULTS_QUOTED: Final = 20
+"""Results whose lines are quoted although no call contains them: the newest."""
+_MIN_NAMES_TOGETHER: Final = 4
+"""Names from one file or call that have a title of their own; fewer stand in a list of other names."""
+_TITLES_SHARE: Final = 0.1
+"""Share of the room for names that their titles may use."""
+_MAX_HANDLES: Final = 3
+"""Events that a title names: the newest."""
+_MIN_UNITS_PER_NAME: Final = 3
+_SPARE_NAMES: Final = 2
+"""Names without a mention that are rated for each one that fits."""
 _MAX_MISSES: Final = 5
-"""The block is closed after this many items in a row that did not fit."""
+"""Quoting ends after this many lines in a row that did not fit."""
+_TITLE_CHARS: Final = 60
 _MAX_FAMILY: Final = 3
-"""Names that differ only in their digits: of more than this many, none is shown that the agent did not use."""
-_LINE_BONUS: Final = 0.6
-"""How much more a line is worth than a name of the same value and length: it says more."""
-
-_NAME: Final = re.compile(r"[A-Za-z0-9_./:@#\-]{5,200}")
-_DISTINCTIVE: Final = re.compile(r"[\d_./:@#\-]|[a-z][A-Z]|[A-Za-z]{9}")
-_LINE_PREFIX: Final = re.compile(r"\d+[:\t|-]\s*|[+-](?=\s)")
+"""Names that differ only in their digits: of those that no call contains, this many are shown."""
+_OTHER_NAMES: Final = "other names"
+_OTHERS_UNITS: Final = 6
+"""Units of the frame of the list of other names."""
+_TITLE_UNITS: Final = 15
+"""Units of the title of a source, about."""
 _DIGITS: Final = re.compile(r"\d+")
-_GENERATED: Final = re.compile(
-    r"(?=[0-9a-f]*\d)(?=[0-9a-f]*[a-f])[0-9a-f]{8,}|\d{6}|0x[0-9a-f]{4}", re.IGNORECASE
-)
-_NUMBER: Final = re.compile(r"[\d.:\-]+\Z")
-_DEFINITION: Final = re.compile(
-    r"(?:export |async |public |static )*(?:def|class|function|func|fn|const|interface|type)\b"
-)
 
 
-class SeenText(NamedTuple):
-    """Items found in texts, newest first: in how many texts each occurs, and how many texts are newer."""
+class _QuoteOrigin(NamedTuple):
+    """Where a line or a name comes from."""
 
-    times: Mapping[str, int]
-    ages: Mapping[str, int]
-
-    def newest(self, *, excluding: Collection[str]) -> Iterator[str]:
-        return islice((item for item in self.times if item not in excluding), MAX_CANDIDATES)
-
-
-def count_seen(texts: Sequence[Iterable[str]]) -> SeenText:
-    """Return the items in these texts, newest first. (Sets would differ in order between processes.)"""
-    ages: dict[str, int] = {}
-    for age in range(len(texts) - 1, -1, -1):
-        ages.update(dict.fromkeys(texts[age], age))
-    return SeenText(Counter(chain.from_iterable(texts)), ages)
-
-
-def names_among(tokens: SeenText) -> SeenText:
-    """Return the names among tokens. Most tokens repeat, so it is cheaper to look at each distinct one once."""
-    times: dict[str, int] = {}
-    ages: dict[str, int] = {}
-    for token, count in tokens.times.items():
-        name = token.lstrip(":-#@").rstrip(".:-#/@")
-        if name in times:
-            times[name] += count
-        elif len(name) >= 5 and _DISTINCTIVE.search(name):
-            times[name] = count
-            ages[name] = tokens.ages[token]  # the first occurrence is the newest
-    return SeenText(times, ages)
-
-
-def names_in(text: str) -> Set[str]:
-    """Return the names in a text, among other words."""
-    return {token.lstrip(":-#@").rstrip(".:-#/@") for token in set(_NAME.findall(text))}
+    source: str
+    """The file or call."""
+    handle: str
 
 
 class ReuseSigns:
-    """How often names and lines occur in the newest part of a range."""
+    """The names and lines in the newest part of a range, without the events that stay visible."""
 
-    def __init__(self, events: Sequence[Event], actions: Sequence[ToolAction]) -> None:
-        returned = [event for event in reversed(events) if isinstance(event.fact, ToolReturned)]
-        said = (event.fact.content for event in reversed(events) if isinstance(event.fact, ModelSaid))
-        results = _newest((text_of(event.fact.content) for event in returned), _RESULTS_CHARS)  # type: ignore[union-attr]
-        calls = _newest(
-            ("\n".join(text[:_TEXT_CHARS] for _, text in action.fields) for action in actions), _CALLS_CHARS
-        )
-        texts = _newest(map(text_of, said), _MODEL_CHARS)
-        self.sources = [event.seq for event in returned[: len(results)]]
-        """Seqs of the results that were read, newest first: an age is an index of this list."""
-        self.results, self.lines = _names(results), count_seen([_lines(text) for text in results])
-        self.calls, self.written = _names(calls), count_seen([_lines(text) for text in calls])
-        self.texts = _names(texts)
-        self.families = Counter(map(_family, filter(_DIGITS.search, self.results.times)))
-        """How many names differ only in their digits, of those that have any."""
+    def __init__(self, facts: RangeFacts, index: LedgerIndex, *, keep: Set[int]) -> None:
+        self._facts = facts
+        self._index = index
+        self.results: list[tuple[Event, EventWords]] = []
+        """Newest first."""
+        self.calls: list[tuple[Event, EventWords]] = []
+        """Messages with calls, newest first."""
+        self._ages: dict[int, float] = {}
+        """Divisors of the value of a name, by the seq of its event."""
+        self._sources: dict[int, str] = {}
+        self._collect(keep)
 
-    def likely_names(self) -> Iterator[tuple[float, str]]:
-        """Yield each name with the logarithm of how likely it is to be needed again."""
-        results, calls, texts = self.results, self.calls, self.texts
-        for name in calls.newest(excluding=()):
-            returned = results.times.get(name, 0)
-            age = min(calls.ages[name], results.ages.get(name, 1_000))
-            value = 2.3 + 0.3 * (calls.times[name] > 1) + _repetition_value(returned) - 0.25 * log(1 + age)
-            yield value + _shape_value(name), name
-        for name in results.newest(excluding=calls.times):
-            if _is_word(name) or (results.times[name] == 1 and name not in texts.times):
+    def _collect(self, keep: Set[int]) -> None:
+        words_of = self._index.words_of
+        chars = names = 0
+        for event in reversed(self._facts.events):
+            fact = event.fact
+            if event.seq in keep:
                 continue
-            if _DIGITS.search(name) and (
-                self.families[_family(name)] > _MAX_FAMILY or _GENERATED.search(name)
-            ):
+            if isinstance(fact, ToolReturned):
+                if names >= MAX_NAMES_READ or len(self.results) >= MAX_EVENTS_READ:
+                    break
+                words = words_of(event)
+                names += words.names.count("\n") + 1
+                chars += len(text_of(fact.content))
+                self.results.append((event, words))
+            elif isinstance(fact, ModelSaid) and len(self.calls) < MAX_EVENTS_READ:
+                self.calls.append((event, words_of(event)))
+            else:
                 continue
-            value = _repetition_value(results.times[name]) - 0.25 * log(1 + results.ages[name])
-            value += 1.2 * (name in texts.times) - 0.7 * ("/" in name)
-            yield value + _shape_value(name), name
+            self._ages[event.seq] = 1 + chars / _CHARS_PER_UNIT / AGE_UNITS
 
-    def likely_lines(self) -> Iterator[tuple[float, str]]:
-        """Yield the same for lines of results."""
-        times, ages = self.lines
-        both = times.keys() & self.written.times.keys()
-        for bonus, lines in ((2.5, both), (0.0, self.lines.newest(excluding=both))):
-            for line in lines:
-                value = bonus + 0.6 * (times[line] > 1) + 0.6 * bool(_DEFINITION.match(line))
-                yield value - 0.25 * log(1 + ages[line]), line
+    @cached_property
+    def _names(self) -> list[tuple[int, list[str]]]:
+        """The names of each result with its seq, newest first."""
+        return [(event.seq, words.split_names()) for event, words in self.results]
 
-    def most_likely(self) -> Iterator[tuple[bool, int, str]]:
-        """Yield lines and names with the age of their result, those with the most value for their length first.
+    @cached_property
+    def _times(self) -> Counter[str]:
+        """In how many results each name occurs."""
+        return Counter(chain.from_iterable(names for _, names in self._names))
 
-        Of equal value, they come in alphabetical order."""
-        lines = (
-            (-_per_length(value + _LINE_BONUS, line), True, self.lines.ages[line], line)
-            for value, line in self.likely_lines()
-            if value > MIN_LINE_VALUE
-        )
-        names = (
-            (-_per_length(value, name), False, self.results.ages[name], name)
-            for value, name in self.likely_names()
-            if value > MIN_NAME_VALUE and name in self.results.ages
-        )
-        for _, is_line, age, text in sorted(chain(lines, names), key=lambda one: (one[0], one[3])):
-            yield is_line, age, text
+    # ── Lines ──
+
+    def lines(self) -> Iterator[tuple[_QuoteOrigin, str]]:
+        """Yield the lines, the most valuable first; some of them twice."""
+        yield from self._written_lines()
+        newest = self.results[:_MAX_RESULTS_QUOTED]
+        for event, words in newest:
+            for line in words.imports:
+                yield self._origin(event), line
+        for event, _ in newest:
+            origin = self._origin(event)
+            for line in quotable_lines(quotable_text(event)):
+                yield origin, line
+
+    def _written_lines(self) -> Iterator[tuple[_QuoteOrigin, str]]:
+        """Yield the lines that occur in a call and in a result."""
+        returned = set[int]().union(*(words.lines for _, words in self.results))
+        for event, words in self.calls:
+            both = returned.intersection(words.lines)
+            for call in self._calls_of(event) if both else ():
+                origin = _QuoteOrigin(_source_of_call(call), event.handle)
+                for value in string_values(call.call.arguments):
+                    for line in quotable_lines(value):
+                        if hash(line) in both:
+                            yield origin, line
+
+    # ── Names ──
+
+    def names(self, *, limit: int, shown: Set[str]) -> list[tuple[int, str]]:
+        """Return the names of results that are not `shown`, each with the seq of its newest result.
+
+        The most valuable come first, those of equal value in alphabetical order."""
+        rated = [(-value, name, seq) for name, (value, seq) in self._mentioned.items() if name not in shown]
+        rated += self._unmentioned(limit * _SPARE_NAMES, shown)
+        rated.sort()
+        return [(seq, name) for _, name, seq in rated[:limit]]
+
+    @cached_property
+    def _mentioned(self) -> dict[str, tuple[float, int]]:
+        """The names that calls contain, each with its value and the seq of its newest result."""
+        called = [(event.seq, words.split_names()) for event, words in self.calls]
+        mentions = Counter(chain.from_iterable(names for _, names in called))
+        returned, used = _newest_seqs(self._names), _newest_seqs(called)
+        return {
+            name: (
+                _value(self._times[name], mentions[name], name) / self._ages[max(returned[name], used[name])],
+                returned[name],
+            )
+            for name in mentions.keys() & self._times.keys()
+        }
+
+    def _unmentioned(self, limit: int, shown: Set[str]) -> Iterator[tuple[float, str, int]]:
+        """Yield the newest of the other names, each with its value, negative, and the seq of its newest result."""
+        families: dict[str, int] = {}
+        times = self._times
+        rated = 0
+        done = {*shown, *self._mentioned}
+        for seq, names in self._names:
+            fresh = [name for name in names if name not in done]
+            done.update(fresh)
+            rated += len(fresh)
+            age = self._ages[seq]
+            for name, family in zip(fresh, _DIGITS.sub("0", "\n".join(fresh)).split("\n"), strict=False):
+                if "0" in family:
+                    families[family] = known = families.get(family, 0) + 1
+                    if known > _MAX_FAMILY:
+                        continue
+                yield -_value(times[name], 0, name) / age, name, seq
+            if rated >= limit:
+                break
+
+    # ── Origins ──
+
+    def _origin(self, event: Event) -> _QuoteOrigin:
+        return _QuoteOrigin(self.source(event.seq), event.handle)
+
+    def source(self, seq: int) -> str:
+        """Return the file or call that a result comes from."""
+        if seq not in self._sources:
+            action = self._facts.by_result.get(seq)
+            self._sources[seq] = _source_of_call(action.facts) if action else "a tool"
+        return self._sources[seq]
+
+    def _calls_of(self, event: Event) -> Sequence[ToolCallFacts]:
+        facts = self._index.of(event)
+        return facts.calls if isinstance(facts, ModelFacts) else ()
 
 
-def _family(name: str) -> str:
-    return _DIGITS.sub("0", name)
+def _newest_seqs(names: Sequence[tuple[int, Sequence[str]]]) -> dict[str, int]:
+    """Return each name with the seq of the newest event that has it; the events are newest first."""
+    newest: dict[str, int] = {}
+    for seq, some in reversed(names):
+        newest.update(dict.fromkeys(some, seq))
+    return newest
 
 
-def _per_length(value: float, text: str) -> float:
-    return value - 0.7 * log(6 + len(text))
+def _value(results: int, mentions: int, name: str) -> float:
+    """Return how likely a name is to be needed again, apart from its age."""
+    value = 0.2 * results if results < 3 else 0.6
+    if mentions:
+        value += 1.5 * log(1 + mentions)
+    return value * 1.3 if "_" in name or "." in name or "/" in name else value
 
 
-def _newest(contents: Iterable[str], room: int) -> list[str]:
-    """Return these texts, long ones reduced to their two ends, until the room is used up."""
-    texts: list[str] = []
-    for part in contents:
-        if len(part) > _TEXT_CHARS:
-            head, tail = part[: _TEXT_CHARS * 3 // 4], part[-_TEXT_CHARS // 4 :]  # in whole lines
-            part = f"{head.rpartition(chr(10))[0] or head}\n{tail.partition(chr(10))[2] or tail}"
-        texts.append(part)
-        room -= len(part)
-        if room <= 0:
-            break
-    return texts
+def _source_of_call(call: ToolCallFacts) -> str:
+    """Return the file that a call is about, or the call."""
+    only_files = call.command is None or not call.command.runs_program
+    if call.touched and only_files:
+        return inline("/".join(call.touched[0][0].split("/")[-2:]), _TITLE_CHARS)
+    return call.title(_TITLE_CHARS)
 
 
-def _names(texts: Iterable[str]) -> SeenText:
-    return names_among(count_seen([dict.fromkeys(_NAME.findall(text)) for text in texts]))
+# ── The text of the block ────────────────────────────────────────────────────────────────────────────────
 
 
-def _lines(text: str) -> dict[str, None]:
-    """Return the lines of suitable length, without indents and line numbers."""
-    shortest, longest = LINE_CHARS
-    lines: dict[str, None] = {}
-    for line in text.split("\n"):
-        if len(line) < shortest:
-            continue
-        line = line.strip()
-        if line[:1] in "0123456789+-":
-            line = _LINE_PREFIX.sub("", line, count=1)
-        if shortest <= len(line) <= longest and " " in line:
-            lines[line] = None
-    return lines
-
-
-def _repetition_value(returned: int) -> float:
-    """Rate in how many results a name occurs; a name that is in none was chosen by the agent."""
-    if returned > 1:
-        return 0.9 if returned > 2 else 0.7
-    return 0.0 if returned else -3.0
-
-
-def _is_word(name: str) -> bool:
-    """Return whether a name may be a plain word: hyphens join words, capitals inside make it a name."""
-    return name.replace("-", "").isalpha() and (name[1:].islower() or name.isupper())
-
-
-def _shape_value(name: str) -> float:
-    if _is_word(name):
-        return -0.8
-    return -1.5 if _NUMBER.match(name) else 0.0
-
-
-class _OutputExcerpt:
-    """Lines and names of the results that come from one file or command."""
+class _SourceExcerpt:
+    """Lines and names that come from one file or call."""
 
     def __init__(self, source: str) -> None:
         self.source = source
@@ -239,62 +253,127 @@ class _OutputExcerpt:
         self.lines: list[str] = []
         self.names: list[str] = []
 
-    def cost(self, quoted: str, place: str, *, is_line: bool, counter: TokenCounter) -> int:
-        """Return the units of one more line or name, with what it adds to the title."""
-        units = counter.count(f"{OUTPUT_PREFIX}{quoted}\n" if is_line else f" {quoted},")
+    def growth(self, place: str) -> str:
+        """Return the title, or what it has more with the handle of one more event."""
         if not self.handles:
-            units += counter.count(f"{ITEM_PREFIX}{self.source}:\n") + 1
-        return units if place in self.handles else units + counter.count(f", {place}")
+            return f"{ITEM_PREFIX}{self.source}, {place}:\n"
+        return "" if place in self.handles or len(self.handles) >= _MAX_HANDLES else f", {place}"
 
-    def add(self, quoted: str, place: str, *, is_line: bool) -> None:
-        if place not in self.handles:
+    def note_place(self, place: str) -> None:
+        if place not in self.handles and len(self.handles) < _MAX_HANDLES:
             self.handles.append(place)
-        (self.lines if is_line else self.names).append(quoted)
 
     def text(self) -> str:
-        title = f"{ITEM_PREFIX}{self.source}, {', '.join(self.handles)}: {', '.join(self.names)}".rstrip()
-        return "\n".join([title, *(OUTPUT_PREFIX + line for line in self.lines)])
+        title = ", ".join((self.source, *self.handles))
+        names = f"{ITEM_PREFIX}{title}: {', '.join(self.names)}".rstrip()
+        return "\n".join([names, *(OUTPUT_PREFIX + line for line in self.lines)])
+
+
+class _Block:
+    """The block while lines and names are being added."""
+
+    def __init__(self, signs: ReuseSigns, counter: TokenCounter) -> None:
+        self._signs = signs
+        self._counter = counter
+        self._excerpts: dict[str, _SourceExcerpt] = {}
+        self._waiting: Iterator[tuple[_QuoteOrigin, str]] = signs.lines()
+        """Lines that are not added yet, the most valuable first."""
+        self._seen: set[str] = set()
+
+    def text(self) -> str:
+        texts = (excerpt.text() for excerpt in self._excerpts.values())
+        return "\n".join((EXCERPTS_HEADING, *texts)) if self._excerpts else ""
+
+    def lines(self) -> str:
+        """Return the quoted lines."""
+        return "\n".join(line for excerpt in self._excerpts.values() for line in excerpt.lines)
+
+    def add_lines(self, *, text: str, elsewhere: Container[str], room: int) -> int:
+        """Add lines that fit and were not added before, and return their units."""
+        left, missed = room, list[tuple[_QuoteOrigin, str]]()
+        for origin, line in self._waiting:
+            if line in self._seen or len(line) > MAX_QUOTED_LINE_CHARS:
+                continue
+            self._seen.add(line)
+            if line in elsewhere or line in text:
+                continue
+            quoted = quote_line(line)
+            excerpt = self._excerpts.get(origin.source) or _SourceExcerpt(origin.source)
+            cost = self._counter.count(f"{excerpt.growth(origin.handle)}{OUTPUT_PREFIX}{quoted}\n")
+            if cost > left:
+                missed.append((origin, line))
+                if len(missed) > _MAX_MISSES:
+                    break
+                continue
+            left -= cost
+            self._excerpts[origin.source] = excerpt
+            excerpt.note_place(origin.handle)
+            excerpt.lines.append(quoted)
+        self._seen.difference_update(line for _, line in missed)
+        self._waiting = chain(missed, self._waiting)
+        return room - left
+
+    def add_names(self, candidates: Sequence[tuple[int, str]], *, room: int) -> None:
+        """Add the names that fit, several of one source under its title."""
+        for_names = max(0, int(room * (1 - _TITLES_SHARE)) - _OTHERS_UNITS)
+        listed = ", ".join(name for _, name in candidates[: for_names // _MIN_UNITS_PER_NAME + 1])
+        end = self._counter.head(listed, for_names)
+        fitting = candidates[: listed.count(", ", 0, end) + (end == len(listed) > 0)]
+        # Where all names fit, each stands under its title as long as there is room for titles.
+        all_fit = len(fitting) == len(candidates)
+        left = room - (self._counter.count(listed) if all_fit else for_names) - _OTHERS_UNITS
+        by_source: dict[str, list[tuple[int, str]]] = {}
+        for seq, name in fitting:
+            by_source.setdefault(self._signs.source(seq), []).append((seq, name))
+        others: list[str] = []
+        for source, found in sorted(by_source.items(), key=lambda one: -len(one[1])):
+            names = [name for _, name in found]
+            excerpt = self._excerpts.get(source) or _SourceExcerpt(source)
+            if not excerpt.handles:
+                place = handle(max(seq for seq, _ in found))
+                has_title = all_fit or len(names) >= _MIN_NAMES_TOGETHER
+                cost = self._counter.count(excerpt.growth(place)) + 1 if has_title else 0
+                if not has_title or cost > left:
+                    others += names
+                    continue
+                left -= cost
+                excerpt.note_place(place)
+                self._excerpts[source] = excerpt
+            excerpt.names.extend(names)
+        if others:
+            self._excerpts.setdefault(_OTHER_NAMES, _SourceExcerpt(_OTHER_NAMES)).names.extend(others)
 
 
 def write_excerpts(
-    signs: ReuseSigns, actions: Sequence[ToolAction], *, known: Set[str], room: int, counter: TokenCounter
+    signs: ReuseSigns,
+    *,
+    text: str,
+    elsewhere: Set[str],
+    lines_elsewhere: Container[str],
+    room: int,
+    counter: TokenCounter,
 ) -> str:
-    """Return the block of lines and names, the most likely for their length first.
+    """Return the block of lines and names in about `room` units of `counter`.
 
-    Names in `known` are shown anyway."""
-    by_result = {action.result_seq: action for action in actions}
+    What is in `text`, the ledger above the block, or elsewhere is not repeated."""
     left = room - counter.count(EXCERPTS_HEADING) - 1
-    shown = set(known)
-    excerpts: dict[str, _OutputExcerpt] = {}
-    misses = 0
-    for is_line, age, text in signs.most_likely():
-        if misses >= _MAX_MISSES or left <= 0:
-            break
-        if not is_line and text in shown:
-            continue
-        seq = signs.sources[age]
-        source = _source(by_result.get(seq))
-        excerpt = excerpts.get(source) or _OutputExcerpt(source)
-        quoted = quote_line(text) if is_line else text
-        cost = excerpt.cost(quoted, handle(seq), is_line=is_line, counter=counter)
-        if cost > left:
-            misses += 1
-            continue
-        left -= cost
-        excerpts[source] = excerpt
-        excerpt.add(quoted, handle(seq), is_line=is_line)
-        shown.update(find_names(text))
-    return "\n".join([EXCERPTS_HEADING, *(one.text() for one in excerpts.values())]) if excerpts else ""
+    if left <= 0:
+        return ""
+    block = _Block(signs, counter)
+    left -= block.add_lines(text=text, elsewhere=lines_elsewhere, room=int(left * LINES_SHARE))
+    shown = elsewhere | name_candidates(text)
+    names = signs.names(limit=left // _MIN_UNITS_PER_NAME + 1, shown=shown | name_candidates(block.lines()))
+    # Where there are few names, more lines take their room.
+    for_names = _units_with_titles(names, counter)
+    if for_names < left:
+        left -= block.add_lines(text=text, elsewhere=lines_elsewhere, room=left - for_names)
+        quoted = name_candidates(block.lines())
+        names = [(seq, name) for seq, name in names if name not in quoted]
+    block.add_names(names, room=left)
+    return block.text()
 
 
-def _source(action: ToolAction | None) -> str:
-    """Return the file that a call read, or the call."""
-    if action is None:
-        return "a tool"
-    only_reads = action.command is None or action.command.is_read_only
-    paths = [path for path, verb in action.touched if verb == "read"] if only_reads else []
-    return (
-        inline("/".join(paths[0].split("/")[-2:]), _TITLE_CHARS)
-        if paths
-        else call_title(action, _TITLE_CHARS)
-    )
+def _units_with_titles(names: Sequence[tuple[int, str]], counter: TokenCounter) -> int:
+    """Return the units of the names, with a title for each source."""
+    listed = counter.count(", ".join(name for _, name in names))
+    return int(listed / (1 - _TITLES_SHARE)) + _OTHERS_UNITS + _TITLE_UNITS * len({seq for seq, _ in names})

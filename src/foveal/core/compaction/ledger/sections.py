@@ -21,6 +21,8 @@ GAP_LINE: Final = "  …"
 """Stands for what is left out between two parts of a quoted text."""
 MAX_QUOTED_LINE_CHARS: Final = 200
 """Limit of one quoted line."""
+MAX_CALL_TITLE_CHARS: Final = 120
+"""Characters of a command or of a tool's subject that name a call."""
 MAX_CUT_WORD_CHARS: Final = 24
 """A text is cut between two words; a word that is longer than this is cut itself."""
 

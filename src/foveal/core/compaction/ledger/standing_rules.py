@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from functools import lru_cache
 from heapq import merge
 from itertools import islice
 from typing import Final
@@ -20,8 +19,6 @@ from foveal.core.compaction.ledger.pasted_text import is_pasted_line, pasted_spa
 
 MAX_RULE_CHARS_READ: Final = 40_000
 """Characters of one text that are searched for rules, at its two ends."""
-_MAX_CACHED_CHARS: Final = 10_000
-"""Rules of longer texts are not cached, so that the cache stays small."""
 _MAX_RULES_PER_TEXT: Final = 20
 _CHUNK_CHARS: Final = 2_000
 """Characters that are searched at a time: often the first rule of a text is all that is asked for."""
@@ -149,15 +146,7 @@ def states_rule(text: str) -> bool:
 
 def find_rules(text: str) -> Iterator[tuple[int, int]]:
     """Yield the start and end of the sentences that may state a rule, in their order."""
-    if len(text) <= _MAX_CACHED_CHARS:
-        return iter(_cached_rules(text))
     return islice(_rule_sentences(text), _MAX_RULES_PER_TEXT)
-
-
-@lru_cache(maxsize=2_048)
-def _cached_rules(text: str) -> tuple[tuple[int, int], ...]:
-    """Return the rules of a text, cached since each compaction reads most requests of the one before again."""
-    return tuple(islice(_rule_sentences(text), _MAX_RULES_PER_TEXT))
 
 
 def _rule_sentences(text: str) -> Iterator[tuple[int, int]]:

@@ -11,16 +11,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Sequence, Set
-from functools import cached_property, lru_cache
-from itertools import chain
-from typing import Final, TypeAlias
+from functools import cached_property
+from typing import Final, NamedTuple, TypeAlias
 
 from foveal.core.compaction.ledger.allocation import Item, Section
-from foveal.core.compaction.ledger.call_outcome import head_and_tail, status_of
-from foveal.core.compaction.ledger.call_reader import FileKeys, ToolAction
+from foveal.core.compaction.ledger.call_outcome import ToolAction, head_and_tail, status_of
+from foveal.core.compaction.ledger.call_reader import FileKeys
 from foveal.core.compaction.ledger.sections import (
     ERRORS_HEADING,
     ITEM_PREFIX,
+    MAX_CALL_TITLE_CHARS,
     OPEN_CALLS_HEADING,
     OUTPUT_PREFIX,
     inline,
@@ -28,47 +28,136 @@ from foveal.core.compaction.ledger.sections import (
 )
 from foveal.core.log.events import handle, text_of
 from foveal.core.reduction import important_lines
-from foveal.core.reduction.placeholder import call_subject
 
-_Target: TypeAlias = tuple[str, ...]
+_Target: TypeAlias = int
+"""Hash value of something that calls do: it is small, and is only compared."""
 _MAX_ERROR_LINES: Final = 3
 _SHORT_LINE_CHARS: Final = 100
 _SHORT_TITLE_CHARS: Final = 60
-_TITLE_CHARS: Final = 120
-"""Characters of a command or of a tool's subject that name a call."""
+_MAX_COMPARED_CHARS: Final = 2_000
+"""Characters of the arguments by which a call is recognised as the same."""
 _MAX_HANDLES: Final = 20
 _MAX_OPEN_CALLS: Final = 20
 _ERRORS_SHARE: Final = 0.3
 _ERROR_RANKS: Final = (important_lines.CAUSE, important_lines.ITEM, important_lines.MENTION)
 """Lines that tell an error, the most specific first."""
-_FILE_WRITTEN: Final = re.compile(r"(?:(?:cat|tee)\b[^\n;&|]*<<…[^\n]*(?:\n+|\Z))+")
-"""Files that a command writes before it runs something: they are listed with the files."""
 _BARE_TAG: Final = re.compile(r"</?[\w-]+>\Z|[\w.]*(?:Error|Exception):\Z")
 
 
-class Failure:
+class FailedCall:
     """A failed call, with its error lines once they are needed."""
 
-    def __init__(self, action: ToolAction, *, changed_at: int | None) -> None:
+    def __init__(
+        self,
+        action: ToolAction,
+        *,
+        number: int,
+        targets: Set[_Target],
+        attempt: Set[_Target],
+        writes: Set[str],
+    ) -> None:
         self.action = action
-        self.handle = handle(action.result_seq)
-        self.changed_at = changed_at
-        """Seq of a later change of the files that the call failed to write."""
+        self.number = number
+        """Its place among all calls of its history."""
+        self.targets = targets
+        """What later calls must do with success to resolve it."""
+        self.attempt = attempt
+        """What later calls must try for it to be no longer the latest failure of its kind."""
+        self.writes = writes
+        """Files that it failed to write, if that is all it does."""
 
     @cached_property
     def lines(self) -> Sequence[str]:
         return _error_lines(self.action)
 
+
+class Failure(NamedTuple):
+    """A failure that is not resolved."""
+
+    failed: FailedCall
+    changed_at: int | None
+    """Seq of a later change of the files that the call failed to write."""
+
+    @property
+    def handle(self) -> str:
+        return handle(self.failed.action.result_seq)
+
+    @property
+    def lines(self) -> Sequence[str]:
+        return self.failed.lines
+
     def title(self, width: int) -> str:
         later = "" if self.changed_at is None else f", file changed in {handle(self.changed_at)}"
-        return f"{ITEM_PREFIX}{call_title(self.action, width)}, {self.handle}{later}"
+        return f"{ITEM_PREFIX}{self.failed.action.facts.title(width)}, {self.handle}{later}"
 
 
-def collect_failures(actions: Sequence[ToolAction], *, later: Sequence[ToolAction] = ()) -> list[Failure]:
-    """Return the failures that no later call resolved, newest first; writes that came to nothing are last."""
-    failures = list(_unresolved(actions, later))
-    failures.sort(key=lambda failure: failure.changed_at is not None)
-    return failures
+class FailureHistory:
+    """The failures of calls, and what other calls resolved or tried again."""
+
+    def __init__(self, keys: FileKeys) -> None:
+        self._keys = keys
+        self._failures: list[FailedCall] = []
+        self._succeeded: dict[_Target, int] = {}
+        """The number of the latest call that did something with success."""
+        self._tried: dict[_Target, int] = {}
+        """The same for calls that tried something."""
+        self._changes: dict[str, list[int]] = {}
+        """Seqs of the calls that changed a file."""
+        self._calls = 0
+
+    def add(self, action: ToolAction) -> None:
+        self._calls += 1
+        targets = frozenset(_targets(action, self._keys))
+        # The same attempt is the very command, or a call about the same file.
+        attempt = targets if action.command is None else frozenset((_very_call("", action),))
+        paths = frozenset(self._keys.of(path) for path, verb in action.touched if verb not in ("read", "ran"))
+        if action.has_failed:
+            writes = paths if action.command is not None and action.command.is_edit else frozenset[str]()
+            self._failures.append(
+                FailedCall(action, number=self._calls, targets=targets, attempt=attempt, writes=writes)
+            )
+        else:
+            self._succeeded.update(dict.fromkeys(targets, self._calls))
+            for path in paths:
+                # An agent that changed a file can also read it.
+                self._succeeded[_target("changed", path)] = self._succeeded[_target("read", path)] = (
+                    self._calls
+                )
+                self._changes.setdefault(path, []).append(action.seq)
+        self._tried.update(dict.fromkeys(attempt, self._calls))
+
+    def unresolved(self, *, later: FailureHistory) -> list[Failure]:
+        """Return the failures that no later call resolved or repeated, newest first; failed writes of files that
+        were changed later come last. `later` has the calls after these ones."""
+        # What is resolved stays so when further calls are added.
+        self._failures = [
+            failed for failed in self._failures if self._is_open(failed, frozenset(), frozenset())
+        ]
+        done, again = later._succeeded.keys(), later._tried.keys()
+        found = [
+            Failure(failed, self._changed_at(failed, later))
+            for failed in reversed(self._failures)
+            if self._is_open(failed, done, again)
+        ]
+        found.sort(key=lambda failure: failure.changed_at is not None)
+        return found
+
+    def _is_open(self, failed: FailedCall, done: Set[_Target], again: Set[_Target]) -> bool:
+        """Return whether something is left to be done with success, and was not tried again since."""
+        return any(
+            one not in done and self._succeeded.get(one, 0) <= failed.number for one in failed.targets
+        ) and any(one not in again and self._tried[one] <= failed.number for one in failed.attempt)
+
+    def _changed_at(self, failed: FailedCall, later: FailureHistory) -> int | None:
+        """Return the seq after which all files that a call failed to write had been changed."""
+        seqs: list[int] = []
+        for path in failed.writes:
+            changes = (*self._changes.get(path, ()), *later._changes.get(path, ()))
+            first = next((seq for seq in changes if seq > failed.action.seq), None)
+            if first is None:
+                return None
+            seqs.append(first)
+        return max(seqs, default=None)
 
 
 def errors_section(failures: Sequence[Failure], *, keep: Set[int]) -> Section:
@@ -89,37 +178,9 @@ def _needed_items(failures: Sequence[Failure], keep: Set[int]) -> Iterator[Item]
     for slot, failure in enumerate(failures):
         yield Item(slot, failure.title(_SHORT_TITLE_CHARS))
     for slot, failure in enumerate(failures):
-        if failure.action.result_seq not in keep and failure.lines:
+        if failure.failed.action.result_seq not in keep and failure.lines:
             line = OUTPUT_PREFIX + inline(failure.lines[0], _SHORT_LINE_CHARS)
             yield Item(slot, f"{failure.title(_SHORT_TITLE_CHARS)}:\n{line}")
-
-
-def _unresolved(actions: Sequence[ToolAction], later: Sequence[ToolAction]) -> Iterator[Failure]:
-    """Yield the failures, newest first, that no later call resolved or repeated."""
-    succeeded: set[_Target] = set()
-    tried: set[_Target] = set()
-    changed: dict[str, int] = {}
-    keys = FileKeys()
-    is_later = True
-    for action in chain(later, (None,), actions):
-        if action is None:
-            is_later = False
-            continue
-        if action.result is None:
-            continue
-        targets = set(_targets(action, keys))
-        # The same attempt is the very command, or a call about the same file.
-        attempt = targets if action.command is None else {("", action.call.arguments[:2_000])}
-        paths = {keys.of(path) for path, verb in action.touched if verb not in ("read", "ran")}
-        if not action.has_failed:
-            succeeded |= targets
-            # An agent that changed a file can also read it.
-            succeeded.update((kind, path) for path in paths for kind in ("changed", "read"))
-            changed.update(dict.fromkeys(paths, action.seq))
-        elif not is_later and not targets <= succeeded and not attempt <= tried:
-            is_edit = action.command is not None and action.command.is_edit and paths <= changed.keys()
-            yield Failure(action, changed_at=max(map(changed.__getitem__, paths)) if is_edit else None)
-        tried |= attempt
 
 
 def _targets(action: ToolAction, keys: FileKeys) -> Iterator[_Target]:
@@ -128,25 +189,25 @@ def _targets(action: ToolAction, keys: FileKeys) -> Iterator[_Target]:
     That is the program with its words, the file and whether it was changed, or the very call."""
     command = action.command
     if command is not None and not command.is_read_only:
-        yield ("ran", *command.words) if command.words else ("", action.call.arguments[:2_000])
+        yield hash(("ran", command.words)) if command.words else _very_call("", action)
     elif action.touched:
         for path, verb in action.touched:
-            yield ("read" if verb == "read" else "changed", keys.of(path))
+            yield _target("read" if verb == "read" else "changed", keys.of(path))
     else:
-        yield (action.call.name, action.call.arguments[:2_000])
+        yield _very_call(action.call.name, action)
 
 
-def call_title(action: ToolAction, width: int = _TITLE_CHARS) -> str:
-    """Return the command, or the tool with its file, or the tool with the beginning of its arguments."""
-    if action.command is not None:
-        return inline(_FILE_WRITTEN.sub("", action.command.bare) or action.command.bare, width)
-    about = action.touched[0][0] if action.touched else call_subject(action.call)
-    return f"{inline(action.call.name, 60)} {inline(about, width)}"
+def _target(kind: str, path: str) -> _Target:
+    return hash((kind, path))
+
+
+def _very_call(name: str, action: ToolAction) -> _Target:
+    return hash((name, action.call.arguments[:_MAX_COMPARED_CHARS]))
 
 
 def _error_block(failure: Failure, keep: Set[int]) -> str:
-    title = failure.title(_TITLE_CHARS)
-    if failure.action.result_seq in keep:
+    title = failure.title(MAX_CALL_TITLE_CHARS)
+    if failure.failed.action.result_seq in keep:
         return f"{title}, shown in full"
     return "\n".join([f"{title}:", *(OUTPUT_PREFIX + line for line in failure.lines)])
 
@@ -158,7 +219,6 @@ def _error_lines(action: ToolAction) -> Sequence[str]:
     )
 
 
-@lru_cache(maxsize=512)
 def _find_error_lines(part: str) -> Sequence[str]:
     found = [
         line
@@ -200,14 +260,9 @@ def _errors_left_out(failures: Sequence[Failure], shown: Collection[int]) -> str
 
 
 def open_calls_section(actions: Sequence[ToolAction]) -> Section:
-    """Return the section of calls whose result is missing, as an abort leaves them behind."""
-    pending = list(
-        dict.fromkeys(
-            f"{ITEM_PREFIX}{call_title(action)}, {handle(action.seq)}"
-            for action in actions
-            if action.result is None
-        )
-    )
+    """Return the section of calls whose result is missing, as an abort leaves them behind; newest first."""
+    titles = ((action.facts.title(MAX_CALL_TITLE_CHARS), handle(action.seq)) for action in actions)
+    pending = list(dict.fromkeys(f"{ITEM_PREFIX}{title}, {place}" for title, place in titles))
     return Section(
         OPEN_CALLS_HEADING,
         (Item(slot, line) for slot, line in enumerate(pending[:_MAX_OPEN_CALLS])),

@@ -17,11 +17,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Sequence, Set
-from itertools import chain
+from itertools import chain, islice
 from typing import Final
 
 from foveal.core.compaction.ledger.allocation import Item, Section
-from foveal.core.compaction.ledger.pasted_text import end_of_own_words, is_tool_report
+from foveal.core.compaction.ledger.event_facts import UserFacts
+from foveal.core.compaction.ledger.pasted_text import end_of_own_words
 from foveal.core.compaction.ledger.sections import (
     GAP_LINE,
     ITEM_PREFIX,
@@ -30,8 +31,7 @@ from foveal.core.compaction.ledger.sections import (
     word_end,
     word_start,
 )
-from foveal.core.compaction.ledger.standing_rules import find_rules
-from foveal.core.log.events import Event, Media, ModelSaid, UserSaid, calls_of, parts, text_of
+from foveal.core.log.events import Event, Media, UserSaid, parts
 from foveal.core.tokens.counter import Counter
 
 MAX_REQUEST_UNITS: Final = 20_000
@@ -67,17 +67,17 @@ _MAX_STATES: Final = 12
 class Request:
     """One request of the user in the range."""
 
-    def __init__(self, event: Event, text: str, *, is_open: bool, rules: Sequence[tuple[int, int]]) -> None:
+    def __init__(
+        self, event: Event, facts: UserFacts, *, is_open: bool, rules: tuple[tuple[int, int], ...]
+    ) -> None:
         self.event = event
-        self.text = text
+        self.text = facts.text
+        self.short_quotes = facts.short_quotes
+        self.is_report = facts.is_report
         self.is_open = is_open
         self.rules = rules
         """Start and end of the sentences that state a rule, without those that a newer request repeats."""
-        self.is_report = is_tool_report(text)
-
-    @property
-    def is_standing(self) -> bool:
-        return bool(self.rules)
+        self.is_standing = bool(rules)
 
     @property
     def tells_something(self) -> bool:
@@ -91,33 +91,18 @@ class Request:
         return "open" if self.is_open else "answered"
 
 
-def collect_requests(events: Sequence[Event], *, after: Sequence[Event] = ()) -> list[Request]:
-    """Return the requests, newest first; the events `after` the range may have answered the last of them."""
-    is_answered = any(isinstance(event.fact, ModelSaid) and _ends_turn(event.fact) for event in after)
+def collect_requests(said: Sequence[tuple[Event, UserFacts]], *, answered_at: int) -> list[Request]:
+    """Return the requests, newest first, from the messages of the user in their order.
+
+    Those before `answered_at`, the seq of the latest message that ended a turn, are answered."""
     requests: list[Request] = []
-    stated: set[str] = set()
-    for event in reversed(events):
-        fact = event.fact
-        if isinstance(fact, ModelSaid):
-            is_answered = is_answered or _ends_turn(fact)
-        elif isinstance(fact, UserSaid):
-            text = text_of(fact.content).strip()
-            rules = tuple(_new_rules(text, stated))
-            requests.append(Request(event, text, is_open=not is_answered, rules=rules))
+    stated: set[int] = set()
+    for event, facts in reversed(said):
+        pairs = zip(facts.rules, facts.rule_keys, strict=True)
+        new = tuple(rule for rule, key in pairs if key not in stated) if facts.rules else ()
+        stated.update(facts.rule_keys)
+        requests.append(Request(event, facts, is_open=event.seq > answered_at, rules=new))
     return requests
-
-
-def _new_rules(text: str, stated: set[str]) -> Iterator[tuple[int, int]]:
-    """Yield the rules that no newer request states, and add them to those."""
-    for start, end in find_rules(text):
-        rule = text[start:end].strip()
-        if rule not in stated:
-            stated.add(rule)
-            yield start, end
-
-
-def _ends_turn(fact: ModelSaid) -> bool:
-    return not calls_of(fact.content) and bool(text_of(fact.content).strip())
 
 
 def requests_section(requests: Sequence[Request], *, keep: Set[int], room: int, counter: Counter) -> Section:
@@ -140,11 +125,11 @@ def requests_section(requests: Sequence[Request], *, keep: Set[int], room: int, 
 
 
 def _foremost(hidden: Sequence[Request]) -> list[int]:
-    """Return the slots of the newest open request and of the first one."""
+    """Return the slots of the newest open request and of the first one, of those that tell something if any do."""
     by_seq = sorted(range(len(hidden)), key=lambda slot: hidden[slot].event.seq)
     told = [slot for slot in by_seq if hidden[slot].tells_something] or by_seq
-    pending = [slot for slot in reversed(told) if hidden[slot].is_open]
-    return list(dict.fromkeys([*pending[:1], *told[:1]]))
+    pending = (slot for slot in reversed(told) if hidden[slot].is_open)
+    return list(dict.fromkeys([*islice(pending, 1), *told[:1]]))
 
 
 class _Quotes:
@@ -205,7 +190,21 @@ class _Quotes:
         only_rules = (
             slot not in self._foremost and request.is_standing and len(request.text) > _LONG_REQUEST_CHARS
         )
-        return Item(slot, _quote(request, max_units, self._counter, only_rules=only_rules))
+        quote = self._quote_again if max_units == self._short_units else _quote_bounded
+        return Item(
+            slot, _with_title(request, *quote(request, max_units, self._counter, only_rules=only_rules))
+        )
+
+    def _quote_again(
+        self, request: Request, max_units: int, counter: Counter, *, only_rules: bool
+    ) -> tuple[str, int]:
+        key = max_units, counter.name, only_rules, request.rules
+        quoted = request.short_quotes.get(key)
+        if quoted is None:
+            quoted = _quote_bounded(request, max_units, counter, only_rules=only_rules)
+            request.short_quotes.clear()
+            request.short_quotes[key] = quoted
+        return quoted
 
 
 def _states(visible: Sequence[Request], *, slot: int) -> Iterator[Item]:
@@ -239,16 +238,15 @@ def _left_out(requests: Sequence[Request], shown: Collection[int], room: int) ->
 # ── Text of one request ──────────────────────────────────────────────────────────────────────────────────
 
 
-def _quote(request: Request, max_units: int, counter: Counter, *, only_rules: bool) -> str:
+def _with_title(request: Request, quoted: str, omitted: int) -> str:
     fact = request.event.fact
     files = sum(isinstance(part, Media) for part in parts(fact.content)) if isinstance(fact, UserSaid) else 0
     beside = f", with {files} file{'s' * (files > 1)}" if files else ""
     title = f"{ITEM_PREFIX}{request.event.handle}, {request.state}{beside}"
     if not request.text:
         return title
-    shown, omitted = _quote_bounded(request, max_units, counter, only_rules=only_rules)
     cut = f", {omitted:,} characters left out" if omitted else ""
-    return f"{title}{cut}:\n{shown}"
+    return f"{title}{cut}:\n{quoted}"
 
 
 def _quote_bounded(

@@ -21,13 +21,12 @@ from foveal.core.policies.ladder.compact import (
     covers_reverted_summary,
     foresee_compaction,
     plan_compaction,
+    plan_upcoming,
     summary_terms,
 )
 from foveal.core.policies.ladder.drop import force_fit, last_resort_steps, limit_messages, name_late_results
 from foveal.core.policies.ladder.mask import (
     MIN_MASKED_UNITS,
-    has_maskable_arguments,
-    mask_arguments,
     mask_result,
     mask_results,
     maskable_results,
@@ -48,10 +47,8 @@ __all__ = [
     "decide_after_overflow",
     "force_fit",
     "foresee_compaction",
-    "has_maskable_arguments",
     "last_resort_steps",
     "limit_messages",
-    "mask_arguments",
     "mask_media",
     "mask_result",
     "mask_results",
@@ -59,6 +56,7 @@ __all__ = [
     "name_late_results",
     "newest_excess",
     "plan_compaction",
+    "plan_upcoming",
     "squeeze_results",
     "summary_terms",
 ]

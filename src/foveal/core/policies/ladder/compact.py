@@ -5,7 +5,6 @@ This rung returns a `Plan`. The caller has the summary written and records it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Final
 
 from msgspec.structs import replace
@@ -13,7 +12,6 @@ from msgspec.structs import replace
 from foveal.core.compaction.plan import NoPlan, Plan, RangeTerms, has_finished_turn, plan_range
 from foveal.core.log.ranges import intersect_ranges
 from foveal.core.models.budget import Budget
-from foveal.core.policies.ladder.mask import has_maskable_arguments, maskable_results
 from foveal.core.policies.moment import Moment
 from foveal.core.policies.presets import Policy
 from foveal.core.view.view import View
@@ -51,6 +49,12 @@ def plan_compaction(
     return replace(made, ask=not moment.paused)
 
 
+def plan_upcoming(view: View, budget: Budget, policy: Policy, *, reason: str) -> Plan | None:
+    """Return what to summarise in advance, for the given reason."""
+    planned = plan_range(view, budget, summary_terms(policy), reason=reason)
+    return planned if isinstance(planned, Plan) else None
+
+
 def covers_reverted_summary(view: View, plan: Plan) -> bool:
     """Return whether a summary of some of this range was reverted: another is made only when there is no other
     way."""
@@ -61,7 +65,7 @@ def foresee_compaction(view: View, budget: Budget, policy: Policy) -> str:
     """Return why a summary will be needed soon; "" when none will.
 
     `messages`: there are many messages. `turns`: enough turns were finished since the last summary. `tokens`: the
-    warning threshold is passed and masks alone will not do.
+    warning threshold is passed.
     """
     if not policy.compact or policy.mode != "auto":
         return ""
@@ -71,21 +75,7 @@ def foresee_compaction(view: View, budget: Budget, policy: Policy) -> str:
         return "turns"
     if view.units <= budget.warn:
         return ""
-    if policy.ladder != "economy":
-        return "tokens"
-    results = (slot.result for slot in maskable_results(view, policy))
-    maskable = sum(shown.units(view.meter) for shown in results if shown is not None)
-    maskable += sum(_long_argument_units(view, policy))
-    left = view.units - maskable * (1 - policy.skeleton_share)
-    return "tokens" if left > budget.hard * (policy.target + 1) / 2 else ""
-
-
-def _long_argument_units(view: View, policy: Policy) -> Iterator[int]:
-    for slot in (slot for step in view.steps if has_maskable_arguments(view, step) for slot in step.slots):
-        if policy.mask_arguments and slot.has_whole_arguments:
-            units = slot.argument_units(view.meter)
-            if units >= policy.mask_arguments:
-                yield units
+    return "tokens"
 
 
 def find_trigger(view: View, budget: Budget, terms: RangeTerms) -> str:

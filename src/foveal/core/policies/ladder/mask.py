@@ -12,7 +12,7 @@ from foveal.core.log.events import Mask, Masked, handle, text_of
 from foveal.core.policies.presets import Policy
 from foveal.core.reduction.placeholder import arguments_placeholder, call_subject, placeholder
 from foveal.core.reduction.repeated_lines import CHARS_PER_UNIT
-from foveal.core.view.steps import Slot, Step
+from foveal.core.view.steps import Slot
 from foveal.core.view.view import View
 
 MIN_SAVED_UNITS: Final = 24
@@ -58,12 +58,6 @@ def _unresolved_failures(view: View) -> set[int]:
     return found
 
 
-def has_maskable_arguments(view: View, step: Step) -> bool:
-    """Return whether the calls of a step may be masked: all are answered, and it is neither pinned nor the
-    newest."""
-    return not step.has_open_call and not step.is_pinned and step is not view.steps[-1]
-
-
 # ── Masks ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -73,7 +67,7 @@ def mask_results(
     """Mask results, oldest first, until `excess` units are saved; None when nothing can be saved."""
     chosen = list(slots)
     hidden = {id(slot.result) for slot in chosen}
-    elsewhere = view.names_shown(hidden=hidden) if policy.skeleton_share else set()
+    elsewhere = _names_shown(view, hidden) if policy.skeleton_share else set()
     masks: list[Mask] = []
     for slot in chosen:
         if excess <= 0:
@@ -83,6 +77,12 @@ def mask_results(
             masks.append(made[0])
             excess -= made[1]
     return Masked(masks=tuple(masks), reason=reason, rule=policy.name) if masks else None
+
+
+def _names_shown(view: View, hidden: Set[int]) -> set[str]:
+    """Return the names that stay visible when the messages with these `id()`s are hidden."""
+    messages = (shown for step in view.steps for shown in step.shown_messages())
+    return set[str]().union(*(shown.name_counts() for shown in messages if id(shown) not in hidden))
 
 
 def mask_result(
@@ -112,13 +112,6 @@ def mask_result(
 
     made = result.replacement(write, view.meter, min_saving=MIN_SAVED_UNITS)
     return None if made is None else (Mask(target=result.seq, text=made[0]), made[1])
-
-
-def mask_arguments(view: View, slot: Slot, policy: Policy, elsewhere: Set[str]) -> Mask | None:
-    """Return the mask of the arguments of one call; None when it saves too little."""
-    units = slot.argument_units(view.meter)
-    made = _masked_arguments(view, slot, room=_skeleton_chars(units, policy), elsewhere=elsewhere)
-    return None if made is None else made[0]
 
 
 def mask_largest_arguments(view: View) -> Masked | None:

@@ -139,7 +139,7 @@ def _clip_largest(
 
 
 def _limits(policy: Policy) -> Limits:
-    return policy.clip or Limits(strategy="both")
+    return policy.clip or Limits(strategy="smart")
 
 
 def _result_parts(steps: Iterable[Step], view: View) -> Iterator[_TextPart]:

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from msgspec import UNSET
+from msgspec import UNSET, Raw, UnsetType
 
 from foveal.core.log.events import (
     AnyFact,
@@ -63,17 +63,19 @@ def read(messages: Sequence[object], start: int = 0) -> Iterator[MessageChunk]:
 
 
 def _read_message(message: Mapping[str, Any]) -> tuple[AnyFact, ...]:
-    extra = other_fields(message, _REPLY_FIELDS if message.get("type") == "message" else _MESSAGE_FIELDS)
+    role = message.get("role")
     content: Content | list[AnyPart | ToolReturned] | None = message.get("content")
+    extra: Raw | UnsetType = UNSET
+    if len(message) != 2 or role is None or content is None:  # else there are no other fields
+        extra = other_fields(message, _REPLY_FIELDS if message.get("type") == "message" else _MESSAGE_FIELDS)
     if not isinstance(content, str):
         content = [] if content is None else read_list(content, "content", _read_block)
-    match message.get("role"):
+    match role:
         case "user":
             return _user_facts(content, extra)
         case "assistant":
             parts = _without_results(content)
-            only_text = all(isinstance(part, Text) for part in parts)
-            listed = not isinstance(parts, str) and bool(parts) and only_text
+            listed = not isinstance(parts, str) and _is_list_of_texts(parts)
             return (
                 ModelSaid(content=parts, listed=listed, dialect=_native_dialect(extra, parts), extra=extra),
             )
@@ -93,24 +95,39 @@ def _native_dialect(extra: Any, content: Content) -> Dialect:
 def _user_facts(content: str | list[AnyPart | ToolReturned], extra: Any) -> tuple[AnyFact, ...]:
     if isinstance(content, str):
         return (UserSaid(content=content, dialect=_native_dialect(extra, ""), extra=extra),)
+    if len(content) == 1 and isinstance(result := content[0], ToolReturned):  # fast path: one result
+        return (result,)
     results = [block for block in content if isinstance(block, ToolReturned)]
-    parts = tuple(block for block in content if not isinstance(block, ToolReturned))
-    if results and not parts:
+    if results and len(results) == len(content):
         return tuple(results)
+    parts = tuple(block for block in content if not isinstance(block, ToolReturned))
     return (*results, UserSaid(content=parts, dialect=_native_dialect(extra, parts), extra=extra))
 
 
 def _without_results(content: str | list[AnyPart | ToolReturned]) -> Content:
     if isinstance(content, str):
         return content
-    for place, block in enumerate(content):
+    parts: list[AnyPart] = []
+    for block in content:
         if isinstance(block, ToolReturned):
+            place = len(parts)
             raise BadField(f"content[{place}].type", "a tool_result belongs into a message of the user")
-    return tuple(block for block in content if not isinstance(block, ToolReturned))
+        parts.append(block)
+    return tuple(parts)
+
+
+def _is_list_of_texts(parts: Sequence[AnyPart]) -> bool:
+    for part in parts:  # a loop, because `all` takes longer for a few parts
+        if not isinstance(part, Text):
+            return False
+    return bool(parts)
 
 
 def _read_block(item: Mapping[str, Any]) -> AnyPart | ToolReturned:
-    return _read_result(item) if item.get("type") == "tool_result" else _read_part(item)
+    kind = item.get("type")
+    if kind == "tool_use":  # calls and results first: most blocks of an agent's history
+        return _read_call(item)
+    return _read_result(item) if kind == "tool_result" else _read_part(item)
 
 
 def _read_part(item: Mapping[str, Any]) -> AnyPart:
@@ -130,7 +147,10 @@ def _read_part(item: Mapping[str, Any]) -> AnyPart:
 
 
 def _read_call(item: Mapping[str, Any]) -> Call:
-    id, name, arguments = required_string(item, "id"), required_string(item, "name"), item.get("input")
+    id, name, arguments = item.get("id"), item.get("name"), item.get("input")
+    if len(item) == 4 and type(id) is str and type(name) is str and type(arguments) is dict:
+        return Call(id=id, name=name, arguments=json_text(arguments))  # fast path: no other fields
+    id, name = required_string(item, "id"), required_string(item, "name")
     if arguments is None:
         raise BadField("input", "is missing")
     return Call(
@@ -142,15 +162,14 @@ def _read_call(item: Mapping[str, Any]) -> Call:
 
 
 def _read_result(item: Mapping[str, Any]) -> ToolReturned:
-    blocks = item.get("content")
+    call_id, blocks = item.get("tool_use_id"), item.get("content")
+    if len(item) == 3 and type(call_id) is str and type(blocks) is str:
+        return ToolReturned(call_id=call_id, content=blocks)  # fast path: no other fields
     if isinstance(blocks, str):
         content: Content = blocks
     else:
         content = () if blocks is None else tuple(read_list(blocks, "content", _read_part))
-    others = {name: value for name, value in item.items() if name not in _RESULT_FIELDS}
-    if item.get("is_error") is False:
-        others["is_error"] = False
-    extra = raw_json(others) if others else UNSET
+    extra = _result_extra(item)
     return ToolReturned(
         call_id=required_string(item, "tool_use_id"),
         content=content,
@@ -158,3 +177,11 @@ def _read_result(item: Mapping[str, Any]) -> ToolReturned:
         dialect=_native_dialect(extra, content),
         extra=extra,
     )
+
+
+def _result_extra(item: Mapping[str, Any]) -> Any:
+    """Return the other fields, and an `is_error` that is false, so that the result is written back as it came."""
+    if item.get("is_error") is not False:
+        return other_fields(item, _RESULT_FIELDS)
+    others = {name: value for name, value in item.items() if name not in _RESULT_FIELDS}
+    return raw_json({**others, "is_error": False})

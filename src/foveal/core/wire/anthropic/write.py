@@ -48,21 +48,20 @@ _IMAGE_TYPES: Final = frozenset({"image/png", "image/jpeg", "image/gif", "image/
 
 def write(fact: AnyFact) -> list[Json]:
     """Return the message of one fact; none if nothing of it may be sent."""
-    match fact:
-        case ToolReturned():
-            return [{"role": "user", "content": [_write_result(fact)]}]
-        case ModelSaid():
-            return _write_message("assistant", fact)
-        case UserSaid():
-            return _write_message("user", fact)
-        case Instructed() if not fact.aside:
-            return _write_message("user", fact)
-        case _:
-            return []
+    if isinstance(fact, ToolReturned):
+        return [{"role": "user", "content": [_write_result(fact)]}]
+    if isinstance(fact, ModelSaid):
+        return _write_message("assistant", fact)
+    if isinstance(fact, UserSaid) or (isinstance(fact, Instructed) and not fact.aside):
+        return _write_message("user", fact)
+    return []
 
 
 def _write_message(role: str, fact: UserSaid | Instructed | ModelSaid) -> list[Json]:
-    same_dialect, content = is_native(fact, ANTHROPIC_MESSAGES), fact.content
+    content = fact.content
+    if type(content) is str and fact.extra is UNSET:  # fast path: most messages are a role and a text
+        return [{"role": role, "content": content}] if content and not content.isspace() else []
+    same_dialect = is_native(fact, ANTHROPIC_MESSAGES)
     if isinstance(content, str):
         blocks = "" if content.isspace() else content
     else:
@@ -103,11 +102,13 @@ def _write_part(part: AnyPart, *, same_dialect: bool, allows_media: bool) -> Jso
         case Text():
             if not part.text or part.text.isspace():
                 return None
-            return {"type": "text", "text": part.text, **(extras(part.extra) if same_dialect else {})}
+            if part.extra is UNSET or not same_dialect:
+                return {"type": "text", "text": part.text}
+            return {"type": "text", "text": part.text, **extras(part.extra)}
         case Call():
-            extra = extras(part.extra) if same_dialect else {}
             given = _arguments_object(function_arguments(part))
-            return {"type": "tool_use", "id": legal_id(part.id), "name": part.name, "input": given, **extra}
+            block = {"type": "tool_use", "id": legal_id(part.id), "name": part.name, "input": given}
+            return block if part.extra is UNSET or not same_dialect else {**block, **extras(part.extra)}
         case Media() if not same_dialect:
             return (_write_media(part) if allows_media else None) or {
                 "type": "text",
@@ -177,8 +178,8 @@ def join(groups: Iterable[Sequence[Json]]) -> list[Json]:
     fresh = False  # whether the last message is a copy and may be changed; messages of a group may not
     names: dict[str, list[str]] = {}
     for message in chain.from_iterable(groups):
-        role = message["role"]
-        if type(message["content"]) is list:
+        role, content = message["role"], message["content"]
+        if type(content) is list and (names or (role == "assistant" and len(content) > 1)):
             message, names = _with_distinct_ids(message, names)
         if role != last:
             if not joined and role == "assistant":

@@ -107,6 +107,8 @@ def _read_assistant(message: Mapping[str, Any]) -> ModelSaid:
 
 
 def _read_result(message: Mapping[str, Any], call_id: str, variety: str) -> ToolReturned:
+    if len(message) == 3 and variety == "function" and type(text := message.get("content")) is str:
+        return ToolReturned(call_id=call_id, content=text)  # fast path: no other fields
     content, extra = _read_content(message), other_fields(message, _RESULT_FIELDS)
     name = message.get("name")
     return ToolReturned(
@@ -136,6 +138,12 @@ def _read_part(item: Mapping[str, Any]) -> AnyPart:
 
 
 def _read_call(item: Mapping[str, Any]) -> Call:
+    if len(item) == 3 and item.get("type") == "function":  # fast path: most calls have no other fields
+        id, body = item.get("id"), item.get("function")
+        if type(id) is str and type(body) is dict and len(body) == 2:
+            name, arguments = body.get("name"), body.get("arguments")
+            if type(name) is str and type(arguments) is str:
+                return Call(id=id, name=name, arguments=arguments)
     kind = "function" if item.get("type") is None else required_string(item, "type")
     if kind not in ("function", "custom"):
         return _read_unknown_call(item, kind)

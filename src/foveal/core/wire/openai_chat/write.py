@@ -82,13 +82,15 @@ def _write_assistant(fact: ModelSaid) -> Json:
     extra = extras(fact.extra) if same_dialect and fact.extra is not UNSET else {}
     if isinstance(content, str):
         return {"role": "assistant", "content": content, **extra}
-    calls = [part for part in content if isinstance(part, Call)]
-    other_parts = tuple(part for part in content if not isinstance(part, Call))
-    message: Json = {
-        "role": "assistant",
-        "content": _write_assistant_content(other_parts, fact, same_dialect=same_dialect),
-        **extra,
-    }
+    calls: list[Call] = []
+    other_parts: list[AnyPart] = []
+    for part in content:
+        if isinstance(part, Call):
+            calls.append(part)
+        else:
+            other_parts.append(part)
+    said = _write_assistant_content(other_parts, fact, same_dialect=same_dialect) if other_parts else None
+    message: Json = {"role": "assistant", "content": said, **extra}
     if not calls:
         if message["content"] is None and not any(map(extra.get, _CONTENT_SUBSTITUTES)):
             message["content"] = ""
@@ -105,11 +107,11 @@ def _write_assistant(fact: ModelSaid) -> Json:
 
 
 def _write_assistant_content(
-    other_parts: tuple[AnyPart, ...], fact: ModelSaid, *, same_dialect: bool
+    other_parts: Sequence[AnyPart], fact: ModelSaid, *, same_dialect: bool
 ) -> str | list[Json] | None:
     """Return the content beside the calls: a list if it was one, else one text, or null if there is none."""
     if fact.listed and same_dialect:
-        return _write_content(other_parts, same_dialect=same_dialect, allows_media=False) or None
+        return _write_content(tuple(other_parts), same_dialect=same_dialect, allows_media=False) or None
     texts = [text for part in other_parts if (text := _part_text(part))]
     return "\n".join(texts) if texts else "" if other_parts and same_dialect else None
 

@@ -268,10 +268,10 @@ def _read_result(item: Mapping[str, Any]) -> ToolReturned:
 
 def _result_extra(item: Mapping[str, Any]) -> Any:
     """Return the other fields; a null `call_id` marks a result that did not have one."""
+    if "answers" not in item:
+        return other_fields(item, _RESULT_FIELDS)
     others = {name: value for name, value in item.items() if name not in _RESULT_FIELDS}
-    if "answers" in item:
-        others["call_id"] = None
-    return raw_json(others) if others else UNSET
+    return raw_json({**others, "call_id": None})
 
 
 def _read_output(item: Mapping[str, Any], variety: str) -> Content:

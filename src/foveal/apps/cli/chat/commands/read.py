@@ -8,6 +8,7 @@ from foveal.apps.cli.chat.chat_state import ChatState
 from foveal.apps.cli.chat.output.agent_event_rows import duration
 from foveal.apps.cli.chat.output.context_card import (
     TurnUsage,
+    acts_text,
     context_card,
     thresholds_line,
     tokens_by_file,
@@ -92,8 +93,7 @@ async def compaction_status(state: ChatState, argument: str) -> list[Row]:
         ("now", now),
         (
             "acts at",
-            f"{report.percent(report.act)} of the window ({report.act:,} tokens); "
-            f"{report.percent(report.used)} ({report.used:,}) are used",
+            f"{acts_text(report, policy)}; {report.percent(report.used)} ({report.used:,}) are used",
         ),
         ("writers", ", ".join(writer.name for writer in state.writers.summarisers()) + ", then the ledger"),
     ]

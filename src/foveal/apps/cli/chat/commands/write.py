@@ -14,7 +14,7 @@ from foveal.apps.cli.chat import factory
 from foveal.apps.cli.chat.chat_state import ChatState
 from foveal.apps.cli.chat.options import parse_carry
 from foveal.apps.cli.chat.output.agent_event_rows import note, reduction_rows
-from foveal.apps.cli.chat.output.context_card import window_source
+from foveal.apps.cli.chat.output.context_card import acts_text, window_source
 from foveal.apps.cli.chat.output.live_area import usage_row
 from foveal.apps.cli.chat.output.styled_text import Row, bold, dim, row, table_lines, text_rows
 from foveal.apps.cli.chat.user_interface import Question
@@ -171,7 +171,7 @@ async def policy(state: ChatState, argument: str) -> list[Row]:
     return [
         row(
             bold(chosen.name),
-            f" · mode {chosen.mode} · acts at {report.percent(report.act)} of the window ({report.act:,} tokens)",
+            f" · mode {chosen.mode} · acts at {acts_text(report, chosen)}",
         ),
         row(dim(f"others: {others}")),
     ]

@@ -140,7 +140,8 @@ def _compaction_text(fact: Compacted) -> str:
     sizes = read_metrics(fact)
     size = f", {sizes.before:,} → {sizes.after:,} tokens" if sizes.before else ""
     by = f" by {fact.by}" if fact.by else ""
-    return f"summarised {handle(fact.first)}–{handle(fact.last)}{by}{size}"
+    why = ", to make further calls cheaper" if fact.reason == "price" else ""
+    return f"summarised {handle(fact.first)}–{handle(fact.last)}{by}{size}{why}"
 
 
 def _handle_list(seqs: list[int]) -> str:

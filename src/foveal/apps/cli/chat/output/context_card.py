@@ -25,6 +25,7 @@ from foveal.apps.cli.chat.output.styled_text import (
 from foveal.core.engine.report import Report, breaks_text, reduced_texts
 from foveal.core.log.events import Event, Instructed, ToolReturned, Used, UserSaid, parse_handle
 from foveal.core.models.model import Model
+from foveal.core.policies.presets import Policy
 from foveal.core.tokens.counter import counter
 from foveal.core.view.fold import effective_events
 from foveal.sessions.session import Session
@@ -268,6 +269,13 @@ def thresholds_line(report: Report) -> str:
     warns = f"warns at {report.percent(report.warn)} · " if report.warn < report.act else ""
     acts = f"acts at {report.percent(report.act)} ({report.act:,})"
     return f"{warns}{acts} · at most {report.percent(report.limit)} ({report.limit:,})"
+
+
+def acts_text(report: Report, policy: Policy) -> str:
+    """Return from where on a policy reduces the context."""
+    cuts_early = policy.ladder == "economy" and policy.compact and policy.mode == "auto"
+    early = ", or earlier when a cut costs little" if cuts_early else ""
+    return f"{report.percent(report.act)} of the window ({report.act:,} tokens){early}"
 
 
 def _part_rows(title: str, parts: Sequence[CategoryPart]) -> list[Row]:

@@ -1,0 +1,131 @@
+"""Line index: which messages of a view show a line as it was said.
+
+The view tells the index which messages it shows. A text is read once, when it is first needed; a message that
+leaves the view costs nothing until the entries of such messages are half of all.
+
+The index holds every fourth line or so (`indexed_lines`). It serves to find runs of many lines: one line of a run
+suffices, and the index takes a fraction of the memory of the texts. Which lines it holds depends on their text
+only: every process finds the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+from zlib import crc32
+
+MIN_INDEXED_LINE_CHARS: Final = 8
+"""Shorter lines (blank ones, brackets) occur everywhere and identify nothing."""
+MAX_HOLDERS_PER_LINE: Final = 4
+"""Messages that are offered for one line: the newest that show it."""
+MAX_INDEXED_TEXT_CHARS: Final = 500_000
+"""Longer texts are not indexed: no window shows them whole."""
+_MIN_DEAD_ENTRIES: Final = 2_000
+"""Fewer entries of messages that are no longer shown are not worth a clean-up."""
+
+ReadTexts = Callable[[], Sequence[str]]
+
+
+def indexed_lines(lines: Sequence[str]) -> list[tuple[int, int]]:
+    """Return the places and keys of the lines that the index holds."""
+    # A checksum chooses evenly where neighbouring lines differ in one character only: listings, tables, logs.
+    return [
+        (place, hash(line))
+        for place, line in enumerate(lines)
+        if len(line) >= MIN_INDEXED_LINE_CHARS and not crc32(line.encode("utf-8", "surrogatepass")) & 3
+    ]
+
+
+class LineIndex:
+    """Finds messages by their lines. Messages are named by the seq of their event."""
+
+    def __init__(self) -> None:
+        self._holders: dict[int, int | list[int]] = {}
+        """For each key of a line the messages that show it, oldest first; one message without a list."""
+        self._entries: dict[int, int] = {}
+        """For each message that is indexed and shown, the number of its entries."""
+        self._pending: dict[int, ReadTexts] = {}
+        """Messages that are shown and not yet indexed."""
+        self._left: set[int] = set()
+        """Messages with entries that are no longer shown as they were indexed."""
+        self._live = self._dead = 0
+        self._split: tuple[str, list[str], list[tuple[int, int]]] = ("", [""], [])
+        """The last text that was split: a new result is searched first and indexed next."""
+
+    def split(self, text: str) -> tuple[list[str], list[tuple[int, int]]]:
+        """Return the lines of a text, and the places and keys of those that the index holds."""
+        if self._split[0] is not text:
+            lines = text.split("\n")
+            self._split = (text, lines, indexed_lines(lines))
+        return self._split[1:]
+
+    def add(self, seq: int, texts: ReadTexts) -> None:
+        """Note that a message is shown; `texts` returns what it shows as it was said."""
+        self._pending[seq] = texts
+
+    def discard(self, seq: int) -> None:
+        """Note that a message is no longer shown as it was said."""
+        if self._pending.pop(seq, None) is None:
+            entries = self._entries.pop(seq, 0)
+            if entries:
+                self._left.add(seq)
+            self._live -= entries
+            self._dead += entries
+
+    def holders(self, key: int, *, before: int) -> Iterator[int]:
+        """Yield the newest messages older than `before` that show a line with this key."""
+        found = self._holders.get(key)
+        if found is None:
+            return
+        offered = 0
+        for seq in (found,) if isinstance(found, int) else reversed(found):
+            if seq < before and seq in self._entries:
+                yield seq
+                offered += 1
+                if offered == MAX_HOLDERS_PER_LINE:
+                    return
+
+    def read_until(self, seq: int) -> None:
+        """Index the messages before `seq` that are not yet indexed."""
+        unread = [known for known in self._pending if known < seq]
+        if not self._left.isdisjoint(
+            unread
+        ):  # a message is shown differently: its old entries would count again
+            self._clean_up()
+        for pending in unread:
+            texts = self._pending.pop(pending)
+            self._index(pending, texts())
+        if self._dead > max(_MIN_DEAD_ENTRIES, self._live):
+            self._clean_up()
+
+    def _index(self, seq: int, texts: Sequence[str]) -> None:
+        entries = 0
+        for text in (text for text in texts if len(text) <= MAX_INDEXED_TEXT_CHARS):
+            for _, key in self.split(text)[1]:
+                held = self._holders.get(key)
+                if held is None:
+                    self._holders[key] = seq
+                elif isinstance(held, int):
+                    if held != seq:
+                        self._holders[key] = [held, seq] if held < seq else [seq, held]
+                elif held[-1] < seq:
+                    held.append(seq)
+                elif seq not in held:
+                    held.append(seq)
+                    held.sort()
+                entries += 1
+        self._entries[seq] = entries
+        self._live += entries
+
+    def _clean_up(self) -> None:
+        """Forget the entries of messages that are no longer shown."""
+        kept: dict[int, int | list[int]] = {}
+        for key, held in self._holders.items():
+            if isinstance(held, int):
+                if held in self._entries:
+                    kept[key] = held
+            elif shown := [seq for seq in held if seq in self._entries]:
+                kept[key] = shown if len(shown) > 1 else shown[0]
+        self._holders = kept
+        self._left.clear()
+        self._dead = 0
