@@ -93,8 +93,8 @@ def log_of(name: str) -> list[bytes]:
 
 
 def same(seen: Any, expected: Any, place: str = "") -> None:
-    """Compare part by part: a difference in a large value names its place. Fields that only new events have are left
-    out (`NEW_FIELDS`)."""
+    """Compare part by part: a difference in a large value names its place. Fields that only new events have are
+    left out (`NEW_FIELDS`)."""
     if isinstance(seen, dict) and isinstance(expected, dict):
         seen = {name: value for name, value in seen.items() if name in expected or name not in NEW_FIELDS}
     if isinstance(seen, dict) and isinstance(expected, dict) and seen.keys() == expected.keys():
