@@ -19,7 +19,7 @@ MIN_INDEXED_LINE_CHARS: Final = 8
 MAX_HOLDERS_PER_LINE: Final = 4
 """Messages that are offered for one line: the newest that show it."""
 MAX_INDEXED_TEXT_CHARS: Final = 500_000
-"""Longer texts are not indexed: no window shows them whole."""
+"""Longer texts are not indexed: splitting them would take longer than a turn may."""
 _MIN_DEAD_ENTRIES: Final = 2_000
 """Fewer entries of messages that are no longer shown are not worth a clean-up."""
 
