@@ -37,6 +37,7 @@ LAYERS: Final = (
     "instructions",
     "config transcripts stores",
     "recall",
+    "permissions",
     "providers tools testing",
     "context sessions",
     "agent replay",

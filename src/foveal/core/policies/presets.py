@@ -155,7 +155,8 @@ PRESETS: Final[Mapping[str, Policy]] = {
         keep_last=2,
         retain_user_share=0.25,
         compact=True,
-        summary_tokens=4_000,
+        summary_tokens=6_000,
+        summary_share=0.2,
     ),
     "handoff": replace(_SUMMARY, name="handoff", warn=0.6, act=0.7, tail=0.0),
     "sliding-summary": replace(

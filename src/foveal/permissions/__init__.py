@@ -1,0 +1,1 @@
+"""What the agent may do: rules for commands, protected paths, the sandbox."""
