@@ -4,6 +4,8 @@ PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check -q
+# The first installation takes minutes on a slow network, so it shows what pip downloads.
+LOUD_PIP := $(PY) -m pip --disable-pip-version-check
 
 .PHONY: chat serve test lint bench soak refresh-models clean
 
@@ -36,7 +38,7 @@ $(VENV)/.venv:
 
 $(VENV)/.chat: pyproject.toml constraints.txt $(VENV)/.venv
 	@echo "installing foveal …"
-	@$(PIP) install -c constraints.txt -e '.[exact,chat,local]'
+	@$(LOUD_PIP) install --progress-bar on -c constraints.txt -e '.[exact,chat,local]'
 	@touch $@
 
 $(VENV)/.serve: $(VENV)/.chat

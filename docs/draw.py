@@ -440,7 +440,15 @@ def context() -> str:
             (Path(folder) / f"part{number}.py").write_text(f"def part{number}():\n{''.join(lines)}")
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("FOVEAL_", "XDG_"))}
         wanted = {"HOME": folder, "PYTHONPATH": folder, "FOVEAL_PROVIDER": "script:make", "PYTHONUTF8": "1"}
-        options = ("--store", "chats.db", "--model", "local/qwen2.5-coder-0.5b", "--window", "4096")
+        options = (
+            "--store",
+            "chats.db",
+            "--model",
+            "local/qwen2.5-coder-0.5b",
+            "--tools",
+            "--window",
+            "4096",
+        )
         done = subprocess.run(
             [sys.executable, "-c", CHAT_WITH_CELLS, "chat", *options],
             input="what is wrong in part 0?\nand in part 1?\nin part 2?\nin part 3?\n/context\n",

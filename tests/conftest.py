@@ -1,10 +1,17 @@
-"""One profile for every property test: the same examples on every machine, no deadline on slow ones."""
+"""One profile for every property test (the same examples on every machine, no deadline on slow ones), and the
+fixture that several files use."""
 
 from __future__ import annotations
 
 import os
+from pathlib import Path
+from typing import TYPE_CHECKING
 
+import pytest
 from hypothesis import HealthCheck, settings
+
+if TYPE_CHECKING:
+    from support.chat_project import ChatProject
 
 QUIET = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
 
@@ -15,3 +22,11 @@ settings.register_profile(
     "soak", parent=settings.get_profile("foveal"), derandomize=False, max_examples=2_000
 )
 settings.load_profile("soak" if os.environ.get("FOVEAL_SOAK") else "foveal")
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> ChatProject:
+    """A project folder with a chat in it."""
+    from support.chat_project import ChatProject  # imports much that most tests do not need
+
+    return ChatProject(tmp_path)

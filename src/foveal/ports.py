@@ -2,7 +2,8 @@
 
 A provider answers requests with a model. Its contract:
 
-1. `send` yields pieces of the answer as they arrive and, at the end, exactly one `Reply`.
+1. `send` yields pieces of the answer as they arrive and, at the end, exactly one `Reply`. Before the first piece it
+   yields a `RetryWait` for each further attempt, and `PromptProgress` if the model reads slowly.
 2. The reply's message is in the provider's dialect, exactly as it was sent, so that nothing that must be sent back
    (thinking, signatures, ids) is lost; `Session.take` reads it.
 3. Failures raise a `ProviderError` that says what to do. An overflow is raised as the provider's library raised it,
@@ -22,7 +23,7 @@ every implementation:
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeAlias
 
 import msgspec
 
@@ -127,6 +128,27 @@ class ReplyPiece(msgspec.Struct, frozen=True, kw_only=True):
     """In a piece of kind `call`, the text is the name of the tool that is called."""
 
 
+class RetryWait(msgspec.Struct, frozen=True, kw_only=True):
+    """A request has failed and is sent again after a wait."""
+
+    reason: str
+    """What has failed, in words."""
+    seconds: float
+    """The wait before the next attempt."""
+    attempt: int
+    """The number of the next attempt."""
+    attempts: int
+    """Most attempts in all."""
+
+
+class PromptProgress(msgspec.Struct, frozen=True, kw_only=True):
+    """How much of a request a slow model has read before its answer begins."""
+
+    read: int
+    """Tokens, with those from the prompt cache."""
+    total: int
+
+
 class Reply(msgspec.Struct, frozen=True, kw_only=True):
     """A complete answer."""
 
@@ -143,6 +165,10 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
         return self.message if isinstance(self.message, list) else [self.message]
 
 
+ReplyItem: TypeAlias = RetryWait | PromptProgress | ReplyPiece | Reply
+"""What `Provider.send` yields."""
+
+
 class Provider(Protocol):
     """Answers requests with one model."""
 
@@ -157,7 +183,7 @@ class Provider(Protocol):
     @property
     def dialect(self) -> Dialect: ...
 
-    def send(self, request: Fitted, *, max_tokens: int) -> AsyncIterator[ReplyPiece | Reply]:
+    def send(self, request: Fitted, *, max_tokens: int) -> AsyncIterator[ReplyItem]:
         """Send a fitted request with its tools (each `{"name", "description", "parameters"}`), and yield the
         answer."""
         ...

@@ -44,7 +44,7 @@ from foveal.instructions import (
     paths_in,
 )
 from foveal.instructions.size_limit import USER_SHARE, fit_by_owner
-from foveal.project import Trust, UnusableFile, find_root, read_text_file
+from foveal.project import EveryItem, GivenItems, ItemTrust, Trust, UnusableFile, find_root, read_text_file
 from foveal.sessions import Session
 from foveal.stores import MemoryStore
 from support.legality import check_anthropic, check_chat
@@ -58,8 +58,7 @@ class ProjectFolders:
         self.root = folder / "project"
         self.user.mkdir(parents=True)
         (self.root / ".git").mkdir(parents=True)
-        self.trust = Trust(folder / "state" / "trust.json")
-        self.trust.set_trusted(self.root, trusted=True)
+        self.trust: ItemTrust = EveryItem()
 
     def write(self, name: str, text: str | bytes) -> Path:
         path = self.root / name
@@ -179,7 +178,6 @@ def test_without_markers_the_working_directory_is_the_root(folders: ProjectFolde
     folders.write("a/b/AGENTS.md", "b")
     assert folders.files("a/b", root_markers=("here.txt",)).root == folders.root / "a"
     files = folders.files("a/b", root_markers=())
-    folders.trust.set_trusted(files.root, trusted=True)
     assert files.root == folders.root / "a" / "b"
     assert shown_texts(files) == ["b"]
 
@@ -421,8 +419,6 @@ def test_unreadable_files_and_folders_are_noted(
     with unprivileged() as folder:
         os.seteuid(0)
         folders = ProjectFolders(folder)
-        folders.trust.path.parent.chmod(0o755)
-        folders.trust.path.chmod(0o644)
         folders.write("AGENTS.md", "root").chmod(0o600)
         folders.write("a/AGENTS.md", "a")
         folders.write("a/b/AGENTS.md", "b")
@@ -630,62 +626,101 @@ def test_preferences_come_last_and_have_a_limit_of_their_own(
 # ── Trust ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_an_untrusted_project_is_not_read_and_asked_about_once(folders: ProjectFolders) -> None:
-    folders.trust.forget(folders.root)
+def allow(trust: Trust, files: InstructionFiles, *keys: str) -> None:
+    trust.answer(files.root, [answer.item for answer in files.items()], allowed=keys)
+
+
+@pytest.fixture
+def asking(folders: ProjectFolders) -> Trust:
+    """Stored answers, of which there are none yet."""
+    trust = folders.trust = Trust(folders.root.parent / "trust")
+    return trust
+
+
+def test_files_of_the_project_are_used_one_by_one_as_the_user_allows(
+    folders: ProjectFolders, asking: Trust
+) -> None:
     folders.write("AGENTS.md", "root")
-    folders.write("a/AGENTS.md", "a")
+    folders.write("a/AGENTS.md", "a\nb\n")
     folders.write(".foveal/preferences.md", "tabs")
     (folders.user / "AGENTS.md").write_text("mine")
-    files = folders.files()
-    assert files.needs_trust_answer
+    files = folders.files("a")
+    assert [(item.key, item.title, item.source, item.text, state) for item, state in files.items()] == [
+        ("file AGENTS.md", "1 line of instructions for the model", "AGENTS.md", "root", "new"),
+        (
+            "file a/AGENTS.md",
+            "2 lines of instructions for the model",
+            "a/AGENTS.md",
+            "a\nb\n",
+            "new",
+        ),
+        (
+            "file .foveal/preferences.md",
+            "1 line of instructions for the model",
+            ".foveal/preferences.md",
+            "tabs",
+            "new",
+        ),
+    ]
     assert shown_texts(files) == ["mine"]
-    assert files.notes == (f"{folders.root} is not trusted yet: its instructions are not read",)
+    assert [note.removeprefix(f"{folders.root}/") for note in files.notes] == [
+        "AGENTS.md is not used: you were not asked about it yet",
+        "a/AGENTS.md is not used: you were not asked about it yet",
+        ".foveal/preferences.md is not used: you were not asked about it yet",
+    ]
+    allow(asking, files, "file a/AGENTS.md")
+    assert shown_texts(files) == ["mine", "a\nb\n"]
+    assert [note.removeprefix(f"{folders.root}/") for note in files.notes] == [
+        "AGENTS.md is not used: you did not allow it",
+        ".foveal/preferences.md is not used: you did not allow it",
+    ]
+
+
+def test_a_project_without_instructions_has_no_items(folders: ProjectFolders, asking: Trust) -> None:
+    assert folders.files().items() == ()
+
+
+def test_without_the_project_only_the_user_s_files_are_read(folders: ProjectFolders) -> None:
+    folders.write("AGENTS.md", "root")
+    folders.write("a/AGENTS.md", "a")
+    (folders.user / "AGENTS.md").write_text("mine")
+    files = InstructionFiles(folders.root, user_folder=folders.user, trust=folders.trust, project=False)
+    assert (shown_texts(files), files.items(), files.notes) == (["mine"], (), ())
     assert files.instructions_for_blocking(["a/x.py"]) == ()
-    folders.trust.set_trusted(folders.root, trusted=False)
-    assert not files.needs_trust_answer
-    assert shown_texts(files) == ["mine"]
-    assert files.notes == (f"{folders.root} is not trusted: its instructions are not read",)
 
 
-def test_a_project_without_instructions_is_not_asked_about(folders: ProjectFolders) -> None:
-    folders.trust.forget(folders.root)
-    assert not folders.files().needs_trust_answer
-
-
-def test_a_change_of_trust_reads_the_files_again(folders: ProjectFolders) -> None:
-    folders.trust.set_trusted(folders.root, trusted=False)
+def test_a_changed_file_is_withdrawn_until_the_user_allows_it_again(
+    folders: ProjectFolders, asking: Trust
+) -> None:
     folders.write("AGENTS.md", "root")
     log = GrowingLog(folders.files())
     assert instructed(log.turn()) == []
-    folders.trust.set_trusted(folders.root, trusted=True)
+    allow(asking, log.files, "file AGENTS.md")
     assert sources(log.turn(), folders.root) == ["AGENTS.md"]
-    folders.trust.set_trusted(folders.root, trusted=False)
+    folders.write("AGENTS.md", "other")
     [withdrawn] = instructed(log.turn())
-    assert withdrawn.content == (
-        f"{WITHDRAWN_PREFIX}{folders.root}/AGENTS.md is not read, because its project is not trusted]"
-    )
+    why = "is not used, because it has changed since you were asked about it"
+    assert withdrawn.content == f"{WITHDRAWN_PREFIX}{folders.root}/AGENTS.md {why}]"
     assert log.turn() == []
+    [(item, state)] = log.files.items()
+    assert (state, asking.seen_text(folders.root, item)) == ("changed", "root")
+    allow(asking, log.files, "file AGENTS.md")
+    assert [text_of(fact.content).endswith("other") for fact in instructed(log.turn())] == [True]
 
 
-def test_trust_is_stored_by_the_resolved_path(folders: ProjectFolders) -> None:
-    link = folders.root.parent / "link"
-    link.symlink_to(folders.root)
-    again = Trust(folders.trust.path)
-    assert again.is_trusted(link) is True
-    assert again.is_trusted(folders.root.parent) is None
-    assert again.is_trusted(folders.root / "a") is None
-    again.set_trusted(link, trusted=False)
-    assert folders.trust.is_trusted(folders.root) is False
-    assert os.stat(folders.trust.path).st_mode & 0o077 == 0
-
-
-@pytest.mark.parametrize("text", ["", "no json", '{"projects": 3}', '{"projects": {"/": "yes"}}'])
-def test_an_invalid_trust_file_trusts_no_project(tmp_path: Path, text: str) -> None:
-    path = tmp_path / "trust.json"
-    path.write_text(text)
-    assert Trust(path).is_trusted(Path("/")) is None
-    Trust(path).set_trusted(tmp_path, trusted=True)
-    assert Trust(path).is_trusted(tmp_path) is True
+def test_the_file_of_a_touched_folder_waits_for_the_user_s_answer(
+    folders: ProjectFolders, asking: Trust
+) -> None:
+    folders.write("lib/AGENTS.md", "rule of lib")
+    log = GrowingLog(folders.files())
+    log.turn()
+    assert instructed(log.touch("lib/x.py")) == []
+    assert log.files.notes == (f"{folders.root}/lib/AGENTS.md is not used: you were not asked about it yet",)
+    assert [(item.key, state) for item, state in log.files.items()] == [("file lib/AGENTS.md", "new")]
+    assert instructed(log.turn()) == []
+    allow(asking, log.files, "file lib/AGENTS.md")
+    assert sources(log.turn(), folders.root) == ["lib/AGENTS.md"]
+    assert log.turn() == []
 
 
 # ── Changes during a session ────────────────────────────────────────────────────────────────────────
@@ -942,7 +977,7 @@ def test_a_file_that_became_untrusted_is_not_restored(folders: ProjectFolders) -
         await session.append(
             *await files.refresh(session), UserSaid(content="x " * 3_000), ModelSaid(content="yes")
         )
-        folders.trust.set_trusted(folders.root, trusted=False)
+        files.trust = GivenItems()
         await session.append(*await files.refresh(session), UserSaid(content="go on"))
         await session.append(Compacted(first=1, last=session.last - 1, summary="what was"))
         [text] = await shown(session)

@@ -198,7 +198,7 @@ async def test_try_lock_returns_at_once_and_releases_once(tmp_path: Path) -> Non
 HOLDER = """
 import asyncio, sys
 from pathlib import Path
-from foveal.server.locks import SessionLocks
+from foveal.stores.session_locks import SessionLocks
 
 async def main():
     async with SessionLocks(Path(sys.argv[1])).lock("t", "s"):

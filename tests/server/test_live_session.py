@@ -767,7 +767,7 @@ async def test_a_secret_key_is_stored_as_a_hash_and_still_finds_its_turn(tmp_pat
 HOLDER = """
 import asyncio, sys
 from pathlib import Path
-from foveal.server.locks import SessionLocks
+from foveal.stores.session_locks import SessionLocks
 
 async def main():
     async with SessionLocks(Path(sys.argv[1])).lock("default", "demo"):

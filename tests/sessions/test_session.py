@@ -234,6 +234,37 @@ async def test_undo_without_a_name_takes_back_the_newest_reduction(stores: Calla
 
 
 @run
+async def test_a_request_that_cannot_be_reduced_can_be_returned_as_it_is(stores: Callable[[], Any]) -> None:
+    async with stores() as store:
+        session = await Session.open(store, "demo", **SMALL)
+        await run_turns(session, 6)
+        long = UserSaid(content="word " * 20_000)
+        await session.append(long)
+        with pytest.raises(ContextOverflow):
+            await session.fit()
+        fitted = await session.fit(may_exceed=True)
+        assert fitted.facts[-1] == long
+        assert fitted.tokens > fitted.limit
+        assert check_chat(fitted.to_openai()) == []
+        again = await Session.open(store, "demo", **SMALL)
+        assert (await again.fit(may_exceed=True)).facts == fitted.facts
+
+
+@run
+async def test_the_reserve_can_be_changed_while_a_session_is_open(stores: Callable[[], Any]) -> None:
+    async with stores() as store:
+        session = await Session.open(
+            store, "demo", model="gpt-4.1", window=20_000, reserve=1_000, margin=0.05
+        )
+        await session.append(UserSaid(content="hi"))
+        before = (await session.fit()).limit
+        await session.set_reserve(5_000)
+        assert (await session.fit()).limit == before - 4_000
+        await session.set_reserve(1_000)
+        assert (await session.fit()).limit == before
+
+
+@run
 async def test_undo_takes_back_the_newest_rewind_and_the_messages_return_in_log_order(
     stores: Callable[[], Any],
 ) -> None:

@@ -26,7 +26,8 @@ from time import sleep
 from typing import Any
 
 from foveal.core.tokens.counter import counter
-from support.legality import check_anthropic, check_chat, check_responses
+from foveal.core.wire.legality import request_faults
+from support.legality import check_chat, check_responses
 
 Json = dict[str, Any]
 
@@ -39,6 +40,8 @@ class Answer:
     calls: tuple[tuple[str, Json | str], ...] = ()
     """Name and arguments; a string is sent unchanged, even if it is not JSON."""
     thought: str = ""
+    is_cut: bool = False
+    """The answer has reached its limit of tokens (chat completions only)."""
 
 
 @dataclass(frozen=True)
@@ -327,7 +330,7 @@ def _chat(number: int, answer: Answer, body: Json, prompt: int, cached: int) -> 
     if calls:
         message["tool_calls"] = calls
     output = _output_tokens(answer)
-    reason = "tool_calls" if calls else "stop"
+    reason = "length" if answer.is_cut else "tool_calls" if calls else "stop"
     return {
         "id": f"chatcmpl-{number}",
         "object": "chat.completion",
@@ -546,7 +549,8 @@ def _check_anthropic(body: Json) -> list[str]:
         for block in message["content"]
         if block["type"] == "thinking" and block["signature"] != _signature(block["thinking"])
     ]
-    return check_anthropic(body["messages"]) + changed
+    faults = request_faults("anthropic", body["messages"], system=body.get("system"), tools=body.get("tools"))
+    return faults + changed
 
 
 def _check_chat(body: Json) -> list[str]:

@@ -53,6 +53,11 @@ class Terminal:
             sys.stderr.write(self.text[-3000:])  # the end of the screen
         self.close()
 
+    @property
+    def pid(self) -> int:
+        """The process of the program."""
+        return self._pid
+
     def close(self) -> None:
         if self._pid:
             os.kill(self._pid, signal.SIGKILL)

@@ -28,7 +28,6 @@ from foveal.core.wire import anthropic, openai_chat
 from foveal.errors import BadSetting
 from foveal.stores import MemoryStore
 from foveal.tools import (
-    Approvals,
     InvalidArguments,
     OutputSpool,
     Tool,
@@ -40,7 +39,6 @@ from foveal.tools import (
     file_tools,
     search_tool,
     shell_tool,
-    suggest_entry,
     without_secrets,
 )
 from foveal.tools import tool as tool_module
@@ -517,15 +515,13 @@ def test_previews_show_the_change_and_are_safe_to_print(box: Toolbox, folder: Pa
     (folder / "a").write_text("one\ntwo\n")
     change = json.dumps({"path": "a", "old": "two", "new": "\x1b[2Jthree\u202e"})
     assert box.describe("edit", change) == "edit a: 1 line, 3 characters become 1 line, 10 characters"
-    assert box.preview("edit", change) == "--- a\n+++ a\n@@ -1,3 +1,3 @@\n one\n-two\n+␛[2Jthree\\u{202e}\n "
+    assert box.preview("edit", change) == "--- a\n+++ a\n@@ -1,2 +1,2 @@\n one\n-two\n+␛[2Jthree\\u{202e}"
     assert "not in the file" in box.preview("edit", json.dumps({"path": "a", "old": "zz", "new": ""}))
     big = json.dumps({"path": "b", "content": "x\n" * 5_000})
     assert box.describe("write", big) == "write b: 5,000 lines, 10,000 characters"
-    assert box.preview("write", big).count("\n") == 400
+    assert box.preview("write", big) == "--- b\n+++ b\n@@ -0,0 +1,5000 @@" + "\n+x" * 5_000
     huge = json.dumps({"path": "b", "content": "x\n" * 500_000})
-    assert box.preview("write", huge).endswith(
-        "500,000 lines, 1,000,000 characters; too long to be compared here"
-    )
+    assert box.preview("write", huge).endswith("@@ -1,0 +1,500000 @@" + "\n+x" * 500_000)
     assert box.describe("write", json.dumps({"path": "b\x1b]0;x\x07", "content": ""})).isprintable()
     assert (folder / "a").read_text() == "one\ntwo\n"
     assert [box.needs_approval(name, change) for name in ("read", "edit")] == [False, True]
@@ -743,62 +739,7 @@ def test_a_command_is_described_on_one_line_that_is_safe_to_print(box: Toolbox) 
     assert call(box, "run", command="echo \ud800").error
 
 
-# ── Approvals ────────────────────────────────────────────────────────────────────────────────────────────
-
-
-@pytest.mark.parametrize(
-    ("command", "allowed"),
-    [
-        ("git status", True),
-        ("git  status --short 'a b'", True),
-        ("git statusx", False),
-        ("git -C / status", False),
-        ("git status; rm -rf /", False),
-        ("git status && rm x", False),
-        ("git status $(rm x)", False),
-        ('git status "`rm x`"', False),
-        ("git status > file", False),
-        ("git status\nrm x", False),
-        ("git status | sh", False),
-        ("X=1 git status", False),
-        ("git status 'unended", False),
-        ("git", False),
-        ("", False),
-    ],
-)
-def test_first_words_allow_only_a_single_simple_command(command: str, allowed: bool) -> None:
-    approvals = Approvals.parse(["run: git status", "write"])
-    assert approvals.allows("run", {"command": command}) is allowed
-
-
-def test_entries_are_tool_names_and_name_prefixes() -> None:
-    approvals = Approvals().allow("write").allow("wiki__*").allow("write")
-    assert approvals == Approvals(("write", "wiki__*"))
-    calls = [("write", {}), ("edit", {}), ("wiki__page", {}), ("wikix", {}), ("run", {"command": "write"})]
-    assert [approvals.allows(*each) for each in calls] == [True, False, True, False, False]
-    assert Approvals.parse(["run"]).allows("run", {"command": "anything; at all"})
-    for bad in ("", "run:", "run: a; b", "read me", "*", "write: x"):
-        with pytest.raises(BadSetting, match="allow"):
-            Approvals.parse([bad])
-
-
-@pytest.mark.parametrize(
-    ("name", "arguments", "entry"),
-    [
-        ("write", {"path": "a"}, "write"),
-        ("run", {"command": "git status --short"}, "run: git status"),
-        ("run", {"command": "make"}, "run: make"),
-        ("run", {"command": "rm -rf build"}, "run: rm -rf build"),
-        ("run", {"command": "cat 'a b'"}, "run: cat 'a b'"),
-        ("run", {"command": "a; b"}, None),
-        ("run", {}, None),
-    ],
-)
-def test_always_suggests_the_narrowest_entry_that_covers_the_call(
-    name: str, arguments: dict[str, Any], entry: str | None
-) -> None:
-    assert suggest_entry(name, arguments) == entry
-    assert entry is None or Approvals.parse([entry]).allows(name, arguments)
+# ── Imports ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_importing_the_tools_does_not_need_mcp() -> None:

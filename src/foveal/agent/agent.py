@@ -13,8 +13,8 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import aclosing
 from typing import Final, Literal, Protocol
 
 import msgspec
@@ -24,13 +24,17 @@ from foveal.agent.agent_events import (
     ContextReduced,
     HookFailed,
     ModelAnswered,
+    PromptReading,
     RequestRefused,
+    RetryScheduled,
     TextStreamed,
     ToolCalling,
     ToolFinished,
+    ToolOutputStreamed,
     TurnFinished,
     UserMessageStored,
 )
+from foveal.agent.running_call import RunningCall, cancel_and_wait
 from foveal.core import wire
 from foveal.core.compaction.summariser import Summariser, SummaryRequest
 from foveal.core.compaction.summariser_protocol import Draft, StopReason
@@ -55,13 +59,15 @@ from foveal.core.view.request import Fitted
 from foveal.core.wire.usage import read_usage
 from foveal.errors import FovealError, ProviderError
 from foveal.instructions.touched_paths import paths_in
-from foveal.ports import Provider, Reply
+from foveal.ports import PromptProgress, Provider, Reply, RetryWait
 from foveal.sessions.session import Session
-from foveal.tools.tool import Toolbox, ToolInterrupted, ToolOutput
+from foveal.tools.tool import Toolbox, ToolInterrupted, ToolOutput, media_dialect
 
 MAX_STEPS: Final = 50
 """Most requests to the model in one turn."""
 INTERRUPTED_RESULT: Final = "[foveal: interrupted by the user; this call has no result]"
+_LIVE_INTERVAL_S: Final = 0.1
+"""Seconds between two looks at the output of a running tool."""
 DENIED_RESULT: Final = "The user did not allow this call. Ask before trying it in another way."
 
 # ── The agent's model as summariser ────────────────────────────────────────────────────────────────────
@@ -204,11 +210,12 @@ class Agent:
         self._reported = -1
         """Reductions up to this event have been reported."""
 
-    async def run(self, content: Content) -> AsyncGenerator[AgentEvent, None]:
-        """Run a turn, from the user message to the model's final answer."""
-        yield await self.receive(content)
-        async for event in self.answer():
-            yield event
+    async def run(self, content: Content, *, dialect: Dialect = "") -> AsyncGenerator[AgentEvent, None]:
+        """Run a turn, from the user message, with the dialect of media in it, to the model's final answer."""
+        yield await self.receive(content, dialect=dialect)
+        async with aclosing(self.answer()) as events:
+            async for event in events:
+                yield event
 
     async def receive(self, content: Content, *facts: AnyFact, dialect: Dialect = "") -> UserMessageStored:
         """Store a user message together with facts that belong to it, in one transaction."""
@@ -235,8 +242,10 @@ class Agent:
                 if not self._open_calls:
                     why = "answered"
                     break
-                async for event in self._run_tools():
-                    yield event
+                # Closed here, because a command may be running when the caller stops reading.
+                async with aclosing(self._run_tools()) as events:
+                    async for event in events:
+                        yield event
         except (asyncio.CancelledError, GeneratorExit):
             await asyncio.shield(self._end_early("interrupted by the user"))
             raise
@@ -271,11 +280,16 @@ class Agent:
                 fitted = await self.session.fit()
             async for event in self._report_reductions(first, before, fitted.tokens):
                 yield event
+            max_tokens = await self.session.max_tokens()
             try:
                 reply: Reply | None = None
-                async for piece in self.provider.send(fitted, max_tokens=await self.session.max_tokens()):
+                async for piece in self.provider.send(fitted, max_tokens=max_tokens):
                     if isinstance(piece, Reply):
                         reply = piece
+                    elif isinstance(piece, RetryWait):
+                        yield RetryScheduled(wait=piece)
+                    elif isinstance(piece, PromptProgress):
+                        yield PromptReading(progress=piece)
                     else:
                         self._partial_text += piece.text if piece.kind == "text" else ""
                         yield TextStreamed(piece=piece)
@@ -290,10 +304,10 @@ class Agent:
                     yield event
         if reply is None:
             raise ProviderError(f"{self.provider.name} ended without an answer", code="interrupted")
-        async for event in self._store_reply(reply):
+        async for event in self._store_reply(reply, max_tokens):
             yield event
 
-    async def _store_reply(self, reply: Reply) -> AsyncIterator[AgentEvent]:
+    async def _store_reply(self, reply: Reply, max_tokens: int) -> AsyncIterator[AgentEvent]:
         events = await self.session.take(*reply.messages, dialect=self.provider.dialect)
         self._partial_text = ""
         said = [event for event in events if isinstance(event.fact, ModelSaid)]
@@ -301,7 +315,12 @@ class Agent:
         if reply.usage is not None:
             await self.session.observe(reply.usage)
         text = "\n".join(text_of(_said_content(event)) for event in said)
-        yield ModelAnswered(text=text, calls=len(self._open_calls), handle=said[-1].handle if said else "")
+        yield ModelAnswered(
+            text=text,
+            calls=len(self._open_calls),
+            handle=said[-1].handle if said else "",
+            max_tokens=max_tokens if reply.stop in TRUNCATED_STOPS else 0,
+        )
         async for event in self._run_hooks(HookOccasion(at="after_model", session=self.session, reply=reply)):
             yield event
 
@@ -330,16 +349,24 @@ class Agent:
 
     # ── Tools ─────────────────────────────────────────────────────────────────────────────────────
 
-    async def _run_tools(self) -> AsyncIterator[AgentEvent]:
+    async def _run_tools(self) -> AsyncGenerator[AgentEvent, None]:
         """Run the calls of the newest reply one after the other; store each result at once."""
         touched: dict[str, None] = {}
         while self._open_calls:
             call = self._open_calls[0]
             description = self.tools.describe(call.name, call.arguments)
             yield ToolCalling(call=call, what=description)
-            started = time.monotonic()
-            failures: list[AgentEvent] = []
-            output = await self._run_call(call, description, failures)
+            running, failures = RunningCall(), list[AgentEvent]()
+            task = asyncio.ensure_future(self._run_call(call, description, running, failures))
+            try:
+                while not (await asyncio.wait({task}, timeout=_LIVE_INTERVAL_S))[0]:
+                    if self.tools.reports_output(call.name) and running.take_news():
+                        yield ToolOutputStreamed(
+                            call=call, lines=running.last_lines(), seconds=running.seconds
+                        )
+            finally:
+                await cancel_and_wait(task)
+            output = task.result()
             for failure in failures:
                 yield failure
             handle = await self._store_result(call, output)
@@ -348,7 +375,7 @@ class Agent:
                 call=call,
                 text=text_of(output.content),
                 error=output.error,
-                seconds=time.monotonic() - started,
+                seconds=running.seconds,
                 handle=handle,
             )
         # After the last result, because nothing may be between the results of one reply.
@@ -362,11 +389,14 @@ class Agent:
             name=call.name,
             error=output.error,
             variety=call.variety,
+            dialect=media_dialect(output.content),
         )
         self._open_calls = [other for other in self._open_calls if other is not call]
         return (await self.session.append(result))[0].handle
 
-    async def _run_call(self, call: Call, description: str, failures: list[AgentEvent]) -> ToolOutput:
+    async def _run_call(
+        self, call: Call, description: str, running: RunningCall, failures: list[AgentEvent]
+    ) -> ToolOutput:
         """Return the result of a call: run the hooks before it, ask for approval if needed, and run the hooks
         after it."""
         occasion = HookOccasion(at="before_tool", session=self.session, call=call)
@@ -376,11 +406,14 @@ class Agent:
         tool = self.tools.get(call.name)
         if tool is not None and tool.needs_approval and not await self._approve(call, description):
             return ToolOutput(content=DENIED_RESULT, error=True)
+        running.start()
         try:
-            output = await self.tools.call(call.name, call.arguments)
+            output = await self.tools.call(call.name, call.arguments, on_output=running.add_output)
         except ToolInterrupted as stopped:
             await asyncio.shield(self._store_result(call, stopped.output))
             raise
+        finally:
+            running.end()
         occasion = HookOccasion(at="after_tool", session=self.session, call=call, output=output)
         for verdict in await self._verdicts(occasion, failures):
             output = verdict.output if verdict.output is not None else output

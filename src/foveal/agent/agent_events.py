@@ -11,7 +11,7 @@ import msgspec
 
 from foveal.core.engine.report import Report
 from foveal.core.log.events import Call, Event
-from foveal.ports import ReplyPiece
+from foveal.ports import PromptProgress, ReplyPiece, RetryWait
 
 
 class AgentEvent(msgspec.Struct, frozen=True, kw_only=True, tag_field="happening"):
@@ -22,6 +22,12 @@ class UserMessageStored(AgentEvent, frozen=True, tag="heard"):
     """The user message is stored and cannot be lost any more."""
 
     handle: str
+
+
+class PromptReading(AgentEvent, frozen=True, tag="reading"):
+    """A slow model is reading the request."""
+
+    progress: PromptProgress
 
 
 class TextStreamed(AgentEvent, frozen=True, tag="streamed"):
@@ -37,6 +43,14 @@ class ModelAnswered(AgentEvent, frozen=True, tag="answered"):
     calls: int
     """Number of tool calls in the answer."""
     handle: str
+    max_tokens: int = 0
+    """The limit of output tokens at which the answer was cut; 0 if the model ended it."""
+
+
+class RetryScheduled(AgentEvent, frozen=True, tag="retrying"):
+    """The request has failed and is sent again after a wait."""
+
+    wait: RetryWait
 
 
 class ToolCalling(AgentEvent, frozen=True, tag="calling"):
@@ -47,6 +61,16 @@ class ToolCalling(AgentEvent, frozen=True, tag="calling"):
     """Description of the call in one line, safe to print."""
 
 
+class ToolOutputStreamed(AgentEvent, frozen=True, tag="output"):
+    """A tool that reports its output is running: sent when it has printed something, and at least every second."""
+
+    call: Call
+    lines: tuple[str, ...]
+    """The last lines that it has printed so far, safe to print."""
+    seconds: float
+    """Seconds since it started, without the time in which the user was asked."""
+
+
 class ToolFinished(AgentEvent, frozen=True, tag="returned"):
     """A tool has returned, and its whole result is stored."""
 
@@ -54,6 +78,7 @@ class ToolFinished(AgentEvent, frozen=True, tag="returned"):
     text: str
     error: bool
     seconds: float
+    """Seconds for which it ran, without the time in which the user was asked; 0 if it did not run."""
     handle: str
 
 

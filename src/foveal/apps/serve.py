@@ -9,9 +9,6 @@
 
 from __future__ import annotations
 
-import argparse
-import asyncio
-import logging
 import os
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -19,18 +16,17 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
-from foveal.config import Config
-from foveal.core.models.model import model
-from foveal.core.redaction import redact
-from foveal.core.tokens.counter import counter
-from foveal.errors import BadSetting, FovealError, ProviderError
+from foveal.errors import FovealError, ProviderError
 
 if TYPE_CHECKING:
+    import argparse
+    from asyncio import AbstractEventLoop
     from socket import socket
 
     from foveal.apps.gateways.gateway import RunningBot
     from foveal.apps.http.proxy import Upstreams
     from foveal.apps.http.shutdown import ShutdownState, StopSignal
+    from foveal.config import Config
     from foveal.server import Service
 
 # ── Warm-up ───────────────────────────────────────────────────────────────────────────────────────
@@ -42,6 +38,10 @@ WARM_UP_TEXT: Final = (
 
 def warm_up(config: Config) -> None:
     """Load the vocabulary, model tables and patterns that the first request would wait for. Raises `BadSetting`."""
+    from foveal.core.models.model import model
+    from foveal.core.redaction import redact
+    from foveal.core.tokens.counter import counter
+
     counter(config.get("tokenizer") or "auto", model=config.get("model") or "").count(WARM_UP_TEXT)
     model("gpt-4.1")
     redact.scrub(WARM_UP_TEXT)
@@ -81,16 +81,18 @@ def add_commands(commands: Any) -> None:
 
 def serve(args: argparse.Namespace) -> int:
     """Serve until a stop signal, and return the exit code."""
+    from asyncio import Runner
+
     missing = [name for name in REQUIRED_PACKAGES if find_spec(name) is None]
     if missing:
         raise FovealError(
             f"`foveal serve` needs {', '.join(missing)}: run {sys.executable} -m pip install 'foveal[server]'"
         )
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+    with Runner(loop_factory=_loop_factory()) as runner:
         return runner.run(_serve(args))
 
 
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+def _loop_factory() -> Callable[[], AbstractEventLoop] | None:
     try:
         import uvloop
     except ImportError:
@@ -99,6 +101,8 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 async def _serve(args: argparse.Namespace) -> int:
+    from asyncio import get_running_loop
+
     from foveal.apps.http import json_logs
     from foveal.apps.http.banner import banner_lines, print_line
     from foveal.apps.http.listener import bind, url_of
@@ -106,7 +110,7 @@ async def _serve(args: argparse.Namespace) -> int:
     from foveal.config import load
     from foveal.server import Service
 
-    config = load(flags=_flags(args))
+    config = load(flags=_flags(args), project=False)  # a server belongs to no project
     _raise_open_files_limit()
     async with AsyncExitStack() as stack:
         listener = bind(config.get("server.host"), config.get("server.port"))
@@ -114,7 +118,7 @@ async def _serve(args: argparse.Namespace) -> int:
         service = await stack.enter_async_context(Service.open(config))
         await _check_before_serving(service)
         json_logs.log_to_stderr()
-        asyncio.get_running_loop().set_exception_handler(_log_uncaught)
+        get_running_loop().set_exception_handler(_log_uncaught)
         stop, shutdown = StopSignal(), ShutdownState()
         stop.listen()
         if not await download_local_model(service, stop):
@@ -135,6 +139,8 @@ async def _serve(args: argparse.Namespace) -> int:
 
 
 def _flags(args: argparse.Namespace) -> dict[str, Any]:
+    from foveal.config import setting_flags
+
     flags: dict[str, Any] = {
         "server.host": args.host,
         "server.port": args.port,
@@ -142,12 +148,7 @@ def _flags(args: argparse.Namespace) -> dict[str, Any]:
         "model": args.model,
         "window": args.window,
     }
-    for setting in args.set:
-        name, equals, value = setting.partition("=")
-        if not equals:
-            raise BadSetting("--set", setting, "KEY=VALUE, such as server.grace=10")
-        flags[name.strip()] = value.strip()
-    return flags
+    return flags | setting_flags(args.set)
 
 
 def _raise_open_files_limit() -> None:
@@ -161,11 +162,13 @@ def _raise_open_files_limit() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-def _log_uncaught(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+def _log_uncaught(loop: AbstractEventLoop, context: dict[str, Any]) -> None:
     """Log an exception that no task caught, by its type: its message may contain text of a conversation."""
+    from logging import ERROR
+
     from foveal.apps.http import json_logs
 
-    json_logs.log_event("error", level=logging.ERROR, problem=context.get("exception"))
+    json_logs.log_event("error", level=ERROR, problem=context.get("exception"))
 
 
 async def _check_before_serving(service: Service) -> None:

@@ -9,13 +9,15 @@
 1. Later sources override earlier ones: defaults, the user's file, the project's file, the environment, flags.
 2. A loaded configuration does not change.
 3. An unknown key, or a value that is not allowed, raises `BadConfig`, which names the place and what is allowed.
-4. Values that an untrusted project may not set are ignored, and `notes` says so.
+4. Of a project's file, only the values count that the user allows: `project_items` lists them all, and `notes` says
+   which are ignored. Some keys, such as `base_url`, a project can never set.
 """
 
 from foveal.config.config import Config, ConfigEntry, McpServerSettings, strip_url_secrets
 from foveal.config.config_errors import BadConfig
 from foveal.config.keys import ScheduleSetting, dotted_name, find_key
 from foveal.config.load import load
+from foveal.config.sources import setting_flags
 from foveal.config.value_source import ValueSource, key_lines, line_of
 
 __all__ = [
@@ -30,5 +32,6 @@ __all__ = [
     "key_lines",
     "line_of",
     "load",
+    "setting_flags",
     "strip_url_secrets",
 ]

@@ -19,6 +19,7 @@ from foveal.core.policies import PRESETS, Policy, policy
 from foveal.core.reduction.truncation import Limits
 from foveal.errors import BadSetting
 from foveal.instructions.rules import InstructionRules
+from foveal.project import ItemAnswer
 
 # ── Policy ─────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -107,6 +108,8 @@ class McpServerSettings(NamedTuple):
     args: tuple[str, ...] = ()
     env: Mapping[str, str] = MappingProxyType({})
     url: str = ""
+    is_of_project: bool = False
+    """Whether the project's file has it."""
 
 
 class ConfigEntry(NamedTuple):
@@ -129,7 +132,8 @@ class Config:
     """The files that are read, and whether each exists."""
     root: FilePath = FilePath(".")
     """The root folder of the project."""
-    trusted: bool | None = None
+    project_items: tuple[ItemAnswer, ...] = ()
+    """The MCP servers and settings of the project's file, and which of them the user allows."""
     notes: tuple[str, ...] = ()
     """Settings that were ignored, and why."""
 
@@ -201,7 +205,15 @@ class Config:
     @property
     def servers(self) -> tuple[McpServerSettings, ...]:
         """The configured MCP servers."""
-        return tuple(McpServerSettings(name, **table) for name, table in self.named_tables("mcp").items())
+        of_project = {
+            path[1]
+            for path, value in self.values.items()
+            if value.source.kind == "project" and path[0] == "mcp"
+        }
+        return tuple(
+            McpServerSettings(name, **table, is_of_project=name in of_project)
+            for name, table in self.named_tables("mcp").items()
+        )
 
     @property
     def schedules(self) -> tuple[ScheduleSetting, ...]:

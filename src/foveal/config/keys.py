@@ -1,9 +1,9 @@
 """All configuration keys: meaning, allowed values, default, and which sources may set them.
 
 1. A key is a path of names; `*` matches a name that the user chooses (a tool, an agent, a server).
-2. A key that is not `safe` counts in a project's file only if the user trusts the project: it runs commands,
-   chooses where conversations are sent, lets tools run without asking, or names files to read.
-3. Keys of `foveal serve` can be set by the user only, never by a project.
+2. A project can never set a key whose `project` is False: it chooses where conversations are sent, which calls run
+   without asking, what a command may reach, or it belongs to `foveal serve`. Such a value in its file is ignored.
+3. Every other value in a project's file counts only if the user allows that value.
 """
 
 from __future__ import annotations
@@ -113,10 +113,8 @@ class ConfigKey(NamedTuple):
     description: str
     default: Any = None
     """None: the model or the policy decides."""
-    safe: bool = True
-    """Whether an untrusted project may set it."""
     project: bool = True
-    """Whether a project may set it at all."""
+    """Whether a project may set it, with the user's consent."""
     secret: bool = False
     """Whether its values are never printed."""
 
@@ -243,9 +241,14 @@ _STRATEGIES: Final = one_of(get_args(Strategy))
 
 _AGENT_KEYS: Final = (
     config_key(
-        "model", STRING, "provider/model; if not set, chosen by the API keys in the environment", safe=False
+        "model",
+        STRING,
+        "provider/model; if not set, chosen by the API keys in the environment",
+        project=False,
     ),
-    config_key("base_url", HTTP_URL, "URL of the model's API, if it is not the provider's own", safe=False),
+    config_key(
+        "base_url", HTTP_URL, "URL of the model's API, if it is not the provider's own", project=False
+    ),
     config_key("tokenizer", STRING, "a vocabulary, auto or estimate", default="auto"),
     config_key("window", _FROM_ONE, "tokens in the model's context window, if the known value is wrong"),
     config_key("reserve", _FROM_ZERO, "tokens reserved for the answer"),
@@ -289,17 +292,29 @@ _AGENT_KEYS: Final = (
         "compaction.prompt_template",
         STRING,
         "the prompt for summaries, or file://… with one",
-        safe=False,
         default="",
     ),
     config_key(
         "compaction.model",
         STRING,
         "the model that writes summaries; if not set, the session's model",
-        safe=False,
+        project=False,
     ),
-    config_key("tools.allow", STRINGS, "tools that run without asking", safe=False, default=[]),
-    config_key("tools.deny", STRINGS, "tools that are not offered", default=[]),
+    config_key("tools.allow", STRINGS, "tools that run without asking", project=False, default=[]),
+    config_key(
+        "tools.approval",
+        one_of(("ask", "auto")),
+        "ask: every call that changes something asks; auto: harmless commands in the sandbox do not",
+        project=False,
+        default="auto",
+    ),
+    config_key(
+        "tools.deny",
+        STRINGS,
+        "tools that are not offered, and commands that never run",
+        project=False,  # a list replaces the user's list, which would take denials away
+        default=[],
+    ),
 )
 _GLOBAL_KEYS: Final = (
     config_key(
@@ -318,7 +333,6 @@ _GLOBAL_KEYS: Final = (
         "instructions.fallback_names",
         FILE_NAMES,
         "file names to try where there is no AGENTS.md",
-        safe=False,
         default=[],
     ),
     config_key(
@@ -329,10 +343,20 @@ _GLOBAL_KEYS: Final = (
         default=list(ROOT_MARKERS),
     ),
     config_key("instructions.ignore", STRINGS, "folders whose AGENTS.md is ignored", default=[]),
-    config_key("mcp.*.command", STRING, "the program to start", safe=False),
-    config_key("mcp.*.args", STRINGS, "its arguments", safe=False, secret=True),
-    config_key("mcp.*.env", STRING_TABLE, "its environment", safe=False, secret=True),
-    config_key("mcp.*.url", HTTP_URL, "the URL of a server that already runs", safe=False),
+    config_key(
+        "tools.sandbox",
+        one_of(("auto", "off")),
+        "run commands in a sandbox where there is one, or never",
+        project=False,
+        default="auto",
+    ),
+    config_key(
+        "tools.network", BOOLEAN, "let commands in the sandbox use the network", project=False, default=False
+    ),
+    config_key("mcp.*.command", STRING, "the program to start"),
+    config_key("mcp.*.args", STRINGS, "its arguments", secret=True),
+    config_key("mcp.*.env", STRING_TABLE, "its environment", secret=True),
+    config_key("mcp.*.url", HTTP_URL, "the URL of a server that already runs"),
 )
 KEYS: Final = (
     *_AGENT_KEYS,

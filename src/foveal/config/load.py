@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from foveal.config.config import POLICY_FIELDS, Config
 from foveal.config.config_errors import BadConfig, bad_value
 from foveal.config.keys import dotted_name, find_key
+from foveal.config.project_items import config_items, split_values
 from foveal.config.sources import CONFIG_FILE_NAME, ConfigValues, read_environment, read_file, read_flags
 from foveal.config.value_source import ValueSource
 from foveal.errors import BadSetting
 from foveal.instructions.rules import ROOT_MARKERS
-from foveal.project import Trust, config_folder, find_root
+from foveal.project import ITEM_STATE_WORDS, ItemAnswer, ItemTrust, Trust, config_folder, find_root
 
 _ROOT_MARKERS_PATH = ("instructions", "root_markers")
 
@@ -26,12 +28,14 @@ def load(
     flags: Mapping[str, Any] | None = None,
     environ: Mapping[str, str] | None = None,
     user_folder: Path | None = None,
-    trust: Trust | None = None,
+    trust: ItemTrust | None = None,
+    project: bool = True,
 ) -> Config:
     """Return the configuration for a working directory; raises `BadConfig`.
 
     `flags` are values by dotted name, such as `context.policy`. The environment, the user's folder and the stored
-    trust answers are those of the process unless you pass others."""
+    answers about the project are those of the process unless you pass others. With `project=False`, the project's
+    file is not read."""
     environ = os.environ if environ is None else environ
     here = Path(os.path.realpath(cwd))
     user_file = (user_folder or config_folder(environ)) / CONFIG_FILE_NAME
@@ -41,20 +45,63 @@ def load(
     above = {**(user or {}), **variables, **flag_values}
     markers = above[_ROOT_MARKERS_PATH].value if _ROOT_MARKERS_PATH in above else ROOT_MARKERS
     root = find_root(here, markers)
-    trusted = (trust or Trust()).is_trusted(root)
     project_file = root / CONFIG_FILE_NAME
-    project = None if _is_same_file(project_file, user_file) else read_file(project_file, kind="project")
-    allowed, notes = _filter_untrusted(project or {}, root, trusted=bool(trusted))
-    notes += [f"{name} is set but is not a known setting" for name in unknown]
+    uses_project = project and not _is_same_file(project_file, user_file)
+    found = read_file(project_file, kind="project") if uses_project else None
+    part = _allowed_part(found or {}, root, trust or Trust(), user=user or {})
+    unknown_notes = [f"{name} is set but is not a known setting" for name in unknown]
     config = Config(
-        values=MappingProxyType({**(user or {}), **allowed, **variables, **flag_values}),
-        files=((user_file, user is not None), (project_file, project is not None)),
+        values=MappingProxyType({**(user or {}), **part.values, **variables, **flag_values}),
+        files=((user_file, user is not None), (project_file, found is not None)),
         root=root,
-        trusted=trusted,
-        notes=tuple(notes),
+        project_items=part.answers,
+        notes=(*part.notes, *unknown_notes),
     )
-    _check_combinations(config)
+    try:
+        _check_combinations(config)
+    except BadConfig as problem:
+        if all(answer.state == "allowed" for answer in part.answers):
+            raise
+        # Two settings need each other, and the user allows one of them.
+        config = replace(
+            config,
+            values=MappingProxyType({**(user or {}), **part.servers, **variables, **flag_values}),
+            notes=(*config.notes, f"no setting of {root} is used: {problem}"),
+        )
+        _check_combinations(config)
     return config
+
+
+class _ProjectPart(NamedTuple):
+    """What a project's file adds to a configuration."""
+
+    values: ConfigValues
+    """Values that the user allows."""
+    answers: tuple[ItemAnswer, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def servers(self) -> ConfigValues:
+        return {path: value for path, value in self.values.items() if path[0] == "mcp"}
+
+
+def _allowed_part(found: ConfigValues, root: Path, trust: ItemTrust, *, user: ConfigValues) -> _ProjectPart:
+    """Return what the user allows of a project's file, all its items, and notes about what is ignored."""
+    values, notes = split_values(found, user=user)
+    items, more_notes = config_items(values, root)
+    answers = [ItemAnswer(one.item, trust.state(root, one.item)) for one in items]
+    open_notes = [
+        f"{root / answer.item.source}: {answer.item.name} is not used: {ITEM_STATE_WORDS[answer.state]}"
+        for answer in answers
+        if answer.is_open
+    ]
+    allowed = {
+        path: values[path]
+        for one, answer in zip(items, answers, strict=True)
+        if answer.state == "allowed"
+        for path in one.paths
+    }
+    return _ProjectPart(allowed, tuple(answers), (*notes, *more_notes, *open_notes))
 
 
 def _is_same_file(first: Path, second: Path) -> bool:
@@ -62,19 +109,6 @@ def _is_same_file(first: Path, second: Path) -> bool:
         return os.path.samefile(first, second)
     except OSError:
         return False
-
-
-def _filter_untrusted(values: ConfigValues, root: Path, *, trusted: bool) -> tuple[ConfigValues, list[str]]:
-    """Return the values that the project may set, and a note for each value that it may not."""
-    if trusted:
-        return values, []
-    risky = {path for path in values if (key := find_key(path)) is not None and not key.safe}
-    notes = [
-        f"{values[path].source}: {dotted_name(path)} is ignored, because {root} is not trusted"
-        for path in values
-        if path in risky
-    ]
-    return {path: value for path, value in values.items() if path not in risky}, notes
 
 
 def _check_combinations(config: Config) -> None:

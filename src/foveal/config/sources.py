@@ -9,19 +9,20 @@ import os
 import pathlib
 import re
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple
 
 from foveal.config.config_errors import BadConfig, _list_names, _unknown_key, bad_value
-from foveal.config.keys import KEYS, ConfigKey, KeyPath, dotted_name, find_key, names_below
+from foveal.config.keys import KEYS, ConfigKey, KeyPath, find_key, names_below
 from foveal.config.value_source import ValueSource, key_lines, line_of
+from foveal.errors import BadSetting
 from foveal.project import UnusableFile, read_text_file
 
 # ── Values ───────────────────────────────────────────────────────────────────────────────────────────────
 
 CONFIG_FILE_NAME: Final = "foveal.toml"
-OTHER_VARIABLES: Final = ("FOVEAL_STORE", "FOVEAL_GGUF", "FOVEAL_PROVIDER", "FOVEAL_SOAK")
+OTHER_VARIABLES: Final = ("FOVEAL_STORE", "FOVEAL_GGUF", "FOVEAL_PROVIDER", "FOVEAL_SOAK", "FOVEAL_THEME")
 """Variables that other parts of Foveal read."""
 MAX_CONFIG_BYTES: Final = 256 * 1024
 
@@ -40,7 +41,7 @@ ConfigValues = dict[KeyPath, ConfigValue]
 
 
 def read_file(path: pathlib.Path, *, kind: Literal["user", "project"]) -> ConfigValues | None:
-    """Return the values of a file, None if there is no such file."""
+    """Return the values of a file, None if there is no such file. What a project cannot set is not checked."""
     source = ValueSource(kind, str(path))
     try:
         found = read_text_file(
@@ -80,13 +81,12 @@ def _flatten(
 
 
 def _check_value(key: ConfigKey, path: KeyPath, value: Any, source: ValueSource, folder: pathlib.Path) -> Any:
+    if source.kind == "project" and not key.project:
+        return value
     if not key.kind.is_valid(value):
         if problem := key.kind.explain(value):
             raise BadConfig(source, path, problem, value=None if key.secret else value)
         raise bad_value(source, path, value, key.kind.allowed, secret=key.secret)
-    if source.kind == "project" and not key.project:
-        allowed = "only in your own file, the environment or a flag"
-        raise BadConfig(source, path, f"{dotted_name(path)} cannot be set by a project, {allowed}")
     if path[-1] == "prompt_template" and value.startswith("file://"):
         name = os.path.expanduser(value.removeprefix("file://"))
         return f"file://{folder / name}"  # relative to the folder of the configuration file
@@ -130,6 +130,17 @@ def read_flags(flags: Mapping[str, Any], folder: pathlib.Path) -> ConfigValues:
         else:
             values[path] = ConfigValue(_check_value(key, path, given, source, folder), source)
     return values
+
+
+def setting_flags(settings: Iterable[str]) -> dict[str, str]:
+    """Return the values of an option `--set KEY=VALUE` as flags by dotted name; raises `BadSetting`."""
+    flags: dict[str, str] = {}
+    for setting in settings:
+        name, equals, value = setting.partition("=")
+        if not equals or not name.strip():
+            raise BadSetting("--set", setting, "KEY=VALUE, such as context.policy=rolling")
+        flags[name.strip()] = value.strip()
+    return flags
 
 
 def _split_name(name: str) -> list[str]:

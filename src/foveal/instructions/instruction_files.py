@@ -1,8 +1,8 @@
 """Instruction files on disk: finding, reading, and keeping a session up to date.
 
-    files = InstructionFiles(cwd, rules=config.rules)
-    if files.needs_trust_answer:                          # the user was not asked about this project yet
-        files.trust.set_trusted(files.root, trusted=ask(files.root))
+    files, trust = InstructionFiles(cwd, rules=config.rules), Trust()
+    new = [answer.item for answer in files.items() if answer.is_open]    # the user was not asked about these files
+    trust.answer(files.root, new, allowed=ask(new))                      # the keys of those that the user allows
     await session.append(*await files.refresh(session))   # before each user message
     paths = paths_in(call.arguments)                      # after a step's results
     await session.append(*await files.instructions_for(session, paths))
@@ -12,8 +12,9 @@
 2. `instructions_for` returns the instructions for files that no call had touched before.
 3. `notes` says what was left out, cut or looks unusual. Each note goes into the log once, as `Noted`, which no
    model sees. The first file begins with a line that names the files which are cut.
-4. Only files of trusted projects are read, and only those between the project's root and the working directory
-   or the touched files. Nothing above the root is read, and `@imports` in a file are not followed.
+4. A file of the project is used only if the user allows it as it is now, and only if it is between the project's
+   root and the working directory or the touched files. Nothing above the root is read, and `@imports` in a file are
+   not followed.
 """
 
 from __future__ import annotations
@@ -41,7 +42,18 @@ from foveal.instructions.rules import (
     slot_of,
 )
 from foveal.instructions.size_limit import cut_line, fit_by_owner
-from foveal.project import FileText, Trust, UnusableFile, config_folder, find_root, read_text_file
+from foveal.project import (
+    ITEM_STATE_WORDS,
+    FileText,
+    ItemAnswer,
+    ItemTrust,
+    ProjectItem,
+    Trust,
+    UnusableFile,
+    config_folder,
+    find_root,
+    read_text_file,
+)
 
 INSTRUCTION_NOTE_TOPIC: Final = "instructions"
 """Topic of the notes in the log."""
@@ -81,12 +93,14 @@ class InstructionFiles:
         *,
         rules: InstructionRules | None = None,
         user_folder: Path | None = None,
-        trust: Trust | None = None,
+        trust: ItemTrust | None = None,
+        project: bool = True,
         room: int | None = None,
         counter: Counter | None = None,
     ) -> None:
         """`room` are the tokens that a request has for messages, as `counter` counts them (by default an estimate).
-        Instructions take at most a third of it; None leaves only the limits of the rules."""
+        Instructions take at most a third of it; None leaves only the limits of the rules. With `project=False`,
+        only the user's own files are read."""
         self.rules = rules or InstructionRules()
         self._max_tokens = None if room is None else int(room * MAX_ROOM_SHARE)
         self._most_bytes = self.rules.max_bytes + self.rules.preferences_max_bytes
@@ -94,7 +108,8 @@ class InstructionFiles:
         self.cwd = Path(os.path.realpath(cwd))
         self.root = find_root(self.cwd, self.rules.root_markers)
         self.user_folder = user_folder or config_folder()
-        self.trust = trust or Trust()
+        self.trust: ItemTrust = trust or Trust()
+        self._uses_project = project
         self.shown: tuple[ShownFile, ...] = ()
         """What the model sees of each file, in order."""
         self.notes: tuple[str, ...] = ()
@@ -108,15 +123,43 @@ class InstructionFiles:
         """Touched folders that are not between the root and the working directory."""
         self._checked: set[str] = set()
         """Folders that were checked since the last refresh."""
+        self._waiting: dict[str, None] = {}
+        """Touched folders whose file the user does not allow, or was not asked about."""
+        self._unused: dict[str, str] = {}
+        """Paths of files that the user does not allow, and why they are not used."""
 
-    @property
-    def needs_trust_answer(self) -> bool:
-        """Whether the project has instruction files and the user was not asked yet whether to trust it."""
-        return self.trust.is_trusted(self.root) is None and self._has_project_files()
+    # ── Consent ──────────────────────────────────────────────────────────────────────────────────────────
 
-    def _has_project_files(self) -> bool:
-        names = [folder / name for folder in map(Path, self._main_folders()) for name in self.rules.names]
-        return any(map(os.path.lexists, [*names, self.root / PROJECT_FOLDER_NAME / PREFERENCES_NAME]))
+    def items(self) -> tuple[ItemAnswer, ...]:
+        """Return the instruction files of the project as they are now, and which of them the user allows."""
+        reader = _DiskReader(self.rules, self.root)
+        self._user_files(reader)  # a file of the project that is also the user's needs no answer
+        folders = dict.fromkeys([*self._main_folders(), *self._other_folders, *self._waiting])
+        found = [file for folder in folders for file in self._project_files(reader, folder)]
+        return tuple(map(self._answer, [*found, *self._project_preferences(reader)]))
+
+    def _answer(self, file: InstructionFile) -> ItemAnswer:
+        lines = file.text.count("\n") + (not file.text.endswith("\n"))
+        name = os.fsencode(os.path.relpath(file.path, self.root)).decode("utf-8", "backslashreplace")
+        item = ProjectItem(
+            key=f"file {name}",
+            title=f"{lines:,} line{'s' * (lines != 1)} of instructions for the model",
+            source=name,
+            text=file.text,
+        )
+        return ItemAnswer(item, self.trust.state(self.root, item))
+
+    def _only_allowed(self, reader: _DiskReader, files: Sequence[InstructionFile]) -> list[InstructionFile]:
+        """Return the files that the user allows, and note the others."""
+        allowed = []
+        for file in files:
+            answer = self._answer(file)
+            if answer.state == "allowed":
+                allowed.append(file)
+            else:
+                self._unused[file.path] = ITEM_STATE_WORDS[answer.state]
+                reader.note(file.path, f"is not used: {ITEM_STATE_WORDS[answer.state]}")
+        return allowed
 
     # ── Async, for an agent ────────────────────────────────────────────────────────────────────────────
 
@@ -146,6 +189,7 @@ class InstructionFiles:
             and folder != file.source
             and folders_between(self.root.as_posix(), folder)
         )
+        self._other_folders |= self._waiting
         return (*self._read_changes(current), *self._new_notes())
 
     def instructions_for_blocking(
@@ -156,7 +200,7 @@ class InstructionFiles:
         current = self._update(events)
         new = self._unchecked(paths)
         self._checked.update(new)
-        if not new or not self.trust.is_trusted(self.root):
+        if not new or not self._uses_project:
             return ()
         self._other_folders |= dict.fromkeys(new)
         facts = self._read_changes(current)
@@ -207,36 +251,37 @@ class InstructionFiles:
     def _read_changes(self, current: InstructionSet) -> tuple[Instructed, ...]:
         """Read all files again and return the facts for what differs from what is shown."""
         reader = _DiskReader(self.rules, self.root)
+        self._unused.clear()
         self.shown = tuple(self._fit(reader, self._instructions(reader), self._preferences(reader)))
-        trusted = self.trust.is_trusted(self.root)
-        if not trusted and self._has_project_files():
-            yet = " yet" if trusted is None else ""
-            reader.note(self.root, f"is not trusted{yet}: its instructions are not read")
         self.notes = tuple(reader.notes)
         return changed_facts(
             current, self.shown, {key: self._why_gone(file.source) for key, file in current.files.items()}
         )
 
     def _instructions(self, reader: _DiskReader) -> FilesByOwner:
-        if not self.rules.max_bytes:
-            return FilesByOwner()
-        names = self.rules.names
-        user = reader.first(self.user_folder, names, kind="user")
-        project: list[InstructionFile] = []
-        for folder in self._main_folders() if self.trust.is_trusted(self.root) else ():
-            project += reader.first(Path(folder), names)
-        return FilesByOwner(user, project)
+        user = self._user_files(reader)
+        project = [file for folder in self._main_folders() for file in self._project_files(reader, folder)]
+        return FilesByOwner(user, self._only_allowed(reader, project))
+
+    def _user_files(self, reader: _DiskReader) -> list[InstructionFile]:
+        return reader.first(self.user_folder, self.rules.names, kind="user") if self.rules.max_bytes else []
+
+    def _project_files(self, reader: _DiskReader, folder: str) -> list[InstructionFile]:
+        if not self.rules.max_bytes or not self._uses_project:
+            return []
+        return reader.first(Path(folder), self.rules.names)
 
     def _preferences(self, reader: _DiskReader) -> FilesByOwner:
         if not self.rules.preferences_max_bytes:
             return FilesByOwner()
         user = reader.first(self.user_folder, (PREFERENCES_NAME,), kind="preferences")
-        project: list[InstructionFile] = []
-        if self.trust.is_trusted(self.root):
-            project = reader.first(
-                self.root / PROJECT_FOLDER_NAME, (PREFERENCES_NAME,), kind="preferences", within=self.root
-            )
-        return FilesByOwner(user, project)
+        return FilesByOwner(user, self._only_allowed(reader, self._project_preferences(reader)))
+
+    def _project_preferences(self, reader: _DiskReader) -> list[InstructionFile]:
+        if not self.rules.preferences_max_bytes or not self._uses_project:
+            return []
+        folder = self.root / PROJECT_FOLDER_NAME
+        return reader.first(folder, (PREFERENCES_NAME,), kind="preferences", within=self.root)
 
     def _fit(
         self, reader: _DiskReader, instructions: FilesByOwner, preferences: FilesByOwner
@@ -319,10 +364,13 @@ class InstructionFiles:
         return (shown, line) if 2 * reserved <= most else (fit(0), "")
 
     def _in_other_folders(self, reader: _DiskReader, room: int) -> Iterator[ShownFile]:
-        if not self.rules.max_bytes or not self.trust.is_trusted(self.root):
-            return
         for folder in self._other_folders:
-            files = reader.first(Path(folder), self.rules.names)
+            found = self._project_files(reader, folder)
+            files = self._only_allowed(reader, found)
+            if len(files) < len(found):
+                self._waiting[folder] = None
+            else:
+                self._waiting.pop(folder, None)
             shown = fit_by_owner((), files, room)
             reader.note_cuts(files, shown)
             for file in shown:
@@ -333,9 +381,8 @@ class InstructionFiles:
     def _why_gone(self, source: str) -> str:
         if not os.path.lexists(source):
             return "was deleted"
-        inside = folders_between(self.root.as_posix(), os.path.dirname(source))
-        if inside and not self.trust.is_trusted(self.root):
-            return "is not read, because its project is not trusted"
+        if source in self._unused:
+            return f"is not used, because {self._unused[source]}"
         return "is not used any more"
 
 

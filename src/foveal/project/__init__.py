@@ -1,15 +1,24 @@
-"""The user's and the project's paths, trust in a project, safe reading of files."""
+"""Paths of the user and the project, trust in items of a project, safe reading."""
 
 from foveal.project.paths import config_folder, find_root, state_folder
+from foveal.project.project_item import ITEM_STATE_WORDS, ItemAnswer, ItemState, ProjectItem, items_hash
 from foveal.project.safe_read import FileText, UnusableFile, read_text_file
-from foveal.project.trust import Trust
+from foveal.project.trust import EveryItem, GivenItems, ItemTrust, Trust
 
 __all__ = [
+    "ITEM_STATE_WORDS",
+    "EveryItem",
     "FileText",
+    "GivenItems",
+    "ItemAnswer",
+    "ItemState",
+    "ItemTrust",
+    "ProjectItem",
     "Trust",
     "UnusableFile",
     "config_folder",
     "find_root",
+    "items_hash",
     "read_text_file",
     "state_folder",
 ]

@@ -30,6 +30,7 @@ class Anthropic(BaseProvider):
     """A provider that speaks Anthropic's messages API."""
 
     dialect: Dialect = "anthropic"
+    library = "anthropic"
     _last_messages: Sequence[JsonObject] = ()
     """The messages of the previous request, without cache marks."""
 

@@ -11,16 +11,19 @@ import asyncio
 import importlib.util
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from contextlib import suppress
+from importlib import import_module
+from threading import Thread
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from foveal.core.log.events import Dialect
 from foveal.core.models.model import Model
 from foveal.core.view.request import Fitted
 from foveal.errors import ProviderError
-from foveal.ports import Reply, ReplyPiece
+from foveal.ports import Reply, ReplyItem, ReplyPiece, RetryWait
 from foveal.providers import provider_errors
 from foveal.providers.endpoint import ProviderEndpoint
-from foveal.providers.provider_errors import MAX_RETRIES, MAX_RETRY_WAIT_S, retry_after_s
+from foveal.providers.request_retries import retry_wait
 
 if TYPE_CHECKING:
     from anthropic import AsyncAnthropic
@@ -61,10 +64,19 @@ class StreamedReply(Protocol):
         ...
 
 
+class _OpenedStream(NamedTuple):
+    """The stream of a reply, or the wait before the next attempt to open one."""
+
+    stream: Any = None
+    wait: RetryWait | None = None
+
+
 class BaseProvider(ABC):
     """A `Provider` for one model at one endpoint."""
 
     dialect: Dialect
+    library: str
+    """The client library."""
 
     def __init__(
         self,
@@ -85,19 +97,21 @@ class BaseProvider(ABC):
         self.options = dict(options or {})
         self.read_timeout_s = read_timeout_s
         self._client: Any = None
+        self._client_lock = asyncio.Lock()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r}, {self.endpoint!r})"
 
-    async def send(self, request: Fitted, *, max_tokens: int) -> AsyncGenerator[ReplyPiece | Reply, None]:
+    async def send(self, request: Fitted, *, max_tokens: int) -> AsyncGenerator[ReplyItem, None]:
         """Send a request; yield pieces of the reply as they arrive and the whole reply last."""
         reply, content_type = self.new_reply(), ""
+        body, attempt = self.request_body(request, max_tokens), 1
         try:
-            # The library retries a request that times out, so its own timeout does not bound the sum of the tries.
-            async with asyncio.timeout(self.read_timeout_s):
-                client = await self._ready_client()
-                stream = await self.open_stream(client, self.request_body(request, max_tokens))
-            async with stream:
+            while (opened := await self._open_or_wait(body, attempt)).wait is not None:
+                yield opened.wait
+                await asyncio.sleep(opened.wait.seconds)
+                attempt += 1
+            async with (stream := opened.stream):
                 content_type = stream.response.headers.get("content-type", "")
                 async for event in stream:
                     for piece in reply.add(event.to_dict(mode="json")):
@@ -115,6 +129,22 @@ class BaseProvider(ABC):
             )
         yield reply.reply()
 
+    async def _open_or_wait(self, body: JsonObject, attempt: int) -> _OpenedStream:
+        """Return the stream of the reply, or the wait before the next attempt; raises the library's error."""
+        client = await self._ready_client()
+        try:
+            async with asyncio.timeout(self.read_timeout_s):
+                return _OpenedStream(await self.open_stream(client, body))
+        except Exception as error:
+            if (wait := retry_wait(error, attempt)) is None:
+                raise
+            return _OpenedStream(wait=wait)
+
+    async def start(self) -> None:
+        """Begin to import the client library, so that the first request need not wait for it."""
+        # A daemon thread, because a program that ends meanwhile does not wait for it.
+        Thread(target=_import_quietly, args=(self.library,), daemon=True).start()
+
     async def close(self) -> None:
         """Close the client and its connections."""
         if self._client is not None:
@@ -122,10 +152,11 @@ class BaseProvider(ABC):
             self._client = None
 
     async def _ready_client(self) -> Any:
-        if self._client is None:
-            # Importing the library takes seconds; a thread keeps the terminal responsive meanwhile.
-            self._client = await asyncio.to_thread(self.make_client)
-        return self._client
+        async with self._client_lock:
+            if self._client is None:
+                # Importing the library takes seconds; a thread keeps the terminal responsive meanwhile.
+                self._client = await asyncio.to_thread(self.make_client)
+            return self._client
 
     @abstractmethod
     def make_client(self) -> Any:
@@ -145,8 +176,6 @@ class BaseProvider(ABC):
 
 
 # ── Client libraries ──────────────────────────────────────────────────────────────────────────────
-# The libraries retry failed connections and the statuses 408, 409, 429 and 5xx. They also wait as long as the
-# provider asks, which may be an hour: above `MAX_RETRY_WAIT_S` the error is reported instead.
 
 
 def openai_client(endpoint: ProviderEndpoint, *, read_timeout_s: float = READ_TIMEOUT_S) -> AsyncOpenAI:
@@ -169,9 +198,14 @@ def _client_options(library: Any, endpoint: ProviderEndpoint, read_timeout_s: fl
     return {
         "api_key": endpoint.key.reveal() or PLACEHOLDER_KEY,
         "base_url": endpoint.url,
-        "max_retries": MAX_RETRIES,
+        "max_retries": 0,  # `request_retries` says why
         "http_client": _http_client(library, endpoint, read_timeout_s),
     }
+
+
+def _import_quietly(library: str) -> None:
+    with suppress(ImportError):  # the first request reports it
+        import_module(library)
 
 
 def require_library(library: str) -> None:
@@ -186,16 +220,8 @@ def _http_client(library: Any, endpoint: ProviderEndpoint, read_timeout_s: float
     """Create the HTTP client; a server on this machine is reached directly, never through a proxy."""
     return library.DefaultAsyncHttpxClient(
         timeout=library.Timeout(read_timeout_s, connect=SDK_CONNECT_TIMEOUT_S),
-        event_hooks={"response": [_forbid_long_retry]},
         trust_env=not endpoint.is_local,
     )
-
-
-async def _forbid_long_retry(response: Any) -> None:
-    """Stop the library from retrying when the provider asks for a wait above `MAX_RETRY_WAIT_S`."""
-    wait = retry_after_s(response.headers)
-    if response.status_code >= 400 and wait is not None and wait > MAX_RETRY_WAIT_S:
-        response.headers["x-should-retry"] = "false"
 
 
 # ── Tools ─────────────────────────────────────────────────────────────────────────────────────────

@@ -16,10 +16,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from foveal.core.wire.cache_marks import CACHE_MARK, count_cache_marks, has_cache_mark
+from foveal.core.wire.cache_marks import CACHE_MARK, MAX_CACHE_MARKS, count_cache_marks, has_cache_mark
 from foveal.providers.base import JsonObject
 
-MAX_BREAKPOINTS: Final = 4
 CACHE_CONTROL: Final[JsonObject] = {"type": "ephemeral"}
 _UNCACHEABLE_TYPES: Final = frozenset({"thinking", "redacted_thinking"})
 """Types of blocks that cannot have a mark."""
@@ -30,7 +29,7 @@ _BlockPosition = tuple[int, int]
 def add_breakpoints(body: JsonObject, previous: Sequence[JsonObject]) -> JsonObject:
     """Return a request body with marks; `previous` are the messages of the previous request."""
     present = sum(map(count_cache_marks, (body.get("tools"), body.get("system"), body["messages"])))
-    body, left = _mark_prefix(body, MAX_BREAKPOINTS - present)
+    body, left = _mark_prefix(body, MAX_CACHE_MARKS - present)
     for position in _positions(body["messages"], previous)[:left]:
         body["messages"] = _mark_block(body["messages"], position)
     return body

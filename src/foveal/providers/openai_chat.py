@@ -28,6 +28,7 @@ class OpenAIChat(BaseProvider):
     """A provider that speaks OpenAI's chat completions API."""
 
     dialect: Dialect = "openai_chat"
+    library = "openai"
 
     def make_client(self) -> Any:
         return openai_client(self.endpoint, read_timeout_s=self.read_timeout_s)

@@ -33,6 +33,7 @@ class OpenAIResponses(BaseProvider):
     """A provider that speaks OpenAI's Responses API."""
 
     dialect: Dialect = "openai_responses"
+    library = "openai"
 
     def make_client(self) -> Any:
         return openai_client(self.endpoint, read_timeout_s=self.read_timeout_s)

@@ -18,11 +18,10 @@ from foveal.core.wire.safe_print import one_line
 from foveal.errors import ProviderError
 from foveal.providers.endpoint import ProviderEndpoint
 
-MAX_RETRIES: Final = 3
-"""Retries after a failed connection, a rate limit or a server error."""
-MAX_RETRY_WAIT_S: Final = 30.0
-"""Longest wait before a retry; if a provider asks for more, the error is reported instead."""
-
+CREDIT_ERROR_CODES: Final = frozenset(
+    {"insufficient_quota", "billing_hard_limit_reached", "billing_not_active"}
+)
+"""Errors of an account that come with status 429, as rate limits do, but do not heal by waiting."""
 _STATUS_BY_ERROR_TYPE: Final = {
     "authentication_error": 401,
     "permission_error": 403,
@@ -49,7 +48,7 @@ def explain(
     _add_overflow_numbers(error)
     if isinstance(error, ProviderError) or recognise_overflow(error) is not None:
         return error
-    status = _status(error)
+    status = status_of(error)
     if status:
         return _status_error(error, status, endpoint, model_id, text)
     if has_started:
@@ -115,7 +114,8 @@ def _add_overflow_numbers(error: Any) -> None:
         error.n_prompt_tokens, error.n_ctx = int(found[1]), int(found[2])
 
 
-def _status(error: Exception) -> int:
+def status_of(error: Exception) -> int:
+    """Return the HTTP status of an error, 0 if it has none."""
     status = getattr(error, "status_code", None)
     if isinstance(status, int) and status >= 400:
         return status
@@ -123,6 +123,12 @@ def _status(error: Exception) -> int:
     types = {body.get("type"), body.get("code"), getattr(error, "type", None)}
     known = (_STATUS_BY_ERROR_TYPE.get(name, 0) for name in types if isinstance(name, str))
     return next(filter(None, known), 0)
+
+
+def is_out_of_credit(error: Exception) -> bool:
+    """Return whether the account has no credit left."""
+    body = _error_body(error)
+    return any(code in (body.get("code"), body.get("type")) for code in CREDIT_ERROR_CODES)
 
 
 def _error_body(error: Exception) -> Mapping[str, Any]:
@@ -162,8 +168,8 @@ def _status_error(
             return _rate_error(error, endpoint, text)
         case _ if status >= 500 or status == 408:
             return ProviderError(
-                f"{provider} reported a server error ({status}: {_message(error, endpoint)}) after "
-                f"{MAX_RETRIES + 1} tries: try again later, or use another model",
+                f"{provider} reported a server error ({status}: {_message(error, endpoint)}): try "
+                "again later, or use another model",
                 code="server",
                 partial=text,
             )
@@ -187,8 +193,7 @@ def _key_error(endpoint: ProviderEndpoint) -> ProviderError:
 
 
 def _rate_error(error: Exception, endpoint: ProviderEndpoint, text: str) -> ProviderError:
-    body = _error_body(error)
-    if "insufficient_quota" in (body.get("code"), body.get("type")):
+    if is_out_of_credit(error):
         return ProviderError(
             f"the account at {endpoint.provider} has no credit left (429): add credit, or choose another model",
             code="rate",

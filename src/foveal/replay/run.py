@@ -33,6 +33,7 @@ from foveal.core.log.events import Instructed, ModelSaid, ToolReturned, UserSaid
 from foveal.core.policies import PRESETS, Policy, policy
 from foveal.core.tokens.counter import counter
 from foveal.errors import BadSetting
+from foveal.ports import Store
 from foveal.replay.play import (
     PolicyPlayer,
     ReplayCase,
@@ -162,19 +163,17 @@ def load_store(path: Path) -> list[Transcript]:
 
 
 async def _read_sessions(path: Path) -> list[Transcript]:
-    found = []
     async with open_store(path) as store:
-        for info in sorted(await store.sessions(), key=lambda info: info.id):
-            if not info.erased:
-                events = await store.read(info.id)
-                facts = tuple((event.fact, event.at) for event in events)
-                first = events[0].seq if events else 0
-                found.append(
-                    Transcript(
-                        id=info.id, source="store", facts=facts, title=info.title, path=str(path), first=first
-                    )
-                )
-    return found
+        ids = sorted(info.id for info in await store.sessions() if not info.erased)
+        return [await read_session(store, id, path=str(path)) for id in ids]
+
+
+async def read_session(store: Store, id: str, *, path: str = "") -> Transcript:
+    """Return a session of a store as a recording."""
+    events, title = await store.read(id), (await store.info(id)).title
+    facts = tuple((event.fact, event.at) for event in events)
+    first = events[0].seq if events else 0
+    return Transcript(id=id, source="store", facts=facts, title=title, path=path, first=first)
 
 
 def _is_store(path: Path) -> bool:

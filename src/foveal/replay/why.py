@@ -74,13 +74,16 @@ class _SentRequest(NamedTuple):
 
 
 def why(
-    recording: Transcript, *, call: int, text: str, policy: Policy | None, setting: ReplaySetting
+    recording: Transcript, *, call: int | None, text: str, policy: Policy | None, setting: ReplaySetting
 ) -> WhyAnswer:
-    """Return whether a text was in the request of a call, and why not.
+    """Return whether a text was in the request of a call, and why not; the call None is the last one.
 
     Raises `FovealError` for a call that does not exist, or an empty text.
     """
     calls = sum(isinstance(event.fact, ModelSaid) for event in effective_events(list(recording.events())))
+    call = calls if call is None else call
+    if not calls:
+        raise FovealError(f"{recording.id} has no calls: no model has answered in it")
     if not 1 <= call <= calls:
         raise FovealError(f"{recording.id} has calls 1 to {calls:,}; there is no call {call}")
     if not text:

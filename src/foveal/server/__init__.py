@@ -15,7 +15,6 @@ from foveal.server.data_folder import DataFolder
 from foveal.server.database import Database
 from foveal.server.inbox import Inbox
 from foveal.server.live_session import LiveSession, SessionCompaction
-from foveal.server.locks import SessionLocks
 from foveal.server.pairing import CODE_ALPHABET, MAX_WRONG_CODES, PairedUser, Pairing
 from foveal.server.rate_limit import RateLimiter
 from foveal.server.runtime import (
@@ -29,6 +28,7 @@ from foveal.server.runtime import (
 from foveal.server.service import Service
 from foveal.server.tenants import PROXY_ORIGIN, Tenant
 from foveal.server.turns import Turn, TurnOutcome
+from foveal.stores.session_locks import SessionLocks
 
 __all__ = [
     "CODE_ALPHABET",

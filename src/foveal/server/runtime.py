@@ -24,7 +24,7 @@ from foveal.providers.selection import provider_from_config
 from foveal.server.data_folder import DataFolder
 from foveal.server.database import Database
 from foveal.server.inbox import Inbox
-from foveal.server.locks import SessionLocks
+from foveal.stores.session_locks import SessionLocks
 
 # ── Service events ─────────────────────────────────────────────────────────────────────────────────────
 # What the service reports to metrics, logs and traces. No event carries the text of a message, except
@@ -71,6 +71,22 @@ class ProxyRequestEnded(ServiceEvent, frozen=True):
     overflow_retries: int
     """How often upstream rejected the request as too large before it accepted it."""
     streamed: bool
+
+
+class SummaryRequestEnded(ServiceEvent, frozen=True):
+    """Upstream answered a request for a summary of a proxied conversation."""
+
+    dialect: str
+    status: int
+
+
+class IllegalRequestMade(ServiceEvent, frozen=True):
+    """A request that this server wrote has faults for which a provider would refuse it."""
+
+    dialect: str
+    origin: Literal["reduced", "summary"]
+    faults: tuple[str, ...]
+    """What is wrong, without text of a message."""
 
 
 class InboxCounted(ServiceEvent, frozen=True):

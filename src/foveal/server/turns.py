@@ -19,7 +19,14 @@ import msgspec
 from msgspec.structs import replace
 
 from foveal.agent.agent import Agent
-from foveal.agent.agent_events import AgentEvent, ModelAnswered, TextStreamed, TurnFinished, UserMessageStored
+from foveal.agent.agent_events import (
+    AgentEvent,
+    ModelAnswered,
+    PromptReading,
+    TextStreamed,
+    TurnFinished,
+    UserMessageStored,
+)
 from foveal.core.engine.report import Report
 from foveal.core.log.events import Event, ModelSaid, Noted, UserSaid, calls_of, text_of
 from foveal.errors import FovealError, ProviderError
@@ -131,8 +138,9 @@ class Turn:
             self._wake_readers()
 
     def discard_streamed_text(self) -> None:
-        """Drop the streamed pieces; readers of an old turn get the whole answers."""
-        self._events = [event for event in self._events if not isinstance(event[1], TextStreamed)]
+        """Drop the streamed pieces and the progress; readers of an old turn get the whole answers."""
+        passing = (TextStreamed, PromptReading)
+        self._events = [event for event in self._events if not isinstance(event[1], passing)]
 
     def _wake_readers(self) -> None:
         self._changed.set()

@@ -14,6 +14,7 @@ from contextlib import suppress
 from typing import Final, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from foveal.core.engine.engine import Engine
 from foveal.core.engine.engine_state import EngineState
@@ -83,6 +84,12 @@ class EventWriter:
     def engine(self) -> Engine | None:
         """The engine as of the last event that is known to be stored; None when that is not known."""
         return self._engine
+
+    def set_reserve(self, tokens: int | None) -> None:
+        """Keep this many tokens free for the next answers; None: as many as the model may write."""
+        self.settings = self.settings._replace(caps=replace(self.settings.caps, reserve=tokens))
+        if self._engine is not None:
+            self._engine.set_reserve(tokens)
 
     def discard_engine(self) -> None:
         """Discard the engine: what it holds is not stored, or was erased."""

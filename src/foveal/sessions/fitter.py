@@ -41,8 +41,9 @@ class RequestFitter:
         self._clock = clock
         self._prepares_summaries = prepares_summaries
 
-    async def fit(self, *, may_start_summary: bool) -> Fitted | None:
-        """Return the next request, or None if the caller must wait for a summary first."""
+    async def fit(self, *, may_start_summary: bool, may_exceed: bool = False) -> Fitted | None:
+        """Return the next request, or None if the caller must wait for a summary first. Raises `ContextOverflow`
+        if it does not fit; with `may_exceed`, return the smallest request instead."""
         engine = await self._writer.refresh()
         now = self._clock()
         for _ in range(MAX_CONFLICTS):
@@ -50,8 +51,10 @@ class RequestFitter:
             try:
                 fits = await self._reduce(engine, now, may_start_summary=may_start_summary)
             except ContextOverflow:
-                await self._store_paid(engine, first)
-                raise
+                if not may_exceed:
+                    await self._store_paid(engine, first)
+                    raise
+                fits = True
             if await self._writer.store_appended(engine, first):
                 break
             self._background.give_back()

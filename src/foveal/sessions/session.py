@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Self, Unpack
 
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from foveal.core import wire
@@ -39,6 +40,7 @@ from foveal.core.log.events import (
     Unknown,
     calls_of,
     handle,
+    raw,
 )
 from foveal.core.models.budget import Caps
 from foveal.core.models.cost import UsageTotals
@@ -103,6 +105,7 @@ class Session:
         *,
         model: str | Model,
         origin: str = "",
+        folder: str = "",
         summarise: Summarise | Sequence[Summarise] | None = None,
         prompt: str = "",
         progress: Callable[[SummaryProgress], None] | None = None,
@@ -114,7 +117,7 @@ class Session:
         """Open a session, or create it. A change of model or policy is recorded. `summarise` writes summaries: an
         async callable that receives a request, or several as fallbacks; without it, summaries are written from the
         log alone. `prompt` is a text, or `file://…`, that replaces Foveal's. `begin` are facts that a new session
-        starts with, stored in the same transaction as its first event."""
+        starts with, stored in the same transaction as its first event, which also names the working `folder`."""
         clock = clock or time.time
         background = BackgroundCompaction(
             summariser_chain(summarise), prompt=prompt_text(prompt), clock=time.monotonic, progress=progress
@@ -123,7 +126,8 @@ class Session:
         async with session._lock:
             engine = await session._writer.load()
             before = engine.opened
-            opened = Opened(model=engine.model.name, policy=engine.policy.name, origin=origin)
+            about = raw({"folder": folder}) if folder and not engine.next_seq else UNSET
+            opened = Opened(model=engine.model.name, policy=engine.policy.name, settings=about, origin=origin)
             if origin or (opened.model, opened.policy) != (before.model, before.policy):
                 await session._writer.commit([opened, *(() if engine.next_seq else begin)])
         return session
@@ -156,17 +160,23 @@ class Session:
             if (held is None and tools) or (held is not None and held[1] != offered):
                 await self._writer.commit([offered])
 
-    async def fit(self) -> Fitted:
+    async def fit(self, *, may_exceed: bool = False) -> Fitted:
         """Return what the next request should send: legal, and within the budget, or raise `ContextOverflow`. Waits
-        for a summary only when the request would not fit without it; messages can be appended meanwhile."""
+        for a summary only when the request would not fit without it; messages can be appended meanwhile. With
+        `may_exceed`, a request that cannot be reduced further is returned as it is: the provider may accept it."""
         waited = False
         while True:
             async with self._lock:
-                fitted = await self._fitter.fit(may_start_summary=not waited)
+                fitted = await self._fitter.fit(may_start_summary=not waited, may_exceed=may_exceed)
             if fitted is not None:
                 return fitted
             waited = True
             await self._background.wait()
+
+    async def set_reserve(self, tokens: int | None) -> None:
+        """Change the setting `reserve`, the tokens that are kept free for the next answers."""
+        async with self._lock:
+            self._writer.set_reserve(tokens)
 
     async def observe(self, reported: Any) -> None:
         """Record the usage that a provider reported for the request of the last `fit`."""

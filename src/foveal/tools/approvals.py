@@ -1,89 +1,79 @@
-"""Tool calls that the user has allowed permanently.
+"""Facts about a tool call, for the decision whether it needs the user's approval.
 
-An entry is one of
-
-    write               every call of this tool
-    github__*           every call of the tools whose names begin like this
-    run: git status     every command that begins with these words and is a single simple command
-
-A command with any character that could start a second command (`;`, `&`, `|`, `$`, a backquote, `<`, `>`, brackets,
-a line break) is never allowed by its first words. The class is a value: the caller stores it.
+`call_facts` looks at the disk: it resolves links, finds programs and recognises protected paths. The decision is
+made by `permissions.decision.decide`.
 """
 
 from __future__ import annotations
 
-import re
-import shlex
+import os
 from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
 
-import msgspec
-from msgspec.structs import replace
-
-from foveal.errors import BadSetting
-from foveal.tools.shell import SHELL_TOOL
+from foveal.permissions.command_line import parse_command_line
+from foveal.permissions.command_rules import SHELL_TOOL, SimpleCommand, find_program
+from foveal.permissions.decision import CallFacts
+from foveal.permissions.protected_paths import protected_part, protected_text, protected_word
 from foveal.tools.tool import Arguments
+from foveal.tools.tool_arguments import InvalidArguments
+from foveal.tools.workspace import Workspace
 
-_SHELL_SYNTAX = re.compile(r"[;&|$`<>(){}\\\n\r\0]")
-_TOOL_PATTERN = re.compile(r"[A-Za-z0-9_-]+\*?")
-
-
-class Approvals(msgspec.Struct, frozen=True):
-    """The entries, in the order in which they were added."""
-
-    entries: tuple[str, ...] = ()
-
-    @classmethod
-    def parse(cls, entries: Iterable[str]) -> Approvals:
-        """Read entries as a user writes them; raises `BadSetting` for an invalid entry."""
-        return cls(tuple(dict.fromkeys(_parse_entry(entry) for entry in entries)))
-
-    def allow(self, entry: str) -> Approvals:
-        """Return approvals with a further entry."""
-        return replace(self, entries=tuple(dict.fromkeys((*self.entries, _parse_entry(entry)))))
-
-    def allows(self, name: str, arguments: Arguments) -> bool:
-        """Return whether a call needs no confirmation."""
-        return any(_covers(entry, name, arguments) for entry in self.entries)
+_CHANGING_FILE_TOOLS: Final = ("write", "edit")
 
 
-def suggest_entry(name: str, arguments: Arguments) -> str | None:
-    """Return the entry that "always" adds for this call, None if it cannot be allowed permanently."""
-    if name != SHELL_TOOL:
-        return name
-    words = _simple_command(str(arguments.get("command", "")))
-    if not words:
-        return None
-    has_subcommand = len(words) > 1 and re.fullmatch(r"[a-z][a-z-]*", words[1])
-    return f"{SHELL_TOOL}: {shlex.join(words[:2] if has_subcommand else words)}"
+def call_facts(
+    tool: str,
+    arguments: Arguments,
+    workspace: Workspace,
+    *,
+    project_folders: Iterable[Path] = (),
+    search_path: str | None = None,
+) -> CallFacts:
+    """Return the facts about a call.
+
+    Rules cannot name programs in the workspace or in `project_folders`. `search_path` is the PATH of commands, by
+    default this process's."""
+    if tool == SHELL_TOOL:
+        outside_of = (workspace.root, *project_folders)
+        return _command_facts(arguments, workspace.root, outside_of, search_path)
+    if tool in _CHANGING_FILE_TOOLS:
+        return _file_facts(tool, str(arguments.get("path", "")), workspace)
+    return CallFacts(tool=tool, project=str(workspace.root))
 
 
-def _parse_entry(entry: object) -> str:
-    text = entry.strip() if isinstance(entry, str) else ""
-    tool, colon, command = (part.strip() for part in text.partition(":"))
-    if colon and tool == SHELL_TOOL and _simple_command(command):
-        return f"{SHELL_TOOL}: {command}"
-    if not colon and _TOOL_PATTERN.fullmatch(tool):
-        return tool
-    raise BadSetting(
-        "allow", entry, f'the name of a tool, names like "github__*", or "{SHELL_TOOL}: git status"'
+def _command_facts(
+    arguments: Arguments, root: Path, outside_of: Iterable[Path], search_path: str | None
+) -> CallFacts:
+    text = str(arguments.get("command", ""))
+    line = parse_command_line(text)
+    folders = tuple(Path(os.path.realpath(folder)) for folder in outside_of)
+    commands = tuple(
+        SimpleCommand(
+            words=words,
+            program=find_program(words[0], folder=root, outside_of=folders, search_path=search_path),
+        )
+        for words in line.commands
+    )
+    named = [word for words in line.commands for word in words]
+    return CallFacts(
+        tool=SHELL_TOOL,
+        project=str(root),
+        line=line,
+        commands=commands,
+        leaves_sandbox=bool(arguments.get("outside_sandbox")),
+        protected=protected_text(text, root) if line.problem else protected_word(named, root),
     )
 
 
-def _covers(entry: str, name: str, arguments: Arguments) -> bool:
-    tool, colon, command = entry.partition(":")
-    if not colon:
-        return name.startswith(tool[:-1]) if tool.endswith("*") else name == tool
-    if name != SHELL_TOOL or tool != SHELL_TOOL:
-        return False
-    allowed, words = _simple_command(command), _simple_command(str(arguments.get("command", "")))
-    return bool(allowed) and words[: len(allowed)] == allowed
-
-
-def _simple_command(command: str) -> list[str]:
-    """Return the words of a simple command, none if it may be more than that."""
-    if _SHELL_SYNTAX.search(command):
-        return []
+def _file_facts(tool: str, path: str, workspace: Workspace) -> CallFacts:
     try:
-        return shlex.split(command)
-    except ValueError:
-        return []
+        is_inside = workspace.resolve(path).is_relative_to(workspace.root)
+    except InvalidArguments:
+        is_inside = False
+    return CallFacts(
+        tool=tool,
+        project=str(workspace.root),
+        protected=protected_part(path, workspace.root),
+        is_inside=is_inside,
+    )

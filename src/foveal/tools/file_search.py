@@ -13,9 +13,9 @@ from typing import Final
 
 from foveal.core.wire.safe_print import one_line
 from foveal.tools import search_worker
+from foveal.tools.command_environment import without_secrets
 from foveal.tools.files import object_schema
 from foveal.tools.process_group import run_process
-from foveal.tools.shell import without_secrets
 from foveal.tools.tool import Arguments, Tool, ToolOutput, append_note
 from foveal.tools.tool_arguments import InvalidArguments
 from foveal.tools.workspace import Workspace

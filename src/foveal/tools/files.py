@@ -3,27 +3,31 @@
 1. Paths outside of the workspace are refused, and only regular files are opened.
 2. A file is written atomically; its mode, encoding and line endings stay. A file that the model has not read in its
    present state is not overwritten.
-3. Text is returned as it is in the file. Notes, `[foveal: …]`, come before it.
+3. A change that was shown to the user is written only if the file, its real path and the new content are still
+   those that were shown.
+4. Text is returned as it is in the file. Notes, `[foveal: …]`, come before it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 from collections.abc import Awaitable, Callable, Iterator
-from difflib import unified_diff
 from functools import partial
+from hashlib import sha256
 from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from foveal.core.wire.safe_print import one_line, visible
 from foveal.tools import text_edit
+from foveal.tools.planned_change import PlannedChange, count_text
 from foveal.tools.search_worker import SKIPPED_FOLDERS
 from foveal.tools.text_edit import replace_text
 from foveal.tools.tool import Arguments, Tool, ToolOutput, image_part
 from foveal.tools.tool_arguments import InvalidArguments
-from foveal.tools.workspace import Workspace
+from foveal.tools.workspace import FOLDER_FLAGS, FileStamp, Workspace
 
 MAX_LISTED_ENTRIES: Final = 2_000
 """Most lines of a folder listing."""
@@ -31,10 +35,6 @@ MAX_READ_BYTES: Final = 10 * 1024 * 1024
 """Most bytes of a file in one answer."""
 MAX_IMAGE_BYTES: Final = 5 * 1024 * 1024
 """Largest image that providers accept."""
-_MAX_DIFF_CHARS: Final = 400_000
-"""Most characters of two texts that are compared for a preview."""
-_MAX_PREVIEW_LINES: Final = 400
-"""Most lines of a change that are shown to the user who is asked."""
 
 _PATH_SCHEMA: Final = {"type": "string", "minLength": 1, "description": "In the working folder, or absolute"}
 
@@ -157,6 +157,8 @@ def _with_notes(notes: list[str], text: str) -> str:
 
 # ── Write and edit ───────────────────────────────────────────────────────────────────────────────────────
 
+PlanChange = Callable[[Workspace, Arguments], PlannedChange]
+
 
 def _write_tool(workspace: Workspace) -> Tool:
     return Tool(
@@ -164,26 +166,31 @@ def _write_tool(workspace: Workspace) -> Tool:
         description="Write a whole file; folders are made as needed. An existing file must have been read before.",
         parameters=object_schema(["path", "content"], path=_PATH_SCHEMA, content={"type": "string"}),
         run=run_in_thread(_write, workspace),
-        describe=lambda given: f"{_describe('write', workspace, given)}: {_count_text(given['content'])}",
-        preview=lambda given: _diff(workspace, given, lambda _: given["content"]),
+        describe=lambda given: f"{_describe('write', workspace, given)}: {count_text(given['content'])}",
+        preview=partial(_preview, workspace, _plan_write),
         needs_approval=True,
         timeout=60.0,
     )
 
 
-def _write(workspace: Workspace, given: Arguments) -> ToolOutput:
-    path = workspace.resolve(given["path"])
+def _plan_write(workspace: Workspace, given: Arguments) -> PlannedChange:
+    path, new = workspace.resolve(given["path"]), given["content"]
     if path.is_dir():
         raise InvalidArguments(f"{workspace.display_name(path)} is a folder, so nothing was written.")
-    workspace.check_writable(path, must_be_read=True)
-    is_new, content, coding = not path.exists(), given["content"], text_edit.TextCoding()
-    if not is_new:
-        old, coding = _read_exact(workspace, path)
-        content = text_edit.keep_line_endings(old, content)
-    workspace.write(path, coding.encode(content))
-    verb = "wrote the new file" if is_new else "wrote"
+    if not path.exists():
+        return PlannedChange(path, None, new, text_edit.TextCoding(), None)
+    old, coding, stamp = _read_exact(workspace, path)
+    return PlannedChange(path, old, text_edit.keep_line_endings(old, new), coding, stamp)
+
+
+def _write(workspace: Workspace, given: Arguments) -> ToolOutput:
+    change = _plan_shown(workspace, _plan_write, given)
+    workspace.check_writable(change.path, must_be_read=True)
+    workspace.write(change.path, change.data, expected=change.stamp)
+    verb = "wrote the new file" if change.old is None else "wrote"
     return ToolOutput(
-        content=f"{verb} {workspace.display_name(path)}: {_count_text(content)}", touched=(str(path),)
+        content=f"{verb} {workspace.display_name(change.path)}: {count_text(change.new)}",
+        touched=(str(change.path),),
     )
 
 
@@ -203,68 +210,72 @@ def _edit_tool(workspace: Workspace) -> Tool:
         ),
         run=run_in_thread(_edit, workspace),
         describe=lambda given: (
-            f"{_describe('edit', workspace, given)}: {_count_text(given['old'])} become {_count_text(given['new'])}"
+            f"{_describe('edit', workspace, given)}: {count_text(given['old'])} become {count_text(given['new'])}"
         ),
-        preview=lambda given: _diff(workspace, given, lambda old: _apply_edit(old, given)[0]),
+        preview=partial(_preview, workspace, _plan_edit),
         needs_approval=True,
         timeout=60.0,
     )
 
 
-def _edit(workspace: Workspace, given: Arguments) -> ToolOutput:
+def _plan_edit(workspace: Workspace, given: Arguments) -> PlannedChange:
     path = workspace.resolve(given["path"])
-    old, coding = _read_exact(workspace, path)
-    workspace.check_writable(path, must_be_read=False)
-    new, lines = _apply_edit(old, given)
-    workspace.write(path, coding.encode(new))
-    places = f"{len(lines):,} places, first at line" if len(lines) > 1 else "at line"
+    old, coding, stamp = _read_exact(workspace, path)
+    new, lines = replace_text(old, given["old"], given["new"], everywhere=given.get("all", False))
+    return PlannedChange(path, old, new, coding, stamp, tuple(lines))
+
+
+def _edit(workspace: Workspace, given: Arguments) -> ToolOutput:
+    change = _plan_shown(workspace, _plan_edit, given)
+    workspace.check_writable(change.path, must_be_read=False)
+    workspace.write(change.path, change.data, expected=change.stamp)
+    count, first = len(change.lines), change.lines[0]
+    places = f"{count:,} places, first at line" if count > 1 else "at line"
     return ToolOutput(
-        content=f"edited {workspace.display_name(path)} {places} {lines[0]:,}", touched=(str(path),)
+        content=f"edited {workspace.display_name(change.path)} {places} {first:,}",
+        touched=(str(change.path),),
     )
 
 
-def _apply_edit(old: str, given: Arguments) -> tuple[str, list[int]]:
-    return replace_text(old, given["old"], given["new"], everywhere=given.get("all", False))
-
-
-def _read_exact(workspace: Workspace, path: Path) -> tuple[str, text_edit.TextCoding]:
-    """Return the text and encoding of a file such that writing it again changes nothing."""
+def _read_exact(workspace: Workspace, path: Path) -> tuple[str, text_edit.TextCoding, FileStamp]:
+    """Return the text and encoding of a file such that writing it again changes nothing, and its state."""
     with workspace.open_file(path) as file:
-        size = os.fstat(file.fileno()).st_size
-        if size > MAX_READ_BYTES:
+        found = os.fstat(file.fileno())
+        if found.st_size > MAX_READ_BYTES:
             raise InvalidArguments(
-                f"{workspace.display_name(path)} is too large to be changed here: {size:,} bytes."
+                f"{workspace.display_name(path)} is too large to be changed here: {found.st_size:,} bytes."
             )
-        return text_edit.decode_exactly(file.read(MAX_READ_BYTES))
+        return *text_edit.decode_exactly(file.read(MAX_READ_BYTES)), FileStamp.of(found)
 
 
-def _count_text(text: str) -> str:
-    lines = text.count("\n") + (text[-1:] not in ("", "\n"))
-    return f"{lines:,} line{'' if lines == 1 else 's'}, {len(text):,} characters"
-
-
-def _diff(workspace: Workspace, given: Arguments, change: Callable[[str], str]) -> str:
-    """Return the change as a diff for the user."""
+def _preview(workspace: Workspace, plan: PlanChange, given: Arguments) -> str:
+    """Return the change as a diff for the user, and bind the call to it."""
+    key = _call_key(plan, given)
     try:
-        path = workspace.resolve(given["path"])
-        old = _read_exact(workspace, path)[0] if path.exists() else ""
-        new = text_edit.keep_line_endings(old, change(old))
+        change = plan(workspace, given)
+        workspace.shown_changes[key] = change.digest
     except InvalidArguments as problem:
+        # The user sees a problem, not a change: if the call could succeed later, that would not be what was shown.
+        workspace.shown_changes[key] = ""
         return visible(str(problem))
-    name = workspace.display_name(path)
-    if len(old) + len(new) > _MAX_DIFF_CHARS:
-        return f"{name}: {_count_text(old)} become {_count_text(new)}; too long to be compared here"
-    lines = unified_diff(old.split("\n"), new.split("\n"), name, name, lineterm="", n=2)
-    shown = [_preview_line(line) for line in islice(lines, _MAX_PREVIEW_LINES + 1)]
-    if len(shown) > _MAX_PREVIEW_LINES:
-        shown[-1] = "… and more"
-    return "\n".join(shown)
+    return change.diff(workspace.display_name(change.path))
 
 
-def _preview_line(line: str) -> str:
-    """Return a line that is safe to print, with its indentation."""
-    safe = visible(line.replace("\n", " ").removesuffix("\r"))
-    return safe if len(safe) <= 500 else f"{safe[:500]}… (+{len(safe) - 500:,} characters)"
+def _plan_shown(workspace: Workspace, plan: PlanChange, given: Arguments) -> PlannedChange:
+    """Return the change of a call; raise if the call was shown to the user as another change."""
+    shown = workspace.shown_changes.pop(_call_key(plan, given), None)
+    change = plan(workspace, given)
+    if shown is not None and shown != change.digest:
+        raise InvalidArguments(
+            f"{workspace.display_name(change.path)} is not as it was when the user was asked: the file or a folder "
+            "on its path has changed since, so nothing was written. Read it and call again."
+        )
+    return change
+
+
+def _call_key(plan: PlanChange, given: Arguments) -> str:
+    text = json.dumps([plan.__name__, dict(given)], sort_keys=True)
+    return sha256(text.encode()).hexdigest()
 
 
 # ── List ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -289,18 +300,25 @@ def _list(workspace: Workspace, given: Arguments) -> ToolOutput:
     path = workspace.resolve(given.get("path", "."))
     if not path.is_dir():
         raise InvalidArguments(f"{workspace.display_name(path)} is not a folder.")
-    return ToolOutput(content=list_folder(path, depth=given.get("depth", 1)), touched=(str(path),))
+    with workspace.open_folder(path) as folder:
+        return ToolOutput(content=list_folder(folder, depth=given.get("depth", 1)), touched=(str(path),))
 
 
-def list_folder(folder: Path, *, depth: int) -> str:
-    """Return the entries sorted by name, one per line: folders end in `/`, links show their target."""
-    lines = list(islice(_entry_lines(folder, "", depth), MAX_LISTED_ENTRIES + 1))
+def list_folder(folder: int | str | Path, *, depth: int) -> str:
+    """Return the entries sorted by name, one per line: folders end in `/`, links show their target.
+
+    The folder is a path or a file descriptor; links in it are not followed."""
+    opened = os.dup(folder) if isinstance(folder, int) else os.open(folder, FOLDER_FLAGS)
+    try:
+        lines = list(islice(_entry_lines(opened, "", depth), MAX_LISTED_ENTRIES + 1))
+    finally:
+        os.close(opened)
     if len(lines) > MAX_LISTED_ENTRIES:
         lines[-1] = f"[foveal: there is more; this is the first {MAX_LISTED_ENTRIES:,}]"
     return "\n".join(lines) or "[foveal: the folder is empty]"
 
 
-def _entry_lines(folder: Path, before: str, depth: int) -> Iterator[str]:
+def _entry_lines(folder: int, before: str, depth: int) -> Iterator[str]:
     try:
         with os.scandir(folder) as found:
             entries = sorted(found, key=lambda entry: entry.name)
@@ -310,12 +328,24 @@ def _entry_lines(folder: Path, before: str, depth: int) -> Iterator[str]:
     for entry in entries:
         name = before + one_line(entry.name, width=300)
         if entry.is_symlink():
-            yield f"{name} -> {one_line(os.readlink(entry.path), width=300)}"
+            yield f"{name} -> {one_line(os.readlink(entry.name, dir_fd=folder), width=300)}"
         elif entry.is_dir(follow_symlinks=False):
             yield f"{name}/"
             if depth > 1 and entry.name not in SKIPPED_FOLDERS:
-                yield from _entry_lines(Path(entry.path), f"{name}/", depth - 1)
+                yield from _inner_lines(folder, entry.name, f"{name}/", depth - 1)
         elif entry.is_file(follow_symlinks=False):
             yield f"{name}  {entry.stat(follow_symlinks=False).st_size:,} bytes"
         else:
             yield f"{name}  (no ordinary file)"
+
+
+def _inner_lines(folder: int, name: str, before: str, depth: int) -> Iterator[str]:
+    try:
+        inner = os.open(name, FOLDER_FLAGS, dir_fd=folder)
+    except OSError as problem:
+        yield f"{before}[foveal: cannot be listed: {problem.strerror}]"
+        return
+    try:
+        yield from _entry_lines(inner, before, depth)
+    finally:
+        os.close(inner)

@@ -21,7 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol, Self
 
-from foveal.tools.tool import MAX_OUTPUT_CHARS
+from foveal.tools.tool import MAX_OUTPUT_CHARS, OutputListener
 
 TERMINATE_WAIT_S: Final = 1.0
 """Seconds between SIGTERM and SIGKILL."""
@@ -56,9 +56,12 @@ async def run_process(
     env: Mapping[str, str],
     timeout_s: float,
     max_bytes: int = MAX_OUTPUT_CHARS,
+    on_output: OutputListener | None = None,
 ) -> ProcessResult:
-    """Run a process to its end; when cancelled, stop it and return the output so far."""
-    with OutputSpool(max_bytes) as spool, OutputPipe(spool) as pipe:
+    """Run a process to its end; when cancelled, stop it and return the output so far.
+
+    `on_output` gets the output while it is printed."""
+    with OutputSpool(max_bytes) as spool, OutputPipe(spool, on_output) as pipe:
         child = _spawn(argv, cwd, env, pipe.writer)
         pipe.close_writer()
         ended = _watch_exit(child)
@@ -136,10 +139,10 @@ async def _kill_group(child: subprocess.Popen[bytes], ended: asyncio.Event) -> N
 
 
 class OutputPipe:
-    """A pipe that the event loop reads into a sink."""
+    """A pipe that the event loop reads into a sink, and shows to a listener."""
 
-    def __init__(self, sink: OutputSink) -> None:
-        self._sink = sink
+    def __init__(self, sink: OutputSink, listener: OutputListener | None = None) -> None:
+        self._sink, self._listener = sink, listener
         self._loop = asyncio.get_running_loop()
         self.ended = asyncio.Event()
         """Set when all writers have closed the pipe."""
@@ -174,6 +177,8 @@ class OutputPipe:
             return False
         if data:
             self._sink.write(data)
+            if self._listener is not None:
+                self._listener(data)
         else:
             self.ended.set()
             self._loop.remove_reader(self._reader)

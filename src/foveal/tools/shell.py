@@ -1,6 +1,7 @@
 """The shell tool (`run`): runs a command in the working folder.
 
-1. A command has no terminal, no input, its own process group, and an environment without secrets.
+1. A command has no terminal, no input, its own process group, and an environment without secrets. It runs in the
+   sandbox, if there is one, unless the call says otherwise.
 2. The answer is the output of both streams in order, then `exit status N`.
 3. Processes that a command leaves running are ended with it; a command that takes too long is ended itself.
 """
@@ -15,31 +16,44 @@ import signal
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 from foveal.core.wire.safe_print import visible
+from foveal.permissions.command_rules import SHELL_TOOL
+from foveal.permissions.sandbox import Sandbox
+from foveal.tools.command_environment import command_environment
 from foveal.tools.process_group import ProcessResult, run_process
-from foveal.tools.tool import Arguments, Tool, ToolOutput
+from foveal.tools.tool import Arguments, OutputListener, Tool, ToolOutput
 from foveal.tools.tool_arguments import InvalidArguments
 from foveal.tools.workspace import Workspace
 
-SHELL_TOOL: Final = "run"
-"""Name of the tool."""
 DEFAULT_COMMAND_TIMEOUT_S: Final = 120.0
 MAX_COMMAND_TIMEOUT_S: Final = 600.0
-_SECRET_NAME: Final = re.compile(
-    r"API_?KEY|ACCESS_?KEY|PRIVATE_?KEY|_KEY$|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|^(PG|MYSQL_?)?PASS$",
+_SHELL_OPTIONS: Final = ("--noprofile", "--norc", "-c", "--")
+"""No start file of the shell is read, so that exactly the text of the command runs."""
+_SANDBOX_SYMPTOMS: Final = re.compile(
+    r"read-only file system|EROFS|operation not permitted|EPERM|name resolution|could not resolve|"
+    r"name or service not known|nodename nor servname|getaddrinfo|ENOTFOUND|EAI_AGAIN|network is unreachable|"
+    r"ENETUNREACH|no address associated with hostname|device or resource busy",
     re.I,
 )
-_NONINTERACTIVE: Final = {
-    "TERM": "dumb",
-    "PAGER": "cat",
-    "GIT_PAGER": "cat",
-    "GIT_TERMINAL_PROMPT": "0",
-    "NO_COLOR": "1",
-}
+_MAX_SYMPTOM_CHARS: Final = 4_000
 _MAX_TOUCHED_PATHS: Final = 50
 _MAX_SHOWN_CHARS: Final = 2_000
+_MAX_COMMAND_CHARS_IN_QUESTION: Final = 60
+"""A longer command is shown above the question instead of in it."""
+_NOT_ON_ONE_LINE: Final = re.compile(r"[\n\t]|  ")
+"""What a wrapped line does not show as it is."""
+
+
+class _CommandSettings(NamedTuple):
+    """What all commands of a tool share."""
+
+    workspace: Workspace
+    environment: Mapping[str, str]
+    timeout_s: float
+    sandbox: Sandbox | None
+    network: bool
 
 
 def shell_tool(
@@ -48,35 +62,75 @@ def shell_tool(
     timeout_s: float = DEFAULT_COMMAND_TIMEOUT_S,
     max_timeout_s: float = MAX_COMMAND_TIMEOUT_S,
     environment: Mapping[str, str] | None = None,
+    sandbox: Sandbox | None = None,
+    network: bool = False,
 ) -> Tool:
-    """Return the shell tool; commands get `environment` unchanged, by default this process's without secrets."""
-    env = without_secrets(os.environ) if environment is None else dict(environment)
+    """Return the shell tool; commands get `environment` unchanged, by default this process's without secrets.
+
+    With a sandbox, commands run in it unless the model sets `outside_sandbox`; `network` allows them the network
+    there. The approval of a call covers `outside_sandbox` too."""
+    env = command_environment(os.environ) if environment is None else dict(environment)
+    settings = _CommandSettings(workspace, env, min(timeout_s, max_timeout_s), sandbox, network)
     return Tool(
         name=SHELL_TOOL,
-        description=(
-            "Run a command with the shell in the working folder, and get what it prints and its exit status. It "
-            "has no input and no terminal; what it leaves in the background is ended with it."
-        ),
-        parameters={
-            "type": "object",
-            "properties": {
-                "command": {"type": "string", "minLength": 1, "maxLength": 100_000},
-                "timeout": {
-                    "type": "number",
-                    "minimum": 0.1,
-                    "maximum": max_timeout_s,
-                    "description": f"Seconds, {timeout_s:g} if not given",
-                },
-            },
-            "required": ["command"],
-            "additionalProperties": False,
-        },
-        run=partial(_run_command, workspace, env, min(timeout_s, max_timeout_s)),
-        describe=lambda given: f"{SHELL_TOOL}: {command_on_one_line(given['command'])}",
-        preview=lambda given: visible(given["command"]) if "\n" in given["command"].strip() else "",
+        description=_description(sandbox, network=network),
+        parameters=_parameters(timeout_s, max_timeout_s, has_sandbox=sandbox is not None),
+        run=partial(_run_command, settings),
+        run_live=partial(_run_command, settings),
+        describe=_describe_call,
+        preview=_preview_command,
         needs_approval=True,
         timeout=max_timeout_s + 10,
     )
+
+
+def _description(sandbox: Sandbox | None, *, network: bool) -> str:
+    text = (
+        "Run a command with the shell in the working folder, and get what it prints and its exit status. It "
+        "has no input and no terminal; what it leaves in the background is ended with it."
+    )
+    if sandbox is None:
+        return text
+    reach = "" if network else "has no network and "
+    return (
+        f"{text} It runs in a sandbox: it {reach}can write only in the working folder, except .git, and in /tmp, "
+        "and does not see the hidden folders of the home."
+    )
+
+
+def _parameters(timeout_s: float, max_timeout_s: float, *, has_sandbox: bool) -> dict[str, Any]:
+    properties: dict[str, Any] = {
+        "command": {"type": "string", "minLength": 1, "maxLength": 100_000},
+        "timeout": {
+            "type": "number",
+            "minimum": 0.1,
+            "maximum": max_timeout_s,
+            "description": f"Seconds, {timeout_s:g} if not given",
+        },
+    }
+    if has_sandbox:
+        properties["outside_sandbox"] = {
+            "type": "boolean",
+            "description": "Only for a command that cannot work in the sandbox; the user is asked each time",
+        }
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": ["command"],
+        "additionalProperties": False,
+    }
+
+
+def _describe_call(given: Arguments) -> str:
+    where = " outside of the sandbox" if given.get("outside_sandbox") else ""
+    return f"{SHELL_TOOL}{where}: {command_on_one_line(given['command'])}"
+
+
+def _preview_command(given: Arguments) -> str:
+    """Return the whole command where one line of the question may not show all of it."""
+    command = given["command"].strip()
+    is_plain = len(command) <= _MAX_COMMAND_CHARS_IN_QUESTION and not _NOT_ON_ONE_LINE.search(command)
+    return "" if is_plain else visible(command)
 
 
 def command_on_one_line(command: str) -> str:
@@ -87,26 +141,50 @@ def command_on_one_line(command: str) -> str:
     return f"{shown[:_MAX_SHOWN_CHARS]}… (+{len(shown) - _MAX_SHOWN_CHARS:,} characters)"
 
 
-def without_secrets(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return an environment for non-interactive programs, without keys and other secrets."""
-    return {
-        name: value for name, value in environment.items() if not _SECRET_NAME.search(name)
-    } | _NONINTERACTIVE
-
-
 async def _run_command(
-    workspace: Workspace, env: Mapping[str, str], default_timeout_s: float, given: Arguments
+    where: _CommandSettings, given: Arguments, on_output: OutputListener | None = None
 ) -> ToolOutput:
-    command, timeout_s = given["command"], float(given.get("timeout", default_timeout_s))
+    command, timeout_s = given["command"], float(given.get("timeout", where.timeout_s))
     if "\0" in command:
         raise InvalidArguments("A command cannot have a NUL character in it; it was not run.")
-    shell = shutil.which("bash") or "/bin/sh"
-    result = await run_process([shell, "-c", command], cwd=workspace.root, env=env, timeout_s=timeout_s)
+    sandbox = None if given.get("outside_sandbox") else where.sandbox
+    argv = _shell_argv(command)
+    result = await run_process(
+        argv if sandbox is None else sandbox.wrap(argv, network=where.network),
+        cwd=where.workspace.root,
+        env=where.environment,
+        timeout_s=timeout_s,
+        on_output=on_output,
+    )
     line_break = "" if result.output.endswith("\n") or not result.output else "\n"
+    notes = _status_lines(result, timeout_s)
+    if sandbox is not None and _looks_blocked(result):
+        notes.insert(0, _sandbox_note(sandbox, network=where.network))
     return ToolOutput(
-        content="".join([result.output, line_break, *_status_lines(result, timeout_s)]),
+        content="".join([result.output, line_break, *notes]),
         error=result.status != 0 or result.timed_out,
-        touched=mentioned_paths(command, workspace),
+        touched=mentioned_paths(command, where.workspace),
+    )
+
+
+def _shell_argv(command: str) -> list[str]:
+    # The system's own shell comes first: a project may have a program of the same name in the search path.
+    for shell in ("/bin/bash", "/usr/bin/bash", shutil.which("bash")):
+        if shell is not None and os.access(shell, os.X_OK):
+            return [shell, *_SHELL_OPTIONS, command]
+    return ["/bin/sh", "-c", "--", command]
+
+
+def _looks_blocked(result: ProcessResult) -> bool:
+    """Return whether a command has failed with an error that the sandbox causes."""
+    return result.status != 0 and bool(_SANDBOX_SYMPTOMS.search(result.output[-_MAX_SYMPTOM_CHARS:]))
+
+
+def _sandbox_note(sandbox: Sandbox, *, network: bool) -> str:
+    blocked = "" if network else "the network and "
+    return (
+        f"[foveal: the sandbox blocks {blocked}writes outside of {visible(str(sandbox.workspace))} and /tmp, and "
+        "in .git; if the command needs that, outside_sandbox asks the user]\n"
     )
 
 

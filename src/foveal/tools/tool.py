@@ -22,7 +22,7 @@ from typing import Any, Final, Literal
 import msgspec
 from msgspec.structs import replace
 
-from foveal.core.log.events import AnyPart, Content, Media, Text, raw
+from foveal.core.log.events import AnyPart, Content, Dialect, Media, Text, raw, unraw
 from foveal.core.reduction.truncation import Limits
 from foveal.core.wire.media import measure_media, mime_type
 from foveal.core.wire.safe_print import one_line
@@ -35,6 +35,8 @@ TOOL_STOP_TIMEOUT_S: Final = 5.0
 """Seconds that a cancelled tool has to finish."""
 
 Arguments = Mapping[str, Any]
+OutputListener = Callable[[bytes], None]
+"""Gets what a running tool prints, piece by piece."""
 
 
 class ToolOutput(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,6 +83,8 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     preview: Callable[[Arguments], str] = _no_preview
     """Returns what exactly a call would change, safe to print, for the user who is asked; "" if `describe`
     suffices."""
+    run_live: Callable[[Arguments, OutputListener], Awaitable[ToolOutput]] | None = None
+    """Does the same as `run` and reports the output while it is printed; None if the tool cannot."""
     needs_approval: bool = False
     """Whether a call may change something, so that the user is asked before it runs."""
     limits: Limits | None = None
@@ -141,13 +145,19 @@ class Toolbox:
         """Return what exactly a call would change, for the user who is asked; may be empty."""
         return self._call_text(name, arguments, "preview")
 
-    async def call(self, name: str, arguments: str) -> ToolOutput:
-        """Return the answer to a call as the model wrote it."""
+    def reports_output(self, name: str) -> bool:
+        """Return whether a tool can report its output while it runs."""
+        tool = self._tools.get(name)
+        return tool is not None and tool.run_live is not None
+
+    async def call(self, name: str, arguments: str, *, on_output: OutputListener | None = None) -> ToolOutput:
+        """Return the answer to a call as the model wrote it; `on_output` gets the output of a tool that can
+        report it."""
         parsed = self.parse_call(name, arguments)
         if isinstance(parsed, ToolOutput):
             return parsed
         tool, given = parsed
-        return bound_output(await _run_with_timeout(tool, given))
+        return bound_output(await _run_with_timeout(tool, given, on_output))
 
     def _call_text(self, name: str, arguments: str, method: Literal["describe", "preview"]) -> str:
         parsed = self.parse_call(name, arguments)
@@ -163,9 +173,9 @@ class Toolbox:
 # ── Running ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def _run_with_timeout(tool: Tool, given: Arguments) -> ToolOutput:
+async def _run_with_timeout(tool: Tool, given: Arguments, on_output: OutputListener | None) -> ToolOutput:
     """Run a tool; stop it after its timeout or when the caller is cancelled."""
-    task = asyncio.ensure_future(_run_safely(tool, given))
+    task = asyncio.ensure_future(_run_safely(tool, given, on_output))
     try:
         done, _ = await asyncio.wait({task}, timeout=tool.timeout)
     except asyncio.CancelledError:
@@ -176,8 +186,10 @@ async def _run_with_timeout(tool: Tool, given: Arguments) -> ToolOutput:
     return await _stop(task, tool, f"it took longer than {tool.timeout:g} seconds")
 
 
-async def _run_safely(tool: Tool, given: Arguments) -> ToolOutput:
+async def _run_safely(tool: Tool, given: Arguments, on_output: OutputListener | None) -> ToolOutput:
     try:
+        if tool.run_live is not None and on_output is not None:
+            return await tool.run_live(given, on_output)
         return await tool.run(given)
     except InvalidArguments as problem:
         return error_output(str(problem))
@@ -283,6 +295,15 @@ def document_part(media_type: str, data: str, *, name: str) -> Media:
         return image_part(media_type, data)
     kind = mime_type(media_type) or "application/octet-stream"
     return _media({"type": "file", "file": {"filename": name, "file_data": f"data:{kind};base64,{data}"}})
+
+
+def media_dialect(content: Content) -> Dialect:
+    """Return the dialect of the media that the functions above make, "" for text. A fact with media names it, so
+    that the other dialects write the media in their own form."""
+    media = [part for part in content if isinstance(part, Media)] if not isinstance(content, str) else []
+    if not media:
+        return ""
+    return "anthropic" if any(unraw(part.native).get("type") == "image" for part in media) else "openai_chat"
 
 
 def _base64(media_type: str, data: bytes | str) -> dict[str, str]:

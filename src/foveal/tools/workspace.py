@@ -3,21 +3,29 @@
 1. A path is resolved with all its links before it is checked: a link inside the folder that leads out of it is
    outside.
 2. Paths outside are refused, except in `extra_folders`.
-3. A file that has changed since the model read it, or was never read, is not overwritten.
+3. A resolved path is opened folder by folder without following links, so that a folder which is replaced by a link
+   after the check is refused.
+4. A file that has changed since the model read it, or was never read, is not overwritten.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from secrets import token_hex
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO, Final, NamedTuple, Self
 
 from foveal.core.wire.safe_print import one_line
 from foveal.tools.tool_arguments import InvalidArguments
+
+FOLDER_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+"""Open a folder, but no link to one."""
+_FILE_FLAGS: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
+_NEW_FILE_FLAGS: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class FileStamp(NamedTuple):
@@ -27,6 +35,10 @@ class FileStamp(NamedTuple):
     inode: int
     size: int
     mtime_ns: int
+
+    @classmethod
+    def of(cls, found: os.stat_result) -> Self:
+        return cls(found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
 
 
 class Workspace:
@@ -39,6 +51,8 @@ class Workspace:
             *(Path(os.path.realpath(Path(path).expanduser())) for path in extra_folders),
         )
         self._read: dict[Path, FileStamp] = {}
+        self.shown_changes: dict[str, str] = {}
+        """Digests of changes that the user was shown, by call; each is taken when the call runs."""
 
     def resolve(self, path: str) -> Path:
         """Return a path with its links resolved; raises `InvalidArguments` if it is outside."""
@@ -63,13 +77,48 @@ class Workspace:
         inside = path.is_relative_to(self.root)
         return one_line(str(path.relative_to(self.root) if inside else path), width=300)
 
+    @contextmanager
+    def open_folder(self, path: Path, *, create: bool = False) -> Iterator[int]:
+        """Open a folder by its resolved path without following links; `create` makes folders that are missing."""
+        base = next(folder for folder in self._allowed if path.is_relative_to(folder))
+        folder = os.open(base, FOLDER_FLAGS)
+        try:
+            for name in path.relative_to(base).parts:
+                inner = self._open_inner(folder, name, path, create=create)
+                os.close(folder)
+                folder = inner
+            yield folder
+        finally:
+            os.close(folder)
+
+    def _open_inner(self, folder: int, name: str, path: Path, *, create: bool) -> int:
+        if create:
+            with suppress(FileExistsError):
+                os.mkdir(name, dir_fd=folder)
+        try:
+            return os.open(name, FOLDER_FLAGS, dir_fd=folder)
+        except NotADirectoryError:
+            raise InvalidArguments(
+                f"{one_line(name)} on the path {self.display_name(path)} is not a folder, or has become a link, so "
+                "nothing was touched."
+            ) from None
+
     def open_file(self, path: Path) -> BinaryIO:
         """Open a regular file for reading; folders, pipes and devices, which may be endless, are refused."""
+        if path in self._allowed:
+            raise InvalidArguments(f"{self.display_name(path)} is a folder. Use list for it.")
         try:
-            handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
+            with self.open_folder(path.parent) as folder:
+                handle = os.open(path.name, _FILE_FLAGS, dir_fd=folder)
         except FileNotFoundError:
             raise InvalidArguments(
                 f"There is no file {self.display_name(path)}.{self._similar_names(path)}"
+            ) from None
+        except OSError as problem:
+            if problem.errno != errno.ELOOP:
+                raise
+            raise InvalidArguments(
+                f"{self.display_name(path)} has become a link, and was not opened."
             ) from None
         mode = os.fstat(handle).st_mode
         if stat.S_ISREG(mode):
@@ -93,12 +142,12 @@ class Workspace:
 
     def mark_read(self, path: Path, found: os.stat_result) -> None:
         """Record that the model knows the file in its present state."""
-        self._read[path] = _stamp(found)
+        self._read[path] = FileStamp.of(found)
 
     def check_writable(self, path: Path, *, must_be_read: bool) -> None:
         """Raise if the file has changed since it was read or, with `must_be_read`, was never read."""
         try:
-            found = os.stat(path)
+            found = os.lstat(path)
         except FileNotFoundError:
             return
         if not stat.S_ISREG(found.st_mode):
@@ -111,29 +160,40 @@ class Workspace:
                 f"{self.display_name(path)} exists and has not been read yet, so nothing was written. "
                 "Read it first, or change a part of it with edit."
             )
-        if known is not None and known != _stamp(found):
+        if known is not None and known != FileStamp.of(found):
             raise InvalidArguments(
                 f"{self.display_name(path)} has changed since it was read, so nothing was written. Read it again "
                 "first."
             )
 
-    def write(self, path: Path, data: bytes) -> None:
-        """Write a whole file atomically; an existing file keeps its mode."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.parent / f".foveal-{token_hex(8)}"
-        try:
-            with open(temporary, "xb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-                with suppress(FileNotFoundError):
-                    os.fchmod(file.fileno(), stat.S_IMODE(os.stat(path).st_mode))
-            os.replace(temporary, path)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
-        self.mark_read(path, os.stat(path))
+    def write(self, path: Path, data: bytes, *, expected: FileStamp | None) -> None:
+        """Write a whole file atomically; an existing file keeps its mode.
 
+        `expected` is the state of the file that is replaced, None for a new file; another state is refused."""
+        with self.open_folder(path.parent, create=True) as folder:
+            temporary = f".foveal-{token_hex(8)}"
+            handle = os.open(temporary, _NEW_FILE_FLAGS, 0o666, dir_fd=folder)
+            try:
+                with open(handle, "wb") as file:
+                    file.write(data)
+                    file.flush()
+                    os.fsync(file.fileno())
+                    if (old := self._check_state(folder, path, expected)) is not None:
+                        os.fchmod(file.fileno(), stat.S_IMODE(old.st_mode))
+                os.replace(temporary, path.name, src_dir_fd=folder, dst_dir_fd=folder)
+            except BaseException:
+                os.unlink(temporary, dir_fd=folder)
+                raise
+            self.mark_read(path, os.stat(path.name, dir_fd=folder, follow_symlinks=False))
 
-def _stamp(found: os.stat_result) -> FileStamp:
-    return FileStamp(found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
+    def _check_state(self, folder: int, path: Path, expected: FileStamp | None) -> os.stat_result | None:
+        """Return the file that is replaced, None if there is none; raise if it is not as expected."""
+        found: os.stat_result | None = None
+        with suppress(FileNotFoundError):
+            found = os.stat(path.name, dir_fd=folder, follow_symlinks=False)
+        if (None if found is None else FileStamp.of(found)) != expected:
+            raise InvalidArguments(
+                f"{self.display_name(path)} has changed while it was being written, so nothing was written. Read "
+                "it again first."
+            )
+        return found

@@ -47,6 +47,7 @@ from foveal.transcripts import read
 from support.histories import session as history
 from support.legality import check_anthropic, check_chat, check_responses
 from support.paths import TRANSCRIPTS
+from support.terminal import TAB, Terminal
 
 HERE: Final = TRANSCRIPTS
 CHAT: Final = [
@@ -147,7 +148,14 @@ def test_every_command_explains_itself(store: Path) -> None:
 
 
 def test_wrong_usage_prints_the_usage(store: Path) -> None:
-    for args in ([], ["nonsense"], ["show"], ["show", "x", "--at", "noon"], ["export", "x", "--to", "tape"]):
+    wrong = (
+        ["nonsense"],
+        ["--nonsense"],
+        ["show"],
+        ["show", "x", "--at", "noon"],
+        ["export", "x", "--to", "tape"],
+    )
+    for args in wrong:
         assert "usage: foveal" in error_of(store, *args, code=2)
 
 
@@ -286,7 +294,11 @@ def test_an_unreadable_path_does_not_stop_the_others(store: Path, tmp_path: Path
 
 def test_a_store_that_cannot_be_created_is_an_error(store: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    error_of(tmp_path / "file" / "deeper" / "chats.db", "import", HERE / "pi.jsonl")
+    folder = tmp_path / "file" / "deeper"
+    assert error_of(folder / "chats.db", "import", HERE / "pi.jsonl") == (
+        f"foveal: the folder {folder} cannot be created (Not a directory): name another file with --store, or with "
+        "FOVEAL_STORE\n"
+    )
 
 
 # ── export ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -350,10 +362,32 @@ def test_an_export_for_a_provider_is_legal(store: Path, dialect: str) -> None:
         assert LEGAL[dialect](messages) == [], name
 
 
-@pytest.mark.parametrize("output", ["no/such/folder/x.jsonl", "."])
-def test_an_output_that_cannot_be_written_is_an_error(store: Path, tmp_path: Path, output: str) -> None:
+@pytest.mark.parametrize(
+    ("output", "problem"),
+    [
+        ("no/such/folder/x.jsonl", "No such file or directory"),
+        (".", "exists and was not overwritten"),
+    ],
+)
+def test_an_output_that_cannot_be_written_is_an_error(
+    store: Path, tmp_path: Path, output: str, problem: str
+) -> None:
     store_session(store, "demo", EVERYTHING)
-    error_of(store, "export", "demo", "-o", tmp_path / output)
+    error = error_of(store, "export", "demo", "-o", tmp_path / output)
+    assert (problem in error, str(tmp_path / output) in error) == (True, True)
+
+
+def test_an_export_overwrites_only_with_force_and_counts_what_it_writes(store: Path, tmp_path: Path) -> None:
+    store_session(store, "demo", [Opened(model="m"), UserSaid(content="hi"), ModelSaid(content="ho")])
+    file = tmp_path / "out.json"
+    file.write_text("precious")
+    assert error_of(store, "export", "demo", "--to", "openai", "-o", file) == (
+        f"foveal: {file} exists and was not overwritten: name another file, or use --force\n"
+    )
+    assert file.read_text() == "precious"
+    said = output_of(store, "export", "demo", "--to", "openai", "-o", file, "--force")
+    assert said == f"2 messages of demo written to {file}\n"
+    assert len(json.loads(file.read_text())) == 2
 
 
 # ── naming a session ─────────────────────────────────────────────────────────────────────────────────────
@@ -705,3 +739,147 @@ def test_demo_parses_its_own_options_and_other_commands_reject_unknown_ones(
     assert b"16,000 tokens" in demo.stdout
     wrong = subprocess.run([*command, "sessions", "--fast"], capture_output=True, check=False)
     assert (wrong.returncode, b"unrecognized arguments: --fast" in wrong.stderr) == (2, True)
+
+
+def test_demo_names_itself_in_its_help(store: Path) -> None:
+    assert output_of(store, "demo", "--help").startswith("usage: foveal demo [-h]")
+
+
+# ── run ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_run_without_a_task_prints_its_usage(store: Path) -> None:
+    ours, theirs = pty.openpty()
+    try:
+        done = run_foveal(store, "run", stdin=theirs)
+    finally:
+        os.close(ours)
+        os.close(theirs)
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert done.stderr.startswith(b"usage: foveal run [-h]")
+    assert b"there is no task" in done.stderr
+
+
+def test_a_store_in_a_home_that_cannot_be_written_is_reported_with_the_option(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "foveal.apps", "run", "--model", "ollama/x", "hello"]
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("FOVEAL_", "XDG_"))}
+    done = subprocess.run(
+        command, env={**env, "HOME": "/proc/self"}, cwd=tmp_path, capture_output=True, check=False, timeout=60
+    )
+    assert done.returncode == 1
+    assert b"cannot be created" in done.stderr
+    assert b"name another file with --store" in done.stderr
+
+
+# ── why ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_why_takes_a_session_and_by_default_its_last_request(store: Path) -> None:
+    facts = [Opened(model="gpt-4.1"), UserSaid(content="find the hammer"), ModelSaid(content="Here it is.")]
+    store_session(store, "workshop", facts)
+    assert "call 1 of 1" in output_of(store, "why", "work", "--text", "the hammer")
+    assert "no session 'garden'" in error_of(store, "why", "garden", "--text", "x")
+    store_session(store, "empty", facts[:2])
+    assert error_of(store, "why", "empty", "--text", "x") == (
+        "foveal: empty has no calls: no model has answered in it\n"
+    )
+
+
+# ── Start-up ─────────────────────────────────────────────────────────────────────────────────────────────
+
+STARTED: Final = """
+import sys
+from foveal.apps.__main__ import main
+try:
+    main(["--help"])
+except SystemExit:
+    pass
+print("|".join(sys.modules), file=sys.stderr)
+"""
+MAX_HELP_MODULES: Final = 45
+"""Modules of Foveal that the help imports."""
+
+
+def test_the_help_imports_little(store: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", STARTED], capture_output=True, encoding="utf-8", timeout=60, check=True
+    )
+    modules = done.stderr.strip().split("|")
+    heavy = {
+        "asyncio",
+        "openai",
+        "anthropic",
+        "rich",
+        "prompt_toolkit",
+        "apsw",
+        "toktok",
+        "mcp",
+        "tree_sitter",
+    }
+    assert heavy & set(modules) == set()
+    assert len([name for name in modules if name.startswith("foveal")]) <= MAX_HELP_MODULES
+
+
+# ── Completion ───────────────────────────────────────────────────────────────────────────────────────────
+
+COMPLETE_IN_BASH: Final = """
+source "$1"; shift
+COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1))
+_foveal
+echo "${COMPREPLY[*]}"
+"""
+COMPLETIONS: Final = [
+    ("foveal expo", ["export"]),
+    ("foveal chat --mo", ["--model", "--mode"]),
+    ("foveal chat --mode ", ["auto", "confirm", "off"]),
+    ("foveal token cr", ["create"]),
+    ("foveal completion f", ["fish"]),
+]
+
+
+def completion_file(store: Path, shell: str) -> Path:
+    file = store.with_name(f"completion.{shell}")
+    file.write_text(output_of(store, "completion", shell))
+    return file
+
+
+def test_bash_completes_commands_options_and_values(store: Path) -> None:
+    file = completion_file(store, "bash")
+    for typed, expected in [*COMPLETIONS, ("foveal --wind", ["--window"])]:
+        words = typed.split(" ")
+        command = ["bash", "--norc", "-c", COMPLETE_IN_BASH, "bash", str(file), *words]
+        done = subprocess.run(command, capture_output=True, encoding="utf-8", check=True, timeout=20)
+        assert (typed, done.stdout.split(), done.stderr) == (typed, expected, "")
+
+
+@pytest.mark.skipif(shutil.which("fish") is None, reason="fish is not installed")
+def test_fish_completes_commands_options_and_values(store: Path, tmp_path: Path) -> None:
+    file = completion_file(store, "fish")
+    for typed, expected in COMPLETIONS:
+        done = subprocess.run(
+            ["fish", "--no-config", "-c", f"source {file}; complete -C '{typed}'"],
+            env={**os.environ, "HOME": str(tmp_path)},
+            capture_output=True,
+            encoding="utf-8",
+            check=True,
+            timeout=20,
+        )
+        found = [line.partition("\t")[0] for line in done.stdout.splitlines()]
+        assert (typed, sorted(found)) == (typed, sorted(expected))
+
+
+@pytest.mark.skipif(shutil.which("zsh") is None, reason="zsh is not installed")
+def test_zsh_completes_commands_options_and_values(store: Path, tmp_path: Path) -> None:
+    file = completion_file(store, "zsh")
+    env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "TERM": "xterm"}
+    with Terminal(env=env, cwd=tmp_path, command=("zsh", "-f", "-i")) as terminal:
+        terminal.enter(f"autoload -Uz compinit && compinit -u -D; source {file}; echo re''ady")
+        terminal.see("ready")
+        for typed, completed in [
+            ("foveal expo", "foveal export"),
+            ("foveal chat --win", "foveal chat --window"),
+            ("foveal chat --mode c", "foveal chat --mode confirm"),
+            ("foveal token cr", "foveal token create"),
+        ]:
+            terminal.type(f"\x15{typed}{TAB}")
+            terminal.see(completed)

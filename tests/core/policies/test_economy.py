@@ -18,7 +18,7 @@ from foveal.core.policies import policy
 from foveal.core.tokens import MessageTokens
 from foveal.core.tokens.counter import Estimate
 from foveal.core.view import View, line_index
-from foveal.core.view.fold import fold
+from foveal.core.view.fold import effective_events, fold
 from foveal.core.view.line_index import indexed_lines
 from foveal.core.view.text_facts import strip_line_number
 from foveal.replay.cache_cost import DEFAULT_PRICES, PromptCache
@@ -342,6 +342,25 @@ def test_results_larger_than_the_room_are_clipped_and_not_dropped(calls: int) ->
     assert events_of(ctx.log, Dropped) == []
 
 
+@pytest.mark.parametrize("window", [8_000, 16_000, 32_000])
+def test_one_cut_makes_room_for_the_next_result_whatever_its_size(window: int) -> None:
+    dice = Random(window)
+    ctx, history = context(window), [user("Find out why the build fails, and mend it.")]
+    for nr in range(150):
+        known = len(ctx.log)
+        ctx.fit(history)
+        assert len(events_of(ctx.log[known:], Compacted)) <= 1
+        history += tool_step(
+            nr, f"cat part_{nr}.py", code_lines(f"part{nr}", dice.choice((5, 40, window // 25)))
+        )
+        if nr % 5 == 0:
+            history += [
+                {"role": "assistant", "content": f"Part {nr} is done."},
+                user(f"Next, {'please ' * 40}"),
+            ]
+    assert len(cuts(ctx)) > 10
+
+
 @given(seed=st.integers(0, 10_000), window=st.sampled_from([2_000, 4_000, 8_000]))
 @settings(max_examples=15)
 def test_no_request_is_larger_than_the_limit(seed: int, window: int) -> None:
@@ -500,3 +519,12 @@ def test_a_turn_counts_and_reads_only_its_own_text(monkeypatch: pytest.MonkeyPat
         ctx.fit(history[:size])
         assert counter.chars <= chars_of(history[size - 2 : size])
     assert sum(read) <= chars_of(history[-40:])
+
+
+def test_the_effective_log_is_kept_up_to_date_by_cuts_rewinds_and_undo() -> None:
+    ctx, history = context(8_000), agent_history(1, 60)
+    for request in (history[:61], history[:81], history[:41], history):  # the third one takes messages back
+        ctx.fit(request)
+        assert ctx._engine.effective_log == effective_events(ctx.log)
+    ctx.undo(events_of(ctx.log, Compacted)[-1].handle)
+    assert ctx._engine.effective_log == effective_events(ctx.log)

@@ -31,6 +31,7 @@ from foveal.errors import BadSetting
 class Characters:
     """An exact counter: every character is a token."""
 
+    name = "characters"
     exact = True
 
     def count(self, text: str) -> int:

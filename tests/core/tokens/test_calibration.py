@@ -192,12 +192,29 @@ def test_an_undone_reduction_needs_no_anchor_unless_a_report_measured_it() -> No
     assert reported.reverted(first, first + 2).needs_anchoring
 
 
-def test_a_report_after_a_reduction_measures_no_new_text() -> None:
+def test_a_new_text_in_a_reduced_request_is_measured_and_can_be_removed_again() -> None:
+    learned, shown = measured(*TEXTS)
+    kept, new = [shown[0], shown[4]], (7, 10_000)
+    units = sum(size for _, size in (*kept, new))
+    reduced = learned.reduced(6).anchored(units, [*kept, new])
+    before = 700 + 1_000 * 1.0 + 9_000 * 1.3
+    after = reduced.observe(
+        units,
+        before + 10_000 * 1.7,
+        until=8,
+        unreduced=sum(size for size, _ in TEXTS) + 10_000,
+        predicted=reduced.tokens(units),
+    )
+    left = sum(size for _, size in kept)
+    assert after.reduced(8).anchored(left, kept).tokens(left) == pytest.approx(before, rel=0.01)
+
+
+def test_what_no_new_text_explains_counts_as_beyond_the_spans() -> None:
     learned, _ = measured(*TEXTS)
-    unreduced = sum(size for size, _ in TEXTS) + 1_000
-    after = learned.reduced(7).observe(9_000, 12_000, until=8, unreduced=unreduced, predicted=11_000)
-    assert after.spans[-1] == MeasuredSpan(8, 1_000, learned.ratio)
-    assert after.beyond_spans == pytest.approx(learned.beyond_spans + 1_000)
+    unreduced = sum(size for size, _ in TEXTS) + 100
+    after = learned.reduced(7).observe(9_000, 13_000, until=8, unreduced=unreduced, predicted=11_000)
+    assert after.spans[-1] == MeasuredSpan(8, 100, 3.0)
+    assert after.beyond_spans == pytest.approx(learned.beyond_spans + 2_000 - 100 * (3.0 - learned.ratio))
 
 
 @given(st.lists(st.tuples(st.integers(0, 3_000), st.floats(0, 4)), min_size=1, max_size=300))

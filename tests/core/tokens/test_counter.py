@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from foveal.core.tokens import Counter, Estimate, Exact
-from foveal.core.tokens.counter import _load_counter, _seam, counter
+from foveal.core.tokens.counter import _load_counter, counter, nearest_seam
 from foveal.errors import BadSetting
 from support.effort import bounded
 
@@ -133,7 +133,7 @@ def test_long_heads_and_tails_stay_within_their_tokens_too(kind: str) -> None:
 @pytest.mark.parametrize("encoding", ["o200k_base", "cl100k_base", "o200k_harmony"])
 def test_the_tokens_on_both_sides_of_a_seam_add_up(encoding: str, text: str, at: int) -> None:
     count = Exact(encoding)
-    for seam in (_seam(text, at, 1), _seam(text, at, -1)):
+    for seam in (nearest_seam(text, at, 1), nearest_seam(text, at, -1)):
         assert count.count(text[:seam]) + count.count(text[seam:]) == count.count(text)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import os
 import sys
 from collections.abc import Callable, Coroutine, Sequence
@@ -34,28 +33,50 @@ class CommandTable(Protocol):
 def main(argv: Sequence[str] | None = None, *, others: Sequence[CommandTable] = ()) -> int:
     """Run one command and return the exit code: 0 for success, 1 for an error, 2 for wrong usage."""
     parser = _parser(others)
-    args, rest = parser.parse_known_args(argv)
+    args, rest = parser.parse_known_args(_with_command(sys.argv[1:] if argv is None else argv))
     if args.command == "demo":
         from foveal.apps.cli import demo
 
         return demo.main(rest)
+    if args.command == "completion":
+        from foveal.apps.cli.completion import completion_script
+
+        print(completion_script(parser, args.shell), end="")
+        return 0
     if rest:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
-    from foveal.apps.cli import session_commands
-
     try:
-        modules: tuple[Any, ...] = (replay_commands, config_commands, chat, *others)
-        module = next((module for module in modules if args.command in module.COMMANDS), session_commands)
-        command: Callable[[argparse.Namespace], Coroutine[Any, Any, int] | int]
-        command = getattr(module, args.command)
-        result = command(args)
-        return result if isinstance(result, int) else asyncio.run(result)
+        result = _find_command(args.command, others)(args)
+        if isinstance(result, int):
+            return result
+        from asyncio import run
+
+        return run(result)
     except BrokenPipeError:  # the reader of the output has closed the pipe, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (FovealError, OSError) as problem:
         print(f"foveal: {visible(str(problem))}", file=sys.stderr)
         return 1
+
+
+def _find_command(
+    name: str, others: Sequence[CommandTable]
+) -> Callable[[argparse.Namespace], Coroutine[Any, Any, int] | int]:
+    """Return the function of a command; the module of the session commands is imported only for them."""
+    modules: tuple[Any, ...] = (replay_commands, config_commands, chat, *others)
+    module = next((module for module in modules if name in module.COMMANDS), None)
+    if module is None:
+        from foveal.apps.cli import session_commands
+
+        module = session_commands
+    return getattr(module, name)  # type: ignore[no-any-return]
+
+
+def _with_command(argv: Sequence[str]) -> list[str]:
+    """Return the arguments with a command: `chat`, if there are none or only options of the chat."""
+    has_command = bool(argv) and (not argv[0].startswith("-") or argv[0] in ("-h", "--help", "--version"))
+    return [*argv] if has_command else ["chat", *argv]
 
 
 def _seq(text: str) -> int:
@@ -78,7 +99,8 @@ def store_path() -> Path:
 
 def _parser(others: Sequence[CommandTable] = ()) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="foveal", description="Agent sessions that stay inside the model's context window."
+        prog="foveal",
+        description="Agent sessions that stay inside the model's context window. Without a command: chat.",
     )
     parser.add_argument("--version", action="version", version=f"foveal {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
@@ -97,7 +119,8 @@ def _parser(others: Sequence[CommandTable] = ()) -> argparse.ArgumentParser:
     parents = [_store_option(), _session_argument()]
     export = commands.add_parser("export", help="write a session to a file", parents=parents)
     export.add_argument("--to", default="foveal", choices=["foveal", *DIALECT_NAMES], help="default: foveal")
-    export.add_argument("-o", "--output", type=Path, help="a file; default: standard output")
+    export.add_argument("-o", "--output", type=Path, help="a new file; default: standard output")
+    export.add_argument("--force", action="store_true", help="overwrite the file if it exists")
 
     commands.add_parser("log", help="print the events of a session, with its reductions", parents=parents)
 
@@ -112,6 +135,9 @@ def _parser(others: Sequence[CommandTable] = ()) -> argparse.ArgumentParser:
     chat.add_commands(commands, _store_option())
     for other in others:
         other.add_commands(commands)
+    about = "print a script that completes commands and options in a shell"
+    completion = commands.add_parser("completion", help=about, description=about)
+    completion.add_argument("shell", choices=("bash", "zsh", "fish"), help="the shell")
     return parser
 
 

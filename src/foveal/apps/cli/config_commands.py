@@ -42,6 +42,12 @@ def add_commands(commands: Any, store: Path) -> None:
     about = "print every setting, its value and its source"
     config = commands.add_parser("config", help=about, description=about, parents=[_common_options()])
     config.add_argument("--agent", metavar="NAME", help="the settings of the agent [agents.NAME]")
+    about = (
+        "print what the project of this folder brings, whether you allow it, and its hash for --trust-hash"
+    )
+    config.add_argument("what", nargs="?", choices=["project"], help=about)
+    about = "with `project`: delete your answers, so that the next chat asks again"
+    config.add_argument("--forget", action="store_true", help=about)
     about = "print what is installed and set up: model, window, tokenizer, store, packages"
     doctor = commands.add_parser("doctor", help=about, description=about, parents=[_common_options()])
     doctor.set_defaults(store=store)
@@ -53,11 +59,14 @@ def _common_options() -> ArgumentParser:
     part.add_argument("--model", metavar="NAME", help="use this model instead of the configured one")
     about = "override a setting, such as context.policy=rolling; may be repeated"
     part.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help=about)
+    part.add_argument("--no-project", action="store_true", help="ignore foveal.toml of the project")
     return part
 
 
 async def config(args: Namespace) -> int:
-    """Print every setting with its value and source."""
+    """Print every setting with its value and source, or what the project brings."""
+    if args.what == "project":
+        return _print_project(args)
     loaded = _load(args)
     chosen = loaded if args.agent is None else loaded.agent(args.agent)
     entries = [entry for entry in chosen.entries() if args.agent is None or entry.name[:7] != "agents."]
@@ -71,6 +80,31 @@ async def config(args: Namespace) -> int:
     print(f"\n{_files_text(loaded)}")
     for note in loaded.notes:
         print(f"note: {visible(note)}")
+    return 0
+
+
+def _print_project(args: Namespace) -> int:
+    """Print each item of the project with its whole text and your answer, and the hash of all."""
+    from msgspec import to_builtins
+
+    from foveal.config import setting_flags
+    from foveal.config.consent import project_items
+    from foveal.project import ITEM_STATE_WORDS, Trust, items_hash
+
+    config = _load(args)
+    if args.forget:
+        Trust().forget(config.root)
+    answers = project_items(flags={"model": args.model, **setting_flags(args.set)})
+    whole = items_hash(item for item, _ in answers)
+    if args.json:
+        items = [{**to_builtins(item), "digest": item.digest, "state": state} for item, state in answers]
+        _print_json({"root": str(config.root), "hash": whole, "items": items, "notes": list(config.notes)})
+        return 0
+    for item, state in answers:
+        print(f"{visible(item.source)}  {visible(item.title)}\n  {ITEM_STATE_WORDS[state]}")
+        print("".join(f"    {line}\n" for line in visible(item.text).split("\n")))
+    many = "item" if len(answers) == 1 else "items"
+    print(f"{visible(str(config.root))} brings {len(answers):,} {many}; --trust-hash {whole}")
     return 0
 
 
@@ -109,6 +143,8 @@ def _findings(config: Config | None, store: Path) -> Iterator[tuple[str, str]]:
     yield from _model_findings(config)
     yield "SQLite", _sqlite_version()
     yield "store", _store_size(store)
+    yield "sandbox", _sandbox_state(config)
+    yield "terminal", _terminal()
     for package, use in PACKAGES.items():
         yield package, f"{_version(package) or 'not installed'}: {use}"
     yield "in the environment", ", ".join(_provider_variables()) or "no API key of a provider"
@@ -178,6 +214,25 @@ def _local_models() -> str:
     return f"{', '.join(there) or 'not downloaded yet: it is downloaded on first use'} ({into})"
 
 
+def _sandbox_state(config: Config | None) -> str:
+    from foveal.permissions.sandbox import find_sandbox
+
+    if config is not None and config.get("tools.sandbox") == "off":
+        return f"switched off by {config.source('tools.sandbox')}: commands run without one"
+    found = find_sandbox(Path.cwd())
+    if found.sandbox is None:
+        return f"none, so every command is asked about: {found.why_not}"
+    network = config is not None and config.get("tools.network")
+    return f"{found.sandbox.name}, {'with' if network else 'without'} network"
+
+
+def _terminal() -> str:
+    if not sys.stdout.isatty():
+        return "none: the output is not a terminal"
+    size = os.get_terminal_size(sys.stdout.fileno())
+    return f"{size.columns}×{size.lines}, TERM={os.environ.get('TERM', '')}, {sys.stdout.encoding}"
+
+
 def _sqlite_version() -> str:
     import apsw
 
@@ -205,30 +260,25 @@ def _version(package: str) -> str:
 
 
 def _load(args: Namespace) -> Config:
-    from foveal.config import load
+    from foveal.config import load, setting_flags
 
-    flags: dict[str, str | None] = {"model": args.model}
-    for setting in args.set:
-        name, equals, value = setting.partition("=")
-        if not equals:
-            raise BadSetting("--set", setting, "KEY=VALUE, such as context.policy=rolling")
-        flags[name.strip()] = value.strip()
-    return load(flags=flags)
+    return load(flags={"model": args.model, **setting_flags(args.set)}, project=not args.no_project)
 
 
 def _files_text(config: Config | None) -> str:
     if config is None:
         return ""
     found = [f"{path} ({'read' if there else 'not there'})" for path, there in config.files]
-    trusted = {True: "trusted", False: "not trusted", None: "trust not decided yet"}
-    return visible(f"{', '.join(found)}; project {config.root}: {trusted[config.trusted]}")
+    used = sum(state == "allowed" for _, state in config.project_items)
+    items = f"{used:,} of {len(config.project_items):,} settings and servers allowed"
+    return visible(f"{', '.join(found)}; project {config.root}{f': {items}' * bool(config.project_items)}")
 
 
 def _files_json(config: Config) -> dict[str, Any]:
     return {
         "files": {str(path): there for path, there in config.files},
         "root": str(config.root),
-        "trusted": config.trusted,
+        "project": {item.key: state for item, state in config.project_items},
         "notes": list(config.notes),
     }
 

@@ -1,6 +1,6 @@
 """The demo: a recorded conversation, replayed in a window too small for it.
 
-    python -m foveal.apps.cli.demo [--window 8000] [--policy economy] [--fast]
+    foveal demo [--window 8000] [--policy economy] [--fast]
 
 No model is called and nothing leaves the machine: the recording is the file `recorded.jsonl` next to this one. The
 demo fits each recorded request again; one line shows how full the window is, the lines below it what was reduced.
@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="python -m foveal.apps.cli.demo",
+        prog="foveal demo",
         description="A recorded conversation in a window too small for it.",
     )
     parser.add_argument("--window", type=int, default=8_000, help="tokens (default: 8000)")

@@ -40,8 +40,12 @@ def add_commands(commands: Any, store: Path) -> None:
 
     about = "say whether a text was in a request, and if not, since when and by which rule"
     why = commands.add_parser("why", help=about, description=about, parents=[_setting()])
-    why.add_argument("file", type=Path, metavar="FILE", help="a recording, or a store of sessions")
-    why.add_argument("--call", type=int, required=True, metavar="N", help="which request, counted from 1")
+    about = "a session id, or the beginning of it; or a file: a recording, or a store of sessions"
+    why.add_argument("recording", metavar="SESSION|FILE", help=about)
+    about = "the file in which a session is looked up (FOVEAL_STORE)"
+    why.add_argument("--store", type=Path, default=store, metavar="STORE", help=about)
+    about = "which request, counted from 1 (default: the last one)"
+    why.add_argument("--call", type=int, metavar="N", help=about)
     why.add_argument("--text", required=True, help="the exact text")
     about = "the conversation, if the file has several: its id, or the beginning of it"
     why.add_argument("--conversation", metavar="ID", help=about)
@@ -144,10 +148,9 @@ async def why(args: Namespace) -> int:
     import msgspec
 
     from foveal import replay as lab
-    from foveal.apps.cli.stored_sessions import print_skipped
     from foveal.replay import why as lab_why
 
-    recording = _only_recording(lab.load([args.file], format=args.format, skipped=print_skipped), args)
+    recording = await _named_recording(args)
     recorded = args.policy is None and lab_why.has_reductions(recording)
     policy = None if recorded else lab.policy_choices([args.policy or "economy"])[0].policy
     setting = lab.ReplaySetting(**_settings(args))
@@ -185,10 +188,22 @@ def _nothing_to_replay(loaded: int) -> str:
     return f"none of {loaded:,} conversations is left to replay: lower --long, or change --only, --half or --limit"
 
 
+async def _named_recording(args: Namespace) -> Transcript:
+    """Return the recording of a file, or the session of the store that the argument names."""
+    from foveal import replay as lab
+    from foveal.apps.cli.stored_sessions import find_session, print_skipped
+    from foveal.stores import open_store
+
+    if Path(args.recording).exists() or not args.store.exists():
+        return _only_recording(lab.load([args.recording], format=args.format, skipped=print_skipped), args)
+    async with open_store(args.store) as store:
+        return await lab.read_session(store, await find_session(store, args.recording), path=str(args.store))
+
+
 def _only_recording(recordings: list[Transcript], args: Namespace) -> Transcript:
     """Return the recording that `--conversation` names, or the only one."""
     if not recordings:
-        raise FovealError(f"there is no conversation with a model in {visible(str(args.file))}")
+        raise FovealError(f"there is no conversation with a model in {visible(args.recording)}")
     wanted = args.conversation
     found = recordings if wanted is None else [r for r in recordings if r.id.startswith(wanted)]
     found = [recording for recording in found if recording.id == wanted] or found

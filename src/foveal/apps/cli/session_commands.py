@@ -14,7 +14,14 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 from foveal import transcripts
-from foveal.apps.cli.stored_sessions import EXPORT_DIALECTS, export_session, find_session, print_skipped
+from foveal.apps.cli.stored_sessions import (
+    EXPORT_DIALECTS,
+    export_session,
+    find_session,
+    make_store_folder,
+    print_skipped,
+    write_new_file,
+)
 from foveal.core.log.events import (
     Clipped,
     Compacted,
@@ -50,7 +57,7 @@ APPEND_BATCH_EVENTS = 500
 def _open_store(args: Namespace, *, create: bool = False) -> AbstractAsyncContextManager[Store]:
     path: Path = args.store
     if create:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_store_folder(path)
     elif not path.exists():
         raise FovealError(
             f"there is no store at {visible(str(path))} yet: `foveal import` creates one, or name it with --store"
@@ -128,15 +135,18 @@ async def export(args: Namespace) -> int:
     async with _open_store(args) as store:
         id = await find_session(store, args.session)
         events = await store.read(id)
-        data = export_session(events, id, (await store.info(id)).title, args.to)
+        data, size = export_session(events, id, (await store.info(id)).title, args.to)
     if args.output is None:
         if sys.stdout.isatty() and args.to == "foveal":
             # The same JSON in ASCII: control characters in a text must not reach the terminal.
             data = b"".join(json.dumps(json.loads(line)).encode() + b"\n" for line in data.splitlines())
         sys.stdout.buffer.write(data)
     else:
-        args.output.write_bytes(data)
-        print(f"{len(events):,} events of {visible(id)} written to {args.output}")
+        if args.force:
+            args.output.write_bytes(data)
+        else:
+            write_new_file(args.output, data, advice="name another file, or use --force")
+        print(f"{size} of {visible(id)} written to {visible(str(args.output))}")
     return 0
 
 

@@ -14,8 +14,8 @@ from foveal.apps.gateways.delivery import Sleep
 from foveal.config import Config
 from foveal.errors import BadSetting
 from foveal.server import LiveSession, Service, Turn
-from foveal.server.locks import SessionLock, SessionLocks
 from foveal.server.pairing import ChatPlatform, Pairing
+from foveal.stores.session_locks import SessionLock, SessionLocks
 
 LOG: Final = logging.getLogger("foveal.gateways")
 PLATFORMS: Final[tuple[tuple[ChatPlatform, str, str], ...]] = (

@@ -16,7 +16,6 @@ from argparse import ArgumentTypeError, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from foveal.config import load
 from foveal.core.wire.safe_print import one_line
 
 if TYPE_CHECKING:
@@ -53,10 +52,11 @@ def _user(text: str) -> int:
 
 async def pair(args: Namespace) -> int:
     """Print a code, list the paired users or remove one, and return the exit code."""
+    from foveal.config import load
     from foveal.server.data_folder import open_server_database
     from foveal.server.pairing import CODE_TTL_S, Pairing
 
-    async with open_server_database(load(), os.environ, given=args.folder) as database:
+    async with open_server_database(load(project=False), os.environ, given=args.folder) as database:
         pairing = Pairing(database)
         if args.list:
             return await _print_users(pairing, args.platform)

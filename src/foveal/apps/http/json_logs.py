@@ -19,7 +19,14 @@ from typing import Any, Final, TextIO
 import msgspec
 
 from foveal.core.log.events import REDUCTIONS, CompactionFailed, Overflowed, kind
-from foveal.server.runtime import EventsStored, ProxyRequestEnded, ServiceEvent, TurnEnded
+from foveal.server.runtime import (
+    EventsStored,
+    IllegalRequestMade,
+    ProxyRequestEnded,
+    ServiceEvent,
+    SummaryRequestEnded,
+    TurnEnded,
+)
 
 LOGGER_NAME: Final = "foveal.server"
 MAX_STACK_PLACES: Final = 12
@@ -56,6 +63,17 @@ def log_service_event(service_event: ServiceEvent) -> None:
             log_event("turn", where | _turn_fields(service_event), level=level)
         case ProxyRequestEnded():
             log_event("exchange", where | _exchange_fields(service_event))
+        case SummaryRequestEnded():
+            level = logging.INFO if service_event.status == 200 else logging.WARNING
+            fields = {"dialect": service_event.dialect, "status": service_event.status}
+            log_event("summary", where | fields, level=level)
+        case IllegalRequestMade():
+            fields = {"dialect": service_event.dialect, "origin": service_event.origin}
+            log_event(
+                "illegal_request",
+                where | fields | {"faults": "; ".join(service_event.faults)},
+                level=logging.WARNING,
+            )
         case EventsStored():
             kinds = Counter(
                 kind(event.fact) for event in service_event.events if isinstance(event.fact, _LOGGED_FACTS)

@@ -21,7 +21,15 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_late
 from foveal import __version__
 from foveal.core.engine.metrics import Metrics
 from foveal.core.log.events import Event, Used
-from foveal.server.runtime import EventsStored, InboxCounted, ProxyRequestEnded, ServiceEvent, TurnEnded
+from foveal.server.runtime import (
+    EventsStored,
+    IllegalRequestMade,
+    InboxCounted,
+    ProxyRequestEnded,
+    ServiceEvent,
+    SummaryRequestEnded,
+    TurnEnded,
+)
 
 CONTENT_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4
 _DURATION_BUCKETS_S: Final = (
@@ -85,6 +93,16 @@ class PrometheusMetrics:
         self._recovered = self._counter(
             "foveal_overflows_recovered", "Refusals as too large that a reduction recovered."
         )
+        self._summary_requests = self._counter(
+            "foveal_summary_requests",
+            "Requests for summaries of drop-in conversations, by the status from upstream.",
+            ("dialect", "status"),
+        )
+        self._illegal_requests = self._counter(
+            "foveal_illegal_requests",
+            "Requests of drop-in conversations that this server wrote in a form that providers refuse.",
+            ("dialect", "origin"),
+        )
         self._turns = self._counter("foveal_turns", "Turns, by how they ended.", ("why",))
         self._turn_seconds = self._histogram("foveal_turn_seconds", "Duration of turns.")
         self._turn_errors = self._counter("foveal_errors", "Turns that failed, by error code.", ("code",))
@@ -126,6 +144,10 @@ class PrometheusMetrics:
                     self._turn_errors.labels(code if code in ERROR_CODES else "other").inc()
             case ProxyRequestEnded():
                 self._count_proxy_request(service_event)
+            case SummaryRequestEnded():
+                self._summary_requests.labels(service_event.dialect, str(service_event.status)).inc()
+            case IllegalRequestMade():
+                self._illegal_requests.labels(service_event.dialect, service_event.origin).inc()
             case InboxCounted():
                 self._waiting.set(service_event.count)
 

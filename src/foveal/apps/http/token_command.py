@@ -71,7 +71,7 @@ async def token(args: Namespace) -> int:
     from foveal.server.auth_tokens import AuthTokens
     from foveal.server.data_folder import open_server_database
 
-    async with open_server_database(load(), os.environ, given=args.folder) as database:
+    async with open_server_database(load(project=False), os.environ, given=args.folder) as database:
         tokens = AuthTokens(database)
         if args.act == "create":
             return await _create(tokens, args.tenant, args.label)

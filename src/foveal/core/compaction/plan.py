@@ -28,6 +28,7 @@ import msgspec
 from msgspec.structs import replace
 
 from foveal.core.compaction.kept_messages import kept_user_steps
+from foveal.core.compaction.ledger.range_facts import LedgerIndex
 from foveal.core.log.events import Event, Thinking, UserSaid
 from foveal.core.models.budget import Budget
 from foveal.core.view.steps import Step
@@ -35,7 +36,7 @@ from foveal.core.view.view import View
 
 MIN_RANGE_UNITS: Final = 120
 """Units a range must exceed to be worth a summary: the frame of a summary alone takes a third of that."""
-_seq, _fact = attrgetter("seq"), attrgetter("fact")
+_seq = attrgetter("seq")
 MAX_KEPT_OPEN_STEPS: Final = 3
 """Steps with an unanswered call that are kept, newest first; older calls count as abandoned."""
 MAX_REMAINING_SHARE: Final = 0.8
@@ -187,33 +188,29 @@ def plan_cut(
     """Return the oldest steps, to be replaced by one summary so that all messages take `goal` units.
 
     Earlier summaries become part of it. The newest step stays. So do the newest `keep_results` results even if they
-    exceed the goal, unless other messages would have to stay for that. A step counts as it was said: lines to which
-    it refers may be among those that go. None when there is nothing to gain."""
+    exceed the goal, unless other messages would have to stay for that or the request would not fit. If it does not
+    fit with the newest step alone, the summary is smaller. A step counts as it was said: lines to which it refers
+    may be among those that go. None when there is nothing to gain."""
     kept = {id(step) for step in _kept_steps(view, budget, terms)}
-    removable = [_is_removable(step, kept) for step in view.steps]
-    units = [view.units_of(step) for step in view.steps]
-    staying = sum(size for size, is_removable in zip(units, removable, strict=True) if not is_removable)
-    left = goal - staying - _summary_room(view, budget, terms, kept)
-    end = len(view.steps)
-    for index in range(end - 1, -1, -1):
-        step = view.steps[index]
-        if removable[index]:
-            left -= step.unreferenced_units(view.meter)
-            results = sum(slot.ordinal >= 0 for slot in step.slots)
-            # A text beyond the goal ends what stays: in a chat, the newest results may be hundreds of turns old.
-            if left < 0 and end < len(view.steps) and (keep_results <= 0 or not results):
-                break
-            keep_results -= results
-        end = index
-    end = _safe_cut(view.steps, end, kept)
-    planned = _plan_between(view, budget, terms, begin=0, end=end, kept=kept, reason=reason)
-    return planned if planned is not None and planned.before > MIN_FORCED_RANGE_UNITS else None
+    staying = sum(view.units_of(step) for step in view.steps if not _is_removable(step, kept))
+    room = _summary_room(view, budget, terms, kept)
+    most = budget.hard - staying
+    end, newest = _newest_that_fit(
+        view, kept, goal=goal - staying - room, most=most - room, keep_results=keep_results
+    )
+    cut = _safe_cut(view.steps, end, kept)
+    newest += sum(view.units_of(step) for step in view.steps[cut:end] if _is_removable(step, kept))
+    planned = _plan_between(view, budget, terms, begin=0, end=cut, kept=kept, reason=reason)
+    if planned is None or planned.before <= MIN_FORCED_RANGE_UNITS:
+        return None
+    return replace(planned, room=min(planned.room, max(MIN_SUMMARY_UNITS, most - newest)))
 
 
-def resolve_plan(plan: Plan, events: Sequence[Event]) -> Plan:
+def resolve_plan(plan: Plan, events: Sequence[Event], index: LedgerIndex | None = None) -> Plan:
     """Return the plan with its overlap and its counts taken from the log.
 
-    `events` are the effective events, from any place at or before the range."""
+    `events` are the effective events, from any place at or before the range. The `index` has what earlier ledgers
+    have read."""
     span = [seq for pair in plan.overlap_ranges for seq in pair]
     # The requests of these turns may have stayed in view, so they are looked up between the ends of the ranges.
     overlapped = (
@@ -228,15 +225,25 @@ def resolve_plan(plan: Plan, events: Sequence[Event]) -> Plan:
     again = overlapped[-plan.overlap :] if plan.overlap else []
     first = min([plan.first, *again[:1]])
     within = events_within(events, first, plan.last)
-    turns = list(map(type, map(_fact, within))).count(UserSaid)
-    keep = tuple(seq for seq in plan.keep if seq >= first)
-    kept = sum(bool(events_within(within, seq, seq)) for seq in keep)
+    turns = _count_requests(within) if index is None else len(index.range_facts(within).requests)
+    keep = plan.keep[bisect_left(plan.keep, first) :]
+    kept = sum(has_event(within, seq) for seq in keep)
     return replace(plan, first=first, keep=keep, turns=turns, events=len(within) - kept)
 
 
 def events_within(events: Sequence[Event], first: int, last: int) -> Sequence[Event]:
     """Return the events from seq `first` to `last`, both included; the events are in the order of the log."""
     return events[bisect_left(events, first, key=_seq) : bisect_right(events, last, key=_seq)]
+
+
+def _count_requests(events: Sequence[Event]) -> int:
+    return sum(isinstance(event.fact, UserSaid) for event in events)
+
+
+def has_event(events: Sequence[Event], seq: int) -> bool:
+    """Return whether an event is among these, which are in the order of the log."""
+    place = bisect_left(events, seq, key=_seq)
+    return place < len(events) and events[place].seq == seq
 
 
 def range_fingerprint(view: View, plan: Plan) -> tuple[object, ...]:
@@ -327,6 +334,29 @@ def _tail_index(view: View, budget: Budget, room: float, min_messages: int) -> i
             break
         index -= 1
     return index
+
+
+def _newest_that_fit(
+    view: View, kept: Set[int], *, goal: float, most: int, keep_results: int
+) -> tuple[int, int]:
+    """Return the index of the first of the newest steps that stay, and the units of those that could go.
+
+    They take at most `goal` units; with the newest `keep_results` results, at most `most`. The newest step stays
+    anyway."""
+    units, end = 0, len(view.steps)
+    for index in range(end - 1, -1, -1):
+        step = view.steps[index]
+        if _is_removable(step, kept):
+            size = units + step.unreferenced_units(view.meter)
+            results = sum(slot.ordinal >= 0 for slot in step.slots)
+            # A text beyond the goal ends what stays: in a chat, the newest results may be hundreds of turns old.
+            stays = size <= goal or (results > 0 and keep_results > 0 and size <= most)
+            if not stays and end < len(view.steps):
+                break
+            units = size
+            keep_results -= results
+        end = index
+    return end, units
 
 
 def _safe_cut(steps: Sequence[Step], cut: int, kept: Set[int]) -> int:

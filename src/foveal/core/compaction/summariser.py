@@ -40,6 +40,7 @@ from foveal.core.compaction.summariser_protocol import (
 )
 from foveal.core.log.events import Dialect, Instructed, UserSaid
 from foveal.core.models.model import Model, model
+from foveal.core.wire.cache_marks import MAX_CACHE_MARKS, count_cache_marks, limit_cache_marks
 from foveal.core.wire.common import Json
 from foveal.errors import BadSetting
 
@@ -99,6 +100,10 @@ class SummaryRequest(msgspec.Struct, frozen=True, kw_only=True):
         """Build the conversation's own request with one more message at its end."""
         writer = wire.wire_for(dialect)
         joined = writer.join([messages, writer.write(UserSaid(content=request.text))])
+        if dialect == "anthropic":
+            # Old messages keep the marks that they had when they were new, so there may be too many.
+            beside = count_cache_marks(tools) + count_cache_marks(system)
+            joined = limit_cache_marks(joined, MAX_CACHE_MARKS - beside)
         return cls._build(request, dialect, messages=joined, system=system, tools=tools)
 
     @classmethod

@@ -116,7 +116,7 @@ def ledger_summary(
 
     `events` are the effective events, from any place at or before the range. Names in `elsewhere` and
     `lines_elsewhere` are shown outside of it. The `index` has what earlier ledgers have read."""
-    resolved = resolve_plan(plan, events)
+    resolved = resolve_plan(plan, events, index)
     inside = events_within(events, resolved.first, resolved.last)
     dialogue = summary_dialogue(
         resolved,

@@ -91,6 +91,8 @@ class Engine:
         self.caps = caps
         self.log: list[Event] = list(log)
         """The events in memory."""
+        self._effective: list[Event] | None = None
+        """Those of them that are effective, if they are known."""
         self.usage_totals = UsageTotals()
         self.compaction_health = CompactionHealth()
         self.provider_limits = ProviderLimits()
@@ -148,15 +150,24 @@ class Engine:
         """Return the events in memory from `seq` on."""
         return self.log[bisect_left(self.log, seq, key=_seq) :]
 
+    @property
+    def effective_log(self) -> Sequence[Event]:
+        """The effective events in memory."""
+        if self._effective is None:
+            self._effective = effective_events(self.log)
+        return self._effective
+
     def keep_in_memory(self, seqs: Set[int]) -> None:
         """Keep only these events in memory."""
         self.log = [event for event in self.log if event.seq in seqs]
+        self._effective = None
         self.view.meter.keep_only(seqs)
         self.ledger_index.keep_only(seqs)
 
     def apply(self, event: Event) -> None:
         """Take over an event that another process recorded."""
         self.log.append(event)
+        self._effective = None
         self.next_seq = event.seq + 1
         self.view.advance(event)
         self._account(event)
@@ -181,10 +192,13 @@ class Engine:
         before = self.view
         self.view = advance(self.view, event, self.log)
         if self.view is not before:  # the fact changed which earlier ones count, so the log was folded again
+            self._effective = None
             self._recount()
             self._learn(event)
             self.prefix_mover = self.prefix_mover or event
         else:
+            if self._effective is not None:
+                self._effective.append(event)
             self._account(event)
             if isinstance(fact, ToolReturned):
                 self._clip(event, fact, limits)
@@ -220,7 +234,7 @@ class Engine:
 
     def _recount(self) -> None:
         """Count the messages that still count; usage and costs stay as they are."""
-        facts = ((event.seq, event.fact) for event in effective_events(self.log))
+        facts = ((event.seq, event.fact) for event in self.effective_log)
         self.unreduced_units = sum(
             self.view.meter.message(seq, fact) for seq, fact in facts if isinstance(fact, CountedFact)
         )
@@ -280,6 +294,10 @@ class Engine:
     def total_units(self) -> int:
         """Units of the whole request."""
         return self.view.units + self.fixed_units
+
+    def set_reserve(self, tokens: int | None) -> None:
+        """Keep this many tokens free for the next answers; None: as many as the model may write."""
+        self.caps = replace(self.caps, reserve=tokens)
 
     def budget(self) -> Budget:
         """Return the token budget of the next request by what is known now."""
@@ -384,6 +402,7 @@ class Engine:
     def _restart(self, log: list[Event]) -> Self:
         """Replace the log and fold it again; what was learned from the provider stays."""
         self.log = log
+        self._effective = None
         self.next_seq = len(log)
         self.view = fold(log, self.view.meter)
         self._anchored = None
@@ -396,7 +415,7 @@ class Engine:
         memory."""
         return ledger_summary(
             plan,
-            effective_events(self.log) if events is None else events,
+            self.effective_log if events is None else events,
             counter=self.view.meter.counter,
             ratio=self.calibration.ratio,
             earlier=summaries_in(self.view, self.log, plan),
@@ -423,6 +442,7 @@ class Engine:
         Needs the whole log in memory."""
         if self.next_seq > seq:
             del self.log[bisect_left(self.log, seq, key=_seq) :]
+            self._effective = None
             self.next_seq = seq
             self.view = fold(self.log, self.view.meter)
             self.view.meter.forget_from(seq)

@@ -289,18 +289,22 @@ def _instruction_category(fact: AnyFact) -> str:
 
 
 def _turns_left(view: View, budget: Budget) -> int | None:
-    """Return how many more turns like the latest ones fit before something must be reduced."""
-    turns: list[int] = []
+    """Return how many more turns like the latest ones fit before something must be reduced. A turn without an
+    answer, because it has failed or still runs, says nothing about the size of turns."""
+    sizes: list[int] = []
+    size, is_answered = 0, False
     for step in reversed(view.steps):
         if step.kind in ("user", "model"):
-            if not turns:
-                turns.append(0)
-            turns[-1] += view.units_of(step)
-            if step.kind == "user":
-                if len(turns) == RECENT_TURNS:
-                    break
-                turns.append(0)
-    sizes = [size for size in turns if size]
+            size += view.units_of(step)
+            is_answered = is_answered or step.kind == "model"
+        if step.kind == "user":
+            if is_answered:
+                sizes.append(size)
+            size, is_answered = 0, False
+            if len(sizes) == RECENT_TURNS:
+                break
+    if is_answered:  # the user message of this turn is no longer shown
+        sizes.append(size)
     if not sizes:
         return None
     return max(0, budget.act - view.units) * len(sizes) // sum(sizes)

@@ -24,7 +24,7 @@ from typing import Final, NamedTuple
 
 from foveal.core.log.events import Clipped, Content, Text, handle, parts
 from foveal.core.reduction.placeholder import call_subject
-from foveal.core.view.line_index import MAX_INDEXED_TEXT_CHARS
+from foveal.core.view.line_index import MAX_INDEXED_TEXT_CHARS, SplitText
 from foveal.core.view.view import View
 
 MIN_REPEATED_LINES: Final = 3
@@ -93,8 +93,9 @@ def _find_runs(view: View, target: int, text: str, min_chars: int) -> list[Repea
     """Return the runs of lines worth a reference, in their order, each from the place that has most of them."""
     index = view.line_index
     index.read_until(target)
-    lines, keys = index.split(text)
-    holders = {place: seqs for place, key in keys if (seqs := tuple(index.holders(key, before=target)))}
+    split = index.split(text)
+    lines = split.lines
+    holders = {place: seqs for place, key in split.keys if (seqs := index.holders(key, before=target))}
     sources = {seq: _source_texts(view, seq) for seq in _most_frequent(holders.values())}
     found: list[RepeatedRun] = []
     taken = 0
@@ -118,7 +119,8 @@ def _most_frequent(holders: Iterable[tuple[int, ...]]) -> list[int]:
 
 def _source_texts(view: View, seq: int) -> list[_SourceText]:
     found = view.find(seq)
-    return [_SourceText(seq, text) for text in found[1].verbatim_texts()] if found is not None else []
+    texts = found[1].verbatim_texts() if found is not None else ()
+    return [_SourceText(seq, view.line_index.split(text)) for text in texts]
 
 
 def _is_worth_it(lines: list[str], run: RepeatedRun, min_chars: int) -> bool:
@@ -129,11 +131,11 @@ def _is_worth_it(lines: list[str], run: RepeatedRun, min_chars: int) -> bool:
 class _SourceText:
     """The lines of one text that is shown above."""
 
-    def __init__(self, seq: int, text: str) -> None:
+    def __init__(self, seq: int, split: SplitText) -> None:
         self._seq = seq
-        self._lines = text.split("\n")
+        self._lines = split.lines
         # Of a line that the text repeats, one place is enough: other lines of a run find the other places.
-        self._places = dict(zip(self._lines, range(len(self._lines)), strict=True))
+        self._places = split.places
         self._compared: dict[int, int] = {}
         """For each distance between the two texts, the line up to which they were compared."""
 

@@ -25,8 +25,8 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import starmap
 from math import inf
-from operator import itemgetter
 from typing import Final, Literal, NamedTuple, TypeAlias, get_args
 
 import msgspec
@@ -41,11 +41,13 @@ from foveal.core.reduction.cut_points import (
     line_count,
     measure,
     measure_alone,
+    newline_count,
     tail_start,
     total_tokens,
     utf8_size,
 )
 from foveal.core.reduction.important_lines import ImportantLine, Span, find_important_lines
+from foveal.core.tokens.counted_text import PartCounter, counter_for_parts
 from foveal.core.tokens.counter import Counter
 from foveal.errors import BadSetting
 
@@ -66,7 +68,6 @@ _CERTAINLY_OVER: Final = 2
 """A long text whose extrapolated tokens are this many times the limit is over it."""
 _MAX_SEAM_TOKENS: Final = 2
 _UNLIMITED_SIZE: Final = TextSize(inf, inf, inf)
-_start = itemgetter(0)
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -146,13 +147,13 @@ def clip(
     """Cut one text to its limits; None when it is within all of them. The spans to `keep` in the middle come before
     head and tail, as far as `MAX_MIDDLE_SHARE` of the limit holds them."""
     whole = room_for(limits)
-    tokens, exact = total_tokens(text, counter) if whole.tokens < inf else (0, False)
-    if _is_within(text, whole, counter, tokens=tokens, exact=exact):
+    parts = counter_for_parts(text, counter, limits.tokens)
+    tokens, exact = total_tokens(text, parts) if whole.tokens < inf else (0, False)
+    if _is_within(text, whole, parts, tokens=tokens, exact=exact):
         return None
     if whole.tokens == inf:
-        tokens, exact = total_tokens(text, counter)
-    size = utf8_size(text, whole)
-    task = _ClipTask(text, limits, whole, handle, counter, tokens, exact, size, tuple(keep), {})
+        tokens, exact = total_tokens(text, parts)
+    task = _ClipTask(text, limits, whole, handle, parts, tokens, exact, utf8_size(text, whole), tuple(keep))
     room = whole.minus(task.reserve())
     for attempt in range(_MAX_ATTEMPTS):
         spans = _choose_spans(task, room) if min(room) > 0 else []
@@ -187,24 +188,18 @@ class _ClipTask(NamedTuple):
     whole: TextSize
     """The limits as a size."""
     handle: str
-    counter: Counter
+    counter: PartCounter
     tokens: int
     exact: bool
     bytes: int
     keep: tuple[Span, ...]
-    counted: dict[Span, int]
-    """The tokens of spans, each counted once."""
-
-    def span_tokens(self, span: Span) -> int:
-        known = self.counted.get(span)
-        if known is None:
-            known = self.counted[span] = self.counter.count(self.text[span[0] : span[1]])
-        return known
 
     def span_size(self, span: Span, room: TextSize) -> TextSize:
         """Return the size of a span in the units that are limited."""
+        tokens = self.counter.span(*span) if room.tokens < inf else 0
+        if room.bytes == room.lines == inf:  # the usual limits
+            return TextSize(tokens, 0, 0)
         text = self.text[span[0] : span[1]]
-        tokens = self.span_tokens(span) if room.tokens < inf else 0
         return TextSize(tokens, utf8_size(text, room), line_count(text) if room.lines < inf else 0)
 
     def shown_size(self, pieces: Pieces) -> TextSize:
@@ -216,10 +211,10 @@ class _ClipTask(NamedTuple):
         whole, tokens = self.whole, 0
         if self.counter.exact and whole.tokens < inf:
             for piece in pieces:
-                tokens += self.counter.count(piece) if isinstance(piece, str) else self.span_tokens(piece)
+                tokens += self.counter.count(piece) if isinstance(piece, str) else self.counter.span(*piece)
             tokens += _MAX_SEAM_TOKENS * len(pieces)
             if tokens <= whole.tokens:
-                whole = whole._replace(tokens=inf)
+                whole = TextSize(inf, whole.bytes, whole.lines)
         if whole == _UNLIMITED_SIZE:
             return TextSize(tokens, 0, 0)
         size = measure(join_pieces(self.text, pieces), whole, self.counter)
@@ -229,7 +224,7 @@ class _ClipTask(NamedTuple):
         """Return the size of the marker at its longest: all numbers at their maximum, a newline on either side."""
         longest = self.marker(self.tokens, self.bytes, len(self.text), len(self.text))
         size = measure(f"\n{longest}\n", self.whole, self.counter)
-        return size._replace(lines=1)
+        return TextSize(size.tokens, size.bytes, 1)
 
     def marker(self, tokens: int, size: int, lines: int, all_lines: int) -> str:
         kept, total = "" if self.counter.exact else "~", "" if self.exact else "~"
@@ -241,26 +236,29 @@ class _ClipTask(NamedTuple):
     def assemble(self, spans: Sequence[Span]) -> Clip:
         """Return the clip that shows these spans: the marker in the first gap, a short note in every other."""
         text, end = self.text, len(self.text)
-        gaps: list[tuple[int, int, int]] = []
+        pieces: list[Span | str] = []
+        gaps: list[tuple[int, Span]] = []
         newlines = lines_left_out = at = size = 0
-        for start, stop in (*spans, (end, end)):
+        for span in (*spans, (end, end)):
+            start, stop = span
             if at < start:
                 passed, lines = _lines_left_out(text, at, start)
-                gaps.append((at, start, lines))
+                gaps.append((len(pieces), (at, start)))
+                pieces.append(_on_own_line(text, at, start, _gap_note(lines, start - at)))
                 newlines, lines_left_out = newlines + passed, lines_left_out + lines
-            newlines, at = newlines + text.count("\n", start, stop), stop
-            size += utf8_size(text[start:stop], self.whole) if self.whole.bytes < inf else 0
+            if start < stop:
+                pieces.append(span)
+                newlines += newline_count(text, start, stop)
+                size += utf8_size(text[start:stop], self.whole) if self.whole.bytes < inf else 0
+            at = stop
         all_lines = newlines + (text[-1:] not in ("", "\n"))
         kept_lines = all_lines - lines_left_out
-        tokens = min(sum(map(self.span_tokens, spans)), self.tokens)
-        pieces: list[tuple[int, Span | str]] = [(span[0], span) for span in spans]
-        note = self.marker(tokens, size, kept_lines, all_lines)
-        for place, (start, stop, lines) in enumerate(gaps):
-            note = _gap_note(lines, stop - start) if place else note
-            pieces.append((start, _on_own_line(text, start, stop, note)))
-        pieces.sort(key=_start)
+        tokens = min(sum(starmap(self.counter.span, spans)), self.tokens)
+        if gaps:
+            place, gap = gaps[0]
+            pieces[place] = _on_own_line(text, *gap, self.marker(tokens, size, kept_lines, all_lines))
         return Clip(
-            pieces=tuple(piece for _, piece in pieces),
+            pieces=tuple(pieces),
             strategy=self.limits.strategy,
             kept_tokens=tokens,
             total_tokens=self.tokens,
@@ -281,7 +279,7 @@ def _on_own_line(text: str, start: int, end: int, note: str) -> str:
 
 def _lines_left_out(text: str, start: int, end: int) -> tuple[int, int]:
     """Return the newlines in a gap, and the lines of which nothing is shown."""
-    newlines = text.count("\n", start, end)
+    newlines = newline_count(text, start, end)
     open_left = start > 0 and text[start - 1] != "\n"
     open_right = text[end - 1] != "\n"
     lines = newlines + open_right - open_left - (open_right and end < len(text))

@@ -20,8 +20,9 @@ measures the events that were new in its request: a `MeasuredSpan` holds their t
 5. A report of more than twice or less than half of the prediction is ignored: it may belong to a subagent, be a
    cumulative figure, or precede a compaction. After three in a row something hidden has changed: the anchor
    moves there and the ratio is kept.
-6. A report measures a span only if the request grew by new events alone. Where something was reduced too, the
-   difference from the prediction is counted as tokens beyond the spans.
+6. The difference between a report and its prediction is attributed to the events that were new in the request, up
+   to `_MAX_SPAN_RATIO` tokens per unit: earlier events were measured before. The rest counts as tokens beyond the
+   spans.
 
 Pass `observe` the units of the reported request, whatever was reduced since.
 """
@@ -234,8 +235,7 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
             return msgspec.structs.replace(self, spans=first, beyond_spans=beyond, at_unreduced=unreduced)
         beyond, ratio = float(tokens - predicted), self.ratio
         growth = unreduced - self.at_unreduced
-        has_only_grown = abs(units - self.at_units - growth) < _MIN_CHANGE_UNITS <= growth
-        if has_only_grown:
+        if growth >= _MIN_CHANGE_UNITS and until > self.spans[-1].until:
             ratio = min(_MAX_SPAN_RATIO, max(0.0, self.ratio + beyond / growth))
             beyond -= (ratio - self.ratio) * growth
         return msgspec.structs.replace(

@@ -41,10 +41,14 @@ _PROBE_CHARS: Final = 256
 """Characters that are counted to guess how many characters a number of tokens takes."""
 _MAX_SEAM_DISTANCE: Final = 24
 """Characters that an exact `head` or `tail` gives up to cut at a seam, where nothing has to be counted again."""
-_MIN_SEAM_TOKENS: Final = 200
+MIN_SEAM_TOKENS: Final = 200
 """For fewer tokens these characters are too many, and counting again takes little time."""
-_ENDS_OF_WORDS: Final = frozenset(' \t\n!"#$%&()*+,-./:;<=>?@[\\]^_`{|}~')
-"""Characters that never belong to the word before them; an apostrophe does (`don't`)."""
+_MAX_INDENT_CHARS: Final = 128
+_END_OF_WORD: Final = r"[ \t\n!\"#$%&()*+,\-./:;<=>?@\[\\\]^_`{|}~]"
+"""A character that never belongs to the word before it; an apostrophe does (`don't`)."""
+_SEAM: Final = re.compile(rf"[^\W_]{_END_OF_WORD}|\n[^\s/]")
+"""The characters on both sides of a seam."""
+_SEAM_BACKWARDS: Final = re.compile(rf"{_END_OF_WORD}[^\W_]|[^\s/]\n")
 _SURROGATE: Final = re.compile(r"[\ud800-\udfff]")
 
 
@@ -116,13 +120,13 @@ class Exact(FunctionCounter):
     def head(self, text: str, tokens: int) -> int:
         for size in self._likely_sizes(text, tokens, (0, 2 * tokens)):
             window = text[:size]
-            kept, total = self._cut(window, tokens)
+            kept, total = self.cut(window, tokens)
             if total <= tokens:
                 if size >= len(text):
                     return len(text)
                 continue
             end = len(kept)
-            seam = _seam(window, end, -1)
+            seam = nearest_seam(window, end, -1)
             return seam or (end if self._bounded(kept) <= tokens else super().head(text, tokens))
         return super().head(text, tokens)
 
@@ -137,9 +141,9 @@ class Exact(FunctionCounter):
                 continue
             excess = total - tokens
             front = window[: int(1.5 * len(window) * excess / total) + _PROBE_CHARS]
-            kept, counted = self._cut(front, excess)
-            start = len(kept if counted >= excess else self._cut(window, excess)[0])
-            seam = _seam(window, start, 1)
+            kept, counted = self.cut(front, excess)
+            start = len(kept if counted >= excess else self.cut(window, excess)[0])
+            seam = nearest_seam(window, start, 1)
             if seam and self._bounded(window[:seam]) >= excess:
                 return len(window) - seam
             rest = window[start:]
@@ -150,7 +154,7 @@ class Exact(FunctionCounter):
         """Yield growing sizes in characters, the first of which probably holds a little more than `tokens`, by the
         tokens at the places `probes`; none for few tokens, or if toktok cannot cut or the counter's limit is
         reached."""
-        if self._toktok_cut is None or tokens < _MIN_SEAM_TOKENS:
+        if self._toktok_cut is None or tokens < MIN_SEAM_TOKENS:
             return
         counted = [text[max(0, at) : max(0, at) + _PROBE_CHARS] for at in probes]
         size = int(1.1 * tokens * sum(map(len, counted)) / max(1, sum(map(self._bounded, counted))))
@@ -159,7 +163,17 @@ class Exact(FunctionCounter):
             yield size
             size = size * 3 // 2
 
-    def _cut(self, text: str, tokens: int) -> tuple[str, int]:
+    def measure_for(self, text: str) -> Measure:
+        """Return the fastest function that counts parts of a text of at most the counter's limit."""
+        return self._measure if text.isascii() else self._bounded
+
+    @property
+    def can_cut(self) -> bool:
+        """Whether the vocabulary has `cut`."""
+        return self._toktok_cut is not None
+
+    def cut(self, text: str, tokens: int) -> tuple[str, int]:
+        """Return the longest beginning of at most `tokens`, and the tokens of the whole text."""
         assert self._toktok_cut is not None
         try:
             return self._toktok_cut(_passing_copy(text), tokens)
@@ -240,22 +254,31 @@ def _toktok_cut(encoding: str) -> Cut | None:
     return cut
 
 
-def _seam(text: str, at: int, step: int) -> int:
-    """Return the nearest seam from `at` in the direction of `step`, 0 if none is near.
+def nearest_seam(text: str, at: int, step: int, *, distance: int = _MAX_SEAM_DISTANCE) -> int:
+    """Return the nearest seam from `at` in the direction of `step`, 0 if none is within the distance.
 
     A seam is a place at which toktok's vocabularies never join characters, whatever stands on either side: the
     end of a word or a number, and the end of a line unless white space or a slash follows. The tokens of both sides
     add up to those of the text, so that a cut at a seam needs no second count.
     """
-    for near in range(at, at + _MAX_SEAM_DISTANCE * step, step):
-        if not 0 < near < len(text):
-            break
-        before, after = text[near - 1], text[near]
-        if after in _ENDS_OF_WORDS and before.isalnum():
-            return near
-        if before == "\n" and after != "/" and not after.isspace():
-            return near
-    return 0
+    if not 0 < at < len(text):
+        return 0
+    if step > 0:
+        found = _SEAM.search(text, at - 1, at + distance)
+        return found.start() + 1 if found else 0
+    found = _SEAM_BACKWARDS.search(text[max(0, at - distance) : at + 1][::-1])
+    return at - found.start() if found else 0
+
+
+def adds_up(text: str, at: int) -> bool:
+    """Return whether the tokens before and after a place are known to add up to those of the text: it is a seam or
+    an end of the text, or an indented line starts there."""
+    if not 0 < at < len(text):
+        return True
+    if text[at - 1] != "\n" or text[at] not in " \t":
+        return nearest_seam(text, at, 1) == at
+    line = text[at : at + _MAX_INDENT_CHARS].lstrip(" \t")
+    return line != "" and not line[0].isspace()
 
 
 def _deepseek(_model: str) -> tuple[Measure, int]:

@@ -10,7 +10,9 @@ only: every process finds the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from itertools import islice, repeat
 from typing import Final
 from zlib import crc32
 
@@ -20,6 +22,8 @@ MAX_HOLDERS_PER_LINE: Final = 4
 """Messages that are offered for one line: the newest that show it."""
 MAX_INDEXED_TEXT_CHARS: Final = 500_000
 """Longer texts are not indexed: splitting them would take longer than a turn may."""
+MAX_RECENT_CHARS: Final = 400_000
+"""Characters of the texts that are kept in lines, as long as they are not the last one."""
 _MIN_DEAD_ENTRIES: Final = 2_000
 """Fewer entries of messages that are no longer shown are not worth a clean-up."""
 
@@ -29,11 +33,30 @@ ReadTexts = Callable[[], Sequence[str]]
 def indexed_lines(lines: Sequence[str]) -> list[tuple[int, int]]:
     """Return the places and keys of the lines that the index holds."""
     # A checksum chooses evenly where neighbouring lines differ in one character only: listings, tables, logs.
+    encoded = map(str.encode, lines, repeat("utf-8"), repeat("surrogatepass"))
     return [
         (place, hash(line))
-        for place, line in enumerate(lines)
-        if len(line) >= MIN_INDEXED_LINE_CHARS and not crc32(line.encode("utf-8", "surrogatepass")) & 3
+        for place, (line, checksum) in enumerate(zip(lines, map(crc32, encoded), strict=True))
+        if not checksum & 3 and len(line) >= MIN_INDEXED_LINE_CHARS
     ]
+
+
+class SplitText:
+    """A text with its lines."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.lines = text.split("\n")
+
+    @cached_property
+    def keys(self) -> list[tuple[int, int]]:
+        """Places and keys of the lines that the index holds."""
+        return indexed_lines(self.lines)
+
+    @cached_property
+    def places(self) -> dict[str, int]:
+        """The last place of each line."""
+        return dict(zip(self.lines, range(len(self.lines)), strict=True))
 
 
 class LineIndex:
@@ -49,15 +72,22 @@ class LineIndex:
         self._left: set[int] = set()
         """Messages with entries that are no longer shown as they were indexed."""
         self._live = self._dead = 0
-        self._split: tuple[str, list[str], list[tuple[int, int]]] = ("", [""], [])
-        """The last text that was split: a new result is searched first and indexed next."""
+        self._recent: dict[int, SplitText] = {}
+        """The texts that were split last, by their identity: a new result is searched first and indexed next, and
+        the results that it repeats are often those that the one before it repeated."""
+        self._recent_chars = 0
 
-    def split(self, text: str) -> tuple[list[str], list[tuple[int, int]]]:
-        """Return the lines of a text, and the places and keys of those that the index holds."""
-        if self._split[0] is not text:
-            lines = text.split("\n")
-            self._split = (text, lines, indexed_lines(lines))
-        return self._split[1:]
+    def split(self, text: str) -> SplitText:
+        """Return a text in lines."""
+        known = self._recent.pop(id(text), None)
+        if known is None:
+            known = SplitText(text)
+            self._recent_chars += len(text)
+        while self._recent and self._recent_chars > MAX_RECENT_CHARS:
+            oldest = self._recent.pop(next(iter(self._recent)))
+            self._recent_chars -= len(oldest.text)
+        self._recent[id(text)] = known
+        return known
 
     def add(self, seq: int, texts: ReadTexts) -> None:
         """Note that a message is shown; `texts` returns what it shows as it was said."""
@@ -72,18 +102,15 @@ class LineIndex:
             self._live -= entries
             self._dead += entries
 
-    def holders(self, key: int, *, before: int) -> Iterator[int]:
-        """Yield the newest messages older than `before` that show a line with this key."""
+    def holders(self, key: int, *, before: int) -> tuple[int, ...]:
+        """Return the newest messages older than `before` that show a line with this key."""
         found = self._holders.get(key)
         if found is None:
-            return
-        offered = 0
-        for seq in (found,) if isinstance(found, int) else reversed(found):
-            if seq < before and seq in self._entries:
-                yield seq
-                offered += 1
-                if offered == MAX_HOLDERS_PER_LINE:
-                    return
+            return ()
+        if isinstance(found, int):
+            return (found,) if found < before and found in self._entries else ()
+        shown = (seq for seq in reversed(found) if seq < before and seq in self._entries)
+        return tuple(islice(shown, MAX_HOLDERS_PER_LINE))
 
     def read_until(self, seq: int) -> None:
         """Index the messages before `seq` that are not yet indexed."""
@@ -101,7 +128,7 @@ class LineIndex:
     def _index(self, seq: int, texts: Sequence[str]) -> None:
         entries = 0
         for text in (text for text in texts if len(text) <= MAX_INDEXED_TEXT_CHARS):
-            for _, key in self.split(text)[1]:
+            for _, key in self.split(text).keys:
                 held = self._holders.get(key)
                 if held is None:
                     self._holders[key] = seq

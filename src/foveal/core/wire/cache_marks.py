@@ -7,11 +7,13 @@ only in their marks have the same text and read the same cache entry. Where new 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 CACHE_MARK: Final = "cache_control"
 """Name of the field."""
+MAX_CACHE_MARKS: Final = 4
+"""Marks that a request may have; the provider refuses more."""
 _CACHE_MARK_JSON: Final = b'"cache_control"'
 
 
@@ -26,6 +28,18 @@ def strip_cache_marks(value: Any, *, drop_nulls: bool = False) -> Any:
     if isinstance(value, list):
         return [strip_cache_marks(inner, drop_nulls=drop_nulls) for inner in value]
     return value
+
+
+def limit_cache_marks(messages: Sequence[Any], max_marks: int) -> list[Any]:
+    """Return the messages with at most `max_marks` marks, those of the newest messages: there the provider wrote
+    its cache last. A message keeps all of its marks or none."""
+    limited: list[Any] = []
+    for message in reversed(messages):
+        marks = count_cache_marks(message)
+        is_kept = marks <= max_marks
+        limited.append(message if is_kept else strip_cache_marks(message))
+        max_marks -= marks if is_kept else 0
+    return limited[::-1]
 
 
 def has_cache_mark(block: Mapping[str, Any]) -> bool:

@@ -16,6 +16,7 @@ import re
 from collections.abc import AsyncGenerator, Collection, Sequence
 from contextlib import aclosing
 from hashlib import blake2b
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,7 +25,7 @@ from msgspec.structs import replace
 from foveal.core.log.events import AnyFact, Dialect, ModelSaid, ToolReturned, UserSaid, calls_of
 from foveal.core.models.model import model
 from foveal.core.view.request import Fitted
-from foveal.ports import Reply, ReplyPiece
+from foveal.ports import Reply, ReplyItem, ReplyPiece
 from foveal.providers.base import JsonObject, tool_names
 from foveal.providers.endpoint import ProviderEndpoint
 from foveal.providers.local.download import DownloadProgress, OnProgress, Weights, cached_file, fetch
@@ -35,6 +36,8 @@ LOCAL_WINDOW: Final = 4_096
 """Tokens; small, so that a new user sees reductions within minutes."""
 LOCAL_READ_TIMEOUT_S: Final = 900.0
 """Seconds without a byte: a full window takes minutes on a busy machine."""
+PROGRESS_INTERVAL_S: Final = 0.5
+"""Seconds between two questions to the server how much of a request it has read."""
 ANSWER_PROMPT: Final = "Now answer in words."
 NEXT_CALL_STOP: Final = '\n{"name"'
 """Stop sequence: where the model begins another call."""
@@ -96,9 +99,12 @@ class LocalModel:
             if isinstance(gguf, Weights):
                 gguf = await fetch(gguf, self._cache, progress=self._progress)
             self._progress(DownloadProgress(stage="starting"))
+            # The client library takes as long to import as the server to start.
+            importing = asyncio.create_task(asyncio.to_thread(import_module, "openai"))
             self._server = await LocalServer.start(
                 gguf, window=self.model.window, home=self._cache / "server"
             )
+            await importing
             self._chat = _SingleCallChat(
                 ProviderEndpoint("the local model", url=self._server.url),
                 self.model,
@@ -108,15 +114,15 @@ class LocalModel:
             )
             self._progress(DownloadProgress(stage="ready"))
 
-    async def send(self, request: Fitted, *, max_tokens: int) -> AsyncGenerator[ReplyPiece | Reply, None]:
+    async def send(self, request: Fitted, *, max_tokens: int) -> AsyncGenerator[ReplyItem, None]:
         """Send a request; send it again with `ANSWER_PROMPT` if the reply only repeats answered calls."""
         await self.start()
         answered = answered_calls(request.facts)
         # Calls and the reply are held back until it is clear that they are not repetitions.
-        held: list[ReplyPiece | Reply] = []
+        held: list[ReplyItem] = []
         async with aclosing(self._send_once(request, max_tokens)) as items:
             async for item in items:
-                if answered and (isinstance(item, Reply) or item.kind == "call"):
+                if answered and (isinstance(item, Reply) or _is_call(item)):
                     held.append(item)
                 else:
                     yield item
@@ -129,13 +135,31 @@ class LocalModel:
             for item in held:
                 yield item
 
-    async def _send_once(self, request: Fitted, max_tokens: int) -> AsyncGenerator[ReplyPiece | Reply, None]:
+    async def _send_once(self, request: Fitted, max_tokens: int) -> AsyncGenerator[ReplyItem, None]:
         assert self._chat is not None
         parser = TextCallParser(tool_names(request.tools), position=len(request.facts))
-        async with aclosing(self._chat.send(request, max_tokens=max_tokens)) as items:
-            async for item in items:
+        async with (
+            aclosing(self._chat.send(request, max_tokens=max_tokens)) as items,
+            aclosing(self._with_progress(items)) as watched,
+        ):
+            async for item in watched:
                 for parsed in parser.feed(item):
                     yield parsed
+
+    async def _with_progress(self, items: AsyncGenerator[ReplyItem, None]) -> AsyncGenerator[ReplyItem, None]:
+        """Yield the items; before the first one, also how much of the request the server has read."""
+        first = asyncio.ensure_future(anext(items))
+        try:
+            while not (await asyncio.wait({first}, timeout=PROGRESS_INTERVAL_S))[0]:
+                progress = await self._server.prompt_progress() if self._server is not None else None
+                if progress is not None:
+                    yield progress
+        finally:
+            first.cancel()
+            await asyncio.wait({first})
+        yield first.result()
+        async for item in items:
+            yield item
 
     async def close(self) -> None:
         """Stop the server and close its client."""
@@ -173,7 +197,7 @@ def answered_calls(facts: Sequence[AnyFact]) -> set[tuple[str, str]]:
     return found
 
 
-def repeats_calls(item: ReplyPiece | Reply, answered: set[tuple[str, str]]) -> bool:
+def repeats_calls(item: ReplyItem, answered: set[tuple[str, str]]) -> bool:
     """Return whether a reply makes calls, and only calls that were answered before."""
     calls = item.message.get("tool_calls") if isinstance(item, Reply) else None
     bodies = [call["function"] for call in calls or []]
@@ -207,13 +231,13 @@ class TextCallParser:
         self._held = ""
         self._is_holding = bool(tools)
 
-    def feed(self, item: ReplyPiece | Reply) -> list[ReplyPiece | Reply]:
+    def feed(self, item: ReplyItem) -> Sequence[ReplyItem]:
         """Add an item and return the items to pass on; calls are passed on only with the whole reply."""
         if isinstance(item, Reply):
             return self._finish(item)
-        if item.kind == "call":
+        if _is_call(item):
             return []
-        if item.kind != "text" or not self._is_holding:
+        if not isinstance(item, ReplyPiece) or item.kind != "text" or not self._is_holding:
             return [item]
         self._held += item.text
         if self._may_be_call():
@@ -249,6 +273,10 @@ class TextCallParser:
             "type": "function",
             "function": {"name": name, "arguments": arguments},
         }
+
+
+def _is_call(item: ReplyItem) -> bool:
+    return isinstance(item, ReplyPiece) and item.kind == "call"
 
 
 def _call_pieces(calls: list[JsonObject]) -> list[ReplyPiece]:

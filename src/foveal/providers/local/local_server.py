@@ -13,6 +13,7 @@ import socket
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
+from http.client import HTTPException
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
@@ -20,11 +21,16 @@ from urllib.request import ProxyHandler, build_opener
 
 from foveal.core.wire.safe_print import one_line
 from foveal.errors import ProviderError
+from foveal.ports import PromptProgress
 
 START_TIMEOUT_S: Final = 120.0
 """Seconds until the server must have loaded its model."""
+POLL_TIMEOUT_S: Final = 2.0
+"""Seconds until the server must answer a question about its state."""
 PARALLEL_REPLIES: Final = 2
 """Replies at a time: the answer to the user, and a summary."""
+PROMPT_CHUNK_TOKENS: Final = 128
+"""Tokens that the server reads at a time; it reports its progress in between."""
 WATCHDOG: Final = Path(__file__).with_name("watchdog.py")
 
 
@@ -62,6 +68,15 @@ class LocalServer:
             raise
         return cls(process, port=port, model_id=model_id, pid=pid, log=log)
 
+    async def prompt_progress(self) -> PromptProgress | None:
+        """Return how much of its newest request the server has read; None if it is reading none."""
+        listed = await asyncio.to_thread(_get_json, f"{self.url}/streams")
+        with suppress(LookupError, TypeError, ValueError):
+            reading = [stream for stream in listed["streams"] if stream["state"] == "prefilling"]
+            newest = max(reading, key=lambda stream: int(stream["id"]))
+            return PromptProgress(read=int(newest["n_prefilled"]), total=int(newest["n_prompt"]))
+        return None
+
     @property
     def is_running(self) -> bool:
         return self._process.returncode is None
@@ -85,7 +100,8 @@ def _command(gguf: Path, port: int, window: int) -> list[str]:
         ) from None
     address = ("--host", "127.0.0.1", "-p", str(port))
     size = ("--ctx", str(window), "-s", str(PARALLEL_REPLIES), "-t", str(_threads()), "--gpu", "off")
-    return [program, "-m", str(gguf), *address, *size]
+    reading = ("--chunk-idle", str(PROMPT_CHUNK_TOKENS))
+    return [program, "-m", str(gguf), *address, *size, *reading]
 
 
 def _threads() -> int:
@@ -139,11 +155,19 @@ async def _wait_until_ready(process: asyncio.subprocess.Process, port: int) -> s
 
 
 def _served_model(port: int) -> str:
-    with suppress(OSError, ValueError, LookupError, TypeError):
-        with build_opener(ProxyHandler({})).open(f"http://127.0.0.1:{port}/v1/models", timeout=2) as reply:
-            listed: Any = json.load(reply)
-        return str(listed["data"][0]["id"])
+    with suppress(LookupError, TypeError):
+        return str(_get_json(f"http://127.0.0.1:{port}/v1/models")["data"][0]["id"])
     return ""
+
+
+def _get_json(url: str) -> Any:
+    """Return what the server answers, None if it does not answer in time."""
+    with (
+        suppress(OSError, ValueError, HTTPException),
+        build_opener(ProxyHandler({})).open(url, timeout=POLL_TIMEOUT_S) as reply,
+    ):
+        return json.load(reply)
+    return None
 
 
 async def _stop(process: asyncio.subprocess.Process) -> None:

@@ -22,9 +22,9 @@ from foveal.server.jobs.queue import Job, JobQueue, new_job
 from foveal.server.jobs.retries import RETRY_DELAYS_S
 from foveal.server.jobs.schedule import Schedule, schedule_from_config
 from foveal.server.jobs.schedule_store import ScheduleStore
-from foveal.server.locks import SessionLock
 from foveal.server.service import Service
 from foveal.server.tenants import check_session_id
+from foveal.stores.session_locks import SessionLock
 
 _log = logging.getLogger("foveal.work")
 

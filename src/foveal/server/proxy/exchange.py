@@ -20,7 +20,7 @@ from typing import Any, Final
 from foveal.core import wire
 from foveal.core.log.events import AnyFact, Instructed, Noted, Rewound
 from foveal.core.view.request import Fitted, ReducedCounts
-from foveal.core.wire.cache_marks import count_cache_marks_in_json, strip_cache_marks
+from foveal.core.wire.cache_marks import MAX_CACHE_MARKS, count_cache_marks_in_json, strip_cache_marks
 from foveal.core.wire.common import Json
 from foveal.core.wire.usage import read_usage
 from foveal.errors import ContextOverflow, StoreError
@@ -29,6 +29,7 @@ from foveal.server.proxy.client_request import ClientRequest
 from foveal.server.proxy.digest_index import IndexedMessage
 from foveal.server.proxy.digests import empty_history_digest, extend_digests
 from foveal.server.proxy.proxied_conversation import ProxiedConversation, is_message
+from foveal.server.proxy.request_check import RequestCheck
 from foveal.server.proxy.upstream_reply import UpstreamReply
 
 # ── Cache marks of a reduced history (Anthropic) ──────────────────────────────────────────────────
@@ -43,7 +44,7 @@ def with_cache_marks(messages: Sequence[Json], request: ClientRequest, before: S
     """Return the messages with cache marks; `before` are the unmarked messages of the previous request."""
     bare: list[Json] = [strip_cache_marks(message) for message in messages]
     kept = count_cache_marks_in_json(request.system) + count_cache_marks_in_json(request.tools)
-    left = cache_breakpoints.MAX_BREAKPOINTS - kept
+    left = MAX_CACHE_MARKS - kept
     if not count_cache_marks_in_json(request.body) or left <= 0:
         return bare
     with_marks: list[Json] = cache_breakpoints.add_breakpoints(
@@ -129,6 +130,7 @@ class Exchange:
         fitted: Fitted,
         *,
         lock: LockSession,
+        check: RequestCheck,
         add_to_index: AddToIndex,
         on_end: Callable[[Exchange], None],
     ) -> None:
@@ -141,7 +143,7 @@ class Exchange:
         self.recorded = asyncio.Event()
         """Set when the reply is recorded or never will be."""
         self.body = b""
-        self._lock, self._add_to_index, self._on_end = lock, add_to_index, on_end
+        self._lock, self._check, self._add_to_index, self._on_end = lock, check, add_to_index, on_end
         self._previous_messages = conversation.last_sent_messages
         self._last_message = conversation.last_message
         self._set_body(fitted)
@@ -162,6 +164,8 @@ class Exchange:
         self.reductions: ReducedCounts = fitted.reduced
         messages = None if fitted.intact else self._messages(fitted)
         self.body = self.request.encode(messages, max_tokens=max_tokens)
+        if messages is not None:
+            self._check.reduced_request(self.session_id, self.request, messages)
 
     def _messages(self, fitted: Fitted) -> list[dict[str, Any]]:
         writer = wire.wire_for(self.request.dialect)

@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from foveal.core.engine.history_diff import MESSAGE_FACTS
 from foveal.core.log.events import AnyFact, Dialect, Equipped, Event, Instructed, Rewound, UserSaid
 from foveal.core.models.model import Model
+from foveal.core.view.request import Fitted
 from foveal.core.wire import MessageChunk
 from foveal.server.proxy.client_request import ClientRequest, RequestTemplate
 from foveal.server.proxy.digest_index import IndexedMessage, KnownSession
@@ -45,11 +46,12 @@ MAX_INSTRUCTION_VERSIONS: Final = 64
 
 
 class ProxiedConversation:
-    def __init__(self, session: Session, model: Model, *, reserve: int = 0) -> None:
+    def __init__(self, session: Session, model: Model, *, reserve: int | None) -> None:
         self.session = session
         self.model = model
-        self.reserve = reserve
-        """Tokens reserved for the answer because the client's limit asks for them; 0: as configured."""
+        self._configured_reserve = reserve
+        self._reserve = reserve
+        """Tokens that are kept for the answer: what the client's limit asks for, or what is configured."""
         self.messages: list[IndexedMessage] = []
         """The messages so far."""
         self.side_state: dict[str, bytes] = {}
@@ -75,9 +77,14 @@ class ProxiedConversation:
     def last_message(self) -> IndexedMessage | None:
         return self.messages[-1] if self.messages else None
 
-    def matches(self, request: ClientRequest, model: Model) -> bool:
-        """Return whether the session was opened with the settings that this request needs."""
-        return self.model == model and self.reserve == reserve_tokens(request, model)
+    async def fit(self, request: ClientRequest) -> Fitted:
+        """Return the conversation as this request needs it. What cannot be reduced further is sent as it is: the
+        provider knows its limits best."""
+        wanted = min(request.max_tokens, self.model.window // 2) or self._configured_reserve
+        if wanted != self._reserve:
+            await self.session.set_reserve(wanted)
+            self._reserve = wanted
+        return await self.session.fit(may_exceed=True)
 
     @property
     def is_mostly_rewound(self) -> bool:
@@ -267,11 +274,3 @@ def is_message(fact: AnyFact) -> bool:
     return isinstance(fact, MESSAGE_FACTS) and not (
         isinstance(fact, Instructed) and (fact.aside or fact.replaces is not None)
     )
-
-
-def reserve_tokens(request: ClientRequest, model: Model) -> int:
-    """Return the tokens to reserve for the answer, rounded up to a power of two so that small changes of the
-    client's limit do not reopen the session; 0 if the client sets no limit."""
-    if not request.max_tokens:
-        return 0
-    return min(1 << (request.max_tokens - 1).bit_length(), model.window // 2)

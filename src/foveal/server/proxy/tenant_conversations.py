@@ -27,8 +27,8 @@ from foveal.server.proxy.exchange import Exchange
 from foveal.server.proxy.proxied_conversation import (
     ProxiedConversation,
     instruction_versions_until,
-    reserve_tokens,
 )
+from foveal.server.proxy.request_check import RequestCheck
 from foveal.server.proxy.upstream_summariser import SendUpstream, UpstreamSummariser
 from foveal.server.runtime import Runtime
 from foveal.server.service import Service
@@ -147,13 +147,13 @@ class TenantConversations:
         """Exchanges that wait for a reply, by the digest of their request."""
         self._last_digests = LastDigests()
         self._pending = PendingIndex(tenant.name, index)
+        self._check = RequestCheck(tenant.name, runtime.emit)
 
     async def start_exchange(
         self, request: ClientRequest, model: Model, send: SendUpstream, *, session_id: str = ""
     ) -> Exchange:
-        """Record a request and return its exchange. Raises `MalformedMessage`, `ContextOverflow` (what is new is
-        stored by then), `BadSetting` for an invalid session id, `SessionExists` for a session that the proxy did
-        not open, and `StoreError`."""
+        """Record a request and return its exchange. Raises `MalformedMessage`, `BadSetting` for an invalid session
+        id, `SessionExists` for a session that the proxy did not open, and `StoreError`."""
         await self._wait_for_recording(request.digests)
         incoming = _Incoming(request, model, send)
         if session_id:
@@ -301,7 +301,7 @@ class TenantConversations:
         if is_new or inherited:  # from here on, other processes must find it
             await self._pending.write(conversation.id)
         try:
-            fitted = await conversation.session.fit()
+            fitted = await conversation.fit(request)
         except BaseException:
             self._pending.schedule_write(conversation.id)
             raise
@@ -310,6 +310,7 @@ class TenantConversations:
             request,
             fitted,
             lock=self._lock,
+            check=self._check,
             add_to_index=self._add_to_index,
             on_end=self._exchange_ended,
         )
@@ -347,7 +348,7 @@ class TenantConversations:
         if (
             conversation is None
             or summariser is None
-            or (conversation.exchange is None and not conversation.matches(incoming.request, incoming.model))
+            or (conversation.exchange is None and conversation.model != incoming.model)
         ):
             return await self._load(await self._open_conversation(id, incoming))
         summariser.use(incoming.send)
@@ -373,11 +374,9 @@ class TenantConversations:
     async def _open_conversation(
         self, id: str, incoming: _Incoming, *, origin: str = ""
     ) -> ProxiedConversation:
-        model, reserve = incoming.model, reserve_tokens(incoming.request, incoming.model)
+        model = incoming.model
         settings = self._runtime.config.session(model)
-        if reserve:
-            settings["reserve"] = max(reserve, settings.get("reserve") or 0)
-        summariser = UpstreamSummariser(model.name, incoming.send)
+        summariser = UpstreamSummariser(model.name, incoming.send, self._check)
         session = await Session.open(
             self._tenant.fast_store,
             id,
@@ -388,7 +387,7 @@ class TenantConversations:
             options=self._tenant.session_options(id),
             **settings,
         )
-        conversation = ProxiedConversation(session, model, reserve=reserve)
+        conversation = ProxiedConversation(session, model, reserve=settings.get("reserve"))
         summariser.connect(conversation)
         await self._keep_open(conversation, summariser)
         return conversation

@@ -2,6 +2,8 @@
 
 A request of the `shared` form begins like the conversation itself, with the client's system text and tools, so that
 the upstream's prompt cache is used. The key stays in memory while the conversation is open and is never stored.
+Old messages keep the cache marks that they had when they were new. A provider refuses more than four, so a request
+for a summary has only the newest ones.
 """
 
 from __future__ import annotations
@@ -14,8 +16,11 @@ import msgspec
 from foveal.core import wire
 from foveal.core.compaction.summariser import Summariser, SummaryRequest
 from foveal.core.log.events import Dialect
+from foveal.core.wire.cache_marks import MAX_CACHE_MARKS, count_cache_marks_in_json, limit_cache_marks
 from foveal.errors import ProviderError
+from foveal.server.proxy.client_request import RequestTemplate
 from foveal.server.proxy.proxied_conversation import ProxiedConversation
+from foveal.server.proxy.request_check import RequestCheck
 
 SendUpstream = Callable[[Dialect, bytes], Awaitable[tuple[int, bytes]]]
 """Sends a body upstream and returns the status and the body of the response."""
@@ -39,9 +44,10 @@ class UpstreamSummariser:
     conversation afterwards.
     """
 
-    def __init__(self, name: str, send: SendUpstream) -> None:
+    def __init__(self, name: str, send: SendUpstream, check: RequestCheck) -> None:
         self.summariser = Summariser(self._write, name=name)
         self._send = send
+        self._check = check
         self._conversation: ProxiedConversation | None = None
 
     def connect(self, conversation: ProxiedConversation) -> None:
@@ -60,13 +66,22 @@ class UpstreamSummariser:
             request, template.dialect, skip=bool(has_system) and request.dialect != "anthropic"
         )
         system: Mapping[str, Any] = {"system": request.system} if request.system else {}
-        body = template.encode(
-            messages, max_tokens=request.max_tokens, more=template.fields if is_shared else system
-        )
+        if is_shared and template.dialect == "anthropic":
+            messages = limit_cache_marks(messages, MAX_CACHE_MARKS - _marks_beside(template))
+        fields = template.fields if is_shared else system
+        body = template.encode(messages, max_tokens=request.max_tokens, more=fields)
+        beside = template.fields if is_shared else {}
+        self._check.summary_request(self._conversation.id, template.dialect, messages, beside)
         status, response = await self._send(template.dialect, body)
+        self._check.summary_ended(self._conversation.id, template.dialect, status)
         if status != 200:
             raise SummaryRefused(status, response)
         return msgspec.json.decode(response)
+
+
+def _marks_beside(template: RequestTemplate) -> int:
+    """Return the number of cache marks in the fields that come before the messages."""
+    return sum(count_cache_marks_in_json(bytes(value)) for value in template.fields.values())
 
 
 def _messages(request: SummaryRequest, dialect: Dialect, *, skip: bool) -> list[dict[str, Any]]:

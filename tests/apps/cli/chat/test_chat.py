@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
-import io
 import json
-import os
 import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
-from contextlib import AsyncExitStack
-from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
-from foveal.apps.cli.chat.chat_loop import ChatLoop
-from foveal.apps.cli.chat.chat_state import ChatState
 from foveal.apps.cli.chat.commands import SLASH_COMMANDS, parse_command, with_slash_commands
 from foveal.apps.cli.chat.factory import system_text
-from foveal.apps.cli.chat.options import ChatOptions
 from foveal.apps.cli.chat.output.agent_event_rows import reduction_rows
 from foveal.apps.cli.chat.output.context_card import apportion
 from foveal.apps.cli.chat.output.markdown import MarkdownPainter
@@ -36,103 +27,23 @@ from foveal.apps.cli.chat.output.styled_text import (
     row,
     wrap_row,
 )
+from foveal.apps.cli.chat.output.themes import Theme
 from foveal.apps.cli.chat.user_input import Pastes
-from foveal.apps.cli.chat.user_interface import PlainOutput
+from foveal.config.consent import project_items
 from foveal.core.log import Compacted, Event, Noted, Opened, ToolReturned, UserSaid, text_of
-from foveal.core.tokens import MessageTokens
-from foveal.core.tokens.counter import counter
-from foveal.core.view import Fitted
-from foveal.core.view.fold import fold
 from foveal.errors import FovealError
-from foveal.project import Trust
-from foveal.stores import open_store
-from support.legality import check_chat
+from foveal.project import items_hash
+from support.chat_project import ChatProject, InProcessChat, run_chat
 from support.paths import ROOT
-from support.terminal import CTRL_C, CTRL_D, ENTER, ESCAPE, TAB, Terminal
+from support.terminal import CTRL_C, CTRL_D, ENTER, ESCAPE, TAB
 
 EVIL: Final = (
     "\x1b[2J\x1b]0;owned\x07\x1b]52;c;b3duZWQ=\x07 \x9b31m \u202eevil\u2066 \u200b\U000e0041 "
     "\x00\r\b\x7f [red]x[/red]"
 )
-PROVIDER: Final = """
-import asyncio, time
-from foveal.errors import ProviderError
-from foveal.testing import Scripted
-
-def make(name, *, environment, window, progress):
-    if name == "broken/model":
-        raise ProviderError("no provider is known for 'broken/model'; possible are …", code="refused")
-    return Scripted({answers}, window={window} or window or 0, name=name or "scripted/model", delay={delay})
-"""
 UNSAFE: Final = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\U000e0000-\U000e007f]"
 )
-
-
-class ChatProject:
-    """A project folder, a store, and a provider that answers from a script."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder / "project"
-        self.store = folder / "chats.db"
-        self.home = folder
-        self.folder.mkdir()
-        (self.folder / "a.txt").write_text("one\ntwo\n")
-        self.script("Hello **you**.")
-
-    def script(self, *answers: Any, delay: float = 0.0, window: int = 0, code: str = "") -> None:
-        listed = ", ".join(map(repr, answers)) or code
-        (self.home / "script.py").write_text(PROVIDER.format(answers=listed, delay=delay, window=window))
-
-    @property
-    def env(self) -> dict[str, str]:
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("FOVEAL_", "XDG_"))}
-        kept.pop("NO_COLOR", None)
-        return {
-            **kept,
-            "FOVEAL_PROVIDER": "script:make",
-            "FOVEAL_STORE": str(self.store),
-            "PYTHONPATH": str(self.home),
-            "PYTHONUTF8": "1",
-            "PYTHONDONTWRITEBYTECODE": "1",
-            "TERM": "xterm-256color",
-            "HOME": str(self.home),
-        }
-
-    def terminal(self, *args: object, env: Mapping[str, str] | None = None, **how: Any) -> Terminal:
-        return Terminal("chat", *args, env={**self.env, **(env or {})}, cwd=self.folder, **how)
-
-    def run_piped(
-        self, *args: object, input: str = "", env: Mapping[str, str] | None = None
-    ) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "foveal.apps", *map(str, args)],
-            input=input, env={**self.env, **(env or {})}, cwd=self.folder, capture_output=True, encoding="utf-8",
-            timeout=60, check=False,
-        )  # fmt: skip
-
-    def events(self, session: str = "s") -> list[Event]:
-        async def read() -> list[Event]:
-            async with open_store(self.store) as store:
-                return await store.read(session)
-
-        return asyncio.run(read())
-
-    def request(self, session: str = "s") -> list[dict[str, Any]]:
-        """Return the next request, after checking that it is legal."""
-        messages = Fitted.of(fold(self.events(session), MessageTokens(counter("estimate")))).to_openai()
-        check_chat(messages)
-        return messages
-
-    def user_messages(self, session: str = "s") -> list[str]:
-        return [
-            text_of(event.fact.content) for event in self.events(session) if isinstance(event.fact, UserSaid)
-        ]
-
-
-@pytest.fixture
-def project(tmp_path: Path) -> ChatProject:
-    return ChatProject(tmp_path)
 
 
 # ── the terminal ─────────────────────────────────────────────────────────────────────────────────────────
@@ -191,8 +102,8 @@ def test_a_writing_tool_asks_and_always_is_remembered(project: ChatProject) -> N
         terminal.see("No?")
         assert not (project.folder / "made").exists()
         terminal.enter("do it now")
-        terminal.see(lambda t: t.bottom and "[y/N/a = always run: touch made]" in "\n".join(t.lines))
-        terminal.enter("a")
+        terminal.see(lambda t: "Always exactly `touch made`, in this session" in "\n".join(t.lines))
+        terminal.enter("s")
         terminal.see("Yes.")
         assert (project.folder / "made").exists()
         terminal.enter("and once more")
@@ -540,30 +451,11 @@ def test_a_running_compaction_shows_progress_and_messages_are_queued(project: Ch
         assert seen.index("before and after:") < seen.index("› are you there?")
 
 
-def test_trust_in_a_project_is_asked_once(project: ChatProject) -> None:
-    (project.folder / ".git").mkdir()
-    (project.folder / "AGENTS.md").write_text("Always answer in rhymes.\n")
-    with project.terminal("--session", "s", columns=160) as terminal:
-        terminal.see("Do you trust this project?")
-        terminal.enter("y")
-        terminal.see("ctx ")
-        terminal.enter("hi")
-        terminal.see("Hello you.")
-        terminal.enter("/instructions")
-        terminal.see(lambda t: re.search(r"AGENTS\.md +\d+", t.text) is not None)
-    assert "Always answer in rhymes." in json.dumps(project.request())
-    with project.terminal("--session", "t") as terminal:
-        terminal.see("ctx ")
-        assert "trust" not in terminal.text
-
-
 def test_reductions_are_shown_with_their_undo_commands(project: ChatProject) -> None:
-    for name in ("first", "second"):
-        text = "".join(f"line {n} of the {name} file\n" for n in range(2_000))
-        (project.folder / f"{name}.txt").write_text(text)
-    project.script(
-        [("read", {"path": "first.txt"})], "One.", [("read", {"path": "second.txt"})], "Two.", *["Three."] * 9
-    )
+    text = "".join(f"line {n} of the first file\n" for n in range(2_000))
+    (project.folder / "first.txt").write_text(text)
+    # The model is asked for a summary as well, and its drafts are refused.
+    project.script([("read", {"path": "first.txt"})], "One.", *["Two."] * 12)
     with project.terminal("--session", "s", "--window", 8000, rows=40) as terminal:
         terminal.see("ctx ")
         terminal.enter("read it")
@@ -627,7 +519,7 @@ def test_run_does_one_task_and_sets_the_exit_code(project: ChatProject) -> None:
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == "foveal: OpenAI wants you to wait 30 s: too many requests\n"
     done = project.run_piped("run", input=" \n")
-    assert done.returncode == 1
+    assert (done.returncode, done.stdout) == (2, "")
     assert "there is no task" in done.stderr
 
 
@@ -771,52 +663,6 @@ def test_the_prompt_appears_before_provider_and_rich_are_imported(project: ChatP
 
 
 # ── commands ─────────────────────────────────────────────────────────────────────────────────────────────
-
-
-class InProcessChat:
-    """A chat without a process; `send` returns what a line prints."""
-
-    def __init__(self, loop: ChatLoop, out: io.StringIO, err: io.StringIO) -> None:
-        self.loop, self.out, self.err = loop, out, err
-
-    async def send(self, text: str) -> str:
-        """Return what a line prints; errors begin with ✗."""
-        self.out.seek(0), self.out.truncate()
-        self.err.seek(0), self.err.truncate()
-        before = self.loop.failures
-        await self.loop.handle(text)
-        if self.loop.failures > before:
-            return "✗ " + self.err.getvalue().removeprefix("foveal: ")
-        return self.out.getvalue()
-
-    @property
-    def state(self) -> ChatState:
-        return self.loop.state
-
-
-def run_chat(
-    project: ChatProject,
-    monkeypatch: pytest.MonkeyPatch,
-    steps: Callable[[InProcessChat], Any],
-    **options: Any,
-) -> None:
-    """Open a chat in this process and run steps on it."""
-    for name in [name for name in os.environ if name.startswith("FOVEAL_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("FOVEAL_PROVIDER", "script:make")
-    monkeypatch.setenv("HOME", str(project.home))
-    monkeypatch.syspath_prepend(str(project.home))
-    monkeypatch.delitem(sys.modules, "script", raising=False)
-
-    async def run() -> None:
-        out, err = io.StringIO(), io.StringIO()
-        ui = PlainOutput(out=out, err=err)
-        given = ChatOptions(store=project.store, folder=project.folder, **{"session": "s", **options})
-        async with AsyncExitStack() as stack:
-            state = await ChatState.open(given, ui, stack)
-            await steps(InProcessChat(ChatLoop(state, ui), out, err))
-
-    asyncio.run(run())
 
 
 def test_context_shows_a_grid_and_tables_that_add_up(
@@ -1025,23 +871,22 @@ def test_instructions_lists_and_prints_the_files_in_force(
     run_chat(project, monkeypatch, steps)
 
 
-def test_a_project_that_is_not_trusted_is_named_by_instructions(
+def test_instructions_that_the_user_has_not_allowed_are_named(
     project: ChatProject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (project.folder / ".git").mkdir()
     (project.folder / "AGENTS.md").write_text("Always answer in rhymes.\n")
     (project.home / ".config/foveal").mkdir(parents=True)
     (project.home / ".config/foveal/AGENTS.md").write_text("Answer in English.\n")
-    monkeypatch.setenv("HOME", str(project.home))
-    Trust().set_trusted(project.folder, trusted=False)
+    not_used = f"{project.folder}/AGENTS.md is not used: you were not asked about it yet"
 
     async def steps(chat: InProcessChat) -> None:
-        assert f"{project.folder} is not trusted: its instructions are not read" in chat.err.getvalue()
+        assert not_used in chat.err.getvalue()
         listed = (await chat.send("/instructions")).splitlines()
         assert listed == [
             "no instructions are in force",
             f"  {project.home}/.config/foveal/AGENTS.md is read with your next message",
-            f"  {project.folder} is not trusted: its instructions are not read",
+            f"  {not_used}",
         ]
         await chat.send("hi")
         assert "AGENTS.md  " in await chat.send("/instructions")
@@ -1055,7 +900,7 @@ def test_long_instructions_are_cut_for_a_small_window_and_the_start_says_so(
     (project.folder / ".git").mkdir()
     (project.folder / "AGENTS.md").write_text("Run the tests before a task is done.\n" * 800)
     monkeypatch.setenv("HOME", str(project.home))
-    Trust().set_trusted(project.folder, trusted=True)
+    whole = items_hash(item for item, _ in project_items(project.folder))
 
     async def steps(chat: InProcessChat) -> None:
         found = re.search(r"AGENTS.md is cut: (\d+) of 800 lines are shown", chat.err.getvalue())
@@ -1065,7 +910,7 @@ def test_long_instructions_are_cut_for_a_small_window_and_the_start_says_so(
         assert found[0] in await chat.send("/instructions")
         assert chat.state.provider.find_text(f"({found[1]} of 800 lines shown)")
 
-    run_chat(project, monkeypatch, steps, window=8_000)
+    run_chat(project, monkeypatch, steps, window=8_000, trust_hash=whole)
 
 
 def test_a_chat_starts_with_a_record_of_another_session(
@@ -1163,14 +1008,16 @@ def test_rewind_goes_back_to_before_a_message(project: ChatProject, monkeypatch:
         )
         assert "(rewound): its messages are back in their places" in await chat.send("/undo")
         await chat.send("fourth")
-        assert project.user_messages() == ["first", "second", "third", "fourth"]
         assert chat.state.provider.find_text("second")
+
+    run_chat(project, monkeypatch, steps)
+    assert project.user_messages() == ["first", "second", "third", "fourth"]
 
 
 def test_undo_after_a_rewind_takes_back_the_rewind_and_no_older_summary(
     project: ChatProject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    project.script(*["A long answer about bounds. " * 60] * 8)
+    project.script(*["A long answer about bounds. " * 60] * 12)
 
     async def steps(chat: InProcessChat) -> None:
         for number in range(5):
@@ -1194,8 +1041,6 @@ def test_context_counts_the_tools_before_the_first_message(
 ) -> None:
     async def steps(chat: InProcessChat) -> None:
         assert re.search(r"t tools +[\d,]+ ", await chat.send("/context"))
-
-    run_chat(project, monkeypatch, steps)
 
     run_chat(project, monkeypatch, steps)
 
@@ -1271,16 +1116,16 @@ def test_streamed_markdown_is_split_into_blocks() -> None:
 
 
 def test_drawn_markdown_keeps_all_text_and_no_control_characters() -> None:
-    drawn = MarkdownPainter(colours=False).draw(
+    drawn = MarkdownPainter(Theme(codes={})).draw(
         "List<int> <!-- hidden --> [bold]x[/bold] :smile: &#x202e; &#27;[2J", width=100
     )
     assert drawn == "List<int> <!-- hidden --> [bold]x[/bold] :smile: \\u{202e} �[2J\n"
-    assert "\x1b]8" not in MarkdownPainter(colours=True).draw("[a](http://b)", width=80)
+    assert "\x1b]8" not in MarkdownPainter(Theme()).draw("[a](http://b)", width=80)
 
 
 def test_rows_are_safe_to_print_and_fit_the_width() -> None:
     assert plain_text([row("a\x1b[31m\nb\tc")]) == "a␛[31m␊b    c\n"
-    assert ansi_text([row("漢字漢字")], width=6, colours=False) == "漢字…\n"
+    assert ansi_text([row("漢字漢字")], width=6, theme=Theme(codes={})) == "漢字…\n"
     assert cell_width(cut("漢字漢字漢字", 7)) <= 7
 
 

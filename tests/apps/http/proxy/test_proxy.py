@@ -273,6 +273,43 @@ def test_cache_marks_stay_legal_and_move_to_useful_places(provider: StandIn, pro
     assert "cache_control" in json.dumps(body["messages"][-1])
 
 
+def test_a_summary_of_a_conversation_with_moving_marks_is_legal(tmp_path: Path) -> None:
+    """The client marks its tools, its system text and its two newest messages, as Claude Code does."""
+    sections = ("Goal", "Decisions", "State", "Next", "Dead ends")
+    words = "<summary>\n" + "".join(f"## {name}\nWords are counted.\n" for name in sections) + "</summary>"
+    mark = {"cache_control": {"type": "ephemeral"}}
+    tools = [{"name": "look", "description": "Look.", "input_schema": {"type": "object"}, **mark}]
+    texts: list[Any] = []
+    with (
+        StandIn(window=100_000, script=lambda number: Answer(text=words)) as provider,
+        ProxyServer(tmp_path, anthropic=provider.anthropic, window=100_000, tokenizer="auto") as proxy,
+        anthropic.Anthropic(base_url=proxy.url, api_key="sk-ant-of-the-client", max_retries=0) as client,
+    ):
+        for number in range(28):
+            texts.append(f"Question {number}.")
+            messages: list[Any] = []
+            for at, text in enumerate(texts):
+                marked = mark if at >= len(texts) - 2 else {}
+                messages.append({"role": "user", "content": [{"type": "text", "text": text, **marked}]})
+                messages.append({"role": "assistant", "content": words + f" word{at}" * 1_800})
+            reply = client.messages.with_raw_response.create(
+                model="claude-sonnet-4-6",
+                messages=messages[:-1],
+                max_tokens=ANSWER,
+                system=[{"type": "text", "text": "You are careful.", **mark}],  # type: ignore[typeddict-item]
+                tools=tools,  # type: ignore[arg-type]
+            )
+        facts = [event.fact for event in proxy.events(reply.headers["x-foveal-session"])]
+        reported = [one for one in proxy.service_events if type(one).__name__ == "IllegalRequestMade"]
+        summaries = [one for one in proxy.service_events if type(one).__name__ == "SummaryRequestEnded"]
+    assert provider.faults == []
+    assert any("<summary>" in str(request.body["messages"][-1]) for request in provider.requests)
+    assert any(isinstance(fact, Compacted) and fact.by.startswith("claude") for fact in facts)
+    assert reported == []
+    assert summaries
+    assert {one.status for one in summaries} == {200}
+
+
 def test_summaries_use_the_clients_model_and_key(tmp_path: Path) -> None:
     sections = ("Goal", "Decisions", "State", "Next", "Dead ends")
     words = "<summary>\n" + "".join(f"## {name}\nWords are counted.\n" for name in sections) + "</summary>"

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import anthropic
 import httpx
 import openai
 import pytest
@@ -272,21 +271,36 @@ def test_an_overflow_in_a_stream_is_recovered(
     assert len(sent) == len(set(sent)) == 2
 
 
-def test_a_request_that_cannot_fit_gets_the_providers_code(tmp_path: Path) -> None:
-    with ProxyServer(
-        tmp_path, openai="http://127.0.0.1:9/v1", anthropic="http://127.0.0.1:9", window=2_000
-    ) as proxy:
-        with (
-            openai.OpenAI(base_url=proxy.openai, api_key=KEY, max_retries=0) as client,
-            pytest.raises(openai.BadRequestError, match="maximum context length is 2000 tokens") as caught,
-        ):
-            client.chat.completions.create(model="gpt-4.1", messages=[user("word " * 4_000)])  # type: ignore[list-item]
-        assert caught.value.code == "context_length_exceeded"
-        with (
-            anthropic.Anthropic(base_url=proxy.url, api_key=KEY, max_retries=0) as claude,
-            pytest.raises(anthropic.BadRequestError, match="prompt is too long"),
-        ):
-            claude.messages.create(model="claude-x", max_tokens=9, messages=[user("word " * 4_000)])  # type: ignore[list-item]
+def test_a_request_that_cannot_be_reduced_is_sent_as_it_is(
+    tmp_path: Path, raw: RawUpstream, switch: Switch
+) -> None:
+    """The server believes in a window of 2,000 tokens; only the provider knows better."""
+    switch.script = lambda seen: [answer(completion("It fits."))]
+    with ProxyServer(tmp_path, openai=raw.openai, window=2_000) as proxy:
+        long = user("word " * 4_000)
+        reply = ask(proxy, messages=[long])
+        assert reply.status_code == 200
+        assert json.loads(raw.seen[-1].body)["messages"] == [long]
+        refusal = b'{"error":{"message":"too long","code":"context_length_exceeded"}}'
+        switch.script = lambda seen: [answer(refusal, status="400 Bad")]
+        assert (refused := ask(proxy, messages=[user("more " * 4_000)])).status_code == 400
+        assert refused.content == refusal
+
+
+def test_the_reserve_is_what_the_client_asks_for(tmp_path: Path, raw: RawUpstream, switch: Switch) -> None:
+    """Of a window of 90,000 tokens, a limit of 32,000 for the answer leaves room for 52,000."""
+    switch.script = lambda seen: [answer(completion("Fine."))]
+    with ProxyServer(tmp_path, openai=raw.openai, window=90_000, tokenizer="o200k_base") as proxy:
+        turns = [
+            one for n in range(40) for one in (user(f"{n} " * 650), {"role": "assistant", "content": "So."})
+        ]
+        for most in (32_000, 31_999, 500):
+            reply = ask(proxy, messages=turns[:-1], max_tokens=most)
+            assert reply.status_code == 200
+            assert int(reply.headers["x-foveal-tokens"]) > 51_000
+            assert reply.headers["x-foveal-reduced"] == "none"
+        sessions = {json.loads(seen.body)["max_tokens"] for seen in raw.seen[-3:]}
+    assert sessions == {32_000, 31_999, 500}
 
 
 # ── Dead and silent upstreams ──────────────────────────────────────────────────────────────────────────

@@ -18,11 +18,13 @@ from foveal.agent.agent_events import (
     TurnFinished,
     UserMessageStored,
 )
+from foveal.apps.cli.chat.attachments import prepare_message
 from foveal.apps.cli.chat.chat_state import ChatState
 from foveal.apps.cli.chat.commands import LeaveChat, SlashCommand, parse_command, with_slash_commands
 from foveal.apps.cli.chat.commands.write import run_compaction
 from foveal.apps.cli.chat.output.agent_event_rows import note
 from foveal.apps.cli.chat.user_interface import Question, UserInterface
+from foveal.apps.cli.chat.user_message import UserMessage, typed_text
 from foveal.core.wire.safe_print import one_line
 from foveal.errors import FovealError, ProviderError
 
@@ -110,8 +112,7 @@ class ChatLoop:
             if found is not None:
                 await self._run_command(*found)
             elif text.strip():
-                await self._run_turn(text)
-                await self._offer_compaction()
+                await self._send(await prepare_message(text, self.state))
         except asyncio.CancelledError:
             self.ui.notify([note("stopped; the conversation so far is kept", "fair")])
             with suppress(FovealError):  # what was stored before the interrupt counts too
@@ -127,16 +128,26 @@ class ChatLoop:
         self.ui.show(rows)
         if chosen.is_queued:
             self.ui.show_status(await self.state.session.report())
+        if (message := self.state.take_message()) is not None:
+            await self._send(message)
 
-    async def _run_turn(self, text: str) -> None:
+    async def _send(self, message: UserMessage) -> None:
+        await self._run_turn(message)
+        await self._offer_compaction()
+
+    async def _run_turn(self, message: UserMessage) -> None:
         state, session = self.state, self.state.session
-        self.ui.turn_started(text)
+        await state.ask_about_instructions()
+        await state.warn_of_other_writers()
+        self.ui.turn_started(message.shown)
         try:
-            async with aclosing(state.agent.run(text)) as events:
+            async with aclosing(state.agent.run(message.content, dialect=message.dialect)) as events:
                 async for event in events:
                     if isinstance(event, UserMessageStored):
-                        await self._message_stored(text)
+                        await self._message_stored(typed_text(message.content))
                     self.ui.agent_event(event)
+                    if isinstance(event, UserMessageStored):
+                        self._list_attachments(message)
                     if isinstance(event, STATUS_EVENTS):
                         self.ui.show_status(await session.report())
         finally:
@@ -145,6 +156,14 @@ class ChatLoop:
                 notes := state.take_instruction_notes()
             ):  # files that a tool call has touched for the first time
                 self.ui.notify([note(text, "fair") for text in notes])
+
+    def _list_attachments(self, message: UserMessage) -> None:
+        rows = [note(text, "fair") for text in message.notes]
+        if message.attachments:
+            names = " · ".join(f"{one.name}, {one.size}" for one in message.attachments)
+            rows.insert(0, note(f"attached: {names}"))
+        if rows:
+            self.ui.notify(rows)
 
     async def _message_stored(self, text: str) -> None:
         """Give a new session its title, and expand what `/expand … model` asked for."""

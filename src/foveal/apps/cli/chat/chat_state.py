@@ -10,16 +10,24 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, suppress
+from functools import partial
 from typing import Any
+
+from msgspec.structs import replace
 
 from foveal.agent.agent import Agent
 from foveal.apps.cli.chat import factory
 from foveal.apps.cli.chat.factory import ChatConfig, SummaryWriters, WatchedProvider
 from foveal.apps.cli.chat.options import ChatOptions
 from foveal.apps.cli.chat.output.agent_event_rows import note
-from foveal.apps.cli.chat.output.styled_text import diff_rows
-from foveal.apps.cli.chat.user_interface import Question, UserInterface
-from foveal.apps.cli.stored_sessions import find_session
+from foveal.apps.cli.chat.project_consent import ProjectConsent, load_with_consent, servers_of, settings_of
+from foveal.apps.cli.chat.session_picker import choose_session_id, real_folder
+from foveal.apps.cli.chat.session_use import SessionUse
+from foveal.apps.cli.chat.tool_approval import ToolApproval
+from foveal.apps.cli.chat.user_interface import UserInterface
+from foveal.apps.cli.chat.user_message import UserMessage
+from foveal.apps.cli.stored_sessions import find_session, make_store_folder
+from foveal.config import Config
 from foveal.core.compaction.summariser import SummaryProgress
 from foveal.core.engine.engine import Engine
 from foveal.core.log.events import AnyFact, Call, Instructed, Opened
@@ -27,11 +35,13 @@ from foveal.errors import FovealError
 from foveal.instructions.instruction_files import InstructionFiles
 from foveal.ports import Store
 from foveal.sessions.continuation import Carry, carried_facts
+from foveal.sessions.event_writer import SessionOptions
 from foveal.sessions.session import Session
 from foveal.stores import open_store
-from foveal.tools import Tool, Toolbox, ToolOutput
-from foveal.tools.approvals import Approvals, suggest_entry
-from foveal.tools.tool import Arguments
+from foveal.tools import Tool, Toolbox
+from foveal.tools.change_recorder import record_changes
+from foveal.tools.file_history import FileChange, FileChanges
+from foveal.tools.workspace import Workspace
 
 _LAST_CHECKED_SEQ = 20
 """A session whose events up to this one are all `Opened` is new and gets the system text."""
@@ -40,17 +50,41 @@ _LAST_CHECKED_SEQ = 20
 class ChatState:
     """The open session with all that belongs to it; `switch` replaces the session, the model or the policy."""
 
-    def __init__(self, options: ChatOptions, ui: UserInterface, store: Store, config: ChatConfig) -> None:
+    def __init__(
+        self,
+        options: ChatOptions,
+        ui: UserInterface,
+        store: Store,
+        config: ChatConfig,
+        consent: ProjectConsent,
+    ) -> None:
         self.options = options
         self.ui = ui
         self.store = store
         self.config = config
-        self.approvals = Approvals.parse((*config.loaded.get("tools.allow"), *options.allow))
-        self._mcp_tools: list[Tool] = []
+        self._consent = consent
+        self.approval = ToolApproval(
+            options.folder,
+            allow=(*config.loaded.get("tools.allow"), *options.allow),
+            deny=config.loaded.get("tools.deny"),
+            mode=config.loaded.get("tools.approval"),
+            allows_everything=options.yes,
+            project_root=config.loaded.root,
+            note=self._warn,
+        )
+        self.sandbox, self.why_no_sandbox = factory.chat_sandbox(options, config.loaded)
+        """The sandbox of commands; None if they run without one, which the second value explains."""
+        self._use = SessionUse(options.store)
+        self._wants_tools = options.tools
+        """What the user has said about tools; None: nothing."""
+        self._connect_mcp_servers: Callable[[Config], Awaitable[list[Tool]]]
+        self._mcp_tools: list[Tool] | None = None
+        """None until the servers are connected, which they are once tools are offered."""
         self._warm_up_task: asyncio.Task[None] | None = None
         self._handles_to_expand: list[str] = []
+        self._message_to_send: UserMessage | None = None
         self._told_notes: set[str] = set()
-        """Notes about instruction files that the user has seen."""
+        """Notes about settings and instruction files that the user has seen."""
         # Set by `_use_session`, which `open` calls before it returns.
         self.instruction_files: InstructionFiles
         self.provider: WatchedProvider
@@ -62,12 +96,13 @@ class ChatState:
     @classmethod
     async def open(cls, options: ChatOptions, ui: UserInterface, stack: AsyncExitStack) -> ChatState:
         """Open the store, the MCP servers and a session; all are closed when the stack closes."""
-        config = await _ask_for_trust(ChatConfig.from_options(options), ui)
-        options.store.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        consent = ProjectConsent(ui)
+        config = await load_with_consent(options, ui, consent)
+        make_store_folder(options.store)
         store = await stack.enter_async_context(open_store(options.store))
-        state = cls(options, ui, store, config)
-        state._mcp_tools = await factory.connect_mcp_servers(options, config.loaded, stack, state._warn)
-        id = await factory.choose_session_id(store, options)
+        state = cls(options, ui, store, config, consent)
+        state._connect_mcp_servers = partial(factory.connect_mcp_servers, options, stack, state._warn)
+        id = await choose_session_id(store, options, ui) or factory.new_session_id()
         provider = WatchedProvider(factory.make_provider(None, config, progress=state.show_download))
         origin = await find_session(store, options.continue_from) if options.continue_from else ""
         if origin:
@@ -76,8 +111,7 @@ class ChatState:
         stack.push_async_callback(state.close)
         if origin:
             await state._append_record(origin, options.carry)
-        for text in (*config.notes, *state.take_instruction_notes()):
-            state._warn(text)
+        state._tell((*config.notes, *state.approval.notes, *state.instruction_files.notes))
         return state
 
     async def close(self) -> None:
@@ -87,6 +121,7 @@ class ChatState:
         await self.session.close()
         await self.writers.close()
         await self.provider.close()
+        self._use.close()
 
     # ── Opening a session ────────────────────────────────────────────────────────────────────────────
 
@@ -100,8 +135,10 @@ class ChatState:
             id,
             model=provider.model,
             origin=origin,
+            folder=real_folder(self.options.folder),
             summarise=writers.summarisers(),
             progress=self._progress_of(id),
+            options=SessionOptions(on_stored=self._use.add_own),
             **config.session_settings(provider.model),
         )
         await self._use_session(session, config, provider, writers)
@@ -116,24 +153,55 @@ class ChatState:
     ) -> None:
         """Make an open session the current one."""
         self.session, self.config, self.provider, self.writers = session, config, provider, writers
-        self.toolbox = Toolbox(
-            factory.make_tools(self.options, session, config.loaded, mcp_tools=self._mcp_tools)
-        )
-        self.instruction_files = self._instruction_files()
-        self.agent = Agent(
-            session, provider, self.toolbox, approve=self.approve, guidance=self.instruction_files
-        )
         self._handles_to_expand.clear()
-        self._warm_up(provider)
+        await self._make_agent()
         await self._append_system_text()
         # `/context` counts the tools before the first message, and the start says which instructions are cut.
         await session.equip(self.toolbox.schemas)
         await self.instruction_files.refresh(session)
+        if await self._use.take(session.id, events=(await session.info()).events):
+            self._warn("another process has this session open: both write to it, and to the same files")
+
+    @property
+    def offers_tools(self) -> bool:
+        """Whether the model gets tools: as the user has said, else unless the model is a bundled one."""
+        return (
+            not factory.is_bundled(self.provider.provider) if self._wants_tools is None else self._wants_tools
+        )
+
+    async def offer_tools(self, wanted: bool) -> None:  # noqa: FBT001 - the only argument
+        """Offer tools to the model from now on, or none."""
+        self._wants_tools = wanted
+        await self._make_agent()
+        await self.session.equip(self.toolbox.schemas)
+
+    async def _make_agent(self) -> None:
+        tools: list[Tool] = []
+        if self.offers_tools:
+            if self._mcp_tools is None:
+                self._mcp_tools = await self._connect_mcp_servers(await self._config_for_servers())
+            tools = factory.make_tools(
+                self.options, self.session, self.config.loaded, mcp_tools=self._mcp_tools
+            )
+            tools = record_changes(tools, Workspace(self.options.folder), self._record_file_change)
+        self.toolbox = Toolbox(tools)
+        self.instruction_files = self._instruction_files()
+        self.agent = Agent(
+            self.session, self.provider, self.toolbox, approve=self.approve, guidance=self.instruction_files
+        )
+
+    @property
+    def _is_simple_chat(self) -> bool:
+        """Whether the bundled model chats without tools: with a short system text and no instruction files."""
+        return factory.is_bundled(self.provider.provider) and not self.offers_tools
 
     def _instruction_files(self) -> InstructionFiles:
+        rules = self.config.loaded.rules
         return InstructionFiles(
             self.config.folder,
-            rules=self.config.loaded.rules,
+            rules=replace(rules, max_bytes=0, preferences_max_bytes=0) if self._is_simple_chat else rules,
+            trust=self.config.trust,
+            project=self.config.project,
             room=self._instruction_room(),
             counter=self.config.engine_settings(self.provider.model).counter,
         )
@@ -147,7 +215,7 @@ class ChatState:
     def _instruction_room(self) -> int:
         """Return the tokens that a request has for messages, beside the system text and the tools."""
         settings = self.config.engine_settings(self.provider.model)
-        beside = (factory.system_text(), json.dumps(self.toolbox.schemas, ensure_ascii=False))
+        beside = (self._system_text(), json.dumps(self.toolbox.schemas, ensure_ascii=False))
         return max(0, Engine(*settings).budget().hard - sum(settings.counter.count_all(beside)))
 
     async def continue_from(self, origin: str, carry: Carry = "record") -> None:
@@ -190,6 +258,9 @@ class ChatState:
             provider = WatchedProvider(provider.provider)  # without the last request of the old session
         if model is not None:
             chosen = chosen.with_model(model)
+        if chosen is not self.config:
+            chosen = await self._ask_about_settings(chosen)
+        if model is not None:
             provider = WatchedProvider(factory.make_provider(None, chosen, progress=self.show_download))
         old_session, old_writers, old_provider = self.session, self.writers, self.provider
         await self._open_session(id or self.session.id, chosen, provider, origin=origin)
@@ -197,10 +268,12 @@ class ChatState:
         await old_writers.close()
         if provider.provider is not old_provider.provider:
             await old_provider.close()
+            self.warm_up()
 
-    def _warm_up(self, provider: WatchedProvider) -> None:
-        """Download and start a local model while the user types; the first request reports its errors."""
-        start = getattr(provider.provider, "start", None)
+    def warm_up(self) -> None:
+        """Start a local model, or import the client library, while the user types; the first request reports the
+        errors."""
+        start = getattr(self.provider.provider, "start", None)
         if start is not None and self.ui.can_ask:
             self._warm_up_task = asyncio.create_task(_start_quietly(start))
 
@@ -208,7 +281,48 @@ class ChatState:
         """Append the system text to a session that has no messages yet."""
         events = await self.session.events(last=_LAST_CHECKED_SEQ)
         if all(isinstance(event.fact, Opened) for event in events):
-            await self.session.append(Instructed(content=factory.system_text()))
+            await self.session.append(Instructed(content=self._system_text()))
+
+    def _system_text(self) -> str:
+        return factory.system_text(is_bundled=self._is_simple_chat)
+
+    def message_room(self) -> int:
+        """Return the tokens that a request has for messages."""
+        return self._instruction_room()
+
+    async def _record_file_change(self, change: FileChange) -> None:
+        """Record the digests of a file before and after a change, for `/rewind` and `/diff`."""
+        await self.session.append(FileChanges(changes=(change,)).to_fact())
+
+    # ── Messages of commands ─────────────────────────────────────────────────────────────────────────
+
+    def send_message(self, message: UserMessage) -> None:
+        """Send a message to the model after the running command, as if the user had typed it."""
+        self._message_to_send = message
+
+    def take_message(self) -> UserMessage | None:
+        """Return the message that a command sends, and forget it."""
+        message, self._message_to_send = self._message_to_send, None
+        return message
+
+    # ── Consent to items of the project ──────────────────────────────────────────────────────────────
+
+    async def ask_about_instructions(self) -> None:
+        """Ask about instruction files that are new or have changed since the user was asked."""
+        items = await asyncio.to_thread(self.instruction_files.items)
+        await self._consent.ask(self.config, items)
+
+    async def _ask_about_settings(self, config: ChatConfig) -> ChatConfig:
+        """Ask about settings that are new or have changed since the user was asked."""
+        config = await self._consent.ask_and_reload(config, settings_of(config))
+        self._tell(config.notes)
+        return config
+
+    async def _config_for_servers(self) -> Config:
+        """Return the configuration with the MCP servers and their scripts as they are now; the user may have been
+        asked about them long ago."""
+        config = self.config.reload()
+        return (await self._consent.ask_and_reload(config, servers_of(config))).loaded
 
     # ── Expanding for one turn ───────────────────────────────────────────────────────────────────────
 
@@ -228,6 +342,20 @@ class ChatState:
         new = [text for text in self.instruction_files.notes if text not in self._told_notes]
         self._told_notes.update(new)
         return new
+
+    def _tell(self, texts: Sequence[str]) -> None:
+        """Show notes that were not shown before."""
+        for text in dict.fromkeys(texts):
+            if text not in self._told_notes:
+                self._warn(text)
+        self._told_notes.update(texts)
+
+    async def warn_of_other_writers(self) -> None:
+        """Say how many events other processes have added to the session since the last call."""
+        added = self._use.take_foreign((await self.session.info()).events)
+        if added:
+            many = "s" * (added != 1)
+            self._warn(f"another process has added {added:,} event{many} to this session")
 
     def _warn(self, text: str) -> None:
         self.ui.notify([note(text, "fair")])
@@ -251,40 +379,12 @@ class ChatState:
 
     async def approve(self, call: Call, what: str) -> bool:
         """Return whether a call that changes something may run, asking the user where needed."""
-        parsed = self.toolbox.parse_call(call.name, call.arguments)
-        arguments: Arguments = {} if isinstance(parsed, ToolOutput) else parsed[1]
-        if self.options.yes or self.approvals.allows(call.name, arguments):
-            return True
-        entry = suggest_entry(call.name, arguments) or ""
-        preview = self.toolbox.preview(call.name, call.arguments)
-        answer = await self.ui.ask(
-            Question(
-                text=f"Allow {what}?",
-                details=tuple(diff_rows(preview)) if preview else (),
-                always=entry,
-                unattended_advice=f"Allow it with --allow {call.name}, or everything with --yes.",
-            )
+        is_sandboxed = self.sandbox is not None
+        return await self.approval.approve(
+            call.name, call.arguments, what, self.toolbox, self.ui, is_sandboxed=is_sandboxed
         )
-        if answer == "a" and entry:
-            self.approvals = self.approvals.allow(entry)
-        return answer in ("y", "a")
 
 
 async def _start_quietly(start: Callable[[], Awaitable[None]]) -> None:
     with suppress(FovealError, OSError):
         await start()
-
-
-async def _ask_for_trust(config: ChatConfig, ui: UserInterface) -> ChatConfig:
-    """Ask once per project that has instructions or settings whether to trust it."""
-    files = InstructionFiles(config.folder, rules=config.loaded.rules)
-    if not (files.needs_trust_answer or config.needs_trust):
-        return config
-    question = Question(
-        text=f"{files.root} has instructions or settings for agents. Do you trust this project?",
-        unattended_advice="They are not used. Start `foveal chat` there in a terminal to decide.",
-    )
-    answer = await ui.ask(question)
-    if ui.can_ask:
-        files.trust.set_trusted(files.root, trusted=answer == "y")
-    return config.reload()

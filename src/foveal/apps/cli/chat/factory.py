@@ -17,7 +17,6 @@ from msgspec.structs import replace
 
 from foveal.agent.agent import summariser_for
 from foveal.apps.cli.chat.options import ChatOptions
-from foveal.apps.cli.stored_sessions import find_session
 from foveal.config import Config, McpServerSettings, load
 from foveal.core import wire
 from foveal.core.compaction.summariser import Summariser, SummaryRequest
@@ -28,8 +27,12 @@ from foveal.core.policies.presets import Policy, policy
 from foveal.core.reduction.truncation import UNLIMITED
 from foveal.core.view.request import Fitted
 from foveal.errors import FovealError
-from foveal.ports import Provider, Reply, ReplyPiece, Store
-from foveal.providers.selection import FACTORY_VARIABLE, provider_from_config
+from foveal.permissions.command_rules import ToolRule, parse_deny_entries
+from foveal.permissions.sandbox import SandboxFinding, find_sandbox
+from foveal.ports import Provider, ReplyItem
+from foveal.project import ItemTrust
+from foveal.providers.local.download import KNOWN_WEIGHTS
+from foveal.providers.selection import FACTORY_VARIABLE, LOCAL_SERVICE, provider_from_config
 from foveal.recall import Library
 from foveal.recall import tools as recall_tools
 from foveal.tools import Tool, log_recall
@@ -64,7 +67,7 @@ class WatchedProvider:
     def dialect(self) -> Dialect:
         return self.provider.dialect
 
-    def send(self, request: Fitted, *, max_tokens: int) -> AsyncIterator[ReplyPiece | Reply]:
+    def send(self, request: Fitted, *, max_tokens: int) -> AsyncIterator[ReplyItem]:
         self.last_request = request
         return self.provider.send(request, max_tokens=max_tokens)
 
@@ -134,46 +137,56 @@ class ChatConfig(msgspec.Struct, frozen=True, kw_only=True):
     folder: Path
     flags: dict[str, Any]
     loaded: Config
+    trust: ItemTrust
+    """Decides which items of the project are used."""
+    project: bool = True
+    """Whether anything of the project is used."""
 
     @classmethod
-    def from_options(cls, options: ChatOptions) -> ChatConfig:
+    def from_options(cls, options: ChatOptions, *, trust: ItemTrust) -> ChatConfig:
+        return cls._load(options.folder, cls.flags_of(options), trust, project=options.project)
+
+    @staticmethod
+    def flags_of(options: ChatOptions) -> dict[str, Any]:
+        """Return the values that the options set, by dotted name."""
         flags = {
             "model": options.model,
             "window": options.window,
             "context.policy": options.policy,
             "compaction.mode": options.mode,
+            "tools.sandbox": None if options.sandbox else "off",
         }
-        return cls._load(options.folder, {name: value for name, value in flags.items() if value is not None})
+        given = {name: value for name, value in flags.items() if value is not None}
+        return {**options.settings, **given}
 
     @classmethod
-    def _load(cls, folder: Path, flags: dict[str, Any]) -> ChatConfig:
-        config = load(folder, flags=flags)
+    def _load(cls, folder: Path, flags: dict[str, Any], trust: ItemTrust, *, project: bool) -> ChatConfig:
+        config = load(folder, flags=flags, trust=trust, project=project)
         if config.get("compaction.mode") == "confirm" and config.source("context.policy").kind == "default":
             # Mode `confirm` has a preset of its own; use it unless a policy is configured.
-            config = load(folder, flags=flags | {"context.policy": "confirm"})
-        return cls(folder=folder, flags=flags, loaded=config)
+            with_policy = flags | {"context.policy": "confirm"}
+            config = load(folder, flags=with_policy, trust=trust, project=project)
+        return cls(folder=folder, flags=flags, loaded=config, trust=trust, project=project)
 
     def reload(self) -> ChatConfig:
         """Return the configuration with the files as they are now."""
-        return self._load(self.folder, self.flags)
+        return self._with_flags(self.flags)
+
+    def _with_flags(self, flags: dict[str, Any]) -> ChatConfig:
+        return self._load(self.folder, flags, self.trust, project=self.project)
 
     def with_model(self, name: str) -> ChatConfig:
         # The window flag describes the old model.
         kept = {flag: value for flag, value in self.flags.items() if flag != "window"}
-        return self._load(self.folder, kept | {"model": name})
+        return self._with_flags(kept | {"model": name})
 
     def with_policy(self, name: str) -> ChatConfig:
-        return self._load(self.folder, self.flags | {"context.policy": name})
+        return self._with_flags(self.flags | {"context.policy": name})
 
     @property
     def notes(self) -> tuple[str, ...]:
         """Warnings about settings that were ignored."""
         return tuple(note for note in self.loaded.notes if FACTORY_VARIABLE not in note)
-
-    @property
-    def needs_trust(self) -> bool:
-        """Whether the project has a configuration that is ignored until the user trusts the project."""
-        return self.loaded.trusted is None and any("is not trusted" in note for note in self.loaded.notes)
 
     def session_settings(self, model: Model) -> dict[str, Any]:
         """Return the keyword arguments of `Session.open`."""
@@ -193,9 +206,10 @@ class ChatConfig(msgspec.Struct, frozen=True, kw_only=True):
         return resolve_settings(model, **settings)
 
 
-def system_text() -> str:
-    """Return the system text of a new session."""
-    return resources.files(__package__).joinpath("system.md").read_text("utf-8").strip()
+def system_text(*, is_bundled: bool = False) -> str:
+    """Return the system text of a new session; the bundled model, which reads slowly, has a short one."""
+    name = "system_local.md" if is_bundled else "system.md"
+    return resources.files(__package__).joinpath(name).read_text("utf-8").strip()
 
 
 # ── Provider and tools ─────────────────────────────────────────────────────────────────────────────────
@@ -206,61 +220,71 @@ def make_provider(name: str | None, config: ChatConfig, *, progress: Callable[[A
     return provider_from_config(config.loaded, name, environment=os.environ, progress=progress)
 
 
+def is_bundled(provider: Provider) -> bool:
+    """Return whether the model is one that Foveal downloads: too small to use tools or follow instructions."""
+    service, _, name = provider.name.partition("/")
+    return service == LOCAL_SERVICE and name in KNOWN_WEIGHTS
+
+
+def is_simple_chat(options: ChatOptions, config: ChatConfig) -> bool:
+    """Return whether the chat begins with a bundled model and no tools, which uses no instruction file and no MCP
+    server."""
+    return not options.tools and is_bundled(make_provider(None, config, progress=lambda _: None))
+
+
 async def connect_mcp_servers(
-    options: ChatOptions, config: Config, stack: AsyncExitStack, note: Callable[[str], None]
+    options: ChatOptions, stack: AsyncExitStack, note: Callable[[str], None], config: Config
 ) -> list[Tool]:
     """Start the configured MCP servers until the stack closes, and return their tools."""
-    if not options.tools or not config.servers:
+    if not config.servers:
         return []
     from foveal.tools.mcp import McpServers
 
-    tables = {server.name: _mcp_settings(server) for server in config.servers}
+    tables = {server.name: _mcp_settings(server, config.root) for server in config.servers}
     servers = await stack.enter_async_context(McpServers(tables, note=note, cwd=options.folder))
     return list(servers.tools)
 
 
-def _mcp_settings(server: McpServerSettings) -> dict[str, Any]:
+def _mcp_settings(server: McpServerSettings, root: Path) -> dict[str, Any]:
     if server.url:
         return {"url": server.url}
-    return {"command": server.command, "args": list(server.args), "env": dict(server.env)}
+    settings = {"command": server.command, "args": list(server.args), "env": dict(server.env)}
+    # The user allows the files that a project's server names relative to the root; elsewhere they are other files.
+    return settings | {"cwd": root} if server.is_of_project else settings
+
+
+def chat_sandbox(options: ChatOptions, config: Config) -> SandboxFinding:
+    """Return the sandbox for the commands of a chat, or why there is none."""
+    if config.get("tools.sandbox") == "off":
+        return SandboxFinding(None, f"switched off by {config.source('tools.sandbox')}")
+    # The log is evidence of what commands did, so they can neither read nor change it.
+    store = [options.store.with_name(options.store.name + end) for end in ("", "-wal", "-shm")]
+    return find_sandbox(options.folder, hidden=store)
 
 
 def make_tools(
     options: ChatOptions, library: Library, config: Config, *, mcp_tools: Sequence[Tool] = ()
 ) -> list[Tool]:
     """Return the tools of a session: files and shell of the working folder, recall, and those of MCP servers."""
-    if not options.tools:
-        return []
     from foveal.tools.file_search import search_tool
     from foveal.tools.files import file_tools
     from foveal.tools.shell import shell_tool
     from foveal.tools.workspace import Workspace
 
     workspace = Workspace(options.folder)
+    sandbox = chat_sandbox(options, config).sandbox
     every = [
         *file_tools(workspace),
         search_tool(workspace),
-        shell_tool(workspace),
+        shell_tool(workspace, sandbox=sandbox, network=config.get("tools.network")),
         *log_recall.recall_tools(library),
         *mcp_tools,
     ]
-    denied = set(config.get("tools.deny"))
-    return [tool for tool in every if tool.name not in denied]
+    denied = [rule for rule in parse_deny_entries(config.get("tools.deny")) if isinstance(rule, ToolRule)]
+    return [tool for tool in every if not any(rule.covers(tool.name) for rule in denied)]
 
 
 # ── Sessions ───────────────────────────────────────────────────────────────────────────────────────────
-
-
-async def choose_session_id(store: Store, options: ChatOptions) -> str:
-    """Return the id of the session that the options name; a new id if they name none."""
-    if options.resume:
-        return await find_session(store, options.resume)
-    if options.newest:
-        listed = [info.id for info in await store.sessions() if not info.erased]
-        if not listed:
-            raise FovealError("there is no session to continue; omit --continue to start one")
-        return listed[0]
-    return options.session or new_session_id()
 
 
 def new_session_id() -> str:

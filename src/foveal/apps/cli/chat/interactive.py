@@ -10,9 +10,11 @@ from typing import Final
 from foveal.apps.cli.chat.chat_loop import ChatLoop
 from foveal.apps.cli.chat.chat_state import ChatState
 from foveal.apps.cli.chat.commands import parse_command
+from foveal.apps.cli.chat.factory import is_bundled
 from foveal.apps.cli.chat.options import ChatOptions
 from foveal.apps.cli.chat.output.agent_event_rows import note
 from foveal.apps.cli.chat.output.context_card import window_source
+from foveal.apps.cli.chat.output.recent_turns import recent_turn_rows
 from foveal.apps.cli.chat.output.screen import Screen
 from foveal.apps.cli.chat.output.styled_text import Row, Span, bold, dim, row, text_rows
 from foveal.apps.cli.chat.user_input import Completions
@@ -20,14 +22,15 @@ from foveal.core.engine.report import Report
 from foveal.core.tokens.counter import counter
 from foveal.core.wire.safe_print import one_line
 from foveal.errors import FovealError
+from foveal.permissions.command_rules import SHELL_TOOL
 
 DOUBLE_INTERRUPT_S: Final = 2.0
 """A second Ctrl-C within this time quits."""
 REFRESH_INTERVAL_S: Final = 0.25
-LOCAL_MODEL_NOTE: Final = """\
-This is a small model on your own machine: slow, and often wrong. Its
-window is small on purpose, so that you see Foveal work. For a real model
-set ANTHROPIC_API_KEY, OPENAI_API_KEY or GEMINI_API_KEY, or use --model."""
+BUNDLED_MODEL_NOTE: Final = """\
+A small model on your machine: for short questions, not for work.
+To see Foveal work, paste long texts and watch the bar: /undo, /why.
+For work, set ANTHROPIC_API_KEY or OPENAI_API_KEY, or use --model."""
 
 
 class InteractiveChat:
@@ -78,9 +81,13 @@ class InteractiveChat:
                 return 1
             report = await state.session.report()
             self.screen.print_rows(banner_rows(state, report, (await state.session.info()).title))
+            self.screen.print_rows(await recent_turn_rows(state.session))
+            if state.toolbox.get(SHELL_TOOL) is not None:
+                self.screen.show_sandbox(state.sandbox.name if state.sandbox is not None else "")
             self.screen.show_status(report)
             loop = self._loop = ChatLoop(state, self.screen)
             self._session_ids = tuple(info.id for info in await state.store.sessions() if not info.erased)
+            state.warm_up()  # the prompt is shown already
             for text in self._typed_early:
                 loop.submit(text)
             await loop.run()
@@ -159,6 +166,6 @@ def banner_rows(state: ChatState, report: Report, title: str) -> list[Row]:
     if report.turns:
         many = "s" * (report.turns != 1)
         rows.append(row(dim(f"  continues after {report.turns:,} turn{many}: {one_line(title, width=60)}")))
-    if state.provider.name.startswith("local/"):
-        rows += [row(), *text_rows(LOCAL_MODEL_NOTE, style="fair", indent="  ")]
+    if is_bundled(state.provider.provider):
+        rows += [row(), *text_rows(BUNDLED_MODEL_NOTE, style="fair", indent="  ")]
     return [*rows, row()]

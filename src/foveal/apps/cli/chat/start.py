@@ -14,7 +14,6 @@ from foveal.apps.cli.chat.chat_loop import ChatLoop
 from foveal.apps.cli.chat.chat_state import ChatState
 from foveal.apps.cli.chat.options import ChatOptions
 from foveal.apps.cli.chat.user_interface import JsonOutput, PlainOutput
-from foveal.errors import FovealError
 
 INTERRUPTED_EXIT_CODE = 130
 """Exit code after Ctrl-C outside of a terminal."""
@@ -34,16 +33,24 @@ async def chat(args: argparse.Namespace) -> int:
 
 
 async def run(args: argparse.Namespace) -> int:
-    """Run one task; the exit code is 0 if it succeeded."""
+    """Run one task; the exit code is 0 if it succeeded, and 2 without a task."""
     options = ChatOptions.from_args(args)
-    task = sys.stdin.read() if args.task == "-" else args.task
+    task = _read_task(args)
     if not task.strip():
-        raise FovealError('there is no task: use foveal run "…", or write it to standard input')
+        args.usage_error('there is no task: use foveal run "…", or write it to standard input')
 
     async def once() -> AsyncIterator[str]:
         yield task
 
     return await _run_unattended(options, once())
+
+
+def _read_task(args: argparse.Namespace) -> str:
+    """Return the task; bytes that are not UTF-8 are replaced, as in the lines of a chat."""
+    if args.task is None and sys.stdin.isatty():
+        return ""
+    given = sys.stdin.buffer.read() if args.task in (None, "-") else os.fsencode(args.task)
+    return given.decode("utf-8", "replace")
 
 
 async def _run_unattended(options: ChatOptions, texts: AsyncIterator[str]) -> int:

@@ -30,6 +30,7 @@ MAX_PASTE_CHARS: Final = 1_500
 """A larger paste is shown by its name."""
 MAX_HISTORY_CHARS: Final = 10_000
 """A longer text is not stored in the history."""
+_OPEN_QUOTE: Final = re.compile(r'(?<!\S)@"[^"\n]*$')
 _PASTE_NAME: Final = re.compile(r"\[paste \d+: [\d,]+ lines?, [\d,]+ characters\]")
 
 # ── Completion ───────────────────────────────────────────────────────────────────────────────────────────
@@ -60,15 +61,17 @@ class Completions(Completer):
         return self._sessions() if name in ("/resume", "/continue-from") else None
 
     def _files(self, text: str) -> Iterator[Completion]:
-        word = text.split()[-1] if text and not text[-1].isspace() else ""
+        word = _last_word(text)
         at = "@" if word.startswith("@") else ""
-        typed = word.removeprefix("@")
+        typed = word.removeprefix("@").removeprefix('"')
         folder, name = os.path.split(typed)
         for found in self._listed(folder):
             if found.name.startswith(name) and (name.startswith(".") or not found.name.startswith(".")):
                 shown = found.name + ("/" if found.is_dir() else "")
-                path = at + os.path.join(folder, shown)
-                yield Completion(path, start_position=-len(word), display=visible(shown))
+                path = os.path.join(folder, shown)
+                if at and any(map(str.isspace, path)):
+                    path = f'"{path}' + ("" if found.is_dir() else '"')
+                yield Completion(at + path, start_position=-len(word), display=visible(shown))
 
     def _listed(self, folder: str) -> list[os.DirEntry[str]]:
         try:
@@ -78,10 +81,19 @@ class Completions(Completer):
             return []
 
 
+def _last_word(text: str) -> str:
+    """Return the word before the cursor; a path after `@"` is one word up to its closing quote."""
+    if quoted := _OPEN_QUOTE.search(text):
+        return quoted[0]
+    return text.split()[-1] if text and not text[-1].isspace() else ""
+
+
 def _complete_commands(typed: str) -> Iterator[Completion]:
     for command in SLASH_COMMANDS:
-        if command.name.startswith(typed):
-            yield Completion(command.name, start_position=-len(typed), display_meta=command.description)
+        names = (command.name, *command.aliases) if typed != "/" else (command.name,)
+        name = next((name for name in names if name.startswith(typed)), "")
+        if name:
+            yield Completion(name, start_position=-len(typed), display_meta=command.description)
 
 
 def _complete_names(known: Iterable[str], typed: str) -> Iterator[Completion]:

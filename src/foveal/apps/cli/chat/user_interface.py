@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, Protocol, TextIO
+from typing import Any, Final, Protocol, TextIO
 
 import msgspec
 from msgspec.structs import replace
@@ -25,7 +25,17 @@ from foveal.sessions.session import Session
 
 # ── Protocol ─────────────────────────────────────────────────────────────────────────────────────────────
 
-UserAnswer = Literal["y", "n", "a"]
+
+class Choice(msgspec.Struct, frozen=True):
+    """A possible answer: the key that gives it, and what it means."""
+
+    key: str
+    """One character; `v` is taken by the full view."""
+    label: str
+
+
+YES: Final = Choice("y", "Yes, once")
+NO: Final = Choice("n", "No")
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,15 +43,30 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
 
     text: str
     details: tuple[Row, ...] = ()
-    """Rows shown above the question."""
-    always: str = ""
-    """What the answer `a` allows from now on; "" if `a` is not offered."""
+    """Rows shown above the question, in full; they can be paged."""
+    choices: tuple[Choice, ...] = (YES, NO)
+    """The possible answers; Enter and Esc mean `n`."""
     waits: bool = True
-    """The question stays open until it is answered; if False, any other line means no."""
-    unattended_answer: UserAnswer = "n"
-    """The answer where `can_ask` is False."""
+    """The question stays open until it is answered; if False, it is answered with a line, and any other line means
+    no."""
+    unattended_answer: str = "n"
+    """The key of the answer where `can_ask` is False."""
     unattended_advice: str = ""
     """What to do if the unattended answer is not the wanted one."""
+
+
+class MenuItem(msgspec.Struct, frozen=True):
+    """A line of a menu."""
+
+    key: str
+    """What the menu returns."""
+    title: str
+    detail: str = ""
+    """Shown dim after the title."""
+    body: tuple[Row, ...] = ()
+    """Shown in full with `v` (in `choose_many`) or Tab."""
+    needs_view: bool = False
+    """In `choose_many`, Space shows the body first, and switches the item on after the user has seen it."""
 
 
 class UserInterface(Protocol):
@@ -82,6 +107,10 @@ class UserInterface(Protocol):
         """Show an event of the running turn."""
         ...
 
+    def expect_change(self, rows: Sequence[Row]) -> None:
+        """Show these rows once the next call has succeeded: what it changes, as it runs without a question."""
+        ...
+
     def turn_ended(self) -> None:
         """The turn has finished, failed or been cancelled."""
         ...
@@ -94,8 +123,18 @@ class UserInterface(Protocol):
         """Show what the chat waits for and how far it is; "" when it waits for nothing."""
         ...
 
-    async def ask(self, question: Question) -> UserAnswer:
-        """Return the user's answer, or the unattended answer."""
+    async def ask(self, question: Question) -> str:
+        """Return the key of the user's choice, or the unattended answer."""
+        ...
+
+    async def pick(self, title: str, items: Sequence[MenuItem], *, hint: str = "") -> str | None:
+        """Return the key of the item that the user picks; None if there is no user or the user leaves with Esc."""
+        ...
+
+    async def choose_many(
+        self, title: str, items: Sequence[MenuItem], *, hint: str = ""
+    ) -> frozenset[str] | None:
+        """Return the keys of the items that the user switches on; all are off at first. None as in `pick`."""
         ...
 
 
@@ -113,6 +152,9 @@ class _NonInteractive:
     def turn_started(self, text: str) -> None:
         self._stage = ""
 
+    def expect_change(self, rows: Sequence[Row]) -> None:
+        pass
+
     def turn_ended(self) -> None:
         pass
 
@@ -126,6 +168,14 @@ class _NonInteractive:
 
     def _show_stage(self, stage: str) -> None:
         raise NotImplementedError
+
+    async def pick(self, title: str, items: Sequence[MenuItem], *, hint: str = "") -> str | None:
+        return None
+
+    async def choose_many(
+        self, title: str, items: Sequence[MenuItem], *, hint: str = ""
+    ) -> frozenset[str] | None:
+        return None
 
 
 class PlainOutput(_NonInteractive):
@@ -144,19 +194,17 @@ class PlainOutput(_NonInteractive):
         self._write(self._err, f"foveal: {visible(problem)}\n")
 
     def agent_event(self, event: AgentEvent) -> None:
-        if isinstance(event, ModelAnswered):
-            if text := visible(event.text).strip("\n"):
-                # Text beside tool calls is not the final answer.
-                self._write(self._err if event.calls else self._out, f"{text}\n")
-        else:
-            self.notify(agent_event_rows(event))
+        if isinstance(event, ModelAnswered) and (text := visible(event.text).strip("\n")):
+            # Text beside tool calls is not the final answer.
+            self._write(self._err if event.calls else self._out, f"{text}\n")
+        self.notify(agent_event_rows(event))
 
     def _show_stage(self, stage: str) -> None:
         self.notify([note(f"{stage} …")])
 
-    async def ask(self, question: Question) -> UserAnswer:
+    async def ask(self, question: Question) -> str:
         """Print the question with its unattended answer, and return that answer."""
-        answer = {"y": "yes", "n": "no", "a": "always"}[question.unattended_answer]
+        answer = {"y": "yes", "n": "no"}.get(question.unattended_answer, question.unattended_answer)
         advice = f" {question.unattended_advice}" if question.unattended_advice else ""
         self.notify([row(f"? {question.text} {answer}: there is no terminal to ask at.{advice}")])
         return question.unattended_answer
@@ -201,7 +249,7 @@ class JsonOutput(_NonInteractive):
     def _show_stage(self, stage: str) -> None:
         self._write({"happening": "waiting", "stage": stage})
 
-    async def ask(self, question: Question) -> UserAnswer:
+    async def ask(self, question: Question) -> str:
         answer = question.unattended_answer
         self._write({"happening": "asked", "question": question.text, "answer": answer})
         return answer

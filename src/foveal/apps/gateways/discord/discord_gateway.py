@@ -38,8 +38,8 @@ from foveal.apps.gateways.gateway import (
 )
 from foveal.config import Config
 from foveal.server import LiveSession, Service, Turn
-from foveal.server.locks import SessionLock, SessionLocks
 from foveal.server.pairing import Pairing
+from foveal.stores.session_locks import SessionLock, SessionLocks
 
 LOG: Final = logging.getLogger("foveal.gateways")
 RECONNECT_PAUSES_S: Final = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0)

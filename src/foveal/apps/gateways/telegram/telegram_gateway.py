@@ -26,9 +26,9 @@ from foveal.apps.gateways.telegram.telegram_send import LOG, BotApiClient, ChatG
 from foveal.apps.gateways.telegram.updates import ButtonPressed, ChatLocation, NonTextMessage, TextMessage
 from foveal.errors import FovealError
 from foveal.server.live_session import LiveSession
-from foveal.server.locks import SessionLock, SessionLocks
 from foveal.server.rate_limit import RateLimiter
 from foveal.server.turns import Turn
+from foveal.stores.session_locks import SessionLock, SessionLocks
 
 T = TypeVar("T")
 FIRST_RECONNECT_PAUSE_S: Final = 1.0

@@ -32,7 +32,7 @@ from foveal.config import Config
 from foveal.core.log.events import Dialect
 from foveal.core.models.model import Model
 from foveal.core.wire.common import Json
-from foveal.errors import ContextOverflow, MalformedMessage, SessionExists, StoreError, UnknownSession
+from foveal.errors import MalformedMessage, SessionExists, StoreError, UnknownSession
 from foveal.server.proxy import upstream_reply
 from foveal.server.proxy.client_request import ClientRequest
 from foveal.server.proxy.exchange import Exchange
@@ -160,8 +160,6 @@ class ProxyEndpoints:
             )
         except MalformedMessage as malformed:
             return None, f"{malformed}"
-        except ContextOverflow as overflow:
-            raise context_length_error(client_request.dialect, overflow) from None
         except UnknownSession as unknown:
             detail = f"the session {unknown.session!r} was erased: use another id"
             raise HttpError(409, detail, code="gone") from None
@@ -242,18 +240,6 @@ class RequestLimits(NamedTuple):
             raise HttpError(
                 413, f"the request has {count:,} messages, and {allowed}", code="too_many_messages"
             )
-
-
-def context_length_error(dialect: Dialect, overflow: ContextOverflow) -> HttpError:
-    """Return an overflow in the words of the provider, which clients recognise, with Foveal's numbers."""
-    if dialect == "anthropic":
-        detail = f"prompt is too long: {overflow.needed} tokens > {overflow.available} maximum. {overflow}"
-    else:
-        detail = (
-            f"This model's maximum context length is {overflow.window} tokens. However, your messages resulted "
-            f"in {overflow.needed} tokens. {overflow}"
-        )
-    return HttpError(400, detail, code="context_length_exceeded")
 
 
 async def _read_error(response: aiohttp.ClientResponse) -> bytes | None:

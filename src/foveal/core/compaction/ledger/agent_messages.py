@@ -28,7 +28,7 @@ from foveal.core.compaction.ledger.sections import (
     word_end,
     word_start,
 )
-from foveal.core.compaction.plan import events_within
+from foveal.core.compaction.plan import has_event
 from foveal.core.log.events import Event, handle, text_of
 
 MAX_LAST_WORDS_CHARS: Final = 800
@@ -197,7 +197,7 @@ def last_words_section(said: Sequence[Event], *, keep: Set[int]) -> Section:
 
     `said` are the messages with a text, in their order."""
     newest = list(islice((event for event in reversed(said) if event.seq not in keep), _MAX_EARLIER + 1))
-    hidden = len(said) - sum(bool(events_within(said, seq, seq)) for seq in keep)
+    hidden = len(said) - sum(has_event(said, seq) for seq in keep)
     return Section(
         SAID_HEADING,
         _message_items(newest),

@@ -95,6 +95,8 @@ class ItemSizes:
         self.counter = counter
         self._units: dict[int, int] = {}
         """By the hash value of the item."""
+        self._text = ""
+        self._text_units = 0
 
     def of(self, text: str) -> int:
         """Return the units of an item with what stands after it."""
@@ -106,6 +108,12 @@ class ItemSizes:
                 self._units.clear()
             self._units[key] = units
         return units
+
+    def of_text(self, text: str) -> int:
+        """Return the units of a whole text. Those of the last one are kept: it is measured several times."""
+        if text is not self._text:
+            self._text, self._text_units = text, self.counter.count(text)
+        return self._text_units
 
 
 class _OpenSection:
@@ -158,7 +166,7 @@ def fill_sections(sections: Sequence[Section], *, room: int, useful_room: int, s
     opened = [_OpenSection(section, sizes) for section in sections]
     taken, left = _take_needed(opened, room)
     taken += _take_useful(opened, left - (room - useful_room))
-    return _shrink_to_room(opened, taken, room=room, counter=sizes.counter)
+    return _shrink_to_room(opened, taken, room=room, sizes=sizes)
 
 
 def _take_needed(opened: Sequence[_OpenSection], room: int) -> tuple[list[_Taken], int]:
@@ -217,12 +225,12 @@ def _schedule(section: _OpenSection, *, is_first: bool) -> None:
 
 
 def _shrink_to_room(
-    opened: Sequence[_OpenSection], taken: list[_Taken], *, room: int, counter: Counter
+    opened: Sequence[_OpenSection], taken: list[_Taken], *, room: int, sizes: ItemSizes
 ) -> str:
     """Return the text within the room: the items taken last are removed until it fits."""
     while True:
         text = "\n".join(line for section in opened for line in section.lines())
-        excess = counter.count(text) - room
+        excess = sizes.of_text(text) - room
         if excess <= 0:
             return text
         if not taken:

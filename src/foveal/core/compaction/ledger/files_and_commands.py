@@ -7,6 +7,7 @@ command, so that a ledger of a longer range continues where the one before it en
 from __future__ import annotations
 
 from collections.abc import Collection, Container, Iterator, Sequence
+from functools import cached_property
 from typing import Final
 
 from foveal.core.compaction.ledger.allocation import Item, Section
@@ -170,11 +171,24 @@ def _files_left_out(files: Sequence[TouchedFile], shown: Collection[int], room: 
 # ── Commands ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
+class CommandRun:
+    """The latest run of a command, with its line once it is needed: most ledgers repeat those of the one before."""
+
+    def __init__(self, action: ToolAction) -> None:
+        self._action = action
+
+    @cached_property
+    def line(self) -> str:
+        action = self._action
+        title = action.facts.title(MAX_CALL_TITLE_CHARS)
+        return f"{ITEM_PREFIX}{title} → {describe_outcome(action)}, {handle(action.seq)}"
+
+
 class CommandHistory:
     """The latest run of each command that ran a program."""
 
     def __init__(self) -> None:
-        self._latest: dict[int, ToolAction] = {}
+        self._latest: dict[int, CommandRun] = {}
         """By the command; the one that ran last is the last one."""
         self._tried: set[int] = set()
         """All commands."""
@@ -186,24 +200,19 @@ class CommandHistory:
         self._tried.add(command.bare)
         if command.runs_program:
             self._latest.pop(command.bare, None)
-            self._latest[command.bare] = action
+            self._latest[command.bare] = CommandRun(action)
 
-    def newest_first(self, *, later: CommandHistory) -> list[ToolAction]:
+    def newest_first(self, *, later: CommandHistory) -> list[CommandRun]:
         """Return the runs, without those of commands that ran again later."""
         again = later._tried
-        return [action for bare, action in reversed(self._latest.items()) if bare not in again]
+        return [run for bare, run in reversed(self._latest.items()) if bare not in again]
 
 
-def commands_section(latest: Sequence[ToolAction]) -> Section:
+def commands_section(latest: Sequence[CommandRun]) -> Section:
     """Return the section of commands, each with its latest outcome; they are newest first."""
     return Section(
         COMMANDS_HEADING,
-        (Item(slot, _command_line(action)) for slot, action in enumerate(latest)),
+        (Item(slot, run.line) for slot, run in enumerate(latest)),
         1.5,
         left_out=lambda shown: f"+ {len(latest) - len(shown)} more" if len(shown) < len(latest) else "",
     )
-
-
-def _command_line(action: ToolAction) -> str:
-    title = action.facts.title(MAX_CALL_TITLE_CHARS)
-    return f"{ITEM_PREFIX}{title} → {describe_outcome(action)}, {handle(action.seq)}"

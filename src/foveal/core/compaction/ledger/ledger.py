@@ -107,7 +107,7 @@ class _LedgerText:
             return self._write_sections(room, useful=0, elsewhere=elsewhere)
         useful = int(room * (1 - _EXCERPT_SHARE)) if self._signs.results else room
         whole = self._write_with_excerpts(room, useful, elsewhere, lines_elsewhere)
-        unused = room - self._counter.count(whole)
+        unused = room - self._sizes.of_text(whole)
         if useful == room or unused <= room * _MAX_LEFT_OVER_SHARE:
             return whole
         return self._write_with_excerpts(room, min(room, useful + unused), elsewhere, lines_elsewhere)
@@ -145,7 +145,7 @@ class _LedgerText:
         self, text: str, room: int, *, elsewhere: Set[str], lines_elsewhere: Container[str]
     ) -> str:
         """Return the text with a block of quoted lines and names, if there is room for one."""
-        left = room - self._counter.count(text) - 2
+        left = room - self._sizes.of_text(text) - 2
         for _ in range(3) if text else ():
             if left < _MIN_EXCERPT_UNITS:
                 break
@@ -158,7 +158,7 @@ class _LedgerText:
                 counter=self._counter,
             )
             whole = "\n".join(filter(None, (text, block)))
-            excess = self._counter.count(whole) - room
+            excess = self._sizes.of_text(whole) - room
             if excess <= 0:
                 return whole
             left -= excess + 4

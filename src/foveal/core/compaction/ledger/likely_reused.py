@@ -15,7 +15,6 @@ Each line stands under the file or call that it comes from. So do names, if seve
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Container, Iterator, Sequence, Set
 from functools import cached_property
@@ -73,7 +72,13 @@ _OTHERS_UNITS: Final = 6
 """Units of the frame of the list of other names."""
 _TITLE_UNITS: Final = 15
 """Units of the title of a source, about."""
-_DIGITS: Final = re.compile(r"\d+")
+_TO_ZERO: Final = str.maketrans("123456789", "0" * 9)
+_RESULT_VALUES: Final = (0.0, 0.2, 0.4, 0.6)
+"""What results add to the value of a name, by their number."""
+_MAX_RESULTS_COUNTED: Final = len(_RESULT_VALUES) - 1
+_JOINED_FACTOR: Final = 1.3
+_UNMENTIONED_VALUES: Final = (_RESULT_VALUES, tuple(value * _JOINED_FACTOR for value in _RESULT_VALUES))
+"""Values of names that no call contains: of plain words, and of those with one of / . _"""
 
 
 class _QuoteOrigin(NamedTuple):
@@ -171,17 +176,19 @@ class ReuseSigns:
         """The names that calls contain, each with its value and the seq of its newest result."""
         called = [(event.seq, words.split_names()) for event, words in self.calls]
         mentions = Counter(chain.from_iterable(names for _, names in called))
-        returned, used = _newest_seqs(self._names), _newest_seqs(called)
+        both = mentions.keys() & self._times.keys()
+        returned, used = _newest_seqs(self._names, both), _newest_seqs(called, both)
         return {
             name: (
                 _value(self._times[name], mentions[name], name) / self._ages[max(returned[name], used[name])],
                 returned[name],
             )
-            for name in mentions.keys() & self._times.keys()
+            for name in both
         }
 
-    def _unmentioned(self, limit: int, shown: Set[str]) -> Iterator[tuple[float, str, int]]:
-        """Yield the newest of the other names, each with its value, negative, and the seq of its newest result."""
+    def _unmentioned(self, limit: int, shown: Set[str]) -> list[tuple[float, str, int]]:
+        """Return the newest of the other names, each with its value, negative, and the seq of its newest result."""
+        found: list[tuple[float, str, int]] = []
         families: dict[str, int] = {}
         times = self._times
         rated = 0
@@ -190,15 +197,19 @@ class ReuseSigns:
             fresh = [name for name in names if name not in done]
             done.update(fresh)
             rated += len(fresh)
+            # Only the number of results and the form of a name count here, so there are few values for each age.
             age = self._ages[seq]
-            for name, family in zip(fresh, _DIGITS.sub("0", "\n".join(fresh)).split("\n"), strict=False):
+            plain, joined = ([-value / age for value in values] for values in _UNMENTIONED_VALUES)
+            for name, family in zip(fresh, _families(fresh), strict=True):
                 if "0" in family:
                     families[family] = known = families.get(family, 0) + 1
                     if known > _MAX_FAMILY:
                         continue
-                yield -_value(times[name], 0, name) / age, name, seq
+                values = joined if _is_joined(name) else plain
+                found.append((values[min(times[name], _MAX_RESULTS_COUNTED)], name, seq))
             if rated >= limit:
                 break
+        return found
 
     # ── Origins ──
 
@@ -217,20 +228,30 @@ class ReuseSigns:
         return facts.calls if isinstance(facts, ModelFacts) else ()
 
 
-def _newest_seqs(names: Sequence[tuple[int, Sequence[str]]]) -> dict[str, int]:
-    """Return each name with the seq of the newest event that has it; the events are newest first."""
+def _newest_seqs(names: Sequence[tuple[int, Sequence[str]]], wanted: set[str]) -> dict[str, int]:
+    """Return each wanted name with the seq of the newest event that has it; the events are newest first."""
     newest: dict[str, int] = {}
     for seq, some in reversed(names):
-        newest.update(dict.fromkeys(some, seq))
+        newest.update(dict.fromkeys(wanted.intersection(some), seq))
     return newest
 
 
 def _value(results: int, mentions: int, name: str) -> float:
     """Return how likely a name is to be needed again, apart from its age."""
-    value = 0.2 * results if results < 3 else 0.6
-    if mentions:
-        value += 1.5 * log(1 + mentions)
-    return value * 1.3 if "_" in name or "." in name or "/" in name else value
+    value = _RESULT_VALUES[min(results, _MAX_RESULTS_COUNTED)] + 1.5 * log(1 + mentions)
+    return value * _JOINED_FACTOR if _is_joined(name) else value
+
+
+def _is_joined(name: str) -> bool:
+    return not name.isalnum() and ("_" in name or "." in name or "/" in name)
+
+
+def _families(names: Sequence[str]) -> list[str]:
+    """Return the names with one 0 in place of each number."""
+    text = "\n".join(names).translate(_TO_ZERO)
+    while "00" in text:
+        text = text.replace("00", "0")
+    return text.split("\n") if names else []
 
 
 def _source_of_call(call: ToolCallFacts) -> str:

@@ -161,7 +161,7 @@ class LedgerIndex:
         """Return the facts about these events, which are consecutive effective events of the log."""
         known = self._ranges.pop(events[0].seq, None) if events else None
         done = len(known.events) if known else 0
-        if known is None or known.events != list(events[:done]):
+        if known is None or known.events != events[:done]:
             known, done = RangeFacts(self), 0
         known.extend(events[done:])
         if events:

@@ -98,9 +98,11 @@ def collect_requests(said: Sequence[tuple[Event, UserFacts]], *, answered_at: in
     requests: list[Request] = []
     stated: set[int] = set()
     for event, facts in reversed(said):
-        pairs = zip(facts.rules, facts.rule_keys, strict=True)
-        new = tuple(rule for rule, key in pairs if key not in stated) if facts.rules else ()
-        stated.update(facts.rule_keys)
+        new: tuple[tuple[int, int], ...] = ()
+        if facts.rules:
+            pairs = zip(facts.rules, facts.rule_keys, strict=True)
+            new = tuple(rule for rule, key in pairs if key not in stated)
+            stated.update(facts.rule_keys)
         requests.append(Request(event, facts, is_open=event.seq > answered_at, rules=new))
     return requests
 

@@ -94,8 +94,9 @@ def clip_user_messages(view: View, budget: Budget, policy: Policy) -> tuple[Clip
 
 def _clip_user_part(view: View, part: _TextPart, size: int) -> Clipped | None:
     """Clip a text of the user to its two ends and the rules that it states between them."""
-    keep = tuple(find_rules(part.text)) if part.units > size else ()
-    return _clip_part(view, part, Limits(strategy="both"), size, keep=keep)
+    if not _is_worth_clipping(part, size):
+        return None
+    return _clip_part(view, part, Limits(strategy="both"), size, keep=tuple(find_rules(part.text)))
 
 
 def squeeze_results(
@@ -170,10 +171,14 @@ def _part_units(view: View, shown: ShownMessage, place: int) -> int:
     return view.meter.replaceable_units(shown.seq, place, shown.fact.content)
 
 
+def _is_worth_clipping(text: _TextPart, size: int) -> bool:
+    return text.units > max(MIN_MASKED_UNITS, size + MIN_SAVED_UNITS)
+
+
 def _clip_part(
     view: View, text: _TextPart, limits: Limits, size: int, *, keep: Sequence[Span] = ()
 ) -> Clipped | None:
-    if text.units <= max(MIN_MASKED_UNITS, size + MIN_SAVED_UNITS):
+    if not _is_worth_clipping(text, size):
         return None
     tokens = max(0, size - _MARKER_UNITS)
     smaller = Limits(strategy=limits.strategy, tokens=tokens, head_share=limits.head_share)

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple
 
 from foveal.apps.cli.chat.chat_state import ChatState
-from foveal.apps.cli.chat.commands import read, write
+from foveal.apps.cli.chat.commands import initialise, permissions, read, rewinding, switching, write
 from foveal.apps.cli.chat.output.styled_text import Row, bold, dim, row, table_lines
 from foveal.errors import FovealError
 
@@ -31,11 +31,19 @@ class SlashCommand(NamedTuple):
     run: CommandFunction
     is_queued: bool = False
     """The command changes something, so it waits for the running turn; the others run at once."""
+    aliases: tuple[str, ...] = ()
+    """Other names of the command."""
 
 
 async def _help(state: ChatState, argument: str) -> list[Row]:
-    table = [(f"{command.name} {command.usage}".strip(), command.description) for command in SLASH_COMMANDS]
-    keys = "Enter sends · Alt-Enter or Esc Enter inserts a new line · Tab completes · Ctrl-C stops · Ctrl-D quits"
+    table = [
+        (f"{', '.join((command.name, *command.aliases))} {command.usage}".strip(), command.description)
+        for command in SLASH_COMMANDS
+    ]
+    keys = (
+        "Enter sends · Alt-Enter or Esc Enter inserts a new line · @path attaches a file · Tab completes · "
+        "Ctrl-C stops · Ctrl-D quits"
+    )
     return [row(bold("commands")), *(row(f"  {line}") for line in table_lines(table)), row(), row(dim(keys))]
 
 
@@ -60,7 +68,11 @@ SLASH_COMMANDS: Final = (
         read.compaction_status,
     ),
     SlashCommand(
-        "/undo", "[HANDLE]", "undo the newest reduction or rewind, or this one", write.undo, is_queued=True
+        "/undo",
+        "[HANDLE]",
+        "undo the newest reduction or rewind, or this one",
+        rewinding.undo,
+        is_queued=True,
     ),
     SlashCommand(
         "/expand", "HANDLE [LINE]", "print an event in full (“model”: show it to the model)", write.expand
@@ -74,29 +86,69 @@ SLASH_COMMANDS: Final = (
     SlashCommand(
         "/instructions", "[PATH]", "list the AGENTS.md files in force with their tokens", read.instructions
     ),
+    SlashCommand(
+        "/permissions",
+        "[remove [N]]",
+        "list what runs without asking, or remove a rule",
+        permissions.permissions,
+    ),
     SlashCommand("/model", "[NAME]", "show the model, or switch to another", write.model, is_queued=True),
     SlashCommand("/policy", "[NAME]", "show the policy, or switch to another", write.policy, is_queued=True),
-    SlashCommand("/sessions", "", "list the sessions, newest first", read.sessions),
-    SlashCommand("/resume", "ID", "switch to another session", write.resume, is_queued=True),
-    SlashCommand("/fork", "[ID]", "switch to a copy of this session", write.fork, is_queued=True),
     SlashCommand(
-        "/rewind", "[HANDLE]", "go back to before one of your messages", write.rewind, is_queued=True
+        "/tools",
+        "[on|off]",
+        "list the tools, or offer them to the model or none",
+        write.tools,
+        is_queued=True,
+    ),
+    SlashCommand("/sessions", "", "list the sessions, newest first", read.sessions),
+    SlashCommand(
+        "/new",
+        "",
+        "start a new session; this one is kept",
+        switching.new,
+        is_queued=True,
+        aliases=("/clear",),
+    ),
+    SlashCommand(
+        "/resume",
+        "[ID]",
+        "switch to another session; without an id, pick one",
+        switching.resume,
+        is_queued=True,
+    ),
+    SlashCommand("/fork", "[ID]", "switch to a copy of this session", switching.fork, is_queued=True),
+    SlashCommand(
+        "/rewind",
+        "[HANDLE]",
+        "go back to before one of your messages: conversation, files or both",
+        rewinding.rewind,
+        is_queued=True,
+    ),
+    SlashCommand("/retry", "", "run the last turn again", rewinding.retry, is_queued=True),
+    SlashCommand("/diff", "", "show what the agent has changed in files", rewinding.diff),
+    SlashCommand(
+        "/init",
+        "[WISHES]",
+        "let the agent write an AGENTS.md for this project",
+        initialise.init,
+        is_queued=True,
     ),
     SlashCommand(
         "/continue-from",
         "ID [CARRY]",
         "start a session with a record of another: record, summary, rules, e3,e9",
-        write.continue_from,
+        switching.continue_from,
         is_queued=True,
     ),
     SlashCommand(
         "/export", "FILE [FORMAT]", "write the session: foveal, openai, responses, anthropic", write.export
     ),
     SlashCommand("/help", "", "list the commands", _help),
-    SlashCommand("/quit", "", "quit; the session is kept", _quit),
+    SlashCommand("/quit", "", "quit; the session is kept", _quit, aliases=("/exit",)),
 )
-SLASH_COMMANDS_BY_NAME: Final = {command.name: command for command in SLASH_COMMANDS} | {
-    "/exit": SLASH_COMMANDS[-1]
+SLASH_COMMANDS_BY_NAME: Final = {
+    name: command for command in SLASH_COMMANDS for name in (command.name, *command.aliases)
 }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from foveal.apps.cli.chat.chat_state import ChatState
-from foveal.apps.cli.chat.output.agent_event_rows import duration
+from foveal.apps.cli.chat.output.agent_event_rows import dollars, duration, summary_cost
 from foveal.apps.cli.chat.output.context_card import (
     TurnUsage,
     acts_text,
@@ -15,7 +15,7 @@ from foveal.apps.cli.chat.output.context_card import (
     tokens_by_tool,
     turn_usages,
 )
-from foveal.apps.cli.chat.output.live_area import dollars, turns_left, usage_row
+from foveal.apps.cli.chat.output.live_area import turns_left, usage_row
 from foveal.apps.cli.chat.output.styled_text import Row, bold, dim, row, table_lines, text_rows
 from foveal.core import wire
 from foveal.core.compaction.health import CompactionHealth, read_metrics
@@ -119,7 +119,7 @@ def _compaction_text(event: Event) -> str:
     metrics = read_metrics(fact)
     span = f"{event.handle}: e{fact.first}–e{fact.last}"
     if isinstance(fact, CompactionFailed):
-        return f"{span} failed: {one_line(fact.problem, width=200)}"
+        return f"{span} failed: {one_line(fact.problem, width=200)}{summary_cost(metrics)}"
     score = (
         f", {metrics.score:.0%} of the rare names kept".replace("%", " %")
         if metrics.score is not None

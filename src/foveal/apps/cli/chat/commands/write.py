@@ -10,27 +10,21 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from foveal.apps.cli.chat import factory
 from foveal.apps.cli.chat.chat_state import ChatState
-from foveal.apps.cli.chat.options import parse_carry
 from foveal.apps.cli.chat.output.agent_event_rows import note, reduction_rows
 from foveal.apps.cli.chat.output.context_card import acts_text, window_source
 from foveal.apps.cli.chat.output.live_area import usage_row
-from foveal.apps.cli.chat.output.styled_text import Row, bold, dim, row, table_lines, text_rows
+from foveal.apps.cli.chat.output.styled_text import Row, bold, dim, row, text_rows
 from foveal.apps.cli.chat.user_interface import Question
-from foveal.apps.cli.stored_sessions import EXPORT_DIALECTS, export_session, find_session
+from foveal.apps.cli.stored_sessions import EXPORT_DIALECTS, export_session, write_new_file
 from foveal.core import wire
-from foveal.core.compaction.carried_record import is_carried_record
 from foveal.core.log.events import (
     Compacted,
     Dropped,
     Event,
     Masked,
-    Rewound,
-    UserSaid,
     kind,
     parse_handle,
-    text_of,
 )
 from foveal.core.policies.presets import PRESETS
 from foveal.core.view.fold import effective_events
@@ -40,8 +34,6 @@ from foveal.errors import FovealError, UnknownHandle
 
 MAX_EXPANDED_LINES: Final = 200
 """Lines of a text that `/expand` prints at once."""
-MAX_LISTED_TURNS: Final = 10
-"""Messages that `/rewind` lists."""
 
 
 # ── The view ─────────────────────────────────────────────────────────────────────────────────────────────
@@ -78,19 +70,6 @@ async def run_compaction(state: ChatState, focus: str = "") -> list[Row]:
         row(bold(f"before and after: {sizes}"), dim(f" · /undo {event.handle} takes it back")),
         usage_row(after),
     ]
-
-
-async def undo(state: ChatState, argument: str) -> list[Row]:
-    event = await state.session.event(await state.session.undo(argument or None))
-    report = await state.session.report()
-    again = "what it had hidden is shown again"
-    if isinstance(event.fact, Rewound):
-        again = "its messages are back in their places"
-    rows = [note(f"took back {event.handle} ({kind(event.fact)}): {again}", "good")]
-    if report.state == "over":
-        sizes = f"{report.percent(report.used)} of the window, and at most {report.percent(report.limit)} fit"
-        rows.append(note(f"the next request is reduced in another way: it takes {sizes}", "fair"))
-    return rows
 
 
 async def expand(state: ChatState, argument: str) -> list[Row]:
@@ -177,68 +156,16 @@ async def policy(state: ChatState, argument: str) -> list[Row]:
     ]
 
 
-async def resume(state: ChatState, argument: str) -> list[Row]:
-    if not argument:
-        raise FovealError("/resume needs a session id, or the beginning of it; /sessions lists them")
-    await state.switch(id=await find_session(state.store, argument))
-    return await _session_rows(state)
-
-
-async def fork(state: ChatState, argument: str) -> list[Row]:
-    """Switch to a copy of this session; the original stays as it is."""
-    id = argument or f"{state.session.id}-{factory.new_session_id()[-4:]}"
-    await state.session.fork(id)
-    await state.switch(id=id)
-    return await _session_rows(state)
-
-
-async def continue_from(state: ChatState, argument: str) -> list[Row]:
-    """Start a session with a record of another."""
-    name, _, carry = argument.partition(" ")
-    if not name:
-        raise FovealError(
-            "/continue-from needs a session id, or the beginning of it; /sessions lists them. A word after it "
-            "says what to take over: record, summary, rules, or handles such as e3,e9"
-        )
-    await state.continue_from(await find_session(state.store, name), parse_carry(carry or "record"))
-    return await _session_rows(state)
-
-
-async def _session_rows(state: ChatState) -> list[Row]:
-    info, report = await state.session.info(), await state.session.report()
-    title = f" · {one_line(info.title, width=50)}" if info.title else ""
-    return [row(bold(f"session {info.id}"), f" · {info.events:,} events{title}"), usage_row(report)]
-
-
-async def rewind(state: ChatState, argument: str) -> list[Row]:
-    """Go back to before a message of the user; later events stay in the log."""
-    messages = [
-        event
-        for event in effective_events(await state.session.events())
-        if isinstance(event.fact, UserSaid) and not is_carried_record(_message_text(event))
-    ]
-    if not argument:
-        table = [(e.handle, one_line(_message_text(e), width=60)) for e in messages[-MAX_LISTED_TURNS:]]
-        rows = [row(f"  {line}") for line in table_lines(table)] if table else []
-        return [
-            row("/rewind HANDLE goes back to before that message:" if rows else "there are no messages yet"),
-            *rows,
-        ]
-    event = next((e for e in messages if e.handle == argument.lstrip("#")), None)
-    if event is None:
-        names = ", ".join(e.handle for e in messages[-MAX_LISTED_TURNS:]) or "none"
-        raise FovealError(f"{argument!r} is not one of your messages in this session; there are {names}")
-    await state.session.rewind(event.seq - 1)
-    return [
-        note(
-            f"back to before “{one_line(_message_text(event), width=60)}”; /undo takes the rewind back",
-            "good",
-        )
-    ]
-
-
-def _message_text(event: Event) -> str:
-    return text_of(event.fact.content) if isinstance(event.fact, UserSaid) else ""
+async def tools(state: ChatState, argument: str) -> list[Row]:
+    """List the tools that the model is offered; `on` and `off` change whether it is offered any."""
+    if argument not in ("", "on", "off"):
+        raise FovealError(f"/tools takes on or off, not {argument!r}")
+    if argument:
+        await state.offer_tools(argument == "on")
+    names = [tool["name"] for tool in state.toolbox.schemas]
+    if not names:
+        return [row("the model is offered no tools; /tools on offers them")]
+    return [row(f"the model is offered {len(names)} tools: {', '.join(names)}")]
 
 
 async def export(state: ChatState, argument: str) -> list[Row]:
@@ -248,15 +175,7 @@ async def export(state: ChatState, argument: str) -> list[Row]:
     if not words or len(words) > 2 or format not in ("foveal", *EXPORT_DIALECTS):
         raise FovealError(f"/export needs a file, and takes a format: foveal, {', '.join(EXPORT_DIALECTS)}")
     events, info = await state.session.events(), await state.session.info()
-    data = export_session(events, info.id, info.title, format)
+    exported = export_session(events, info.id, info.title, format)
     path = state.options.folder / Path(words[0]).expanduser()
-    await asyncio.to_thread(_write_new_file, path, data)
-    return [note(f"{len(events):,} events written to {path}", "good")]
-
-
-def _write_new_file(path: Path, data: bytes) -> None:
-    try:
-        with path.open("xb") as file:
-            file.write(data)
-    except FileExistsError:
-        raise FovealError(f"{path} exists and was not overwritten: name another file") from None
+    await asyncio.to_thread(write_new_file, path, exported.data, advice="name another file")
+    return [note(f"{exported.size} written to {path}", "good")]

@@ -9,13 +9,15 @@ from foveal.agent.agent_events import (
     AgentEvent,
     ContextReduced,
     HookFailed,
+    ModelAnswered,
     RequestRefused,
+    RetryScheduled,
     ToolCalling,
     ToolFinished,
     TurnFinished,
 )
 from foveal.apps.cli.chat.output.styled_text import Row, Span, Style, dim, row
-from foveal.core.compaction.health import read_metrics
+from foveal.core.compaction.health import CompactionMetrics, read_metrics
 from foveal.core.log.events import Clipped, Compacted, CompactionFailed, Dropped, Event, Masked, Noted, handle
 from foveal.core.wire.safe_print import one_line
 
@@ -36,6 +38,15 @@ def agent_event_rows(event: AgentEvent) -> list[Row]:
             return list(_result_rows(event))
         case ContextReduced():
             return reduction_rows(event.events, event.before, event.after)
+        case ModelAnswered(max_tokens=limit) if limit:
+            return [
+                note(
+                    f"the answer has reached its limit of {limit:,} tokens. Say “go on” to continue.", "fair"
+                )
+            ]
+        case RetryScheduled(wait=wait):
+            seconds = f"in {wait.seconds:.0f} s" if wait.seconds >= 1 else "now"
+            return [note(f"{wait.reason}: next try {seconds}, {wait.attempt} of {wait.attempts}", "fair")]
         case RequestRefused():
             problem = one_line(event.problem, width=200)
             return [
@@ -122,18 +133,31 @@ def _reduction_notes(event: Event) -> Iterator[tuple[str, Style]]:
             )
         case Compacted():
             yield f"{_compaction_text(fact)} · /expand {event.handle} · /undo {event.handle}", "accent"
+            if fact.by == "ledger" and (metrics := read_metrics(fact)).asked:
+                why = f": {one_line(metrics.checks[-1], width=200)}" if metrics.checks else ""
+                yield f"no draft of a model could be used{why}{summary_cost(metrics)}", "fair"
         case Dropped():
             ranges = ", ".join(
                 f"{handle(low)}–{handle(high)}" for low, high in fact.ranges[:MAX_NAMED_HANDLES]
             )
             yield f"dropped {ranges} from view, a notice says so · /undo {event.handle}", "fair"
         case CompactionFailed():
-            problem = one_line(fact.problem, width=160)
-            yield f"no summary of {handle(fact.first)}–{handle(fact.last)}: {problem}", "fair"
+            problem, cost = one_line(fact.problem, width=160), summary_cost(read_metrics(fact))
+            yield f"no summary of {handle(fact.first)}–{handle(fact.last)}: {problem}{cost}", "fair"
         case Noted():
             yield one_line(fact.text, width=300), "fair"
         case _:
             pass
+
+
+def summary_cost(metrics: CompactionMetrics) -> str:
+    """Return what a summary has cost as the end of a sentence; "" if that is not known."""
+    return f", cost {dollars(metrics.cost)}" if metrics.cost else ""
+
+
+def dollars(amount: float) -> str:
+    """Return an amount with two digits, or four if it is less than a cent."""
+    return f"${amount:.2f}" if amount >= 0.01 else f"${amount:.4f}"
 
 
 def _compaction_text(fact: Compacted) -> str:

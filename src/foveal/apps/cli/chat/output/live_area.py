@@ -1,16 +1,17 @@
 """The status line, and the live area above the input line.
 
-The live area shows the growing answer, the current activity, queued messages and an open question.
+The live area shows the growing answer, the current activity with the last output of a command, and queued messages.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from typing import Final
 
-from foveal.apps.cli.chat.output.styled_text import STATE_STYLES, Row, Span, bold, cell_width, dim, row, wrap
-from foveal.apps.cli.chat.user_interface import Question
+from foveal.apps.cli.chat.output.agent_event_rows import dollars
+from foveal.apps.cli.chat.output.styled_text import STATE_STYLES, Row, Span, cell_width, cut, dim, row
 from foveal.core.engine.report import Report
 from foveal.core.wire.safe_print import one_line
 
@@ -20,13 +21,18 @@ from foveal.core.wire.safe_print import one_line
 STATUS_BAR_CELLS: Final = 10
 
 
-def status_row(report: Report, *, width: int = 200) -> Row:
-    """Return the line in at most `width` columns; the parts at its end are left out first."""
-    head = f" {_usage_text(report)} "
-    parts = [usage_bar(report), *_status_parts(report)]
-    while len(parts) > 1 and cell_width(head + _join(parts)) > width:
+def status_row(report: Report, *, width: int = 200, sandbox: str | None = None) -> Row:
+    """Return the line in at most `width` columns; the parts at its end are left out first.
+
+    `sandbox` names the sandbox of commands, "" if they run without one; None if there are no commands.
+    """
+    head = row(Span(f" {_usage_text(report)} {usage_bar(report)}", STATE_STYLES[report.state]))
+    parts = [dim(f" {sandbox}") if sandbox else Span(" no sandbox", "bad")] if sandbox is not None else []
+    for text in _status_parts(report):
+        parts.append(dim(f"{' ·' if parts else ''} {text}"))
+    while len(parts) > 0 and sum(cell_width(span.text) for span in (*head, *parts)) > width:
         parts.pop()
-    return row(Span(head + parts[0], STATE_STYLES[report.state]), dim(_join(parts)[len(parts[0]) :]))
+    return (*head, *parts)
 
 
 def usage_row(report: Report) -> Row:
@@ -38,10 +44,6 @@ def usage_row(report: Report) -> Row:
 
 def _usage_text(report: Report) -> str:
     return f"ctx {report.used:,}/{report.window:,} {report.percent(report.used)}"
-
-
-def _join(parts: list[str]) -> str:
-    return parts[0] + (" " + " · ".join(parts[1:]) if len(parts) > 1 else "")
 
 
 def _status_parts(report: Report) -> list[str]:
@@ -68,17 +70,12 @@ def turns_left(left: int) -> str:
     return f"~{left:,} turn{'s' * (left != 1)} left"
 
 
-def dollars(amount: float) -> str:
-    """Return an amount with two digits, or four if it is less than a cent."""
-    return f"${amount:.2f}" if amount >= 0.01 else f"${amount:.4f}"
-
-
 # ── Live area ──────────────────────────────────────────────────────────────────────────────────────────
 
 SPINNER_FRAMES: Final = "◐◓◑◒"
 MAX_QUEUED_ROWS: Final = 3
-MAX_DETAIL_ROWS: Final = 30
-"""Rows that are shown with a question."""
+MAX_OUTPUT_LINES: Final = 5
+"""Lines of a running command that are shown."""
 
 
 class LiveArea:
@@ -89,8 +86,9 @@ class LiveArea:
         """The unfinished block of the answer, drawn."""
         self.activity = ""
         """What the turn is doing; "" when no turn runs."""
-        self.question: Question | None = None
         self.queued: Sequence[str] = ()
+        self._output: Sequence[str] = ()
+        """The last lines that the running command has printed."""
         self._activity_since = 0.0
         self._stage = ""
         """What runs beside the turn: a summary, or the download of a model."""
@@ -102,19 +100,28 @@ class LiveArea:
         """Whether the area has a spinner."""
         return bool(self.activity or self._stage)
 
-    def start(self, activity: str) -> None:
-        """Show an activity and count its seconds."""
-        self.activity, self._activity_since = activity, time.monotonic()
+    def start(self, activity: str, *, wait_s: float = 0.0) -> None:
+        """Show an activity and count its seconds; the first `wait_s` seconds are counted down."""
+        self.activity, self._activity_since, self._output = activity, time.monotonic() + wait_s, ()
+
+    def describe(self, activity: str) -> None:
+        """Change the text of the activity, and keep counting its seconds."""
+        self.activity = activity
+
+    def restart(self) -> None:
+        """Count the seconds of the activity from now on."""
+        self._activity_since = time.monotonic()
+
+    def set_output(self, lines: Sequence[str], *, seconds: float) -> None:
+        """Show the last output of a command that has run for this long."""
+        self._output, self._activity_since = lines[-MAX_OUTPUT_LINES:], time.monotonic() - seconds
 
     def stop(self) -> None:
         """Show no activity."""
-        self.activity = ""
+        self.activity, self._output = "", ()
 
     def set_answer(self, drawn: str) -> None:
         self.answer = drawn
-
-    def set_question(self, question: Question | None) -> None:
-        self.question = question
 
     def set_queued(self, texts: Sequence[str]) -> None:
         self.queued = texts
@@ -124,35 +131,24 @@ class LiveArea:
             self._stage_since = time.monotonic()
         self._stage, self._stage_detail = stage, detail
 
-    def rows(self, *, width: int, can_stop: bool = False) -> list[Row]:
-        """Return the rows below the growing answer; `can_stop` says that Ctrl-C would stop a turn or command."""
+    def rows(self, *, width: int, can_stop: bool = False, is_asking: bool = False) -> list[Row]:
+        """Return the rows below the growing answer; `can_stop` says that Ctrl-C would stop a turn or command, and
+        `is_asking` that the turn waits for the user."""
         rows: list[Row] = []
         if self._stage:
             detail = f" · {self._stage_detail}" if self._stage_detail else ""
             stage, elapsed = f"{_spinner()} {self._stage}{detail}", _elapsed(self._stage_since)
             rows.append(row(Span(stage, "accent"), dim(f"{elapsed} · Ctrl-C stops" if can_stop else elapsed)))
-        elif self.activity and self.question is None:
+        elif self.activity and not is_asking:
             elapsed = _elapsed(self._activity_since)
-            rows.append(row(dim(f"{_spinner()} {self.activity}{elapsed} · Ctrl-C stops")))
+            rows += [row(dim(f"  │ {line}")) for line in self._output]
+            rows.append(
+                row(dim(f"{_spinner()} {cut(self.activity, max(20, width - 26))}{elapsed} · Ctrl-C stops"))
+            )
         rows += [row(dim(f"  queued: {one_line(text, width=70)}")) for text in self.queued[:MAX_QUEUED_ROWS]]
         if len(self.queued) > MAX_QUEUED_ROWS:
             rows.append(row(dim(f"  … and {len(self.queued) - MAX_QUEUED_ROWS} more")))
-        if self.question is not None:
-            rows += question_rows(self.question, width=width)
         return rows
-
-
-def question_rows(question: Question, *, width: int) -> list[Row]:
-    """Return a question with its details; a long text is wrapped, never cut."""
-    more = len(question.details) - MAX_DETAIL_ROWS
-    rest = [row(dim(f"    … {more:,} more lines"))] if more > 0 else []
-    text = [row(bold(line)) for line in wrap(question.text, width)]
-    return [*question.details[:MAX_DETAIL_ROWS], *rest, *text]
-
-
-def answer_choices(question: Question) -> str:
-    """Return the possible answers, the default in upper case."""
-    return f"[y/N/a = always {question.always}]" if question.always else "[y/N]"
 
 
 def _spinner() -> str:
@@ -160,5 +156,7 @@ def _spinner() -> str:
 
 
 def _elapsed(since: float) -> str:
-    seconds = int(time.monotonic() - since)
-    return f" · {seconds} s" if seconds else ""
+    seconds = time.monotonic() - since
+    if seconds < 0:
+        return f" in {math.ceil(-seconds)} s"
+    return f" · {int(seconds)} s" if seconds >= 1 else ""

@@ -7,7 +7,6 @@ it is parsed as Markdown, and again after entities were resolved.
 from __future__ import annotations
 
 import io
-import os
 from collections.abc import Iterator
 from typing import ClassVar, Final
 
@@ -16,23 +15,30 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.markdown import Heading, Markdown, MarkdownElement
 from rich.segment import Segment
 from rich.style import Style
-from rich.theme import Theme
+from rich.theme import Theme as RichTheme
 
+from foveal.apps.cli.chat.output.themes import COLOUR_NUMBERS, Theme
 from foveal.core.wire.safe_print import visible
 
 MAX_PROSE_COLUMNS: Final = 100
 """Wider terminals are not filled: longer lines are hard to read."""
-MARKDOWN_THEME: Final = Theme(
-    {
-        "markdown.code": "cyan",
+
+
+def markdown_styles(theme: Theme) -> RichTheme:
+    """Return the styles of Markdown in the colours of a theme."""
+    numbers = COLOUR_NUMBERS[theme.background] if theme.colours == 256 else {}
+    accent = f"color({numbers['accent']})" if numbers else "blue" if theme.background == "light" else "cyan"
+    blue = f"color({numbers['blue']})" if numbers else "blue"
+    styles = {
+        "markdown.code": accent,
         "markdown.block_quote": "dim",
-        "markdown.item.bullet": "cyan",
-        "markdown.item.number": "cyan",
-        "markdown.link_url": "blue underline",
+        "markdown.item.bullet": accent,
+        "markdown.item.number": accent,
+        "markdown.link_url": f"{blue} underline",
         "markdown.hr": "dim",
         **dict.fromkeys((f"markdown.h{level}" for level in range(1, 7)), "bold"),
     }
-)
+    return RichTheme(styles)
 
 
 class _LeftHeading(Heading):
@@ -49,8 +55,8 @@ class _PlainMarkdown(Markdown):
 
     elements: ClassVar[dict[str, type[MarkdownElement]]] = {**Markdown.elements, "heading_open": _LeftHeading}
 
-    def __init__(self, text: str) -> None:
-        super().__init__(text, code_theme="ansi_dark", hyperlinks=False)
+    def __init__(self, text: str, *, code_theme: str) -> None:
+        super().__init__(text, code_theme=code_theme, hyperlinks=False)
         parser = MarkdownIt("commonmark", {"html": False}).enable(["strikethrough", "table"])
         self.parsed = parser.parse(text)
 
@@ -58,18 +64,18 @@ class _PlainMarkdown(Markdown):
 class MarkdownPainter:
     """Converts Markdown to text with ANSI colours."""
 
-    def __init__(self, *, colours: bool) -> None:
-        self._colours = colours
-        truecolor = os.environ.get("COLORTERM", "") in ("truecolor", "24bit")
+    def __init__(self, theme: Theme) -> None:
+        self._theme = theme
+        self._code_theme = "ansi_light" if theme.background == "light" else "ansi_dark"
         self._console = Console(
             file=io.StringIO(),
             force_terminal=True,
-            color_system="truecolor" if truecolor else "256",
+            color_system="256" if theme.colours == 256 else "standard",
             highlight=False,
             markup=False,
             emoji=False,
             legacy_windows=False,
-            theme=MARKDOWN_THEME,
+            theme=markdown_styles(theme),
         )
 
     def draw(self, text: str, *, width: int) -> str:
@@ -77,7 +83,8 @@ class MarkdownPainter:
         if not text.strip():
             return ""
         options = self._console.options.update(width=max(20, min(width - 1, MAX_PROSE_COLUMNS)))
-        lines = self._console.render_lines(_PlainMarkdown(visible(text)), options, pad=False)
+        markdown = _PlainMarkdown(visible(text), code_theme=self._code_theme)
+        lines = self._console.render_lines(markdown, options, pad=False)
         return "".join(line + "\n" for line in _collapse_blank_lines([self._line(line) for line in lines]))
 
     def _line(self, segments: list[Segment]) -> str:
@@ -86,9 +93,9 @@ class MarkdownPainter:
     def _segment(self, segment: Segment) -> str:
         if segment.control:
             return ""
-        text = visible(segment.text).replace("\n", "")
+        text = self._theme.characters(visible(segment.text).replace("\n", ""))
         style = segment.style or Style.null()
-        if not self._colours:
+        if not self._theme.codes:
             return text
         return style.without_color.render(text) if style.link else style.render(text)
 

@@ -6,11 +6,10 @@ input line and the status line. All text goes through `foveal.core.wire.safe_pri
 
 from __future__ import annotations
 
-import asyncio
-import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
+from msgspec.structs import replace
 from prompt_toolkit.application import Application
 from prompt_toolkit.filters import Condition
 from prompt_toolkit.formatted_text import ANSI, AnyFormattedText
@@ -26,23 +25,40 @@ from prompt_toolkit.layout.controls import BufferControl, FormattedTextControl
 from prompt_toolkit.layout.dimension import Dimension
 from prompt_toolkit.layout.layout import Layout
 from prompt_toolkit.layout.menus import CompletionsMenu
+from prompt_toolkit.output import ColorDepth
 from prompt_toolkit.renderer import CPR_Support
 from prompt_toolkit.styles import Style
 
 from foveal.agent.agent_events import (
     AgentEvent,
     ModelAnswered,
+    PromptReading,
+    RetryScheduled,
     TextStreamed,
     ToolCalling,
     ToolFinished,
+    ToolOutputStreamed,
     UserMessageStored,
 )
 from foveal.apps.cli.chat.output.agent_event_rows import agent_event_rows
-from foveal.apps.cli.chat.output.live_area import LiveArea, answer_choices, question_rows, status_row
+from foveal.apps.cli.chat.output.live_area import LiveArea, status_row
+from foveal.apps.cli.chat.output.panel_host import PanelHost, bind_panel_keys
+from foveal.apps.cli.chat.output.panels import PickMenu, QuestionPanel, SwitchMenu
+from foveal.apps.cli.chat.output.scrolled_rows import ScrolledRows
 from foveal.apps.cli.chat.output.streaming import StreamingMarkdown
-from foveal.apps.cli.chat.output.styled_text import Row, Span, ansi_text, bold, dim, row, wrap_row
+from foveal.apps.cli.chat.output.styled_text import (
+    Row,
+    Span,
+    ansi_text,
+    bold,
+    dim,
+    row,
+    rows_in_theme,
+    wrap_row,
+)
+from foveal.apps.cli.chat.output.themes import terminal_theme
 from foveal.apps.cli.chat.user_input import Pastes, input_buffer, key_bindings
-from foveal.apps.cli.chat.user_interface import Question, UserAnswer
+from foveal.apps.cli.chat.user_interface import MenuItem, Question
 from foveal.core.engine.report import Report
 
 if TYPE_CHECKING:
@@ -54,15 +70,20 @@ MENU_LINES: Final = 6
 """Completions that are visible at once."""
 MAX_ECHOED_LINES: Final = 8
 """Lines of a sent message that are printed."""
+MAX_PRINTED_LINES: Final = 16
+"""Lines of an answered question, or of a change, that are printed."""
+MAX_CALL_LINES: Final = 4
+"""Lines of the description of a call that are printed."""
+MAX_INPUT_LINES_BELOW_PANEL: Final = 3
 MENU_STYLE: Final = Style.from_dict(
     {
         "completion-menu": "bg:default fg:default",
-        "completion-menu.completion": "bg:default fg:ansicyan",
+        "completion-menu.completion": "bg:default fg:default",
         "completion-menu.completion.current": "bold reverse",
-        "completion-menu.meta.completion": "bg:default fg:ansibrightblack",
+        "completion-menu.meta.completion": "bg:default fg:#808080",
         "completion-menu.meta.completion.current": "bg:default",
         "scrollbar.background": "bg:default",
-        "scrollbar.button": "bg:ansibrightblack",
+        "scrollbar.button": "bg:#808080",
     }
 )
 
@@ -81,27 +102,38 @@ class Screen:
         is_busy: Callable[[], bool] = lambda: False,
     ) -> None:
         """`is_busy` returns whether `on_interrupt` would stop something."""
-        self.colours = not os.environ.get("NO_COLOR")
+        self.theme = terminal_theme()
+        self.colours = bool(self.theme.codes)
         self.live = LiveArea()
         self.pastes = Pastes()
         self.entry = input_buffer(completer)
         self._on_submit = on_submit
         self._is_busy = is_busy
-        self._streaming = StreamingMarkdown(colours=self.colours)
+        self._streaming = StreamingMarkdown(self.theme)
         self._report: Report | None = None
-        self._pending_answer: asyncio.Future[UserAnswer] | None = None
+        self._sandbox: str | None = None
+        self._panels = PanelHost(self.entry, on_view_closed=self._write_held)
+        self._held: list[str] = []
+        """Output that waits while a view covers the screen."""
         self._ends_with_blank_line = True
         """The last printed line is empty."""
         self._has_printed_answer = False
         """A part of the current answer is printed."""
         self._message = ""
         """The message of the running turn."""
+        self._expected_change: Sequence[Row] = ()
+        """What the running call changes, if it was not asked about."""
+        keys = key_bindings(self, on_interrupt)
+        bind_panel_keys(keys, self._panels, self.entry)
         self.app: Application[None] = Application(
             layout=Layout(self._container(), focused_element=self.entry),
-            key_bindings=key_bindings(self, on_interrupt),
+            key_bindings=keys,
             style=MENU_STYLE,
+            color_depth=None if self.colours else ColorDepth.DEPTH_1_BIT,
             erase_when_done=True,
+            after_render=self._panels.after_render,
         )
+        self._panels.app = self.app
         # The layout does not depend on the cursor position, so the terminal is not queried for it.
         self.app.renderer.cpr_support = CPR_Support.NOT_SUPPORTED
 
@@ -109,6 +141,9 @@ class Screen:
 
     def _container(self) -> FloatContainer:
         live = Window(FormattedTextControl(self._live), dont_extend_height=True, wrap_lines=False)
+        panel = self._panels.window = Window(
+            FormattedTextControl(self._panel, focusable=True, show_cursor=False), dont_extend_height=True
+        )
         entry = Window(
             BufferControl(self.entry),
             height=self._entry_height,
@@ -117,38 +152,60 @@ class Screen:
             get_line_prefix=self._prefix,
         )
         bottom = Window(FormattedTextControl(self._status), height=1, dont_extend_height=True)
-        is_visible = Condition(lambda: bool(self._live_text()))
-        rows = HSplit([ConditionalContainer(live, is_visible), entry, bottom], align=VerticalAlign.TOP)
+        has_live = Condition(lambda: not self._panels.is_viewing and bool(self._live_text()))
+        has_panel = Condition(lambda: self._panels.panel is not None)
+        has_entry = Condition(lambda: not self._panels.hides_entry)
+        has_status = Condition(lambda: not self._panels.is_viewing)
+        shown = ((live, has_live), (panel, has_panel), (entry, has_entry), (bottom, has_status))
+        rows = [ConditionalContainer(window, condition) for window, condition in shown]
         menu = Float(CompletionsMenu(max_height=MENU_LINES), xcursor=True, ycursor=True)
-        return FloatContainer(rows, [menu])
+        return FloatContainer(HSplit(rows, align=VerticalAlign.TOP), [menu])
 
     def _entry_height(self) -> Dimension:
+        if self._panels.panel is not None:
+            return Dimension(min=1, max=MAX_INPUT_LINES_BELOW_PANEL)
         completing = self.entry.complete_state is not None and bool(self.entry.complete_state.completions)
         return Dimension(min=MENU_LINES + 1 if completing else 1, max=max(MAX_INPUT_LINES, MENU_LINES + 1))
 
     def _prefix(self, line: int, wrapped: int) -> AnyFormattedText:
         if line or wrapped:
             return "  "
-        mark = f"{answer_choices(self.live.question)} " if self.live.question is not None else "› "
-        return self._ansi([row(Span(mark, "fair" if self.live.question is not None else "accent"))])
+        question = self._panels.question
+        takes_line = question is not None and not question.question.waits
+        return self._ansi([row(Span("[y/N] ", "fair") if takes_line else Span("› ", "accent"))])
 
     def _status(self) -> AnyFormattedText:
         if self._report is None:
             return self._ansi([row(dim(" opening …"))])
-        return self._ansi([status_row(self._report, width=self.width - 1)])
+        return self._ansi([status_row(self._report, width=self.width - 1, sandbox=self._sandbox)])
 
     def _live(self) -> AnyFormattedText:
         return ANSI(self._live_text())
 
     def _live_text(self) -> str:
-        live_rows = self.live.rows(width=self.width - 1, can_stop=self._is_busy())
-        rows = ansi_text(live_rows, width=self.width - 1, colours=self.colours)
-        height = max(3, self.app.output.get_size().rows - rows.count("\n") - MAX_INPUT_LINES - 3)
-        lines = self.live.answer.split("\n")[-height - 1 :]
+        is_asking = self._panels.panel is not None
+        live_rows = self.live.rows(width=self.width - 1, can_stop=self._is_busy(), is_asking=is_asking)
+        rows = ansi_text(live_rows, width=self.width - 1, theme=self.theme)
+        height = max(3, self._terminal_rows - rows.count("\n") - MAX_INPUT_LINES - 3)
+        lines = [] if is_asking else self.live.answer.split("\n")[-height - 1 :]
         return ("\n".join(lines) + rows).rstrip("\n")
 
+    def _panel(self) -> AnyFormattedText:
+        """Return the panel, in the rows that the other parts of the screen leave."""
+        height = self._terminal_rows
+        if not self._panels.is_viewing:
+            live = self._live_text()
+            entry = MAX_INPUT_LINES_BELOW_PANEL if self.entry.text else 1
+            height -= (live.count("\n") + 1 if live else 0) + entry + 1
+        rows = self._panels.rows(width=self.width - 1, height=height)
+        return ANSI(ansi_text(rows[:height], width=self.width - 1, theme=self.theme).removesuffix("\n"))
+
+    @property
+    def _terminal_rows(self) -> int:
+        return self.app.output.get_size().rows
+
     def _ansi(self, rows: Sequence[Row]) -> ANSI:
-        return ANSI(ansi_text(rows, colours=self.colours).rstrip("\n"))
+        return ANSI(ansi_text(rows, theme=self.theme).rstrip("\n"))
 
     @property
     def width(self) -> int:
@@ -160,13 +217,20 @@ class Screen:
         """Print safe text above the live area; it ends with a newline."""
         if not text:
             return
+        self._ends_with_blank_line = text.endswith("\n\n") or text == "\n"
+        if self._panels.is_viewing:
+            self._held.append(text)
+            return
         output = self.app.output
         if self.app.is_running:
             self.app.renderer.erase()
         output.write_raw(text)
         output.flush()
-        self._ends_with_blank_line = text.endswith("\n\n") or text == "\n"
         self.app.invalidate()
+
+    def _write_held(self) -> None:
+        held, self._held = "".join(self._held), []
+        self.write(held)
 
     def ensure_blank_line(self) -> None:
         """Print an empty line, unless the last line is empty."""
@@ -176,9 +240,10 @@ class Screen:
     def print_rows(self, rows: Sequence[Row], *, cut: bool = False) -> None:
         """Print rows: those of tools are cut to the width, all others are wrapped at words."""
         width = self.width - 1
+        rows = rows_in_theme(rows, self.theme)
         if not cut:
             rows = [line for parts in rows for line in wrap_row(parts, width)]
-        self.write(ansi_text(rows, width=width, colours=self.colours))
+        self.write(ansi_text(rows, width=width, theme=self.theme))
 
     def show(self, rows: Sequence[Row]) -> None:
         self.ensure_blank_line()
@@ -203,22 +268,39 @@ class Screen:
         match event:
             case UserMessageStored():
                 self._print_message(self._message)
+            case PromptReading(progress=progress):
+                self.live.describe(f"reading: {progress.read:,} of {progress.total:,} tokens")
             case TextStreamed():
                 self._stream(event)
             case ModelAnswered():
-                self._print_rest_of_answer()
+                self.notify(agent_event_rows(event))
                 self.live.start("thinking")
+            case RetryScheduled(wait=wait):
+                self.notify(agent_event_rows(event))
+                self.live.start(f"{wait.reason}, try {wait.attempt} of {wait.attempts}", wait_s=wait.seconds)
             case ToolCalling():
                 self._print_rest_of_answer()
                 self.ensure_blank_line()
-                self.print_rows(agent_event_rows(event), cut=True)
+                self.print_rows(self._first_wrapped(agent_event_rows(event)), cut=True)
                 self.live.start(event.what)
+            case ToolOutputStreamed():
+                self.live.set_output(event.lines, seconds=event.seconds)
+                self.app.invalidate()
             case ToolFinished():
-                self._print_rest_of_answer()
-                self.print_rows([*agent_event_rows(event), row()], cut=True)
-                self.live.start("thinking")
+                self._print_result(event)
             case _:
                 self.notify(agent_event_rows(event))
+
+    def expect_change(self, rows: Sequence[Row]) -> None:
+        self._expected_change = rows
+
+    def _print_result(self, finished: ToolFinished) -> None:
+        self._print_rest_of_answer()
+        if self._expected_change and not finished.error:
+            self.print_lines(self._expected_change)
+        self._expected_change = ()
+        self.print_rows([*agent_event_rows(finished), row()], cut=True)
+        self.live.start("thinking")
 
     def turn_ended(self) -> None:
         self._print_rest_of_answer()
@@ -229,6 +311,10 @@ class Screen:
     def show_status(self, report: Report) -> None:
         self._report = report
         self.app.invalidate()
+
+    def show_sandbox(self, name: str) -> None:
+        """Name the sandbox of commands in the status line; "" if they run without one."""
+        self._sandbox = name
 
     def show_progress(self, stage: str, detail: str = "") -> None:
         self.live.set_stage(stage, detail)
@@ -243,7 +329,7 @@ class Screen:
             more = f"  … {len(lines) - MAX_ECHOED_LINES:,} more lines, {len(text):,} characters in all"
             rows.append(row(dim(more)))
         self.ensure_blank_line()
-        self.write(ansi_text(rows, width=self.width - 1, colours=self.colours) + "\n")
+        self.write(ansi_text(rows, width=self.width - 1, theme=self.theme) + "\n")
         self.live.start("thinking")
 
     def _stream(self, streamed: TextStreamed) -> None:
@@ -274,35 +360,51 @@ class Screen:
 
     # ── Input and questions ──────────────────────────────────────────────────────────────────────────
 
-    async def ask(self, question: Question) -> UserAnswer:
+    async def ask(self, question: Question) -> str:
         self._print_rest_of_answer()
-        self._pending_answer = asyncio.get_running_loop().create_future()
-        self.live.set_question(question)
-        self.app.invalidate()
-        try:
-            answer = await self._pending_answer
-            words = {"y": "yes", "n": "no", "a": f"always {question.always}"}[answer]
-            rows = question_rows(question, width=self.width - 1)
-            self.print_rows(rows[:-1], cut=True)
-            self.print_rows([(*rows[-1], dim(f" {words}"))])
-            return answer
-        finally:
-            self._pending_answer = None
-            self.live.set_question(None)
-            self.app.invalidate()
+        details = tuple(rows_in_theme(question.details, self.theme))
+        panel = QuestionPanel(replace(question, text=self.theme.characters(question.text), details=details))
+        await self._panels.run(panel)
+        self.live.restart()
+        self._print_answered(panel)
+        return panel.answer
+
+    def _print_answered(self, panel: QuestionPanel) -> None:
+        question = panel.question
+        label = next((choice.label for choice in question.choices if choice.key == panel.answer), "No")
+        self.print_lines(question.details)
+        self.print_rows([row(bold(question.text), dim(f" {label[:1].lower()}{label[1:]}"))])
+
+    def _first_wrapped(self, rows: Sequence[Row]) -> list[Row]:
+        """Return the first lines of rows that can be long, wrapped at words."""
+        lines = [line for parts in rows for line in wrap_row(parts, self.width - 1)]
+        return [*lines[:MAX_CALL_LINES], *([row(dim("  …"))] if len(lines) > MAX_CALL_LINES else [])]
+
+    def print_lines(self, rows: Sequence[Row]) -> None:
+        """Print the first lines of rows that can be many."""
+        lines = ScrolledRows(rows).lines(self.width - 1)
+        more = len(lines) - MAX_PRINTED_LINES
+        rest = [row(dim(f"  … {more:,} more line{'s' * (more != 1)}"))] if more > 0 else []
+        self.print_rows([*lines[:MAX_PRINTED_LINES], *rest], cut=True)
+
+    async def pick(self, title: str, items: Sequence[MenuItem], *, hint: str = "") -> str | None:
+        menu = PickMenu(title, items, hint)
+        await self._panels.run(menu)
+        return menu.picked
+
+    async def choose_many(
+        self, title: str, items: Sequence[MenuItem], *, hint: str = ""
+    ) -> frozenset[str] | None:
+        menu = SwitchMenu(title, items, hint)
+        await self._panels.run(menu)
+        return menu.chosen
 
     def submit(self, line: str) -> None:
         """Handle a line that the user has entered: the answer to an open question, or new input."""
         text = self.pastes.expand(line)
-        question, pending = self.live.question, self._pending_answer
-        if question is not None and pending is not None and not pending.done():
-            answer = parse_answer(text, question)
-            if answer is not None:
-                pending.set_result(answer)
-                return
-            if not question.waits:
-                pending.set_result("n")
-        if text.strip():
+        question = self._panels.question
+        answer = parse_answer(text, question.question) if question is not None else None
+        if not self._panels.take_line(answer) and text.strip():
             self._on_submit(text)
 
     def show_queue(self, texts: Sequence[str]) -> None:
@@ -310,11 +412,7 @@ class Screen:
         self.app.invalidate()
 
 
-def parse_answer(text: str, question: Question) -> UserAnswer | None:
+def parse_answer(text: str, question: Question) -> str | None:
     """Return the answer that a line gives, or None if the line is not an answer."""
-    word = text.strip().casefold()
-    if word in ("", "n", "no"):
-        return "n"
-    if word in ("y", "yes"):
-        return "y"
-    return "a" if word in ("a", "always") and question.always else None
+    word = {"": "n", "no": "n", "yes": "y"}.get(text.strip().casefold(), text.strip().casefold())
+    return word if any(choice.key == word for choice in question.choices) else None

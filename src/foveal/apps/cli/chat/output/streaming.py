@@ -6,6 +6,8 @@ import re
 import time
 from typing import TYPE_CHECKING, Final
 
+from foveal.apps.cli.chat.output.themes import Theme
+
 if TYPE_CHECKING:
     from foveal.apps.cli.chat.output.markdown import MarkdownPainter
 
@@ -20,8 +22,8 @@ _LIST_ITEM: Final = re.compile(r" {0,3}(?:[-*+]|\d{1,9}[.)])(?:\s|$)")
 class StreamingMarkdown:
     """Draws an answer while it arrives."""
 
-    def __init__(self, *, colours: bool) -> None:
-        self._colours = colours
+    def __init__(self, theme: Theme) -> None:
+        self._theme = theme
         self._blocks = MarkdownBlocks()
         self._painter: MarkdownPainter | None = None
         self._drawn_at = 0.0
@@ -49,7 +51,7 @@ class StreamingMarkdown:
             # rich is slow to import, and the prompt must not wait for it.
             from foveal.apps.cli.chat.output.markdown import MarkdownPainter
 
-            self._painter = MarkdownPainter(colours=self._colours)
+            self._painter = MarkdownPainter(self._theme)
         return self._painter.draw(text, width=width)
 
 

@@ -11,24 +11,19 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 from typing import Final, Literal, NamedTuple
 
+from foveal.apps.cli.chat.output.themes import Theme
 from foveal.core.wire.safe_print import visible
 
 Style = Literal["", "bold", "dim", "good", "fair", "bad", "accent", "blue", "magenta"]
-SGR_CODES: Final[dict[str, str]] = {
-    "bold": "1",
-    "dim": "2",
-    "good": "32",
-    "fair": "33",
-    "bad": "31",
-    "accent": "36",
-    "blue": "34",
-    "magenta": "35",
-}
+DEFAULT_THEME: Final = Theme()
 STATE_STYLES: Final[dict[str, Style]] = {"ok": "good", "warn": "fair", "act": "bad", "over": "bad"}
 """Styles of the states of a report."""
 TAB_COLUMNS: Final = 4
 _ROW_START: Final = re.compile(r" *(?:│ +|[▪✗└●?] +|\S(?: ?\S)*  +)?")
 """The indentation of a row, with a mark or a first column after it."""
+
+_HUNK: Final = re.compile(r"@@ -(\d+)(?:,\d+)? \+(\d+)(?:,\d+)? @@")
+_DIFF_STYLES: Final[dict[str, Style]] = {"+": "good", "-": "bad"}
 
 
 class Span(NamedTuple):
@@ -60,9 +55,22 @@ def text_rows(text: str, *, style: Style = "", indent: str = "") -> list[Row]:
 
 
 def diff_rows(text: str) -> list[Row]:
-    """Return a diff as rows in the usual colours."""
-    marks: dict[str, Style] = {"+": "good", "-": "bad", "@": "accent"}
-    return [row(Span("    " + line, marks.get(line[:1], ""))) for line in text.rstrip("\n").split("\n")]
+    """Return a unified diff as rows in the usual colours, with the numbers of the lines; other text unchanged."""
+    lines = text.rstrip("\n").split("\n")
+    if not any(map(_HUNK.match, lines)):
+        return text_rows(text.rstrip("\n"))
+    rows, old, new = [], 0, 0
+    for line in lines:
+        if found := _HUNK.match(line):
+            old, new = int(found[1]), int(found[2])
+            rows.append(row(Span(line, "accent")))
+        elif not new and not old:
+            rows.append(row(dim(line)))  # the names of the files
+        else:
+            number = {"-": old, "\\": 0}.get(line[:1], new)
+            rows.append(row(dim(f"{number or '':>5} "), Span(line, _DIFF_STYLES.get(line[:1], ""))))
+            old, new = old + (line[:1] in " -"), new + (line[:1] in " +")
+    return rows
 
 
 # ── Width ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -70,10 +78,10 @@ def diff_rows(text: str) -> list[Row]:
 
 def cell_width(text: str) -> int:
     """Return the number of terminal columns that a text takes."""
-    return len(text) if text.isascii() else sum(map(_char_width, text))
+    return len(text) if text.isascii() else sum(map(char_width, text))
 
 
-def _char_width(character: str) -> int:
+def char_width(character: str) -> int:
     if unicodedata.combining(character):
         return 0
     return 2 if unicodedata.east_asian_width(character) in "WF" else 1
@@ -86,7 +94,7 @@ def cut(text: str, width: int) -> str:
         return text
     room, kept = max(0, width - 1), []
     for character in text:
-        room -= _char_width(character)
+        room -= char_width(character)
         if room < 0:
             break
         kept.append(character)
@@ -126,7 +134,7 @@ def wrap_row(parts: Row, width: int) -> list[Row]:
     text = "".join(span.text for span in spans)
     if cell_width(text) <= width:
         return [parts]
-    indent = _hanging_indent(text, most=width // 3)
+    indent = _hanging_indent(text, most=width // 2)
     end = _line_end(text, 0, width)
     rows = [_row_part(spans, 0, end)]
     while (start := _skip_spaces(text, end)) < len(text):
@@ -138,8 +146,10 @@ def wrap_row(parts: Row, width: int) -> list[Row]:
 def _hanging_indent(text: str, *, most: int) -> str:
     """Return the beginning of the rows after the first: a bar is repeated, other marks and a first column that is
     followed by two spaces become spaces."""
-    found = _ROW_START.match(text, 0, most)
+    found = _ROW_START.match(text, 0, most + 1)
     start = found[0] if found is not None else ""
+    if cell_width(start) > most:  # a wide first column leaves too little room beside it
+        return " " * (len(text) - len(text.lstrip(" ")) + TAB_COLUMNS)
     return start if "│" in start else " " * cell_width(start)
 
 
@@ -147,7 +157,7 @@ def _line_end(text: str, start: int, width: int) -> int:
     """Return where a line of at most `width` columns that begins at `start` ends: at a space, or within a word that
     is longer than the line."""
     end = start
-    while end < len(text) and (width := width - _char_width(text[end])) >= 0:
+    while end < len(text) and (width := width - char_width(text[end])) >= 0:
         end += 1
     if end == len(text):
         return end
@@ -186,17 +196,27 @@ def plain_text(rows: Iterable[Row]) -> str:
     return "".join("".join(single_line(span.text) for span in parts).rstrip() + "\n" for parts in rows)
 
 
-def ansi_text(rows: Iterable[Row], *, width: int = 0, colours: bool = True) -> str:
+def ansi_text(rows: Iterable[Row], *, width: int = 0, theme: Theme = DEFAULT_THEME) -> str:
     """Return rows as text for a terminal; `width` 0 means that they are not cut."""
-    if not colours:
-        return plain_text(cut_row(parts, width) if width else parts for parts in rows)
-    cut_to = (cut_row(parts, width) if width else parts for parts in rows)
-    return "".join("".join(map(_ansi_span, parts)) + "\n" for parts in cut_to)
+    rows = (cut_row(parts, width) if width else parts for parts in rows)
+    if not theme.codes:
+        return theme.characters(plain_text(rows))
+    return "".join("".join(_ansi_span(span, theme) for span in parts) + "\n" for parts in rows)
 
 
-def _ansi_span(span: Span) -> str:
-    text = single_line(span.text)
-    return f"\x1b[{SGR_CODES[span.style]}m{text}\x1b[0m" if span.style and text else text
+def _ansi_span(span: Span, theme: Theme) -> str:
+    text = theme.characters(single_line(span.text))
+    code = theme.codes.get(span.style, "")
+    return f"\x1b[{code}m{text}\x1b[0m" if code and text else text
+
+
+def rows_in_theme(rows: Iterable[Row], theme: Theme) -> list[Row]:
+    """Return rows in the characters of a theme, which can take more columns."""
+    if theme.is_unicode:
+        return list(rows)
+    return [
+        tuple(Span(theme.characters(single_line(span.text)), span.style) for span in parts) for parts in rows
+    ]
 
 
 def table_lines(table: Sequence[Sequence[str]], *, right: Sequence[int] = ()) -> list[str]:

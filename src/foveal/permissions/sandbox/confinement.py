@@ -1,0 +1,94 @@
+"""The contract of a sandbox, and the private folder that each one has."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from glob import glob
+from pathlib import Path
+from tempfile import gettempdir, mkdtemp
+from typing import Final, NamedTuple, Protocol
+from weakref import finalize
+
+_FOLDER_PREFIX: Final = "foveal-sandbox-"
+_ABANDONED_AFTER_S: Final = 3_600.0
+"""Younger folders stay: their process may be about to take the lock."""
+
+
+class Sandbox(Protocol):
+    """Confines commands to a workspace."""
+
+    @property
+    def name(self) -> str:
+        """Name for the status line."""
+        ...
+
+    @property
+    def workspace(self) -> Path:
+        """The folder in which commands can write."""
+        ...
+
+    def wrap(self, argv: Sequence[str], *, network: bool = False) -> list[str]:
+        """Return the command line that runs a program inside the sandbox, in the workspace."""
+        ...
+
+
+class SandboxFinding(NamedTuple):
+    """The sandbox of a workspace, or why there is none."""
+
+    sandbox: Sandbox | None
+    why_not: str = ""
+
+
+class PrivateFolder:
+    """A folder with an unpredictable name for temporary files of sandboxed commands.
+
+    It lasts as long as the object, so that a command finds what the one before it left in `/tmp`. A process that
+    was killed leaves its folder behind; the next one removes it, because nothing holds its lock."""
+
+    def __init__(self) -> None:
+        _remove_abandoned()
+        path = os.path.realpath(mkdtemp(prefix=_FOLDER_PREFIX))
+        self.temporary = os.path.join(path, "tmp")
+        """What commands see as `/tmp`."""
+        self.cache = os.path.join(self.temporary, ".cache")
+        """What commands see as `~/.cache`."""
+        self.empty_file = os.path.join(path, "empty")
+        """What commands see instead of a hidden file."""
+        os.makedirs(self.cache, mode=0o700)
+        lock = os.open(self.empty_file, os.O_RDONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        _try_lock(lock)
+        finalize(self, _remove, path, lock, os.getpid())
+
+
+def _remove(path: str, lock: int, owner: int) -> None:
+    if os.getpid() == owner:  # a fork of the process must not remove the folder that its parent uses
+        shutil.rmtree(path, ignore_errors=True)
+        os.close(lock)
+
+
+def _remove_abandoned() -> None:
+    """Remove folders of this user that processes left behind at least an hour ago."""
+    for path in glob(os.path.join(gettempdir(), f"{_FOLDER_PREFIX}*")):
+        with suppress(OSError):
+            found = os.lstat(path)
+            if found.st_uid != os.getuid() or time.time() - found.st_mtime < _ABANDONED_AFTER_S:
+                continue
+            lock = os.open(os.path.join(path, "empty"), os.O_RDONLY | os.O_NOFOLLOW)
+            if _try_lock(lock):
+                shutil.rmtree(path, ignore_errors=True)
+            os.close(lock)
+
+
+def _try_lock(file: int) -> bool:
+    """Return whether no other process holds the lock of a file, which this process then holds."""
+    import fcntl
+
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,173 @@
+"""Which files a sandboxed command can read and write, as rules for folders.
+
+1. The innermost rule above a path decides. Without a rule a path is readable.
+2. Paths are real paths, and only paths that exist have rules: a sandbox cannot mount something on a path that does
+   not exist without creating it in the user's folder.
+3. The rules are made for each command, because files come and go.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, Literal, NamedTuple
+
+from foveal.permissions.protected_paths import is_protected_name
+from foveal.permissions.sandbox.confinement import PrivateFolder
+from foveal.project import config_folder, state_folder
+
+Access = Literal["hidden", "read", "write"]
+
+SECRET_NAMES: Final = (
+    ".ssh", ".aws", ".gnupg", ".azure", ".kube", ".docker", ".netrc", ".npmrc", ".pypirc", ".git-credentials",
+    ".config/gcloud", ".config/gh", ".password-store", ".mozilla", ".thunderbird",
+)  # fmt: skip
+"""Paths in the home that hold keys; hidden also where they are links to another place."""
+HIDDEN_NAMES: Final = ("snap", "Library")
+"""Folders in the home that are hidden like dot-folders: they hold the profiles of browsers and other programs."""
+READABLE_IN_HOME: Final = (
+    ".gitconfig", ".gitignore", ".gitignore_global", ".config/git/config", ".config/git/ignore",
+    ".config/git/attributes", ".editorconfig", ".tool-versions", ".local/bin", ".local/lib", ".local/pipx",
+    ".local/share/pipx", ".local/share/uv", ".local/share/mise", ".local/share/pnpm", ".local/share/fnm",
+    ".local/share/virtualenvs", ".local/share/rtx", ".virtualenvs", ".pyenv", ".rbenv", ".nvm", ".volta",
+    ".fnm", ".asdf", ".sdkman/candidates", ".bun/bin", ".deno/bin", ".cargo/bin", ".cargo/registry",
+    ".cargo/git", ".rustup", ".ghcup", ".opam", ".elan", ".juliaup", ".dotnet", ".m2/repository",
+    ".nix-profile", ".npm-global", ".yarn", "Library/Python",
+)  # fmt: skip
+"""Exceptions: toolchains, and the settings of git, without the files in which they keep passwords."""
+_SYSTEM_SECRETS: Final = ("/etc/shadow", "/etc/gshadow", "/etc/ssl/private")
+_SOCKET_FOLDERS: Final = (
+    "/run", "/var/run", "/var/lib/lxd", "/var/lib/incus", "/var/snap", "/var/lib/mysql", "/mnt/wslg",
+)  # fmt: skip
+"""Folders of sockets: a program that listens there, such as Docker, runs outside of the sandbox."""
+_READABLE_IN_RUN: Final = (
+    "/run/current-system", "/run/opengl-driver", "/run/systemd/resolve/resolv.conf",
+    "/run/systemd/resolve/stub-resolv.conf", "/run/resolvconf/resolv.conf", "/run/NetworkManager/resolv.conf",
+)  # fmt: skip
+"""The programs of NixOS, and the addresses of name servers: files, because sockets lie beside them."""
+_KERNEL_FOLDERS: Final = ("/proc", "/sys", "/dev")
+_TEMPORARY_FOLDERS: Final = ("/tmp", "/var/tmp")
+_MAX_SEARCHED_FOLDERS: Final = 500
+"""Most folders of the workspace that are searched for protected files, before each command."""
+
+
+class AccessRule(NamedTuple):
+    """What a command can do with a file, or with a folder and all that is in it."""
+
+    path: str
+    access: Access
+    source: str = ""
+    """The folder that the command sees at `path`, if it is another one."""
+
+
+def user_homes() -> tuple[Path, ...]:
+    """Return the home of the environment and the one of the user's account, which may differ."""
+    homes = [os.path.expanduser("~")]
+    with suppress(ImportError, KeyError):  # Windows has no such accounts
+        import pwd
+
+        homes.append(pwd.getpwuid(os.getuid()).pw_dir)
+    real = dict.fromkeys(os.path.realpath(home) for home in homes if os.path.isabs(home))
+    return tuple(Path(home) for home in real if os.path.isdir(home))
+
+
+def workspace_problem(workspace: Path, homes: Iterable[Path]) -> str:
+    """Return why commands must not be able to write in a folder, "" if they may."""
+    if workspace == Path("/"):
+        return "the working folder is the root of the file system"
+    if any(workspace == Path(_real(folder)) for folder in (*_TEMPORARY_FOLDERS, *_SOCKET_FOLDERS)):
+        return "the working folder is shared by all programs"
+    for home in homes:
+        if home == workspace:
+            return "the working folder is your home folder"
+        if home.is_relative_to(workspace):
+            return "the working folder contains your home folder"
+        if any(workspace.is_relative_to(_real(home / name)) for name in SECRET_NAMES):
+            return "the working folder holds keys"
+    if any(workspace.is_relative_to(folder) for folder in _KERNEL_FOLDERS):
+        return "the working folder belongs to the kernel"
+    if any(workspace.is_relative_to(_real(folder)) for folder in (config_folder(), state_folder())):
+        return "the working folder holds Foveal's own settings"
+    return ""
+
+
+def access_rules(
+    workspace: Path, *, homes: Iterable[Path], private: PrivateFolder, hidden: Iterable[Path] = ()
+) -> list[AccessRule]:
+    """Return the rules for the next command, those for outer folders first.
+
+    `hidden` are further files that the command must not see, such as the store of sessions."""
+    rules: dict[str, AccessRule] = {}
+    for rule in (
+        *_system_rules(private),
+        *(rule for home in homes for rule in _home_rules(home, private)),
+        *(AccessRule(_real(path), "hidden") for path in (config_folder(), state_folder(), *hidden)),
+        AccessRule(str(workspace), "write"),
+        *(AccessRule(path, "read") for path in _protected_files(workspace)),
+    ):
+        rules[rule.path] = rule
+    existing = (rule for rule in rules.values() if os.path.lexists(rule.path))
+    ordered = sorted(existing, key=lambda rule: (len(Path(rule.path).parts), rule.path))
+    return _without_repetitions(ordered)
+
+
+def _real(path: Path | str) -> str:
+    return os.path.realpath(path)
+
+
+def _system_rules(private: PrivateFolder) -> Iterator[AccessRule]:
+    for path in (*_SYSTEM_SECRETS, *_SOCKET_FOLDERS):
+        yield AccessRule(_real(path), "hidden")
+    for path in _READABLE_IN_RUN:
+        yield AccessRule(path, "read")
+    for path in _TEMPORARY_FOLDERS:
+        yield AccessRule(_real(path), "write", private.temporary)
+
+
+def _home_rules(home: Path, private: PrivateFolder) -> Iterator[AccessRule]:
+    for entry in _entries(home):
+        if (entry.name.startswith(".") or entry.name in HIDDEN_NAMES) and not entry.is_symlink():
+            yield AccessRule(entry.path, "hidden")
+    for name in SECRET_NAMES:
+        real = _real(home / name)
+        if not home.is_relative_to(real):
+            yield AccessRule(real, "hidden")
+    for name in READABLE_IN_HOME:
+        yield AccessRule(_real(home / name), "read")
+    if environment := os.environ.get("VIRTUAL_ENV"):
+        yield AccessRule(_real(environment), "read")
+    yield AccessRule(_real(home / ".cache"), "write", private.cache)
+
+
+def _protected_files(workspace: Path) -> Iterator[str]:
+    """Yield protected files in the workspace and in the folders directly in it."""
+    folders = [str(workspace)]
+    for entry in _entries(workspace):
+        if is_protected_name(entry.name):
+            yield entry.path
+        elif len(folders) < _MAX_SEARCHED_FOLDERS and entry.is_dir(follow_symlinks=False):
+            folders.append(entry.path)
+    for folder in folders[1:]:
+        yield from (entry.path for entry in _entries(folder) if is_protected_name(entry.name))
+
+
+def _entries(folder: Path | str) -> list[os.DirEntry[str]]:
+    """Return the entries of a folder, none if it cannot be read."""
+    with suppress(OSError), os.scandir(folder) as found:
+        return list(found)
+    return []
+
+
+def _without_repetitions(rules: Iterable[AccessRule]) -> list[AccessRule]:
+    """Leave out rules that say the same as the rule above them, and links, on which nothing can be mounted."""
+    kept: dict[str, AccessRule] = {}
+    for rule in rules:
+        above = next(
+            (kept[str(p)] for p in Path(rule.path).parents if str(p) in kept), AccessRule("/", "read")
+        )
+        is_same = rule.access == above.access and not (rule.source or above.source)
+        if not is_same and not os.path.islink(rule.path):
+            kept[rule.path] = rule
+    return list(kept.values())

@@ -1,0 +1,71 @@
+"""Checks of the requests that the proxy writes itself, reported as service events.
+
+This server writes reduced requests and requests for summaries, so their faults are faults of the server. A request
+that is forwarded as it arrived is the client's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Literal
+
+import msgspec
+
+from foveal.core.log.events import Dialect
+from foveal.core.wire.cache_marks import count_cache_marks_in_json
+from foveal.core.wire.common import Json
+from foveal.core.wire.legality import request_faults
+from foveal.server.proxy.client_request import ClientRequest
+from foveal.server.runtime import IllegalRequestMade, ServiceEvent, SummaryRequestEnded
+
+MAX_REPORTED_FAULTS: Final = 3
+
+
+class RequestCheck:
+    """Checks the requests of one tenant."""
+
+    def __init__(self, tenant: str, emit: Callable[[ServiceEvent], None]) -> None:
+        self._tenant = tenant
+        self._emit = emit
+
+    def reduced_request(self, session: str, request: ClientRequest, messages: Sequence[Json]) -> None:
+        """Report the faults of a reduced request, unless the client's own request has faults as well."""
+        beside = _marked(request.system), _marked(request.tools)
+        if (faults := _faults(request.dialect, messages, *beside)) and not _faults(
+            request.dialect, request.messages, *beside
+        ):
+            self._report(session, request.dialect, "reduced", faults)
+
+    def summary_request(
+        self, session: str, dialect: Dialect, messages: Sequence[Json], fields: Mapping[str, Any]
+    ) -> None:
+        """Report the faults of a request for a summary; `fields` are those beside its messages."""
+        beside = (_marked(bytes(fields.get(name, b""))) for name in ("system", "tools"))
+        if faults := _faults(dialect, messages, *beside):
+            self._report(session, dialect, "summary", faults)
+
+    def summary_ended(self, session: str, dialect: Dialect, status: int) -> None:
+        """Report how upstream answered a request for a summary."""
+        self._emit(SummaryRequestEnded(tenant=self._tenant, session=session, dialect=dialect, status=status))
+
+    def _report(
+        self, session: str, dialect: Dialect, origin: Literal["reduced", "summary"], faults: list[str]
+    ) -> None:
+        self._emit(
+            IllegalRequestMade(
+                tenant=self._tenant,
+                session=session,
+                dialect=dialect,
+                origin=origin,
+                faults=tuple(faults[:MAX_REPORTED_FAULTS]),
+            )
+        )
+
+
+def _faults(dialect: Dialect, messages: Sequence[Json], system: Any, tools: Any) -> list[str]:
+    return request_faults(dialect, messages, system=system, tools=tools)
+
+
+def _marked(field: bytes) -> Any:
+    """Return the value of a field that has cache marks; None for any other, which need not be decoded."""
+    return msgspec.json.decode(field) if count_cache_marks_in_json(field) else None

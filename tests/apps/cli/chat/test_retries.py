@@ -1,0 +1,91 @@
+"""Requests that fail or are cut, as a chat in a terminal shows them: retries, lasting errors, long answers."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from support.chat_project import ChatProject
+from support.provider_stand_in import Answer, StandIn, Trouble
+from support.terminal import CTRL_D, Terminal
+
+RATE_LIMITED = Trouble(
+    status=429, headers=(("retry-after", "2"),), body='{"error": {"message": "slow down"}}'
+)
+
+
+def remote_model(standin: StandIn) -> dict[str, str]:
+    """Return the variables that select the model of the stand-in."""
+    variables = {"OPENAI_BASE_URL": standin.openai, "OPENAI_API_KEY": "sk-x", "OPENAI_MODEL": "gpt-4.1"}
+    return {"FOVEAL_PROVIDER": "", **variables}
+
+
+def remote_chat(project: ChatProject, standin: StandIn) -> Terminal:
+    return project.terminal("--no-tools", env=remote_model(standin))
+
+
+def test_a_retry_says_why_and_counts_down_to_the_next_try(project: ChatProject) -> None:
+    with (
+        StandIn(
+            script=lambda number: Answer(text="Here I am."),
+            trouble=lambda number: RATE_LIMITED if number == 1 else None,
+        ) as standin,
+        remote_chat(project, standin) as terminal,
+    ):
+        terminal.see("ctx")
+        terminal.enter("hello")
+        terminal.see("▪ rate limited (429): next try in 2 s, 2 of 5")
+        terminal.see("rate limited (429), try 2 of 5 in 2 s")
+        terminal.see("rate limited (429), try 2 of 5 in 1 s")
+        terminal.see("Here I am.")
+        assert standin.attempts == 2
+        terminal.type(CTRL_D)
+        assert terminal.ended() == 0
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the loaded libraries are read from /proc")
+def test_the_client_library_is_imported_before_the_first_message(project: ChatProject) -> None:
+    with StandIn() as standin, remote_chat(project, standin) as terminal:
+        terminal.see("ctx")
+        terminal.see(lambda terminal: "pydantic_core" in Path(f"/proc/{terminal.pid}/maps").read_text())
+        assert standin.attempts == 0
+
+
+def test_errors_that_cannot_heal_are_not_retried(project: ChatProject) -> None:
+    troubles = [
+        Trouble(
+            status=status,
+            headers=(("retry-after-ms", "5"),),
+            body=json.dumps({"error": {"message": "no", "code": code}}),
+        )
+        for status, code in [(429, "insufficient_quota"), (401, "invalid_api_key"), (400, "invalid_value")]
+    ]
+    with StandIn(trouble=lambda number: troubles[number - 1]) as standin:
+        done = project.run_piped("chat", "--no-tools", input="one\ntwo\nthree\n", env=remote_model(standin))
+        assert standin.attempts == 3
+    assert "next try" not in done.stderr
+    assert "has no credit left (429)" in done.stderr
+    assert "does not accept the key" in done.stderr
+    assert "refused the request (400)" in done.stderr
+
+
+def test_a_cut_answer_says_so_and_goes_on(project: ChatProject) -> None:
+    answers = [Answer(text="One, two,", is_cut=True), Answer(text="three.")]
+    with (
+        StandIn(script=lambda number: answers[number - 1]) as standin,
+        remote_chat(project, standin) as terminal,
+    ):
+        terminal.see("ctx")
+        terminal.enter("count")
+        terminal.see("the answer has reached its limit of")
+        terminal.see("Say “go on” to continue.")
+        terminal.enter("go on")
+        terminal.see("three.")
+        assert [message["content"] for message in standin.requests[1].body["messages"][1:]] == [
+            "count",
+            "One, two,",
+            "go on",
+        ]

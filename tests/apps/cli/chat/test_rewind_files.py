@@ -1,0 +1,131 @@
+"""/rewind with files: the menu, the question, what is restored, what is not, and /undo."""
+
+from __future__ import annotations
+
+import pytest
+
+from support.chat_project import ChatProject, InProcessChat, run_chat
+from support.terminal import ENTER
+
+CHANGES = (
+    [("edit", {"path": "a.txt", "old": "two", "new": "2"}), ("write", {"path": "new.txt", "content": "x\n"})],
+    [("run", {"command": "touch made"})],
+    "Done.",
+)
+
+
+def start(project: ChatProject) -> None:
+    project.script("Hello.", *CHANGES, "Again.", "Last.")
+
+
+def test_rewind_offers_messages_and_restores_conversation_and_files(project: ChatProject) -> None:
+    start(project)
+    with project.terminal("--session", "s", "--yes") as terminal:
+        terminal.see("ctx ")
+        terminal.enter("first message")
+        terminal.see("Hello.")
+        terminal.enter("change files")
+        terminal.see("Done.")
+        terminal.enter("/rewind")
+        terminal.see("Go back to before which message?")
+        terminal.type(ENTER)
+        seen = terminal.see("Conversation and files")
+        assert "Go back to before “change files”: what?" in seen
+        assert "what these calls did is not undone: run (1×)" in seen
+        terminal.type("b")
+        seen = terminal.see("deleted new.txt")
+        assert "back to before “change files”; /undo takes the rewind back" in seen
+        assert "restored a.txt" in seen
+        assert (project.folder / "a.txt").read_text() == "one\ntwo\n"
+        assert not (project.folder / "new.txt").exists()
+        assert (project.folder / "made").exists()
+        terminal.enter("/undo")
+        terminal.see("its messages are back in their places")
+        terminal.see("restored new.txt")
+        assert (project.folder / "a.txt").read_text() == "one\n2\n"
+        assert (project.folder / "new.txt").read_text() == "x\n"
+    assert [m["content"] for m in project.request() if m["role"] == "user"] == [
+        "first message",
+        "change files",
+    ]
+
+
+def test_rewind_of_files_only_keeps_the_conversation(
+    project: ChatProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start(project)
+
+    async def steps(chat: InProcessChat) -> None:
+        await chat.send("first message")
+        await chat.send("change files")
+        handle = (await chat.send("/rewind")).splitlines()[-1].split()[0]
+        text = await chat.send(f"/rewind {handle} files")
+        assert text.startswith("▪ restored a.txt · /undo e")
+        assert (project.folder / "a.txt").read_text() == "one\ntwo\n"
+        assert chat.state.provider.find_text("change files")
+        assert "restored a.txt" in await chat.send("/undo")
+        assert (project.folder / "a.txt").read_text() == "one\n2\n"
+        assert (await chat.send("/undo")).startswith("✗ nothing has been reduced or rewound")
+        assert "back to before “change files”" in await chat.send(f"/rewind {handle}")
+        assert (project.folder / "a.txt").read_text() == "one\n2\n"
+        assert (await chat.send(f"/rewind {handle} everything")).startswith("✗ ")
+
+    run_chat(project, monkeypatch, steps, yes=True)
+
+
+def test_a_file_that_the_user_changed_is_left_and_named(
+    project: ChatProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start(project)
+
+    async def steps(chat: InProcessChat) -> None:
+        await chat.send("first message")
+        await chat.send("change files")
+        (project.folder / "a.txt").write_text("mine\n")
+        handle = (await chat.send("/rewind")).splitlines()[-1].split()[0]
+        text = await chat.send(f"/rewind {handle} both")
+        assert "not restored: a.txt: it is not as the agent left it" in text
+        assert "deleted new.txt" in text
+        assert (project.folder / "a.txt").read_text() == "mine\n"
+
+    run_chat(project, monkeypatch, steps, yes=True)
+
+
+def test_two_rewinds_and_a_resumed_session_still_know_the_files(
+    project: ChatProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start(project)
+
+    async def change(chat: InProcessChat) -> None:
+        await chat.send("first message")
+        await chat.send("change files")
+        handle = (await chat.send("/rewind")).splitlines()[-1].split()[0]
+        await chat.send(f"/rewind {handle} both")
+
+    async def change_again(chat: InProcessChat) -> None:
+        await chat.send("change files again")
+        assert (project.folder / "a.txt").read_text() == "one\n2\n"
+        handle = (await chat.send("/rewind")).splitlines()[1].split()[0]
+        text = await chat.send(f"/rewind {handle} both")
+        assert "restored a.txt" in text
+        assert (project.folder / "a.txt").read_text() == "one\ntwo\n"
+        assert not (project.folder / "new.txt").exists()
+
+    run_chat(project, monkeypatch, change, yes=True)
+    project.script(*CHANGES)
+    run_chat(project, monkeypatch, change_again, yes=True)
+
+
+def test_a_protected_file_is_not_restored_without_a_terminal(
+    project: ChatProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project.script([("write", {"path": "AGENTS.md", "content": "Be kind.\n"})], "Done.")
+
+    async def steps(chat: InProcessChat) -> None:
+        await chat.send("write it")
+        handle = (await chat.send("/rewind")).splitlines()[-1].split()[0]
+        text = await chat.send(f"/rewind {handle} files")
+        assert "not restored: AGENTS.md: it is protected, and there is no terminal to ask at" in text
+        assert (project.folder / "AGENTS.md").exists()
+
+    run_chat(project, monkeypatch, steps, yes=True)

@@ -1,0 +1,120 @@
+"""Commands of a chat in the sandbox and outside of it, and what the screen shows while they run."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final
+
+import pytest
+
+from foveal.core.log import ToolReturned, text_of
+from support.chat_project import ChatProject
+from support.sandbox_here import WHY_NO_SANDBOX, needs_sandbox
+from support.terminal import CTRL_C
+
+WITH_SANDBOX: Final = {"FOVEAL_TOOLS_SANDBOX": "auto"}
+
+
+@pytest.fixture
+def outside() -> Iterator[Path]:
+    """A folder that is neither in the project nor in /tmp."""
+    with TemporaryDirectory(dir=sys.prefix) as folder:
+        yield Path(folder)
+
+
+def results(project: ChatProject) -> list[str]:
+    return [text_of(e.fact.content) for e in project.events() if isinstance(e.fact, ToolReturned)]
+
+
+def _script_that_escapes(project: ChatProject, outside: Path) -> dict[str, str]:
+    (project.folder / "escape.sh").write_text(f"cat a.txt > {outside}/copy\n")
+    return {"command": "sh escape.sh"}
+
+
+@needs_sandbox
+def test_a_model_that_cheats_stays_in_the_sandbox(project: ChatProject, outside: Path) -> None:
+    escape = _script_that_escapes(project, outside)
+    project.script(
+        [("run", {"command": "touch made"})],
+        [("run", escape)],
+        [("run", escape | {"outside_sandbox": True})],
+        "Refused?",
+        [("run", escape | {"outside_sandbox": True})],
+        "Copied.",
+    )
+    with project.terminal("--session", "s", env=WITH_SANDBOX, columns=120) as terminal:
+        terminal.see(lambda t: "bubblewrap" in t.bottom)
+        terminal.enter("go")
+        terminal.see("Allow run outside of the sandbox")
+        assert terminal.text.count("Allow ") == 1
+        assert (project.folder / "made").exists()
+        assert not (outside / "copy").exists()
+        terminal.enter("n")
+        terminal.see("Refused?")
+        assert not (outside / "copy").exists()
+        terminal.enter("again")
+        terminal.see(lambda t: t.text.count("Allow run outside of the sandbox") == 2)
+        terminal.enter("y")
+        terminal.see("Copied.")
+    assert (outside / "copy").read_text() == "one\ntwo\n"
+    assert "Read-only file system\n[foveal: the sandbox blocks the network and writes" in results(project)[1]
+
+
+@needs_sandbox
+def test_everything_is_allowed_only_inside_the_sandbox(project: ChatProject, outside: Path) -> None:
+    escape = _script_that_escapes(project, outside)
+    project.script([("run", escape)], [("run", escape | {"outside_sandbox": True})], "Tried.")
+    done = project.run_piped("run", "--yes", "--session", "s", "go", env=WITH_SANDBOX)
+    assert done.returncode == 0, done.stderr
+    assert list(outside.iterdir()) == []
+
+
+def test_without_a_sandbox_the_status_line_says_so_and_commands_ask(project: ChatProject) -> None:
+    project.script([("run", {"command": "touch made"})], "Asked.")
+    with project.terminal("--session", "s", "--no-sandbox", env=WITH_SANDBOX) as terminal:
+        terminal.see(lambda t: "no sandbox" in t.bottom)
+        terminal.enter("go")
+        terminal.see("Allow run: touch made")
+        assert not (project.folder / "made").exists()
+
+
+def test_a_project_cannot_switch_the_sandbox_off(project: ChatProject) -> None:
+    (project.folder / "foveal.toml").write_text('[tools]\nsandbox = "off"\nnetwork = true\n')
+    shown = project.run_piped("config", env=WITH_SANDBOX)
+    assert "tools.sandbox" in shown.stdout
+    assert [line.split()[1] for line in shown.stdout.splitlines() if line.startswith("tools.network")] == [
+        "false"
+    ]
+
+
+def test_a_running_command_is_shown_and_ctrl_c_ends_it_and_keeps_its_output(project: ChatProject) -> None:
+    (project.folder / "slow.sh").write_text("echo first; sleep 0.5; echo second; sleep 60; echo never")
+    project.script([("run", {"command": "sh slow.sh"})], "Not reached.", "Back again.")
+    with project.terminal("--session", "s", "--yes") as terminal:
+        terminal.see("ctx ")
+        terminal.enter("go")
+        terminal.see("second")
+        terminal.type(CTRL_C)
+        terminal.see("stopped; the conversation so far is kept")
+    (output,) = results(project)
+    assert output.startswith("first\nsecond\n")
+    assert "never" not in output
+
+
+def test_the_doctor_names_the_sandbox_or_says_why_there_is_none(project: ChatProject) -> None:
+    def sandbox_line(**env: str) -> str:
+        done = project.run_piped("doctor", env=env)
+        assert done.returncode == 0, done.stderr
+        (line,) = (line for line in done.stdout.splitlines() if line.startswith("sandbox"))
+        return line.removeprefix("sandbox").strip()
+
+    assert sandbox_line() == "switched off by FOVEAL_TOOLS_SANDBOX: commands run without one"
+    missing = "bubblewrap is not installed; install the package bubblewrap of your distribution"
+    nowhere = str(project.home / "nothing")
+    assert sandbox_line(**WITH_SANDBOX, PATH=nowhere) == f"none, so every command is asked about: {missing}"
+    if not WHY_NO_SANDBOX:
+        assert sandbox_line(**WITH_SANDBOX) == "bubblewrap, without network"
+        assert sandbox_line(**WITH_SANDBOX, FOVEAL_TOOLS_NETWORK="1") == "bubblewrap, with network"

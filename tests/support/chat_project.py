@@ -1,0 +1,148 @@
+"""A project folder with a chat in it: in a terminal, in a pipe, or in this process."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from foveal.apps.cli.chat.chat_loop import ChatLoop
+from foveal.apps.cli.chat.chat_state import ChatState
+from foveal.apps.cli.chat.options import ChatOptions
+from foveal.apps.cli.chat.user_interface import PlainOutput
+from foveal.core.log import Event, UserSaid, text_of
+from foveal.core.tokens import MessageTokens
+from foveal.core.tokens.counter import counter
+from foveal.core.view import Fitted
+from foveal.core.view.fold import fold
+from foveal.stores import open_store
+from support.legality import check_chat
+from support.terminal import Terminal
+
+PROVIDER: Final = """
+import asyncio, time
+from foveal.errors import ProviderError
+from foveal.testing import Scripted
+
+def make(name, *, environment, window, progress):
+    if name == "broken/model":
+        raise ProviderError("no provider is known for 'broken/model'; possible are …", code="refused")
+    return Scripted({answers}, window={window} or window or 0, name=name or "scripted/model", delay={delay})
+"""
+
+
+class ChatProject:
+    """A project folder, a store, and a provider that answers from a script."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / "project"
+        self.store = folder / "chats.db"
+        self.home = folder
+        self.folder.mkdir()
+        (self.folder / "a.txt").write_text("one\ntwo\n")
+        self.script("Hello **you**.")
+
+    def script(self, *answers: Any, delay: float = 0.0, window: int = 0, code: str = "") -> None:
+        listed = ", ".join(map(repr, answers)) or code
+        (self.home / "script.py").write_text(PROVIDER.format(answers=listed, delay=delay, window=window))
+
+    @property
+    def env(self) -> dict[str, str]:
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("FOVEAL_", "XDG_"))}
+        kept.pop("NO_COLOR", None)
+        return {
+            **kept,
+            "FOVEAL_PROVIDER": "script:make",
+            "FOVEAL_STORE": str(self.store),
+            "FOVEAL_TOOLS_SANDBOX": "off",  # the same on machines with and without one; tests of it pass "auto"
+            "PYTHONPATH": str(self.home),
+            "PYTHONUTF8": "1",
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "TERM": "xterm-256color",
+            "HOME": str(self.home),
+        }
+
+    def terminal(self, *args: object, env: Mapping[str, str] | None = None, **how: Any) -> Terminal:
+        return Terminal("chat", *args, env={**self.env, **(env or {})}, cwd=self.folder, **how)
+
+    def run_piped(
+        self, *args: object, input: str = "", env: Mapping[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "foveal.apps", *map(str, args)],
+            input=input, env={**self.env, **(env or {})}, cwd=self.folder, capture_output=True, encoding="utf-8",
+            timeout=60, check=False,
+        )  # fmt: skip
+
+    def events(self, session: str = "s") -> list[Event]:
+        async def read() -> list[Event]:
+            async with open_store(self.store) as store:
+                return await store.read(session)
+
+        return asyncio.run(read())
+
+    def request(self, session: str = "s") -> list[dict[str, Any]]:
+        """Return the next request, after checking that it is legal."""
+        messages = Fitted.of(fold(self.events(session), MessageTokens(counter("estimate")))).to_openai()
+        check_chat(messages)
+        return messages
+
+    def user_messages(self, session: str = "s") -> list[str]:
+        return [
+            text_of(event.fact.content) for event in self.events(session) if isinstance(event.fact, UserSaid)
+        ]
+
+
+class InProcessChat:
+    """A chat without a process; `send` returns what a line prints."""
+
+    def __init__(self, loop: ChatLoop, out: io.StringIO, err: io.StringIO) -> None:
+        self.loop, self.out, self.err = loop, out, err
+
+    async def send(self, text: str) -> str:
+        """Return what a line prints; errors begin with ✗."""
+        self.out.seek(0), self.out.truncate()
+        self.err.seek(0), self.err.truncate()
+        before = self.loop.failures
+        await self.loop.handle(text)
+        if self.loop.failures > before:
+            return "✗ " + self.err.getvalue().removeprefix("foveal: ")
+        return self.out.getvalue()
+
+    @property
+    def state(self) -> ChatState:
+        return self.loop.state
+
+
+def run_chat(
+    project: ChatProject,
+    monkeypatch: pytest.MonkeyPatch,
+    steps: Callable[[InProcessChat], Any],
+    **options: Any,
+) -> None:
+    """Open a chat in this process and run steps on it."""
+    for name in [name for name in os.environ if name.startswith("FOVEAL_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("FOVEAL_PROVIDER", "script:make")
+    monkeypatch.setenv("FOVEAL_TOOLS_SANDBOX", "off")
+    monkeypatch.setenv("HOME", str(project.home))
+    monkeypatch.syspath_prepend(str(project.home))
+    monkeypatch.delitem(sys.modules, "script", raising=False)
+
+    async def run() -> None:
+        out, err = io.StringIO(), io.StringIO()
+        ui = PlainOutput(out=out, err=err)
+        given = ChatOptions(store=project.store, folder=project.folder, **{"session": "s", **options})
+        async with AsyncExitStack() as stack:
+            state = await ChatState.open(given, ui, stack)
+            await steps(InProcessChat(ChatLoop(state, ui), out, err))
+
+    asyncio.run(run())
