@@ -809,3 +809,18 @@ async def test_a_message_left_by_another_process_is_answered_periodically(
         await service.runtime.inbox.put("default", "demo", now=service.runtime.clock(), **left)
         while spoken(await events(live)) != ["Left behind.", "Found."]:
             await asyncio.sleep(0.01)
+
+
+def test_a_slow_reader_gets_the_events_that_come_while_it_reads() -> None:
+    async def read() -> list[str]:
+        turn = turns.Turn("t1", tenant="default", session="demo", key="k")
+        turn.emit(UserMessageStored(handle="e1"))
+        found = []
+        async for event in turn.events():
+            found.append(type(event).__name__)
+            if len(found) == 1:  # the turn ends while its first event is being sent
+                turn.emit(ModelAnswered(text="Fine.", calls=0, handle="e2"))
+                turn.end(turns.TurnOutcome(why="answered", text="Fine."))
+        return found
+
+    assert asyncio.run(read()) == ["UserMessageStored", "ModelAnswered"]

@@ -84,12 +84,13 @@ class Turn:
         """Yield the events after number `after`, numbered from 1. Some time after the turn has ended, the streamed
         pieces of its answers are gone and only the answers remain."""
         while True:
-            changed = self._changed
+            # Read before the events: while a slow reader takes them, more may come, and the turn may end.
+            changed, has_ended = self._changed, self._outcome is not None
             start = bisect_right(self._events, after, key=_event_number)
             for number, event in self._events[start:]:
                 after = number
                 yield number, event
-            if self._outcome is not None:
+            if has_ended:
                 return
             if self._changed is changed:
                 await changed.wait()

@@ -132,7 +132,7 @@ def test_a_second_turn_reads_the_first_from_the_cache(server: str, dialect: Dial
             _, second = await ask(session, provider)
         await provider.close()
         assert said
-        assert first.output == 4
+        assert 0 < first.output <= 4
         assert second.prompt > first.prompt > 20
         assert first.prompt - 1 <= second.cache_read < second.prompt
 

@@ -44,7 +44,7 @@ def proxy(provider: StandIn, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 def search(query: str) -> str:
     number = sum(map(ord, query))
-    lines = 250 if number % 11 == 0 else 2 + number % 13
+    lines = 250 if number % 11 == 0 else 8 + number % 13
     return "\n".join(
         f"{query}: src/module_{number}_{line}.py: value = {number * line}" for line in range(lines)
     )
