@@ -50,7 +50,7 @@ ANSWERS: tuple[Any, ...] = (
     [("write", {"path": "health.py", "content": SERVER})],
     "Written.",
     [("run", {"command": "git push origin main"})],
-    "Pushed.",
+    "Not pushed.",
 )
 
 
@@ -60,7 +60,7 @@ def take_captures() -> Iterator[tuple[str, str, Terminal]]:
         project = ChatProject(Path(folder))
         (project.folder / "server.py").write_text(SERVER)
         project.script(*ANSWERS, window=32_000)
-        env = {"FOVEAL_THEME": "dark", "LC_ALL": "C.UTF-8"}
+        env = {"FOVEAL_THEME": "dark", "LC_ALL": "C.UTF-8", "FOVEAL_TOOLS_SANDBOX": "auto"}
         with project.terminal("--session", "port", env=env, columns=COLUMNS, rows=ROWS) as terminal:
             terminal.see("ctx ")
             terminal.enter("make the port 8080")
@@ -79,7 +79,7 @@ def take_captures() -> Iterator[tuple[str, str, Terminal]]:
             terminal.see("Allow run: git push origin main?")
             yield "permission", "A question about a command", terminal
             terminal.type("n")
-            terminal.see("Pushed.")
+            terminal.see("Not pushed.")
             terminal.resize(COLUMNS, CONTEXT_ROWS)
             terminal.enter("/context")
             terminal.see("recall_read")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from contextlib import aclosing, suppress
 
 from foveal.agent.agent_events import (
@@ -36,7 +37,10 @@ STATUS_EVENTS = (UserMessageStored, ModelAnswered, ToolFinished, ContextReduced,
 class ChatLoop:
     """Runs a chat: `submit` takes input, `run` handles it until the user quits."""
 
-    def __init__(self, state: ChatState, ui: UserInterface) -> None:
+    def __init__(
+        self, state: ChatState, ui: UserInterface, *, on_taken: Callable[[], None] = lambda: None
+    ) -> None:
+        """`on_taken` is called when input leaves the queue to be handled."""
         self.state = state
         self.ui = ui
         self.failures = 0
@@ -46,6 +50,7 @@ class ChatLoop:
         self._immediate: set[asyncio.Task[None]] = set()
         """Commands that run beside the turn; the set keeps their tasks alive."""
         self._wake = asyncio.Event()
+        self._on_taken = on_taken
 
     # ── The queue ────────────────────────────────────────────────────────────────────────────────────
 
@@ -80,6 +85,7 @@ class ChatLoop:
         while not self.has_left:
             while self._queue and not self.has_left:
                 self._running = asyncio.create_task(self.handle(self._queue.popleft()))
+                self._on_taken()
                 await asyncio.wait({self._running})
                 self._running = None
             self._wake.clear()

@@ -85,7 +85,7 @@ class InteractiveChat:
             if state.toolbox.get(SHELL_TOOL) is not None:
                 self.screen.show_sandbox(state.sandbox.name if state.sandbox is not None else "")
             self.screen.show_status(report)
-            loop = self._loop = ChatLoop(state, self.screen)
+            loop = self._loop = ChatLoop(state, self.screen, on_taken=self._show_queue)
             self._session_ids = tuple(info.id for info in await state.store.sessions() if not info.erased)
             state.warm_up()  # the prompt is shown already
             for text in self._typed_early:
@@ -104,8 +104,14 @@ class InteractiveChat:
         return self._loop is not None and self._loop.is_busy
 
     def _show_queue(self) -> None:
-        queued = tuple(self._typed_early) if self._loop is None else self._loop.queued
-        self.screen.show_queue(queued)
+        self.screen.show_queue(self._waiting)
+
+    @property
+    def _waiting(self) -> tuple[str, ...]:
+        """Input that waits for something; what was entered while nothing runs is handled at once."""
+        if self._loop is None:
+            return tuple(self._typed_early)
+        return self._loop.queued if self._loop.is_busy else ()
 
     def _interrupt(self) -> None:
         """Handle Ctrl-C on an empty line: cancel the turn, or quit if it is the second one."""
@@ -134,11 +140,9 @@ class InteractiveChat:
         self._show_queue()
 
     async def _refresh(self) -> None:
-        """Redraw the spinner, the elapsed time and the queue."""
+        """Redraw the spinner and the elapsed time."""
         while True:
             await asyncio.sleep(REFRESH_INTERVAL_S)
-            if self._loop is not None and self._loop.queued != self.screen.live.queued:
-                self._show_queue()
             if self.screen.live.is_animated:
                 self.screen.app.invalidate()
 
