@@ -243,6 +243,14 @@ def test_fields_beside_a_masked_result_are_counted() -> None:
     _small_or_refused(context(3_000, "recent"), history)
 
 
+@pytest.mark.parametrize("policy", ["recent", "economy", "rolling"])
+def test_a_result_beside_large_fields_is_clipped_until_both_fit(policy: str) -> None:
+    ctx = context(3_000, policy)
+    answer = result_message("a", result(0, 2_000)) | {"metadata": "word " * 1_500}
+    ctx.fit([user("go"), call_message("a"), answer])
+    assert 1 <= sum(isinstance(event.fact, Clipped) for event in ctx.log) <= 2
+
+
 def test_fields_beside_a_text_are_counted() -> None:
     part = {"type": "text", "text": "hi", "citations": ["word " * 4_000]}
     _small_or_refused(context(3_000, "recent", dialect="anthropic"), [user([part])])

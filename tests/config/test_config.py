@@ -480,6 +480,11 @@ def test_a_base_url_is_added_to_the_name_of_the_model(folders: ConfigFolders) ->
     assert config.model == "vllm/x@http://10.0.0.7:8000/v1"
 
 
+def test_a_base_url_does_not_apply_to_the_local_model(folders: ConfigFolders) -> None:
+    config = folders.load(user="base_url = 'http://10.0.0.7:8000/v1'", model="local/x")
+    assert config.model == "local/x"
+
+
 def test_a_configuration_is_immutable(folders: ConfigFolders) -> None:
     config = folders.load(user=FULL)
     with pytest.raises(TypeError):

@@ -186,7 +186,7 @@ def test_leaving_the_sandbox_and_protected_paths_always_ask() -> None:
     leaving, protected = call("ls", leaves_sandbox=True), call("ls", protected=".git")
     assert decide(leaving, permissions) == Ask(why="it leaves the sandbox")
     assert decide(protected, permissions) == Ask(why=".git is protected")
-    assert isinstance(decide(protected, permissions, allows_everything=True), Allowed)
+    assert isinstance(decide(protected, permissions, allows_everything=True), Ask)
     assert isinstance(decide(leaving, permissions, allows_everything=True, is_sandboxed=True), Ask)
     assert isinstance(decide(leaving, permissions, allows_everything=True), Allowed)
     write = CallFacts(tool="write", protected="AGENTS.md")

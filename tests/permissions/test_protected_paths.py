@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from foveal.permissions.protected_paths import protected_part, protected_text, protected_word
+from foveal.tools import Workspace
 
 
 @pytest.mark.parametrize(
@@ -42,6 +43,36 @@ def test_a_path_is_protected_by_name_and_through_links(path: str, part: str, tmp
     (root / "link").symlink_to(".git")  # .git does not exist
     (root / "hooks.txt").symlink_to(".git/hooks/pre-commit")
     assert protected_part(path, root) == part
+
+
+def test_links_are_resolved_before_the_folder_above(tmp_path: Path) -> None:
+    root = tmp_path.resolve()
+    (root / ".git/objects").mkdir(parents=True)
+    (root / "lnk").symlink_to(".git/objects")
+    assert protected_part("lnk/../hooks/pre-commit", root) == ".git/hooks"
+    assert protected_part("lnk/../../a", root) == ""
+    assert protected_word(["tee", "lnk/../config"], root) == ".git/config"
+    assert Workspace(root).resolve("lnk/../hooks/pre-commit") == root / ".git/hooks/pre-commit"
+
+
+def test_what_a_protected_name_leads_to_is_protected(tmp_path: Path) -> None:
+    root = tmp_path.resolve()
+    for name in ("gitdata", "shared", "sub", ".bare/worktrees/tree", "tree", "outside"):
+        (root / "work" / name).mkdir(parents=True)
+    work = root / "work"
+    (work / "sub/.git").symlink_to("../gitdata")
+    (work / ".vscode").symlink_to("shared")
+    (work / "tree/.git").write_text(f"gitdir: {work}/.bare/worktrees/tree\n")
+    (work / ".bare/worktrees/tree/commondir").write_text("../..\n")
+    (work / ".idea").symlink_to(root)
+    assert {
+        path: protected_part(path, work) for path in ("gitdata/config", "shared/x", ".bare/config", "a")
+    } == {
+        "gitdata/config": "gitdata",
+        "shared/x": "shared",
+        ".bare/config": ".bare",
+        "a": "",
+    }
 
 
 def test_the_user_s_own_folders_and_start_files_are_protected(

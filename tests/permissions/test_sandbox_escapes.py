@@ -168,6 +168,91 @@ def test_git_and_project_files_of_the_workspace_are_read_only(machine: Machine) 
     assert machine.run("git status --short") == "?? foveal.toml\nexit status 0"
 
 
+def test_the_folder_of_a_protected_file_cannot_be_moved(machine: Machine) -> None:
+    config = machine.workspace / "sub/.git/config"
+    config.parent.mkdir(parents=True)
+    config.write_text("untouched")
+    (machine.workspace / "d").mkdir()
+    for command in (
+        "python3 -c \"import os; os.rename('sub', 'd/sub')\"",
+        "echo broken > d/sub/.git/config",
+        "python3 -c \"import os; os.rename('d/sub', 'sub')\"",
+        "mv sub other && echo broken > other/.git/config && mv other sub",
+        "rm -rf sub",
+    ):
+        assert "exit status 0" not in machine.run(command), command
+    assert config.read_text() == "untouched"
+    assert machine.run("echo new > sub/file && cat sub/file") == "new\nexit status 0"
+
+
+def test_what_protected_links_lead_to_is_read_only(machine: Machine) -> None:
+    workspace = machine.workspace
+    for name in ("gitdata", "shared", "own", ".bare/worktrees/t", "sub", "tree"):
+        (workspace / name).mkdir(parents=True)
+    (workspace / "sub/.git").symlink_to("../gitdata")
+    (workspace / ".vscode").symlink_to("shared")
+    (workspace / "tree/.git").write_text("gitdir: ../.bare/worktrees/t\n")
+    (workspace / ".bare/worktrees/t/commondir").write_text("../..\n")
+    for command in (
+        "echo broken > sub/.git/config",
+        "echo broken > gitdata/config",
+        "mv gitdata other",
+        "echo broken > shared/tasks.json",
+        "echo broken > .bare/config",
+        "mv .bare other",
+    ):
+        assert "exit status 0" not in machine.run(command), command
+    assert [*workspace.glob("gitdata/*"), *workspace.glob("shared/*"), *workspace.glob("other")] == []
+
+
+def test_a_protected_link_does_not_show_what_is_hidden(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = machine.workspace / "state/foveal"
+    folder.mkdir(parents=True)
+    (folder / "file").write_text("SECRET")
+    (machine.workspace / ".vscode").symlink_to("state/foveal")
+    (machine.workspace / ".idea").symlink_to(machine.home / ".ssh")
+    monkeypatch.setenv("XDG_STATE_HOME", str(folder.parent))
+    answer = machine.run("cat .vscode/file .idea/id_ed25519 state/foveal/file")
+    assert "SECRET" not in answer
+    assert "PRIVATE" not in answer
+
+
+def test_protected_files_count_in_any_number_of_folders(machine: Machine) -> None:
+    for number in range(700):
+        (machine.workspace / f"d{number}/.git").mkdir(parents=True)
+    machine.run("for each in d*; do echo broken > $each/.git/config; done")
+    assert [*machine.workspace.glob("d*/.git/config")] == []
+
+
+def test_a_workspace_whose_repository_is_a_link_has_no_sandbox(machine: Machine) -> None:
+    workspace = machine.workspace / "linked"
+    (workspace / "gitdata").mkdir(parents=True)
+    (workspace / ".git").symlink_to("gitdata")
+    assert find_sandbox(workspace) == (
+        None,
+        "the .git of the working folder is a link, which cannot be protected",
+    )
+
+
+def test_dot_names_of_the_home_that_are_links_are_hidden_where_they_lead(machine: Machine) -> None:
+    dotfiles = machine.home / "dotfiles"
+    for name in ("cfg", "app"):
+        (dotfiles / name).mkdir(parents=True)
+        (dotfiles / name / "key").write_text("SECRET")
+    (dotfiles / "rc").write_text("SECRET")
+    (machine.workspace / "vimrc").write_text("mine")
+    (machine.home / ".appcfg").symlink_to(dotfiles / "cfg")
+    (machine.home / ".config/app").symlink_to(dotfiles / "app")
+    (machine.home / ".apprc").symlink_to(dotfiles / "rc")
+    (machine.home / ".vimrc").symlink_to(machine.workspace / "vimrc")
+    (machine.home / ".up").symlink_to("..")
+    (machine.home / ".tools").symlink_to("/usr")
+    assert "SECRET" not in machine.run("cat ~/dotfiles/*/key ~/dotfiles/rc ~/.appcfg/key ~/.apprc")
+    assert machine.run("cat vimrc; echo changed > vimrc; cat vimrc") == "minechanged\nexit status 0"
+
+
 def test_a_worktree_keeps_its_git_file_and_its_repository(machine: Machine) -> None:
     repository = machine.outside / "repository"
     git = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-C", str(repository)]

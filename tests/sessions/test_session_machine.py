@@ -49,6 +49,7 @@ from foveal.ports import Checkpoint, Store
 from foveal.sessions import Session
 from foveal.stores import SqliteStore
 from foveal.stores.memory import MemoryStore
+from foveal.stores.sqlite.threads import WorkerThreads
 
 T = TypeVar("T")
 SMALL: Final[dict[str, Any]] = {
@@ -60,6 +61,8 @@ SMALL: Final[dict[str, Any]] = {
 }
 MAX_SESSIONS: Final = 3
 """Including forks."""
+LOOP_ROUNDS: Final = 20
+"""Rounds of the event loop after which every task waits for a result or for a lock."""
 
 
 class Clock:
@@ -71,6 +74,47 @@ class Clock:
     def __call__(self) -> float:
         self.now += 1
         return self.now
+
+
+class Results:
+    """The order in which the results of a store's threads arrive, chosen by the test: a failure can be repeated."""
+
+    def __init__(self) -> None:
+        self._held: list[asyncio.Future[None]] = []
+        self._holds = False
+
+    async def arrive(self) -> None:
+        """Return at once, or in `interleave` when this result is chosen."""
+        if self._holds:
+            self._held.append(asyncio.get_running_loop().create_future())
+            await self._held[-1]
+
+    async def interleave(self, works: Sequence[Coroutine[Any, Any, Any]], choices: Sequence[int]) -> None:
+        """Run coroutines at once; the next result is always the one at the next of `choices`."""
+        tasks = [asyncio.ensure_future(work) for work in works]
+        self._holds = True
+        waiting = list(choices)
+        while not all(task.done() for task in tasks):
+            for _ in range(LOOP_ROUNDS):
+                await asyncio.sleep(0)
+            if self._held:
+                self._held.pop(waiting.pop(0) % len(self._held) if waiting else 0).set_result(None)
+        self._holds = False
+        await asyncio.gather(*tasks)
+
+
+class SteppedThreads(WorkerThreads):
+    """Worker threads that carry out a call before `run` yields to the loop."""
+
+    def __init__(self, name: str, results: Results) -> None:
+        super().__init__(name)
+        self._results = results
+
+    async def run(self, function: Callable[[], T]) -> T:
+        task = self.submit(function)
+        task.done.acquire()
+        await self._results.arrive()
+        return task.outcome()
 
 
 def seen(view: View) -> tuple[Any, ...]:
@@ -106,6 +150,7 @@ class SessionMachine(RuleBasedStateMachine):
         self.folder = Path(tempfile.mkdtemp(prefix="foveal-machine-"))
         self.loop = asyncio.new_event_loop()
         self.clock = Clock()
+        self.results = Results()
         self.crashes = 0
         self.number = 0
         self.retired: list[SqliteStore] = []
@@ -132,7 +177,10 @@ class SessionMachine(RuleBasedStateMachine):
         return self.folder / f"{self.crashes}.db"
 
     def _opened(self) -> SqliteStore:
-        return SqliteStore(self.path, durability="normal", clock=self.clock)
+        store = SqliteStore(self.path, durability="normal", clock=self.clock)
+        store._writer = SteppedThreads("write", self.results)
+        store._readers = SteppedThreads("read", self.results)
+        return store
 
     def session(self, name: str) -> Session:
         self.touched = name
@@ -400,20 +448,23 @@ class SessionMachine(RuleBasedStateMachine):
         self.run(append(fact))
         self.expect_recorded(name, fact)
 
-    @rule(name=names)
-    def two_sessions_append_at_once(self, name: str) -> None:
+    @rule(
+        name=names,
+        sizes=st.lists(st.integers(1, 2), min_size=4, max_size=4),
+        choices=st.lists(st.integers(0, 1), max_size=16),
+    )
+    def two_sessions_append_at_once(self, name: str, sizes: list[int], choices: list[int]) -> None:
+        """Append one fact, which the store can write at once, or two, for which it uses a thread."""
         ours = self.session(name)
         if name not in self.others:
             self.others[name] = self.open_again(name)
-        facts = [UserSaid(content=f"at once {self.fresh()}") for _ in range(4)]
-
-        async def act() -> None:
-            theirs = self.others[name]
-            await asyncio.gather(*(s.append(f) for s, f in zip((ours, theirs) * 2, facts, strict=True)))
-
-        self.run(act())
+        groups = [[UserSaid(content=f"at once {self.fresh()}") for _ in range(size)] for size in sizes]
+        sessions = (ours, self.others[name]) * 2
+        appends = [session.append(*facts) for session, facts in zip(sessions, groups, strict=True)]
+        self.run(self.results.interleave(appends, choices))
         stored = [event.fact for event in self.run(self.store.read(name))]
-        assert sorted(map(str, stored[len(self.facts[name]) :])) == sorted(map(str, facts))
+        added = sorted(map(str, stored[len(self.facts[name]) :]))
+        assert added == sorted(str(fact) for facts in groups for fact in facts)
         self.facts[name] = stored
 
     # ── Invariants ────────────────────────────────────────────────────────────────────────────
@@ -570,6 +621,20 @@ def test_what_another_process_erased_is_not_shown() -> None:
         assert "a secret" not in str((await two.fit()).facts)
         await two.append(UserSaid(content="more"))
         await check(store, two)
+
+    asyncio.run(act())
+
+
+def test_what_was_erased_before_an_append_is_not_shown_after_it(tmp_path: Path) -> None:
+    async def act() -> None:
+        async with SqliteStore(tmp_path / "store.db") as store:
+            one, two = [await Session.open(store, "demo", **SMALL) for _ in range(2)]
+            await one.append(UserSaid(content="a secret"))
+            await two.fit()
+            await one.delete()
+            await two.append(UserSaid(content="more"))
+            assert "a secret" not in str((await two.fit()).facts)
+            await check(store, two)
 
     asyncio.run(act())
 

@@ -120,6 +120,26 @@ def test_a_digest_names_path_old_and_new_content() -> None:
     assert change.digest == change._replace(lines=(3,)).digest
 
 
+@pytest.mark.parametrize(
+    ("path", "shown"),
+    [
+        ("a.txt\u00a0", "a.txt\\u{a0}"),
+        ("a.txt ", "a.txt␠"),
+        ("a  b.txt", "a␠␠b.txt"),
+        ("a\ufe0f\u2800.txt", "a\\u{fe0f}\\u{2800}.txt"),
+        (f"{'d' * 200}/{'e' * 200}/evil.sh", f"{'d' * 200}/{'e' * 200}/evil.sh"),
+    ],
+)
+def test_a_question_names_exactly_the_file_that_is_written(
+    box: Toolbox, folder: Path, path: str, shown: str
+) -> None:
+    call_text = json.dumps({"path": path, "content": "x\n"})
+    assert box.describe("write", call_text) == f"write {shown}: 1 line, 2 characters"
+    assert box.preview("write", call_text) == f"--- {shown}\n+++ {shown}\n@@ -0,0 +1 @@\n+x"
+    call(box, "write", path=path, content="x\n")
+    assert (folder / path).read_text() == "x\n"
+
+
 def test_a_change_of_line_ends_is_visible() -> None:
     change = PlannedChange(Path("/a"), "x\r\n", "x\n", TextCoding(), None)
     assert change.diff("a") == "--- a\n+++ a\n@@ -1 +1 @@\n-x␍\n+x"

@@ -22,6 +22,7 @@ from foveal.core.policies import Policy
 from foveal.core.reduction import Limits
 from foveal.stores import MemoryStore
 from foveal.tools import McpServers, Toolbox, ToolOutput, mcp_tool_name
+from foveal.tools.mcp import describe_mcp_call, preview_mcp_call
 
 SERVER: Final = '''
 """A server with all kinds of tools."""
@@ -199,6 +200,7 @@ def test_tools_of_a_server_work_like_builtin_tools(exchange: Exchange) -> None:
     assert box.schemas[0]["description"] == "Add two numbers."
     assert box.needs_approval("odd__add", '{"a": 1}')
     assert box.describe("odd__add", '{"a": 1}') == 'odd__add {"a": 1}'
+    assert box.preview("odd__add", '{"a": 1}') == ""
     assert outputs["add"] == ToolOutput(content="5")
     assert text_of(outputs["wrong"].content).startswith("odd__add was not run: the field 'a' is missing.")
     assert outputs["fails"].error
@@ -384,6 +386,31 @@ def test_without_servers_the_library_is_not_imported() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "pip install foveal[mcp]" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        ({"q": "x" * 990, "z": "rm -rf / HIDDEN"}, '  "z": "rm -rf / HIDDEN"\n}'),
+        ({"q": "a\u00a0b"}, '{\n  "q": "a\\u{a0}b"\n}'),
+        ({"q": "a  b"}, '{\n  "q": "a  b"\n}'),
+    ],
+)
+def test_arguments_that_do_not_fit_on_a_line_are_previewed_in_full(given: dict[str, Any], shown: str) -> None:
+    described = describe_mcp_call("odd__add")(given)
+    assert described.startswith("odd__add {")
+    assert len(described) <= 80
+    assert preview_mcp_call(given).endswith(shown)
+
+
+@pytest.mark.parametrize("name", ["github_", "github__evil", "a__", "_a", "__"])
+def test_a_server_name_cannot_pass_for_another_server(name: str) -> None:
+    async def start() -> list[str]:
+        async with McpServers({name: {"command": "true"}}) as servers:
+            return servers.notes
+
+    (note,) = asyncio.run(start())
+    assert "a name of at most 32 letters, digits, - and _, without __ and without _ at its ends" in note
 
 
 def test_tool_names_fit_every_provider() -> None:

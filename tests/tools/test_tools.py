@@ -726,6 +726,19 @@ def test_a_command_touches_the_files_that_it_mentions(box: Toolbox, folder: Path
     assert call(box, "run", command=command).touched == named
 
 
+@pytest.mark.parametrize(
+    ("command", "shown"),
+    [
+        ("./check.sh\u00a0", "./check.sh\\u{a0}"),
+        ("\u2003./check.sh\ufe0f", "\\u{2003}./check.sh\\u{fe0f}"),
+        ("./check.sh\\ ", "./check.sh\\ "),
+        ("./a\t'b\tc'", "./a␉ 'b␉ c'"),
+    ],
+)
+def test_a_command_is_shown_as_it_runs(box: Toolbox, command: str, shown: str) -> None:
+    assert box.describe("run", json.dumps({"command": command})) == f"run: {shown}"
+
+
 def test_a_command_is_described_on_one_line_that_is_safe_to_print(box: Toolbox) -> None:
     command = "echo a\n\x1b[2J\u202erm -rf /"
     assert box.describe("run", json.dumps({"command": command})) == "run: echo a ⏎ ␛[2J\\u{202e}rm -rf /"

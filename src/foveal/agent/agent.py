@@ -5,7 +5,8 @@
 2. A request that the provider refuses as too large is reduced and sent again; the user does not notice.
 3. Hooks are called in the order of their list, at six points, with one signature. A hook that fails is reported and
    changes nothing.
-4. Cancelling (Ctrl-C) ends the turn: the text so far is stored, and calls without a result get one that says so.
+4. Cancelling (Ctrl-C) ends the turn: the text so far is stored, and calls without a result get one that says so. The
+   output so far of a running call is its result, which is reported before the turn ends.
 5. The agent reports its work as `AgentEvent`s; the caller decides what to show of them.
 6. `summariser_for` lets the agent's own provider write the summaries of its session.
 """
@@ -356,33 +357,31 @@ class Agent:
             call = self._open_calls[0]
             description = self.tools.describe(call.name, call.arguments)
             yield ToolCalling(call=call, what=description)
-            running, failures = RunningCall(), list[AgentEvent]()
-            task = asyncio.ensure_future(self._run_call(call, description, running, failures))
+            running, reports = RunningCall(), list[AgentEvent]()
+            task = asyncio.ensure_future(self._run_call(call, description, running, reports))
             try:
                 while not (await asyncio.wait({task}, timeout=_LIVE_INTERVAL_S))[0]:
                     if self.tools.reports_output(call.name) and running.take_news():
                         yield ToolOutputStreamed(
                             call=call, lines=running.last_lines(), seconds=running.seconds
                         )
+            except asyncio.CancelledError:
+                await cancel_and_wait(task)
+                for report in reports:
+                    yield report
+                raise
             finally:
                 await cancel_and_wait(task)
             output = task.result()
-            for failure in failures:
-                yield failure
-            handle = await self._store_result(call, output)
             touched |= dict.fromkeys((*output.touched, *paths_in(call.arguments)))
-            yield ToolFinished(
-                call=call,
-                text=text_of(output.content),
-                error=output.error,
-                seconds=running.seconds,
-                handle=handle,
-            )
+            reports.append(await self._store_result(call, output, running))
+            for report in reports:
+                yield report
         # After the last result, because nothing may be between the results of one reply.
         await self._add_instructions(tuple(touched))
 
-    async def _store_result(self, call: Call, output: ToolOutput) -> str:
-        """Store the whole result of a call and return its handle."""
+    async def _store_result(self, call: Call, output: ToolOutput, running: RunningCall) -> ToolFinished:
+        """Store the whole result of a call and return the report of it."""
         result = ToolReturned(
             call_id=call.id,
             content=output.content,
@@ -392,30 +391,40 @@ class Agent:
             dialect=media_dialect(output.content),
         )
         self._open_calls = [other for other in self._open_calls if other is not call]
-        return (await self.session.append(result))[0].handle
+        stored = (await self.session.append(result))[0]
+        return ToolFinished(
+            call=call,
+            text=text_of(output.content),
+            error=output.error,
+            seconds=running.seconds,
+            handle=stored.handle,
+        )
 
     async def _run_call(
-        self, call: Call, description: str, running: RunningCall, failures: list[AgentEvent]
+        self, call: Call, description: str, running: RunningCall, reports: list[AgentEvent]
     ) -> ToolOutput:
         """Return the result of a call: run the hooks before it, ask for approval if needed, and run the hooks
-        after it."""
+        after it. `reports` gets what else is reported: hooks that fail, and a call that is stopped."""
         occasion = HookOccasion(at="before_tool", session=self.session, call=call)
-        for verdict in await self._verdicts(occasion, failures):
+        for verdict in await self._verdicts(occasion, reports):
             if verdict.deny:
                 return ToolOutput(content=verdict.deny, error=True)
         tool = self.tools.get(call.name)
-        if tool is not None and tool.needs_approval and not await self._approve(call, description):
-            return ToolOutput(content=DENIED_RESULT, error=True)
+        if tool is not None and tool.needs_approval:
+            if (problem := self.tools.find_problem(call.name, call.arguments)) is not None:
+                return problem
+            if not await self._approve(call, description):
+                return ToolOutput(content=DENIED_RESULT, error=True)
         running.start()
         try:
             output = await self.tools.call(call.name, call.arguments, on_output=running.add_output)
         except ToolInterrupted as stopped:
-            await asyncio.shield(self._store_result(call, stopped.output))
+            reports.append(await asyncio.shield(self._store_result(call, stopped.output, running)))
             raise
         finally:
             running.end()
         occasion = HookOccasion(at="after_tool", session=self.session, call=call, output=output)
-        for verdict in await self._verdicts(occasion, failures):
+        for verdict in await self._verdicts(occasion, reports):
             output = verdict.output if verdict.output is not None else output
         return output
 

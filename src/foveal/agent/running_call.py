@@ -7,7 +7,7 @@ import re
 import time
 from typing import Any, Final
 
-from foveal.core.wire.safe_print import visible
+from foveal.core.wire.safe_print import readable
 
 MAX_LIVE_LINES: Final = 20
 """Most lines of a running command that an event has."""
@@ -61,7 +61,7 @@ class RunningCall:
         text = _TERMINAL_SEQUENCE.sub("", self._tail.decode("utf-8", "replace"))
         lines = [line.rstrip("\r").rpartition("\r")[2] for line in text.rstrip("\r\n").split("\n")]
         shown = lines[-MAX_LIVE_LINES:] if text else []
-        return tuple(visible(line[:MAX_LIVE_LINE_CHARS]) for line in shown)
+        return tuple(readable(line[:MAX_LIVE_LINE_CHARS]) for line in shown)
 
 
 async def cancel_and_wait(task: asyncio.Future[Any]) -> None:

@@ -26,6 +26,8 @@ from foveal.project import ItemAnswer
 GetValue = Callable[[str], Any]
 """Returns the value of a key by its dotted name."""
 
+LOCAL_SERVICE: Final = "local"
+"""The service, in the name of a model, of models that run on this machine."""
 POLICY_FIELDS: Final = {
     "context.max_history_tokens": "max_history_tokens",
     "context.tool_result_keep_first": "keep_first",
@@ -186,9 +188,11 @@ class Config:
 
     @property
     def model(self) -> str:
-        """The model's name, with the URL of its server if one is set; "" if the environment decides."""
+        """The model's name, with the URL of its server if one is set; "" if the environment decides. A model that
+        runs on this machine has no such URL."""
         name, address = self.get("model") or "", self.get("base_url")
-        return f"{name}@{address}" if name and address and "@" not in name else name
+        has_url = "@" in name or name.partition("/")[0].lower() == LOCAL_SERVICE
+        return f"{name}@{address}" if name and address and not has_url else name
 
     @property
     def summariser(self) -> str:

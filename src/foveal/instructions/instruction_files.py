@@ -27,7 +27,7 @@ from typing import Final, NamedTuple, Protocol
 
 from foveal.core.log.events import AnyFact, Event, Instructed, Noted
 from foveal.core.tokens.counter import Counter, Estimate
-from foveal.core.wire.safe_print import one_line, visible
+from foveal.core.wire.safe_print import one_line, readable
 from foveal.instructions.rules import (
     PREFERENCES_NAME,
     InstructionFile,
@@ -457,6 +457,6 @@ def _utf8_size(text: str) -> int:
 def _hidden_characters(text: str) -> str:
     """Return the code points of invisible characters in a text."""
     marks = set(text.removeprefix("\ufeff").replace("\r\n", "\n"))
-    found = sorted(ord(mark) for mark in marks if visible(mark) != mark)
+    found = sorted(ord(mark) for mark in marks if readable(mark) != mark)
     named = ", ".join(f"U+{code:04X}" for code in found[:5])
     return named + (f" and {len(found) - 5:,} more" if len(found) > 5 else "")

@@ -31,6 +31,8 @@ _PLAIN_WORD: Final = re.compile(r"[A-Za-z0-9_./:@%+,=^-]+")
 """Characters that bash takes literally wherever they stand. Letters outside of ASCII need quotes: bash on macOS
 takes some of their bytes for blanks."""
 _SYNTAX: Final = re.compile(r"[$`*?\[\]{}()~<>&!#\\]")
+_QUOTED_SYNTAX: Final = re.compile(r"[$`\\]")
+"""Characters that are not literal in double quotes."""
 _RESERVED_WORDS: Final = frozenset(
     {
         *("case", "coproc", "do", "done", "elif", "else", "esac", "fi", "for", "function", "if", "in"),
@@ -125,7 +127,7 @@ def _syntax_of(node: Node, text: str) -> str:
         return "it sets a variable"
     if node.type in ("declaration_command", "unset_command"):
         return f"`{text.split(maxsplit=1)[0]}` changes the shell"
-    found = _SYNTAX.search(text)
+    found = (_QUOTED_SYNTAX if node.type == "string" else _SYNTAX).search(text)
     shown = "" if found is None else "a backquote" if found.group() == "`" else f"`{found.group()}`"
     return f"it has {shown}" if shown else "it has more than plain words"
 

@@ -7,7 +7,7 @@
 3. An entry of the settings (`tools.allow`, `--allow`, `tools.deny`) is one of
 
     write               every call of this tool
-    github__*           every call of the tools whose names begin like this
+    github__*           every call of the tools of the MCP server `github`
     run: git status     commands that begin with these words, where that is possible, else exactly this command
 """
 
@@ -39,6 +39,8 @@ SHELL_TOOL: Final = "run"
 """Name of the tool whose calls are command lines."""
 RULE_LIFETIME_S: Final = 30 * 24 * 3600
 """Seconds for which a rule of a project is in force."""
+SERVER_MARK: Final = "__"
+"""Ends the name of the MCP server in the name of a tool where it first stands."""
 _TOOL_PATTERN: Final = re.compile(r"[A-Za-z0-9_-]+\*?")
 _SHARED_FOLDERS: Final = ("/tmp", "/var/tmp", "/dev/shm")
 """Folders where any process can write a program."""
@@ -87,7 +89,8 @@ class CommandRule(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ToolRule(msgspec.Struct, frozen=True):
-    """Allows or denies tools by their name, or by how their names begin (`github__*`)."""
+    """Allows or denies tools by their name, or by how their names begin: `github__*` are all tools of the MCP server
+    `github`, `github__get_*` those of its tools that begin with `get_`."""
 
     pattern: str
 
@@ -97,9 +100,13 @@ class ToolRule(msgspec.Struct, frozen=True):
 
     def covers(self, tool: str) -> bool:
         """Return whether calls of a tool need no question."""
-        if self.pattern.endswith("*"):
-            return tool.startswith(self.pattern[:-1])
-        return tool == self.pattern
+        if not self.pattern.endswith("*"):
+            return tool == self.pattern
+        server, mark, begin = self.pattern[:-1].partition(SERVER_MARK)
+        if not mark:
+            return tool.startswith(server)
+        found, found_mark, name = tool.partition(SERVER_MARK)
+        return bool(found_mark) and found == server and name.startswith(begin)
 
 
 Rule = CommandRule | ToolRule
@@ -158,6 +165,8 @@ def _parse_entry(entry: str, setting: str) -> Rule:
     text = entry.strip()
     tool, colon, command = (part.strip() for part in text.partition(":"))
     if not colon and _TOOL_PATTERN.fullmatch(tool):
+        if setting == "allow" and tool.endswith("*") and SERVER_MARK not in tool:
+            raise BadSetting(setting, one_line(entry), "names of one MCP server's tools, such as github__*")
         return ToolRule(tool)
     if not colon or tool != SHELL_TOOL or not command:
         wanted = f'the name of a tool, names like "github__*", or "{SHELL_TOOL}: git status"'

@@ -3,8 +3,8 @@
 `decide` is pure: it gets what is known about the call and the rules, and answers in this order.
 
 1. What a deny rule names is denied.
-2. With `--yes` everything runs, except that leaving the sandbox asks.
-3. Leaving the sandbox asks, each time. So do protected paths.
+2. Leaving the sandbox asks, each time, and so do protected paths.
+3. With `--yes` everything else runs.
 4. A tool that a rule covers runs; of a command line, every command needs a rule of its own.
 5. In mode `auto`, a line of harmless commands runs inside the sandbox.
 6. Everything else asks. The answer offers rules only where they could cover the call.
@@ -97,10 +97,10 @@ def decide(
             return Denied(f"{_entry_text(rule)} is denied by tools.deny")
     if call.leaves_sandbox and (is_sandboxed or not allows_everything):
         return Ask(why="it leaves the sandbox")
-    if allows_everything:
-        return Allowed("--yes")
     if call.protected:
         return Ask(why=f"{call.protected} is protected")
+    if allows_everything:
+        return Allowed("--yes")
     if (
         any(isinstance(rule, ToolRule) and rule.covers(call.tool) for rule in permissions.allow)
         and call.is_inside

@@ -24,6 +24,13 @@ def _folder(variable: str, default: str, environ: Mapping[str, str] | None) -> P
     return base / "foveal"
 
 
+def resolve_links(path: str, root: Path) -> str:
+    """Return the real path of a path that begins at `root`, as the kernel finds it.
+
+    Links are resolved before `..`: behind a link, `..` is the folder above the link's target."""
+    return os.path.realpath(os.path.join(root, os.path.expanduser(path)))
+
+
 def find_root(cwd: Path, markers: Sequence[str]) -> Path:
     """Return the root folder of the project of a working directory, links resolved.
 

@@ -27,7 +27,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from foveal.config import Config
+from foveal.config import LOCAL_SERVICE, Config
 from foveal.core.models.model import model
 from foveal.errors import BadSetting, ProviderError
 from foveal.ports import Provider
@@ -35,7 +35,6 @@ from foveal.providers.base import require_library
 from foveal.providers.endpoint import ProviderEndpoint
 from foveal.providers.local.download import KNOWN_WEIGHTS, QWEN_05B, OnProgress, cache_folder
 
-LOCAL_SERVICE: Final = "local"
 LOCAL_ENGINE: Final = "dasllama"
 """The package with the server of local models."""
 OLLAMA_DEFAULT_WINDOW: Final = 4_096

@@ -19,7 +19,7 @@ from foveal.tools.tool import Arguments
 from foveal.tools.tool_arguments import InvalidArguments
 from foveal.tools.workspace import Workspace
 
-_CHANGING_FILE_TOOLS: Final = ("write", "edit")
+CHANGING_FILE_TOOLS: Final = ("write", "edit")
 
 
 def call_facts(
@@ -37,7 +37,7 @@ def call_facts(
     if tool == SHELL_TOOL:
         outside_of = (workspace.root, *project_folders)
         return _command_facts(arguments, workspace.root, outside_of, search_path)
-    if tool in _CHANGING_FILE_TOOLS:
+    if tool in CHANGING_FILE_TOOLS:
         return _file_facts(tool, str(arguments.get("path", "")), workspace)
     return CallFacts(tool=tool, project=str(workspace.root))
 

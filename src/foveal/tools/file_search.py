@@ -57,8 +57,8 @@ async def _search(workspace: Workspace, timeout_s: float, given: Arguments) -> T
     path = workspace.resolve(given.get("path") or ".")
     if not path.exists():
         raise InvalidArguments(f"There is no {workspace.display_name(path)}.")
-    task = {**given, "root": str(workspace.root), "path": str(path)}
-    argv = [sys.executable, "-I", search_worker.__file__, json.dumps(task)]
+    task = {**given, "root": str(workspace.root), "base": str(workspace.base_of(path)), "path": str(path)}
+    argv = [sys.executable, "-I", "-S", search_worker.__file__, json.dumps(task)]
     result = await run_process(argv, cwd=workspace.root, env=without_secrets(os.environ), timeout_s=timeout_s)
     content = result.output.removesuffix("\n")
     if result.timed_out:

@@ -20,7 +20,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
-from foveal.core.wire.safe_print import one_line, visible
+from foveal.core.wire.safe_print import exact_line, one_line, visible
 from foveal.tools import text_edit
 from foveal.tools.planned_change import PlannedChange, count_text
 from foveal.tools.search_worker import SKIPPED_FOLDERS
@@ -62,12 +62,13 @@ def run_in_thread(
 
 def _describe(verb: str, workspace: Workspace, given: Arguments) -> str:
     """Return the verb and the path, with the resolved path if it differs."""
-    path = one_line(str(given.get("path", ".")), width=300)
+    path = str(given.get("path", "."))
+    shown = exact_line(path)
     try:
-        real = workspace.display_name(workspace.resolve(str(given.get("path", "."))))
+        real = workspace.display_name(workspace.resolve(path))
     except InvalidArguments:
-        return f"{verb} {path} (outside of the working folder)"
-    return f"{verb} {path}" if real == os.path.normpath(path) else f"{verb} {path} (which is {real})"
+        return f"{verb} {shown} (outside of the working folder)"
+    return f"{verb} {shown}" if real == exact_line(os.path.normpath(path)) else f"{verb} {shown} (which is {real})"
 
 
 # ── Read ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -168,6 +169,7 @@ def _write_tool(workspace: Workspace) -> Tool:
         run=run_in_thread(_write, workspace),
         describe=lambda given: f"{_describe('write', workspace, given)}: {count_text(given['content'])}",
         preview=partial(_preview, workspace, _plan_write),
+        check=partial(_check_change, workspace, _plan_write, must_be_read=True),
         needs_approval=True,
         timeout=60.0,
     )
@@ -213,6 +215,7 @@ def _edit_tool(workspace: Workspace) -> Tool:
             f"{_describe('edit', workspace, given)}: {count_text(given['old'])} become {count_text(given['new'])}"
         ),
         preview=partial(_preview, workspace, _plan_edit),
+        check=partial(_check_change, workspace, _plan_edit, must_be_read=False),
         needs_approval=True,
         timeout=60.0,
     )
@@ -246,6 +249,10 @@ def _read_exact(workspace: Workspace, path: Path) -> tuple[str, text_edit.TextCo
                 f"{workspace.display_name(path)} is too large to be changed here: {found.st_size:,} bytes."
             )
         return *text_edit.decode_exactly(file.read(MAX_READ_BYTES)), FileStamp.of(found)
+
+
+def _check_change(workspace: Workspace, plan: PlanChange, given: Arguments, *, must_be_read: bool) -> None:
+    workspace.check_writable(plan(workspace, given).path, must_be_read=must_be_read)
 
 
 def _preview(workspace: Workspace, plan: PlanChange, given: Arguments) -> str:

@@ -4,8 +4,8 @@
     async with McpServers(config, note=print) as servers:
         box = Toolbox([*builtin_tools("."), *servers.tools])
 
-1. A tool is called `server__tool`, and the user is asked before it runs: a server's own claim that a tool is
-   harmless is not trusted.
+1. A tool is called `server__tool`, and the name of a server has no `__`, so that the first one ends it. The user is
+   asked before a tool runs: a server's own claim that a tool is harmless is not trusted.
 2. A server that does not start, or ends, is reported as a note; the others continue. Its tools then answer that it
    has ended.
 3. The tools of a server are listed once and sorted by name, so that the prompt's prefix does not move.
@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, assert_never
 
 from foveal.core.log.events import AnyPart, Content, Text
 from foveal.core.reduction.truncation import Limits
-from foveal.core.wire.safe_print import one_line
+from foveal.core.wire.safe_print import one_line, visible
 from foveal.errors import BadSetting
 from foveal.tools.process_group import OutputPipe
 from foveal.tools.tool import (
@@ -60,9 +60,13 @@ MCP_CLOSE_TIMEOUT_S: Final = 10.0
 MCP_SERVER_FIELDS: Final = ("command", "args", "env", "cwd", "url", "headers", "timeout")
 _MAX_TOOL_PAGES: Final = 100
 _MAX_DESCRIPTION_CHARS: Final = 4_000
+_MAX_DESCRIBED_CHARS: Final = 60
+"""Length of arguments that are described on one line; longer ones are previewed."""
 _MAX_ERROR_BYTES: Final = 4_096
 """Bytes of a server's standard error that are kept."""
-_SERVER_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}")
+_SERVER_NAME: Final = re.compile(r"(?!.*__|.{33})[A-Za-z0-9](?:[A-Za-z0-9_-]*[A-Za-z0-9-])?")
+_NAME_RULE: Final = "a name of at most 32 letters, digits, - and _, without __ and without _ at its ends"
+"""The first `__` in the name of a tool is where the name of its server ends."""
 
 
 class McpServers:
@@ -128,7 +132,8 @@ class McpServers:
                 description=_bounded_description(listed.description or listed.title or listed.name),
                 parameters=listed.input_schema,
                 run=server.runner(listed.name),
-                describe=_describer(name),
+                describe=describe_mcp_call(name),
+                preview=preview_mcp_call,
                 needs_approval=True,
                 limits=self._limits,
                 timeout=server.fields.get("timeout", self._call_timeout_s),
@@ -151,8 +156,21 @@ def _bounded_description(text: str) -> str:
     return f"{text[:_MAX_DESCRIPTION_CHARS]}… ({left_out:,} characters left out)"
 
 
-def _describer(name: str) -> Callable[[Arguments], str]:
-    return lambda given: f"{name} {one_line(json.dumps(given, ensure_ascii=False), width=1_000)}"
+def describe_mcp_call(name: str) -> Callable[[Arguments], str]:
+    """Return a tool's `describe`: the beginning of the arguments on one line."""
+    return lambda given: f"{name} {one_line(_json(given), width=_MAX_DESCRIBED_CHARS)}"
+
+
+def preview_mcp_call(given: Arguments) -> str:
+    """Return all arguments with every character visible; "" if the description has all of them."""
+    text = _json(given)
+    if len(text) <= _MAX_DESCRIBED_CHARS and one_line(text) == visible(text) == text:
+        return ""
+    return visible(json.dumps(given, ensure_ascii=False, indent=2))
+
+
+def _json(given: Arguments) -> str:
+    return json.dumps(given, ensure_ascii=False)
 
 
 def _is_installed() -> bool:
@@ -307,7 +325,7 @@ async def _list_tools(client: Client) -> list[ListedTool]:
 def _check_config(name: str, fields: Mapping[str, Any]) -> None:
     where = f"mcp.{name}"
     if not _SERVER_NAME.fullmatch(name):
-        raise BadSetting("mcp", name, "a name of at most 32 letters, digits, - and _")
+        raise BadSetting("mcp", name, _NAME_RULE)
     for field in fields:
         if field not in MCP_SERVER_FIELDS:
             allowed = f"the fields are {', '.join(MCP_SERVER_FIELDS)}"

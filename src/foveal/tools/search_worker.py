@@ -1,19 +1,24 @@
 """Script that searches files for a pattern, run by the search tool as a process.
 
-    python -I search_worker.py '{"root": …, "path": …, "pattern": …, "glob": …, "ignore_case": …}'
+    python -I -S search_worker.py '{"root": …, "base": …, "path": …, "pattern": …, "glob": …, "ignore_case": …}'
 
-It imports only the standard library. It prints `path:line: text` for each matching line, then how many lines
-matched and which files were skipped.
+1. It imports only the standard library. It prints `path:line: text` for each matching line, then how many lines
+   matched and which files were skipped.
+2. It starts no program, also not git: the settings of a repository can make git start programs. It reads the
+   ignore files itself. A file that git tracks although a rule ignores it is passed over.
+3. Below `base`, it opens each folder and file without following links.
 """
 
 import json
 import os
 import re
-import subprocess
+import stat
 import sys
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from fnmatch import fnmatch
-from typing import Any, Final
+from itertools import groupby, pairwise
+from typing import Any, Final, NamedTuple
 
 MAX_MATCHES: Final = 1_000
 """Most matching lines that are printed."""
@@ -31,8 +36,12 @@ SKIPPED_FOLDERS: Final = {
     ".ruff_cache",
 }
 """Folders that are searched only if they are named as the path."""
-# A repository can configure fsmonitor as a program that git runs; it must not.
-_GIT_COMMAND: Final = ("git", "-c", "core.fsmonitor=false", "-c", "core.quotepath=false")
+MAX_SEARCHED_DEPTH: Final = 200
+"""Folders below the searched one that are entered; each level keeps a file descriptor open."""
+MAX_IGNORE_BYTES: Final = 1024 * 1024
+"""Largest ignore file that is read."""
+_FOLDER_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FILE_FLAGS: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
 _LINE_BREAKS: Final = dict.fromkeys(map(ord, "\n\v\f\r\x1c\x1d\x1e\x85\u2028\u2029"), " ")
 
 
@@ -46,9 +55,12 @@ def main(argument: str) -> int:
         out.write(f"It is not a valid pattern: {problem}. Put \\ before signs that stand for themselves.\n")
         return 2
     counts = {"files": 0, "binary": 0, "large": 0, "unreadable": 0, "lines": 0, "hits": 0}
-    for path in files_to_search(task["root"], task["path"], task.get("glob") or ""):
+    for file in files_to_search(task["base"], task["path"], counts):
+        name = os.path.relpath(file.path, task["root"])
+        if task.get("glob") and not matches_glob(name, task["glob"]):
+            continue
         found = 0
-        for line in matching_lines(path, os.path.relpath(path, task["root"]), pattern, counts):
+        for line in matching_lines(file, name, pattern, counts):
             if counts["lines"] >= MAX_MATCHES:
                 out.write(
                     f"[foveal: stopped at {MAX_MATCHES:,} lines; narrow the pattern, the path or the glob]\n"
@@ -76,18 +88,33 @@ def summary_line(counts: dict[str, int]) -> str:
     return f"[foveal: {counts['lines']:,} lines in {counts['hits']:,} of {counts['files']:,} files{passed_over}]\n"
 
 
-def matching_lines(path: str, name: str, pattern: "re.Pattern[str]", counts: dict[str, int]) -> Iterator[str]:
+class FoundFile(NamedTuple):
+    """A file in a folder that is open."""
+
+    folder: int
+    path: str
+
+    def read(self, max_bytes: int) -> bytes | None:
+        """Return the content, None if it is larger; raises `OSError` for a link and for what is no regular file."""
+        handle = os.open(os.path.basename(self.path), _FILE_FLAGS, dir_fd=self.folder)
+        with open(handle, "rb") as file:
+            found = os.fstat(handle)
+            if not stat.S_ISREG(found.st_mode):
+                raise OSError(f"{self.path} is not a regular file")
+            return None if found.st_size > max_bytes else file.read(max_bytes)
+
+
+def matching_lines(
+    file: FoundFile, name: str, pattern: "re.Pattern[str]", counts: dict[str, int]
+) -> Iterator[str]:
     """Yield the matching lines of a file, and count the file."""
     try:
-        if os.path.islink(path) or not os.path.isfile(path):
-            return
-        if os.path.getsize(path) > MAX_SEARCHED_BYTES:
-            counts["large"] += 1
-            return
-        with open(path, "rb") as file:
-            data = file.read(MAX_SEARCHED_BYTES)
+        data = file.read(MAX_SEARCHED_BYTES)
     except OSError:
         counts["unreadable"] += 1
+        return
+    if data is None:
+        counts["large"] += 1
         return
     if b"\0" in data[:8192]:
         counts["binary"] += 1
@@ -109,15 +136,65 @@ def shorten_line(line: str, at: int) -> str:
     return f"{'…' if start else ''}{shown}… ({len(line):,} characters)"
 
 
-def files_to_search(root: str, path: str, glob: str) -> Iterator[str]:
-    """Yield the files to search, sorted by name."""
-    if not os.path.isdir(path):
-        yield path
-        return
-    names = git_files(path)
-    for file in walk_files(path) if names is None else (os.path.join(path, name) for name in names):
-        if not glob or matches_glob(os.path.relpath(file, root), glob):
-            yield file
+# ── Folders ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def files_to_search(base: str, path: str, counts: dict[str, int]) -> Iterator[FoundFile]:
+    """Yield the file, or the files of a folder, sorted by name."""
+    folder = os.open(base, _FOLDER_FLAGS)
+    try:
+        *names, last = os.path.relpath(path, base).split(os.sep)
+        for name in names:
+            folder = enter_folder(folder, name)
+        if not stat.S_ISDIR(os.stat(last, dir_fd=folder, follow_symlinks=False).st_mode):
+            yield FoundFile(folder, path)
+            return
+        folder = enter_folder(folder, last)
+        yield from walk_files(folder, path, rules_above(path), counts, MAX_SEARCHED_DEPTH)
+    except OSError:
+        counts["unreadable"] += 1
+    finally:
+        os.close(folder)
+
+
+def enter_folder(folder: int, name: str) -> int:
+    """Open a folder in an open folder, which is closed."""
+    inner = os.open(name, _FOLDER_FLAGS, dir_fd=folder)
+    os.close(folder)
+    return inner
+
+
+def walk_files(
+    folder: int, path: str, outer: "Rules | None", counts: dict[str, int], depth: int
+) -> Iterator[FoundFile]:
+    """Yield the files in an open folder, without ignored ones, links and `SKIPPED_FOLDERS`."""
+    with os.scandir(folder) as found:
+        kinds = {entry.name: entry.is_dir(follow_symlinks=False) for entry in found if not is_special(entry)}
+    rules = rules_in(folder, path, outer)
+    # With the slash, folders are sorted as the paths of their files are.
+    for name in sorted(f"{name}/" if is_folder else name for name, is_folder in kinds.items()):
+        inner_path = os.path.join(path, name)
+        if name[:-1] in SKIPPED_FOLDERS or is_ignored(inner_path, rules or ()):
+            continue
+        if not name.endswith("/"):
+            yield FoundFile(folder, inner_path)
+            continue
+        inner = -1
+        try:
+            if depth <= 0:
+                raise OSError("the folder is too deep")
+            inner = os.open(name[:-1], _FOLDER_FLAGS, dir_fd=folder)
+            yield from walk_files(inner, inner_path[:-1], rules, counts, depth - 1)
+        except OSError:
+            counts["unreadable"] += 1
+        finally:
+            if inner >= 0:
+                os.close(inner)
+
+
+def is_special(entry: "os.DirEntry[str]") -> bool:
+    """Return whether an entry is a link, a pipe or a device."""
+    return not entry.is_dir(follow_symlinks=False) and not entry.is_file(follow_symlinks=False)
 
 
 def matches_glob(name: str, glob: str) -> bool:
@@ -126,23 +203,155 @@ def matches_glob(name: str, glob: str) -> bool:
     return fnmatch(name, glob) or fnmatch(os.path.basename(name), glob)
 
 
-def git_files(folder: str) -> Iterable[str] | None:
-    """Return the files that git does not ignore; None if there are none, or the folder is not in a repository."""
-    env = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-    argv = [*_GIT_COMMAND, "-C", folder, "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+# ── Ignore files ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+class IgnoreFile(NamedTuple):
+    """The rules of an ignore file of git."""
+
+    base: str
+    """The folder for which they count; it ends in a slash, unless it is empty."""
+    groups: "tuple[tuple[bool, re.Pattern[str]], ...]"
+    """Whether paths are ignored, and which; the last rules of the file come first, because they decide."""
+
+    @classmethod
+    def parse(cls, base: str, text: str) -> "IgnoreFile":
+        lines = [rule for line in text.removeprefix("\ufeff").split("\n") if (rule := parse_rule(line))]
+        groups = [
+            (ignores, re.compile("|".join(regex for _, regex in rules), re.DOTALL))
+            for ignores, rules in groupby(reversed(lines), key=lambda rule: rule[0])
+        ]
+        return cls(base, tuple(groups))
+
+    def ignores(self, path: str) -> bool | None:
+        """Return whether a path is ignored, None if no rule matches; the path of a folder ends in a slash."""
+        name = path[len(self.base) :]
+        return next((ignores for ignores, regex in self.groups if regex.fullmatch(name)), None)
+
+
+Rules = tuple[IgnoreFile, ...]
+"""Ignore files from the outermost to the innermost."""
+
+
+def is_ignored(path: str, rules: Rules) -> bool:
+    """Return what the innermost file decides that has a rule for the path."""
+    return next((found for file in reversed(rules) if (found := file.ignores(path)) is not None), False)
+
+
+def rules_above(path: str) -> Rules | None:
+    """Return the rules for a folder from the folders above it; None outside of a repository.
+
+    An ignored folder has no rules: all of it is searched, because it was named."""
+    above: list[str] = []
+    folder = path
+    while not os.path.lexists(os.path.join(folder, ".git")):
+        if folder == (folder := os.path.dirname(folder)):
+            return None
+        above.insert(0, folder)
+    rules: Rules | None = None
+    for outer, inner in pairwise([*above, path]):
+        try:
+            opened = os.open(outer, _FOLDER_FLAGS)
+        except OSError:
+            return None
+        rules = rules_in(opened, outer, rules)
+        os.close(opened)
+        if is_ignored(f"{inner}/", rules or ()):
+            return None
+    return rules
+
+
+def rules_in(folder: int, path: str, outer: Rules | None) -> Rules | None:
+    """Return the rules for the entries of an open folder; a repository does not inherit those from outside."""
+    base = os.path.join(path, "")
+    with suppress(OSError):
+        os.stat(".git", dir_fd=folder, follow_symlinks=False)
+        outer = (*own_rules(base), *read_rules(folder, (".git", "info"), "exclude", base))
+    return None if outer is None else (*outer, *read_rules(folder, (), ".gitignore", base))
+
+
+def own_rules(base: str) -> Rules:
+    """Return the user's rules for all repositories."""
+    settings = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
+    with suppress(OSError):
+        folder = os.open(os.path.join(settings, "git"), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            return read_rules(folder, (), "ignore", base)
+        finally:
+            os.close(folder)
+    return ()
+
+
+def read_rules(folder: int, folders: Iterable[str], name: str, base: str) -> Rules:
+    """Return the rules of a file below an open folder, none if it cannot be read."""
+    opened = os.dup(folder)
     try:
-        done = subprocess.run(argv, capture_output=True, env=env, check=False)
+        for each in folders:
+            opened = enter_folder(opened, each)
+        data = FoundFile(opened, name).read(MAX_IGNORE_BYTES)
     except OSError:
+        return ()
+    finally:
+        os.close(opened)
+    return (IgnoreFile.parse(base, os.fsdecode(data)),) if data else ()
+
+
+def parse_rule(line: str) -> tuple[bool, str] | None:
+    """Return whether a line of an ignore file ignores, and the regular expression of its paths."""
+    line = line.removesuffix("\r")
+    line = re.sub(r"^((?:[^\\]|\\.)*?) +$", r"\1", line, flags=re.DOTALL)
+    if line.startswith("#"):
         return None
-    names = {os.fsdecode(name) for name in done.stdout.split(b"\0") if name}
-    return sorted(names) if names and not done.returncode else None
+    ignores = not line.startswith("!")
+    pattern = line if ignores else line[1:]
+    end = "/" if pattern.endswith("/") else "/?"
+    pattern = pattern.removesuffix("/")
+    start = "" if "/" in pattern else "(?:.*/)?"
+    regex = "".join(regex_parts(pattern.removeprefix("/")))
+    return (ignores, f"(?:{start}{regex}{end})") if regex else None
 
 
-def walk_files(folder: str) -> Iterator[str]:
-    """Yield all files under a folder, without `SKIPPED_FOLDERS`."""
-    for place, folders, files in os.walk(folder):
-        folders[:] = sorted(name for name in folders if name not in SKIPPED_FOLDERS)
-        yield from (os.path.join(place, name) for name in sorted(files))
+def regex_parts(pattern: str) -> Iterator[str]:
+    """Yield the regular expression of a pattern of git in parts."""
+    at, first = 0, re.search(r"[*?\[\\]|$", pattern)
+    while at < len(pattern):
+        char, rest = pattern[at], pattern[at:]
+        if char == "*":
+            stars = len(rest) - len(rest.lstrip("*"))
+            # Git compares the characters before the first wildcard separately, so `a**` begins with `**` too.
+            is_start = at == 0 or pattern[at - 1] == "/" or (first is not None and at == first.start())
+            if stars > 1 and is_start and rest[stars : stars + 1] in ("", "/"):
+                yield "(?:.*/)?" if rest[stars:] else ".+"
+                stars += len(rest[stars : stars + 1])
+            else:
+                yield "[^/]*"
+            at += stars
+        elif char == "[":
+            regex, length = regex_of_set(rest)
+            yield regex
+            at += length
+        elif char == "\\":
+            yield re.escape(rest[1]) if len(rest) > 1 else "(?!)"
+            at += 2
+        else:
+            yield "[^/]" if char == "?" else re.escape(char)
+            at += 1
+
+
+def regex_of_set(text: str) -> tuple[str, int]:
+    """Return the regular expression of the set `[…]` with which a text begins, and the length of the set."""
+    found = re.match(r"\[([!^]?)((?:\\.|[^\\])(?:\\.|[^\\\]])*)\]", text, re.DOTALL)
+    if found is None or "[:" in found[2]:  # named classes are not supported: such a rule matches nothing
+        return "(?!)", len(text)
+    members = []
+    for low, high in re.findall(r"(\\.|[^\\])(?:-(\\.|[^\\]))?", found[2], re.DOTALL):
+        first, last = low[-1], (high or low)[-1]
+        if first <= last:
+            members.append(f"{re.escape(first)}-{re.escape(last)}")
+    inner = "".join(members)
+    if not inner:
+        return "[^/]" if found[1] else "(?!)", found.end()
+    return f"(?!/)[{'^' if found[1] else ''}{inner}]", found.end()
 
 
 if __name__ == "__main__":

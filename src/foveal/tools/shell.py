@@ -42,6 +42,8 @@ _MAX_TOUCHED_PATHS: Final = 50
 _MAX_SHOWN_CHARS: Final = 2_000
 _MAX_COMMAND_CHARS_IN_QUESTION: Final = 60
 """A longer command is shown above the question instead of in it."""
+TAB_MARK: Final = "␉ "
+"""Shown for a tab, which looks like spaces."""
 _NOT_ON_ONE_LINE: Final = re.compile(r"[\n\t]|  ")
 """What a wrapped line does not show as it is."""
 
@@ -128,14 +130,14 @@ def _describe_call(given: Arguments) -> str:
 
 def _preview_command(given: Arguments) -> str:
     """Return the whole command where one line of the question may not show all of it."""
-    command = given["command"].strip()
+    command = given["command"]
     is_plain = len(command) <= _MAX_COMMAND_CHARS_IN_QUESTION and not _NOT_ON_ONE_LINE.search(command)
-    return "" if is_plain else visible(command)
+    return "" if is_plain else visible(command).replace("\t", TAB_MARK)
 
 
 def command_on_one_line(command: str) -> str:
     """Return a command for the user who allows it: complete, except that a very long one is cut with a note."""
-    shown = visible(command.strip().replace("\n", " ⏎ ").replace("\t", " "))
+    shown = visible(command).replace("\n", " ⏎ ").replace("\t", TAB_MARK)
     if len(shown) <= _MAX_SHOWN_CHARS:
         return shown
     return f"{shown[:_MAX_SHOWN_CHARS]}… (+{len(shown) - _MAX_SHOWN_CHARS:,} characters)"

@@ -83,6 +83,8 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     preview: Callable[[Arguments], str] = _no_preview
     """Returns what exactly a call would change, safe to print, for the user who is asked; "" if `describe`
     suffices."""
+    check: Callable[[Arguments], object] | None = None
+    """Raises `InvalidArguments` for a call that cannot succeed, about which the user is not asked."""
     run_live: Callable[[Arguments, OutputListener], Awaitable[ToolOutput]] | None = None
     """Does the same as `run` and reports the output while it is printed; None if the tool cannot."""
     needs_approval: bool = False
@@ -136,6 +138,21 @@ class Toolbox:
         approval."""
         parsed = self.parse_call(name, arguments)
         return not isinstance(parsed, ToolOutput) and parsed[0].needs_approval
+
+    def find_problem(self, name: str, arguments: str) -> ToolOutput | None:
+        """Return the answer to a call that cannot succeed as things are, None for one that may."""
+        parsed = self.parse_call(name, arguments)
+        if isinstance(parsed, ToolOutput):
+            return parsed
+        tool, given = parsed
+        try:
+            if tool.check is not None:
+                tool.check(given)
+        except InvalidArguments as problem:
+            return error_output(str(problem))
+        except OSError as problem:
+            return error_output(f"{name} failed: {describe_error(problem)}")
+        return None
 
     def describe(self, name: str, arguments: str) -> str:
         """Return what a call would do in one line, also for a wrong call."""

@@ -19,7 +19,8 @@ from pathlib import Path
 from secrets import token_hex
 from typing import BinaryIO, Final, NamedTuple, Self
 
-from foveal.core.wire.safe_print import one_line
+from foveal.core.wire.safe_print import exact_line, one_line
+from foveal.project import resolve_links
 from foveal.tools.tool_arguments import InvalidArguments
 
 FOLDER_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -59,7 +60,7 @@ class Workspace:
         if "\0" in path:
             raise InvalidArguments("A path cannot have a NUL character in it.")
         try:
-            real = Path(os.path.realpath(self.root / Path(path or ".").expanduser()))
+            real = Path(resolve_links(path, self.root))
             real.as_posix().encode("utf-8", "surrogateescape")
         except (OSError, RuntimeError, ValueError) as problem:
             raise InvalidArguments(
@@ -67,20 +68,24 @@ class Workspace:
             ) from None
         if not any(real.is_relative_to(folder) for folder in self._allowed):
             raise InvalidArguments(
-                f"{one_line(path, width=300)} is outside of the working folder {self.root}, and was not touched. "
+                f"{exact_line(path)} is outside of the working folder {self.root}, and was not touched. "
                 f"Allowed is what lies in {', '.join(map(str, self._allowed))}."
             )
         return real
 
     def display_name(self, path: Path) -> str:
-        """Return a path on one line for users and models, relative if it is inside the folder."""
+        """Return all of a path on one line with every character visible, relative if it is inside the folder."""
         inside = path.is_relative_to(self.root)
-        return one_line(str(path.relative_to(self.root) if inside else path), width=300)
+        return exact_line(str(path.relative_to(self.root) if inside else path))
+
+    def base_of(self, path: Path) -> Path:
+        """Return the allowed folder in which a resolved path lies; no link is followed below it."""
+        return next(folder for folder in self._allowed if path.is_relative_to(folder))
 
     @contextmanager
     def open_folder(self, path: Path, *, create: bool = False) -> Iterator[int]:
         """Open a folder by its resolved path without following links; `create` makes folders that are missing."""
-        base = next(folder for folder in self._allowed if path.is_relative_to(folder))
+        base = self.base_of(path)
         folder = os.open(base, FOLDER_FLAGS)
         try:
             for name in path.relative_to(base).parts:

@@ -7,9 +7,11 @@ import json
 import os
 import pty
 import re
+import resource
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -163,7 +165,14 @@ def test_version_is_printed(store: Path) -> None:
     assert re.fullmatch(r"foveal \d+\.\d+\S*\n", output_of(store, "--version"))
 
 
-@pytest.mark.parametrize("command", [["sessions"], ["log", "x"], ["show", "x"], ["export", "x"]])
+def test_sessions_of_a_missing_store_are_none(store: Path) -> None:
+    assert output_of(store, "sessions") == (
+        f"no sessions yet: there is no store at {store}; --store names another\n"
+    )
+    assert not store.exists()
+
+
+@pytest.mark.parametrize("command", [["log", "x"], ["show", "x"], ["export", "x"]])
 def test_a_missing_store_is_an_error_and_is_not_created(store: Path, command: list[str]) -> None:
     output = error_of(store, *command)
     assert f"there is no store at {store} yet" in output
@@ -771,6 +780,50 @@ def test_a_store_in_a_home_that_cannot_be_written_is_reported_with_the_option(tm
     assert b"name another file with --store" in done.stderr
 
 
+# ── doctor ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_doctor_needs_no_temporary_folder(store: Path, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "foveal.apps", "doctor"],
+        env={**os.environ, "HOME": str(tmp_path), "FOVEAL_STORE": str(store), "PYTHONDONTWRITEBYTECODE": "1"},
+        cwd=tmp_path, capture_output=True, encoding="utf-8", check=False, timeout=60,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0)),  # no file can be written
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    assert re.search(r"^sandbox +\S", done.stdout, re.MULTILINE)
+    assert re.search(r"^configuration +\S", done.stdout, re.MULTILINE)
+
+
+def test_a_store_is_writable_if_it_can_be_created() -> None:
+    program = """
+import os, sys
+from pathlib import Path
+from foveal.apps.cli.stored_sessions import is_writable
+if os.getuid() == 0:
+    os.setuid(65534)
+print(*(is_writable(Path(path)) for path in sys.argv[1:]))
+"""
+    with tempfile.TemporaryDirectory() as name:  # unlike `tmp_path`, in a folder that every user can search
+        folder = Path(name)
+        (folder / "file").touch()
+        (folder / "file").chmod(0o666)
+        for mode, writable in (
+            (0o777, ["True", "True", "True", "False"]),
+            (0o555, ["False", "False", "True", "False"]),
+        ):
+            folder.chmod(mode)
+            paths = (folder / "x.db", folder / "a" / "x.db", folder / "file", folder / "file" / "x.db")
+            done = subprocess.run(
+                [sys.executable, "-c", program, *map(str, paths)],
+                capture_output=True,
+                encoding="utf-8",
+                check=True,
+            )
+            assert done.stdout.split() == writable
+        folder.chmod(0o700)
+
+
 # ── why ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -778,6 +831,11 @@ def test_why_takes_a_session_and_by_default_its_last_request(store: Path) -> Non
     facts = [Opened(model="gpt-4.1"), UserSaid(content="find the hammer"), ModelSaid(content="Here it is.")]
     store_session(store, "workshop", facts)
     assert "call 1 of 1" in output_of(store, "why", "work", "--text", "the hammer")
+    assert output_of(store, "why", "work", "the", "hammer") == output_of(
+        store, "why", "work", "--text", "the hammer"
+    )
+    assert "give the text once" in error_of(store, "why", "work", code=2)
+    assert "give the text once" in error_of(store, "why", "work", "the", "--text", "the", code=2)
     assert "no session 'garden'" in error_of(store, "why", "garden", "--text", "x")
     store_session(store, "empty", facts[:2])
     assert error_of(store, "why", "empty", "--text", "x") == (

@@ -52,6 +52,14 @@ def test_the_first_two_and_the_last_five_results_stay_visible() -> None:
     assert masked(shown_results(ctx.fit(session(12)))) == [False] * 2 + [True] * 5 + [False] * 5
 
 
+def test_a_short_result_is_not_masked_for_the_fields_beside_it() -> None:
+    history = session(12)
+    third = [message for message in history if message["role"] == "tool"][2]
+    third |= {"content": "exit 0", "metadata": "word " * 500}
+    ctx = context(100_000, rolling())
+    assert masked(shown_results(ctx.fit(history))) == [False] * 3 + [True] * 4 + [False] * 5
+
+
 def test_both_counts_zero_disable_masking() -> None:
     ctx = context(100_000, rolling(keep_first=0, keep_last=0))
     ctx.fit(session(30))

@@ -33,7 +33,7 @@ from foveal.core.log import (
 )
 from foveal.core.tokens import MessageTokens
 from foveal.core.view import NO_RESULT, View, advance, effective_events
-from foveal.core.view.checkpoint import needed_seqs, restore_view, take_checkpoint
+from foveal.core.view.checkpoint import ViewCheckpoint, needed_seqs, restore_view, take_checkpoint
 from foveal.core.view.dropped import DroppedMessages
 from foveal.core.view.fold import effective_rewinds, fold
 from support.effort import seconds
@@ -304,3 +304,28 @@ def test_a_pinned_instruction_that_was_replaced_is_pinned_after_a_checkpoint() -
     restored = restore_view(kept, take_checkpoint(view), MessageTokens(ESTIMATE))
     assert [step.is_pinned for step in view.steps] == [True, False]
     assert describe_view(restored) == describe_view(view)
+
+
+@pytest.mark.parametrize(
+    ("hidden", "newest"),
+    [((1, 1), Dropped(ranges=((2, 3),))), ((1, 2), Compacted(first=1, last=1, summary="T"))],
+    ids=["a summary that moved", "a new summary"],
+)
+def test_a_summary_and_the_notice_keep_their_order_after_a_checkpoint(
+    hidden: tuple[int, int], newest: AnyFact
+) -> None:
+    said = [ModelSaid(content=text) for text in ("zero", "one", "two", "three", "four")]
+    events = log(*said, Dropped(ranges=(hidden,)), Compacted(first=0, last=3, summary="S"), newest)
+    view = fold(events, MessageTokens(ESTIMATE))
+    assert view.notice is not None
+    assert [step.kind for step in view.steps if step.seq == view.notice.seq] == ["summary", "notice"]
+    needed = needed_seqs(view)
+    kept = [event for event in events if event.seq in needed]
+    restored = restore_view(kept, take_checkpoint(view), MessageTokens(ESTIMATE))
+    assert shown(restored) == shown(view)
+
+
+def test_a_checkpoint_without_the_order_of_a_summary_and_the_notice_is_refused() -> None:
+    with pytest.raises(ValueError, match="folded again"):
+        ViewCheckpoint(notice_at=3, places={7: (3, 2)})
+    ViewCheckpoint(notice_at=2, places={7: (3, 2)})

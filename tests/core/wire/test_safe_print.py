@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foveal.core.log import UserSaid
-from foveal.core.wire import one_line, visible
+from foveal.core.wire import exact_line, one_line, readable, visible
 
 ANY = st.text(st.characters(codec=None))
 
@@ -39,7 +39,7 @@ ANY = st.text(st.characters(codec=None))
     ],
 )
 def test_unsafe_characters_are_shown_by_their_code(hostile: str, shown: str) -> None:
-    assert visible(hostile) == shown
+    assert visible(hostile) == readable(hostile) == shown
 
 
 @pytest.mark.parametrize(
@@ -51,12 +51,62 @@ def test_unsafe_characters_are_shown_by_their_code(hostile: str, shown: str) -> 
         "Grüße, 日本語, العربية, עברית",
         "😀 👍🏽",
         "e\u0301",
-        "a\u00a0b",
+        "हिन्दी, ไทย",
         "[31m",
     ],
 )
 def test_ordinary_text_in_any_language_is_unchanged(text: str) -> None:
-    assert visible(text) == text
+    assert visible(text) == readable(text) == text
+
+
+@pytest.mark.parametrize("text", ["a\u00a0b", "全角\u3000空白", "❤\ufe0f", "\u2800"])
+def test_prose_keeps_its_spaces_and_emoji(text: str) -> None:
+    assert readable(text) == text
+
+
+@given(st.characters(codec=None))
+def test_only_the_space_looks_like_a_blank(character: str) -> None:
+    shown = visible(f"a{character}b")
+    blank = unicodedata.category(character) in ("Zs", "Zl", "Zp", "Cc", "Cf", "Cs", "Cn", "Co")
+    assert (shown == f"a{character}b") is not (blank and character not in " \n\t") or character in HIDDEN
+
+
+HIDDEN = "\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180f\u2800\u3164\uffa0" + "".join(
+    map(chr, (*range(0xFE00, 0xFE10), 0x16FE4, 0x1107F, 0x1D159, *range(0xE0100, 0xE01F0)))
+)
+
+
+def test_what_looks_like_nothing_or_like_a_blank_is_shown_where_a_user_decides() -> None:
+    spaces = "\u00a0\u1680\u2000\u2002\u200a\u202f\u205f\u3000"
+    for character in spaces + HIDDEN:
+        assert visible(f"./check.sh{character}") == f"./check.sh\\u{{{ord(character):x}}}"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("\u0301", "\\u{301}"),
+        ("a \u0338b", "a \\u{338}b"),
+        ("./\u0301\u0302x", "./\\u{301}\\u{302}x"),
+        ("1\ufe0f\u20e3", "1\\u{fe0f}\\u{20e3}"),
+        ("e" + "\u0301" * 9, "e" + "\u0301" * 8 + "\\u{301}"),
+    ],
+)
+def test_a_mark_without_a_letter_is_shown(text: str, shown: str) -> None:
+    assert visible(text) == shown
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("a b", "a b"),
+        (" a  b ", "␠a␠␠b␠"),
+        ("a\nb\tc\u00a0", "a␊b␉c\\u{a0}"),
+        ("x" * 5_000, "x" * 5_000),
+    ],
+)
+def test_an_exact_line_loses_nothing(text: str, shown: str) -> None:
+    assert exact_line(text) == shown
 
 
 @given(ANY)
@@ -77,7 +127,7 @@ def test_visible_is_idempotent(text: str) -> None:
 
 @given(ANY)
 def test_all_other_characters_keep_their_place(text: str) -> None:
-    assert visible(text) == "".join(visible(character) for character in text)
+    assert readable(text) == "".join(readable(character) for character in text)
 
 
 @pytest.mark.parametrize(
@@ -94,7 +144,8 @@ def test_all_other_characters_keep_their_place(text: str) -> None:
     ],
 )
 def test_invisible_characters_are_shown(invisible: str) -> None:
-    assert not any(character in visible(f"a{invisible}b") for character in invisible)
+    for show in (visible, readable):
+        assert not any(character in show(f"a{invisible}b") for character in invisible)
 
 
 @given(ANY, st.integers(2, 200))
@@ -102,7 +153,7 @@ def test_one_line_is_one_line_within_its_width(text: str, width: int) -> None:
     line = one_line(text, width=width)
     assert len(line) <= width
     assert line.splitlines() in ([], [line])
-    assert visible(line) == line
+    assert readable(line) == line
 
 
 def test_one_line_marks_a_shortened_text() -> None:

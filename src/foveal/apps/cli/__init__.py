@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from foveal import __version__
 from foveal.apps.cli import chat, config_commands, replay_commands
+from foveal.apps.cli.chat.options import store_path
 from foveal.core.wire.safe_print import visible
 from foveal.errors import FovealError
 
@@ -89,12 +90,6 @@ def _seq(text: str) -> int:
             f"{text!r} is not an event: give a handle such as e11, or its number"
         )
     return seq
-
-
-def store_path() -> Path:
-    """Return the default path of the session store: `FOVEAL_STORE`, else the user's data folder."""
-    data = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
-    return Path(os.environ.get("FOVEAL_STORE") or Path(data) / "foveal" / "sessions.db")
 
 
 def _parser(others: Sequence[CommandTable] = ()) -> argparse.ArgumentParser:

@@ -142,7 +142,7 @@ def _findings(config: Config | None, store: Path) -> Iterator[tuple[str, str]]:
     yield "Python", f"{platform.python_version()} ({sys.executable})"
     yield from _model_findings(config)
     yield "SQLite", _sqlite_version()
-    yield "store", _store_size(store)
+    yield "store", _store_state(store)
     yield "sandbox", _sandbox_state(config)
     yield "terminal", _terminal()
     for package, use in PACKAGES.items():
@@ -219,7 +219,10 @@ def _sandbox_state(config: Config | None) -> str:
 
     if config is not None and config.get("tools.sandbox") == "off":
         return f"switched off by {config.source('tools.sandbox')}: commands run without one"
-    found = find_sandbox(Path.cwd())
+    try:
+        found = find_sandbox(Path.cwd())
+    except OSError as problem:  # such as no usable temporary folder
+        return f"not known: {problem.strerror or problem}"
     if found.sandbox is None:
         return f"none, so every command is asked about: {found.why_not}"
     network = config is not None and config.get("tools.network")
@@ -239,11 +242,17 @@ def _sqlite_version() -> str:
     return f"{apsw.sqlite_lib_version()} (apsw {apsw.apsw_version()})"
 
 
-def _store_size(store: Path) -> str:
+def _store_state(store: Path) -> str:
+    from foveal.apps.cli.stored_sessions import is_writable
+
     try:
-        return f"{store}, {store.stat().st_size:,} bytes"
+        size = f"{store.stat().st_size:,} bytes"
+    except FileNotFoundError:
+        size = "not there yet"
     except OSError as problem:
-        return f"{store}, {'not there yet' if isinstance(problem, FileNotFoundError) else problem.strerror}"
+        return f"{store}, {problem.strerror}"
+    advice = "" if is_writable(store) else "; it cannot be written: name another file with FOVEAL_STORE"
+    return f"{store}, {size}{advice}"
 
 
 def _version(package: str) -> str:

@@ -46,7 +46,11 @@ def add_commands(commands: Any, store: Path) -> None:
     why.add_argument("--store", type=Path, default=store, metavar="STORE", help=about)
     about = "which request, counted from 1 (default: the last one)"
     why.add_argument("--call", type=int, metavar="N", help=about)
-    why.add_argument("--text", required=True, help="the exact text")
+    why.add_argument(
+        "words", nargs="*", metavar="TEXT", help="the exact text, directly after SESSION or FILE"
+    )
+    why.add_argument("--text", help="the exact text, in place of TEXT")
+    why.set_defaults(usage_error=why.error)
     about = "the conversation, if the file has several: its id, or the beginning of it"
     why.add_argument("--conversation", metavar="ID", help=about)
     about = "a preset or a TOML file (default: the reductions in the log, else economy)"
@@ -150,11 +154,14 @@ async def why(args: Namespace) -> int:
     from foveal import replay as lab
     from foveal.replay import why as lab_why
 
+    if bool(args.words) == (args.text is not None):
+        args.usage_error("give the text once, after SESSION or FILE or with --text")
+    text = " ".join(args.words) or args.text
     recording = await _named_recording(args)
     recorded = args.policy is None and lab_why.has_reductions(recording)
     policy = None if recorded else lab.policy_choices([args.policy or "economy"])[0].policy
     setting = lab.ReplaySetting(**_settings(args))
-    found = lab_why.why(recording, call=args.call, text=args.text, policy=policy, setting=setting)
+    found = lab_why.why(recording, call=args.call, text=text, policy=policy, setting=setting)
     if args.json:
         print(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
     else:

@@ -45,7 +45,7 @@ from foveal.core.tokens.message_tokens import MessageTokens
 from foveal.core.view.fold import effective_events, fold
 from foveal.core.view.request import Fitted, render_view
 from foveal.core.wire import original_text, transcript_text, wire_for
-from foveal.core.wire.safe_print import one_line, visible
+from foveal.core.wire.safe_print import one_line, readable, visible
 from foveal.errors import FovealError
 from foveal.ports import Store
 from foveal.stores import open_store
@@ -66,6 +66,9 @@ def _open_store(args: Namespace, *, create: bool = False) -> AbstractAsyncContex
 
 
 async def sessions(args: Namespace) -> int:
+    if not args.store.exists():
+        print(f"no sessions yet: there is no store at {visible(str(args.store))}; --store names another")
+        return 0
     async with _open_store(args) as store:
         listed = await store.sessions()
         if not listed:
@@ -160,7 +163,7 @@ async def log(args: Namespace) -> int:
     in_effect = {event.seq for event in effective_events(events)}
     for event in events:
         mark = " " if event.seq in in_effect else "·"
-        text = visible(_event_text(event)).replace("\n", "␊").replace("\t", " ")
+        text = readable(_event_text(event)).replace("\n", "␊").replace("\t", " ")
         print(f"{event.handle:>8} {_minute(event.at)} {mark} {text}")
     return 0
 
@@ -183,7 +186,7 @@ async def show(args: Namespace) -> int:
         print(json.dumps({"system": system, "tools": fitted.tools, "messages": messages}, indent=2))
     else:
         aside = [shown.fact for shown in view.asides.values()]
-        print(visible(transcript_text([*aside, *(fact for step in view.steps for fact in step.facts())])))
+        print(readable(transcript_text([*aside, *(fact for step in view.steps for fact in step.facts())])))
     return 0
 
 

@@ -90,6 +90,14 @@ async def _last_tokens(store: Store, info: SessionInfo) -> int:
     return used[-1].prompt + used[-1].output if used else 0
 
 
+def is_writable(path: Path) -> bool:
+    """Return whether a store can be written, or created with the folders that are missing."""
+    if path.exists():
+        return os.access(path, os.W_OK)
+    existing = next(parent for parent in path.absolute().parents if parent.exists())
+    return existing.is_dir() and os.access(existing, os.W_OK)
+
+
 def make_store_folder(path: Path) -> None:
     """Create the folder of a store; raises `FovealError` with advice if the store cannot be written there."""
     advice = "name another file with --store, or with FOVEAL_STORE"
@@ -98,7 +106,7 @@ def make_store_folder(path: Path) -> None:
     except OSError as problem:
         where = visible(str(path.parent))
         raise FovealError(f"the folder {where} cannot be created ({problem.strerror}): {advice}") from None
-    if not os.access(path if path.exists() else path.parent, os.W_OK):
+    if not is_writable(path):
         raise FovealError(f"{visible(str(path))} cannot be written: {advice}")
 
 
@@ -114,10 +122,14 @@ def export_session(events: Sequence[Event], id: str, title: str, format: str) ->
     if format == "foveal":
         lines = transcripts.write_events(events, id, title)
         return SessionExport(
-            b"".join(line.rstrip(b"\n") + b"\n" for line in lines), f"{len(events):,} events"
+            b"".join(line.rstrip(b"\n") + b"\n" for line in lines), _counted(len(events), "event")
         )
     messages = transcripts.write_messages((event.fact for event in events), EXPORT_DIALECTS[format])
-    return SessionExport(json.dumps(messages, indent=2).encode() + b"\n", f"{len(messages):,} messages")
+    return SessionExport(json.dumps(messages, indent=2).encode() + b"\n", _counted(len(messages), "message"))
+
+
+def _counted(count: int, unit: str) -> str:
+    return f"{count:,} {unit}{'s' * (count != 1)}"
 
 
 def write_new_file(path: Path, data: bytes, *, advice: str) -> None:

@@ -101,6 +101,9 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     counted_by: str
     """The counter, and the learned ratio of the provider's tokens to its own."""
     measured: bool
+    """Whether the provider has reported a request of this conversation."""
+    estimated: int
+    """Tokens of the next request that were in no reported request."""
     totals: dict[str, int]
     """Tokens by category; they add up to the window."""
     used: int
@@ -140,6 +143,14 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         """The share of the window that the next request takes."""
         return window_share(self.used, self.window)
 
+    @property
+    def accuracy(self) -> str:
+        """Whether `used` is measured or estimated, in words."""
+        if not self.measured:
+            return "estimated"
+        is_measured = self.estimated <= MAX_ESTIMATED_SHARE * self.used
+        return "measured" if is_measured else f"{self.estimated:,} of them estimated"
+
     def percent(self, tokens: int) -> str:
         """Return tokens in percent of the window, such as `67.2 %`."""
         return window_percent(tokens, self.window)
@@ -158,7 +169,7 @@ def report(engine: Engine, *, calls: int, breaks: Sequence[PrefixBreak]) -> Repo
     view = engine.view
     parts = _shown_parts(engine)
     usage = engine.usage_totals
-    limit = engine.available_tokens(budget)
+    limit, used = engine.available_tokens(budget), calibration.tokens(engine.total_units)
     state = "over" if view.units > budget.hard else "act" if view.units > budget.act else "ok"
     if state == "ok" and view.units > budget.warn:
         state = "warn"
@@ -168,8 +179,9 @@ def report(engine: Engine, *, calls: int, breaks: Sequence[PrefixBreak]) -> Repo
         window_source=engine.model.sources.get("window", ""),
         counted_by=f"{view.meter.counter.name} × {calibration.ratio:.3f}",
         measured=calibration.measured,
+        estimated=max(0, used - calibration.at_tokens),
         totals=_totals(engine, budget, parts),
-        used=calibration.tokens(engine.total_units),
+        used=used,
         limit=limit,
         warn=min(limit, calibration.tokens(budget.warn + budget.fixed)),
         act=min(limit, calibration.tokens(budget.act + budget.fixed)),
@@ -247,8 +259,9 @@ def _totals(engine: Engine, budget: Budget, parts: Sequence[_ShownPart]) -> dict
     else:
         tokens["tools" if tokens["tools"] > max(0, -rest) else max(tokens, key=tokens.__getitem__)] += rest
     limit = engine.available_tokens(budget)
-    tokens["reserve"] = budget.reserve
-    rest = budget.window - budget.reserve - total  # below 0 when the request is too large
+    # A request above its limit takes from the reserve; the rest is below 0 when it is larger than the window.
+    tokens["reserve"] = min(budget.reserve, max(0, budget.window - total))
+    rest = budget.window - tokens["reserve"] - total
     tokens["margin"] = max(0, rest - max(0, limit - total))
     tokens["free"] = rest - tokens["margin"]
     return tokens
@@ -444,9 +457,8 @@ def _turns_text(left: int) -> str:
 
 
 def _card_lines(report: Report) -> Iterable[str]:
-    how = "measured" if report.measured else "estimated"
     yield f"  {report.model} (window: {report.window_source}) · policy {report.policy}"
-    yield f"  counted with {report.counted_by} ({how})"
+    yield f"  counted with {report.counted_by} ({report.accuracy})"
     for name, tokens in report.totals.items():
         if tokens:
             yield f"  {name:<13}{tokens:>11,}  {report.percent(tokens):>8}"

@@ -15,10 +15,11 @@ from msgspec.structs import replace
 from foveal.core.log.events import Clipped, Event, Text, ToolReturned
 from foveal.core.models.budget import Caps
 from foveal.core.models.model import Model, model
+from foveal.core.models.vocabulary import counter_for
 from foveal.core.policies import Policy, policy
 from foveal.core.reduction import truncation
 from foveal.core.reduction.truncation import UNLIMITED, Limits, clip_parts
-from foveal.core.tokens.counter import Counter, counter
+from foveal.core.tokens.counter import Counter
 from foveal.errors import BadSetting
 
 # ── Limits of tool results ─────────────────────────────────────────────────────────────────────────────
@@ -115,7 +116,7 @@ def resolve_settings(model: str | Model, **settings: Unpack[SettingArguments]) -
         known,
         policy(given.get("policy", "economy")),
         Caps(**caps),
-        counter(tokenizer, model=known.name) if isinstance(tokenizer, str) else tokenizer,
+        counter_for(known.name, tokenizer) if isinstance(tokenizer, str) else tokenizer,
     )
 
 

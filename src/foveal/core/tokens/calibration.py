@@ -11,7 +11,8 @@ A reduction removes some parts and keeps others, and the ratio depends on the te
 measures the events that were new in its request: a `MeasuredSpan` holds their tokens per unit. After a reduction,
 `anchored` predicts the request from the spans of what is left.
 
-1. Until the first report, tokens = ratio × units, and the upper bound is wide.
+1. Until the first report, tokens = ratio × units, and the upper bound is wide. Later it stays as wide for new text
+   of more units than were measured: a short first turn says little about a long text of another kind.
 2. A first report that an overhead explains sets the overhead; one that is too small for the ratio lowers the
    ratio. Later reports move the ratio by the tokens per *change* in units, weighted by its size.
 3. The first such change may move the ratio freely (a hot start), each later one by at most 10 %. The ratio
@@ -93,6 +94,8 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """Units of change on which the ratio is based."""
     spread: float = 0.15
     """Mean error of the ratio, per unit of change."""
+    first_spread: float = 0.0
+    """The spread before the first report, 0 if the model's own vocabulary counts."""
     error: float = 0.0
     """Mean of the recent absolute errors, in tokens."""
     strikes: int = 0
@@ -127,8 +130,10 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     def upper(self, units: int) -> int:
         """Return a bound that reported tokens rarely exceed; triggers use it."""
         change = units - self.at_units
-        doubt = 2 * self.spread if change >= 0 else min(2 * self.spread, self._slope(units) / 2)
-        return self.tokens(units) + math.ceil(doubt * abs(change) + 3 * self.error) + _TEMPLATE_TOKENS
+        per_unit = 2 * self.spread if change >= 0 else min(2 * self.spread, self._slope(units) / 2)
+        unmeasured = change - (self.weight - _PRIOR_WEIGHT)
+        doubt = max(per_unit * abs(change), 2 * self.first_spread * unmeasured)
+        return self.tokens(units) + math.ceil(doubt + 3 * self.error) + _TEMPLATE_TOKENS
 
     def units(self, tokens: int) -> int:
         """Return the most units whose expected tokens are within `tokens`; 0 when the overhead alone exceeds

@@ -2,6 +2,7 @@
 
     counter()               o200k when `foveal[exact]` is installed, else the estimate
     counter("cl100k_base")  a vocabulary by name
+    counter("qwen_cl100k")  the vocabulary of Qwen 2 to 3, by that of cl100k
     Exact("o200k_base")     counts with toktok
     Estimate()              counts by character classes, within about 10 % of o200k
 
@@ -32,6 +33,9 @@ from foveal.errors import BadSetting
 Measure = Callable[[str], int]
 
 _TOKTOK: Final = ("o200k_base", "cl100k_base", "o200k_harmony", "qwen3.5")
+QWEN_BY_CL100K: Final = "qwen_cl100k"
+"""The counter of Qwen 1.5 to 3 that needs no package beside toktok."""
+_DIGITS: Final = re.compile(r"\d{2,}")
 Cut = Callable[[str, int], tuple[str, int]]
 """Cuts a text after some tokens; returns the beginning, and the tokens of the whole text."""
 
@@ -295,6 +299,18 @@ def _qwen(model: str) -> tuple[Measure, int]:
     return lambda text: len(encode(text, allowed_special=set())), 200_000
 
 
+def _qwen_by_cl100k(_model: str) -> tuple[Measure, int]:
+    """Return a measure for Qwen 1.5 to 3: their vocabulary is that of cl100k with a token for each digit, and with
+    more words of other languages than English, so that the count is never too low."""
+    count = _toktok("cl100k_base")
+    return lambda text: count(text) + sum(map(_digits_joined, _DIGITS.findall(text))), 2_000_000
+
+
+def _digits_joined(digits: str) -> int:
+    """Return how many tokens fewer cl100k has for a number, of which it joins three digits each."""
+    return len(digits) - math.ceil(len(digits) / 3)
+
+
 def _mistral(_model: str) -> tuple[Measure, int]:
     module = "mistral_common.tokens.tokenizers.mistral"
     package: Any = _load(module, name="mistral", install="mistral-common")
@@ -305,6 +321,7 @@ def _mistral(_model: str) -> tuple[Measure, int]:
 _PACKAGED: Final[dict[str, Callable[[str], tuple[Measure, int]]]] = {
     "deepseek": _deepseek,
     "qwen": _qwen,
+    QWEN_BY_CL100K: _qwen_by_cl100k,
     "mistral": _mistral,
 }
 

@@ -8,6 +8,7 @@ again.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import Final
 
@@ -46,6 +47,9 @@ class ViewCheckpoint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     """For the same: the event that pinned each; it names an event that they have replaced since."""
     covers: dict[int, Ranges] = {}
     """The ranges that each summary still stands for."""
+    tied: tuple[int, ...] = ()
+    """The events of steps that share their place with another one, in the order of the view; -1 is the notice. The
+    order depends on the reductions that moved them there."""
     hidden_calls: tuple[tuple[str, int], ...] = ()
     """Calls in hidden steps that still wait for a result."""
     orphans: tuple[int, ...] = ()
@@ -57,6 +61,9 @@ class ViewCheckpoint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     def __post_init__(self) -> None:
         if self.dropped_messages != sum(messages for _, _, messages in self.dropped_ranges):
             raise ValueError("written before ranges were recorded: the log must be folded again")
+        places = [place for place, _ in self.places.values()]
+        if not self.tied and len({*places, self.notice_at}) <= len(places):
+            raise ValueError("written before the order of ties was recorded: the log must be folded again")
 
 
 def take_checkpoint(view: View) -> ViewCheckpoint:
@@ -67,6 +74,8 @@ def take_checkpoint(view: View) -> ViewCheckpoint:
         for slot in step.slots
         if slot.result is not None
     ]
+    at_place = Counter(step.seq for step in view.steps)
+    tied = [step for step in view.steps if at_place[step.seq] > 1]
     moved = [step for step in view.steps if step.utterance.seq != step.seq and step is not view.notice]
     return ViewCheckpoint(
         dropped_messages=view.dropped.messages,
@@ -81,6 +90,7 @@ def take_checkpoint(view: View) -> ViewCheckpoint:
         places={step.utterance.seq: (step.seq, step.message_count) for step in moved},
         pins={step.utterance.seq: step.pin_seq for step in moved if step.is_pinned},
         covers={step.utterance.seq: step.covers for step in moved if step.covers},
+        tied=tuple(max(step.utterance.seq, -1) for step in tied),
         hidden_calls=tuple(view.hidden_open_calls[-_MAX_HIDDEN_CALLS:]),
         orphans=tuple(view.orphan_results[-_MAX_ORPHANS:]),
         spared=tuple(sorted(view.reverted_masks)),
@@ -132,4 +142,6 @@ def restore_view(events: Iterable[Event], state: ViewCheckpoint, meter: MessageT
     )
     if state.notice_at is not None:
         view.show_notice(state.notice_at, owner=state.notice_at)
+    if state.tied:
+        view.sort_tied(state.tied)
     return view

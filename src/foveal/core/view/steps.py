@@ -153,6 +153,10 @@ class ShownMessage:
             units -= meter.replaceable_units(self.seq, place, self.fact.content)
         return units
 
+    def replaceable_units(self, meter: MessageTokens) -> int:
+        """Return the units that another text would replace: all but the extra fields, which stay."""
+        return self.units(meter) - meter.extra_units(self.fact.extra)
+
     def referenced_units(self, meter: MessageTokens) -> int:
         """Return the units that references save."""
         saved = 0
@@ -233,7 +237,7 @@ class ShownMessage:
         if self._is_incompressible:
             return None
         text = write()
-        saved = self.units(meter) - meter.counter.count(text)
+        saved = self.replaceable_units(meter) - meter.counter.count(text)
         self._is_incompressible = saved < min_saving
         return None if self._is_incompressible else (text, saved)
 

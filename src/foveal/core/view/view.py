@@ -52,14 +52,7 @@ from foveal.core.view.dropped import DroppedMessages
 from foveal.core.view.line_index import LineIndex
 from foveal.core.view.open_calls import OpenCalls
 from foveal.core.view.references import References
-from foveal.core.view.steps import (
-    CoveredRange,
-    Overlay,
-    ShownMessage,
-    Slot,
-    Step,
-    hidden_ranges,
-)
+from foveal.core.view.steps import CoveredRange, Overlay, ShownMessage, Slot, Step, hidden_ranges
 
 _seq = attrgetter("seq")
 
@@ -432,6 +425,11 @@ class View:
     def pin_step(self, seq: int, pin_seq: int) -> None:
         """Pin the step that shows event `seq`, as the event `pin_seq` says."""
         self._shown_in[seq][0].pin(pin_seq)
+
+    def sort_tied(self, seqs: Sequence[int]) -> None:
+        """Sort steps at the same place as `seqs` says: the seqs of their events, -1 for the notice."""
+        ranks = {seq: rank for rank, seq in enumerate(seqs)}
+        self.steps.sort(key=lambda step: (step.seq, ranks.get(max(step.utterance.seq, -1), -1)))
 
     def expect_result(self, call_id: str, seq: int) -> None:
         """Add a call of a hidden step that waits for its result, which will be hidden too."""

@@ -22,7 +22,7 @@ from foveal.core.wire.dialect_detection import detect_dialect
 from foveal.core.wire.event_text import original_text, quote_lines, transcript_text
 from foveal.core.wire.media import MediaSize, measure_media, media_source, mime_type
 from foveal.core.wire.overflow_errors import ProviderOverflow, recognise_overflow, stop_reason
-from foveal.core.wire.safe_print import one_line, visible
+from foveal.core.wire.safe_print import exact_line, one_line, readable, visible
 from foveal.core.wire.usage import read_usage
 from foveal.errors import BadSetting
 
@@ -34,6 +34,7 @@ __all__ = [
     "ProviderOverflow",
     "Wire",
     "detect_dialect",
+    "exact_line",
     "image_dimensions",
     "measure_media",
     "media_source",
@@ -44,6 +45,7 @@ __all__ = [
     "quote_lines",
     "raw_setting",
     "read_usage",
+    "readable",
     "recognise_overflow",
     "stop_reason",
     "strip_cache_marks",

@@ -1,12 +1,18 @@
 """Makes untrusted text safe to print in a terminal.
 
-Control characters, escape sequences, zero-width, bidirectional and tag characters are replaced by visible
-symbols or their code. Only the printed text changes, never what is stored.
+1. `visible` is for what a user decides about: commands, paths, arguments, changes. Each character that looks like
+   nothing or like a blank, other than the space, becomes a symbol or its code, so that two texts that differ look
+   different.
+2. `readable` is for prose. It replaces control, zero-width, bidirectional and tag characters, and keeps spaces of
+   other languages and the selectors of emoji. Stored summaries depend on it: its set does not change.
+3. Only the printed text changes, never what is stored.
 """
 
 from __future__ import annotations
 
 import re
+import unicodedata
+from functools import lru_cache
 from typing import Final
 
 _UNSAFE: Final = re.compile(
@@ -14,19 +20,69 @@ _UNSAFE: Final = re.compile(
     "\u2028-\u202e\u2060-\u206f\u3164\ud800-\udfff\ufe00-\ufe0e\ufeff\uffa0\ufff9-\ufffb"
     "\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
 )
+_NOT_PLAIN: Final = re.compile(r"[^\x20-\x7e\n\t]")
+_UNSEEN_CATEGORIES: Final = frozenset({"Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp", "Zs"})
+_BLANKS: Final = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U00016fe4\U0001107f\U0001d159"
+    "\U000e0100-\U000e01ef]"
+)
+"""Letters, marks and symbols that are drawn as nothing: fillers, variation selectors, the empty Braille cell."""
+_UNCLEAR_SPACES: Final = re.compile(r"^ +| +$| {2,}")
+MAX_MARKS_PER_LETTER: Final = 8
+MAX_KNOWN_UNSEEN: Final = 65_536
+"""Characters of which it is remembered whether they are seen: a text can have millions."""
 
 
 def visible(text: str) -> str:
-    """Return the text with each unsafe character as a symbol or its code; newlines and tabs stay."""
+    """Return the text with each character that cannot be seen as a symbol or its code; newlines and tabs stay."""
+    if text.isascii() and text.isprintable():
+        return text
+    return _NOT_PLAIN.sub(_show, text)
+
+
+def readable(text: str) -> str:
+    """Return prose with each unsafe character as a symbol or its code; newlines and tabs stay."""
     if text.isascii() and text.isprintable():
         return text
     return _UNSAFE.sub(_escape, text)
 
 
 def one_line(text: str, *, width: int = 80) -> str:
-    """Return the first `width` characters of a text on one line, safe to print."""
-    words = visible(" ".join(text.split(maxsplit=width)))
+    """Return the first `width` characters of a text on one line, safe to print; blanks become single spaces. It is
+    for titles and excerpts, not for what a user decides about."""
+    words = readable(" ".join(text.split(maxsplit=width)))
     return words if len(words) <= width else words[: width - 1] + "…"
+
+
+def exact_line(text: str) -> str:
+    """Return all of a text on one line with every character visible; spaces at its ends and runs of them too."""
+    line = visible(text).replace("\n", "␊").replace("\t", "␉")
+    return _UNCLEAR_SPACES.sub(lambda found: "␠" * len(found.group()), line)
+
+
+def _show(match: re.Match[str]) -> str:
+    character, at = match.group(), match.start()
+    if _is_unseen(character):
+        return _escape(match)
+    # A mark that follows no letter changes a character of the text around it, or stands on a blank.
+    if unicodedata.category(character)[0] == "M" and not _has_letter_before(match.string, at):
+        return _escape(match)
+    return character
+
+
+@lru_cache(maxsize=MAX_KNOWN_UNSEEN)
+def _is_unseen(character: str) -> bool:
+    return unicodedata.category(character) in _UNSEEN_CATEGORIES or _BLANKS.match(character) is not None
+
+
+def _has_letter_before(text: str, at: int) -> bool:
+    """Return whether a letter or digit stands before this place, with a few marks between them at most."""
+    for character in reversed(text[max(0, at - MAX_MARKS_PER_LETTER) : at]):
+        if _is_unseen(character):
+            return False
+        if (category := unicodedata.category(character)[0]) != "M":
+            return category in "LN"
+    return False
 
 
 def _escape(match: re.Match[str]) -> str:

@@ -75,12 +75,14 @@ class Bubblewrap:
         ]
 
     def _rules(self) -> list[AccessRule]:
-        return access_rules(self.workspace, homes=self._homes, private=self._private, hidden=self._hidden)
+        found = access_rules(self.workspace, homes=self._homes, private=self._private, hidden=self._hidden)
+        # Nothing can be mounted on a link; what it leads to has a rule of its own.
+        return [rule for rule in found if not os.path.islink(rule.path)]
 
     def _mounts(self, rules: Sequence[AccessRule]) -> Iterator[str]:
         emptied = []
         for path, access, source in rules:
-            if access == "write":
+            if access in ("write", "keep"):  # a mount point cannot be moved
                 yield from ("--bind", source or path, path)
             elif access == "read":
                 yield from ("--ro-bind", path, path)

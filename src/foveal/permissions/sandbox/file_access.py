@@ -9,16 +9,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+import sys
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
-from foveal.permissions.protected_paths import is_protected_name
+from foveal.permissions.protected_paths import is_git_link, protected_files
 from foveal.permissions.sandbox.confinement import PrivateFolder
 from foveal.project import config_folder, state_folder
 
-Access = Literal["hidden", "read", "write"]
+Access = Literal["hidden", "read", "write", "keep"]
+"""`keep` is a folder that can be written in, but neither moved nor removed: protected files lie in it."""
 
 SECRET_NAMES: Final = (
     ".ssh", ".aws", ".gnupg", ".azure", ".kube", ".docker", ".netrc", ".npmrc", ".pypirc", ".git-credentials",
@@ -49,8 +51,22 @@ _READABLE_IN_RUN: Final = (
 """The programs of NixOS, and the addresses of name servers: files, because sockets lie beside them."""
 _KERNEL_FOLDERS: Final = ("/proc", "/sys", "/dev")
 _TEMPORARY_FOLDERS: Final = ("/tmp", "/var/tmp")
-_MAX_SEARCHED_FOLDERS: Final = 500
-"""Most folders of the workspace that are searched for protected files, before each command."""
+_PUBLIC_FOLDERS: Final = (
+    "/usr",
+    "/bin",
+    "/sbin",
+    "/lib",
+    "/lib64",
+    "/etc",
+    "/opt",
+    "/nix",
+    "/snap",
+    "/System",
+)
+"""Folders of the system, which hold no secrets of the user and are needed to start programs."""
+_MAX_PROTECTED_MOUNTS: Final = 600
+"""Most rules for protected files; with more, the workspace is read-only. The time that bubblewrap takes is
+quadratic in them: about 0.6 s for 600."""
 
 
 class AccessRule(NamedTuple):
@@ -90,6 +106,8 @@ def workspace_problem(workspace: Path, homes: Iterable[Path]) -> str:
         return "the working folder belongs to the kernel"
     if any(workspace.is_relative_to(_real(folder)) for folder in (config_folder(), state_folder())):
         return "the working folder holds Foveal's own settings"
+    if is_git_link(workspace):
+        return "the .git of the working folder is a link, which cannot be protected"
     return ""
 
 
@@ -102,12 +120,12 @@ def access_rules(
     rules: dict[str, AccessRule] = {}
     for rule in (
         *_system_rules(private),
-        *(rule for home in homes for rule in _home_rules(home, private)),
+        *(rule for home in homes for rule in _home_rules(home, workspace, private)),
         *(AccessRule(_real(path), "hidden") for path in (config_folder(), state_folder(), *hidden)),
-        AccessRule(str(workspace), "write"),
-        *(AccessRule(path, "read") for path in _protected_files(workspace)),
     ):
         rules[rule.path] = rule
+    inside = {path: rule for path, rule in rules.items() if workspace in Path(path).parents}
+    rules |= {rule.path: rule for rule in _workspace_rules(workspace, inside)}
     existing = (rule for rule in rules.values() if os.path.lexists(rule.path))
     ordered = sorted(existing, key=lambda rule: (len(Path(rule.path).parts), rule.path))
     return _without_repetitions(ordered)
@@ -126,10 +144,13 @@ def _system_rules(private: PrivateFolder) -> Iterator[AccessRule]:
         yield AccessRule(_real(path), "write", private.temporary)
 
 
-def _home_rules(home: Path, private: PrivateFolder) -> Iterator[AccessRule]:
-    for entry in _entries(home):
-        if (entry.name.startswith(".") or entry.name in HIDDEN_NAMES) and not entry.is_symlink():
-            yield AccessRule(entry.path, "hidden")
+def _home_rules(home: Path, workspace: Path, private: PrivateFolder) -> Iterator[AccessRule]:
+    names = [entry for entry in _entries(home) if entry.name.startswith(".") or entry.name in HIDDEN_NAMES]
+    yield from (AccessRule(entry.path, "hidden") for entry in names if not entry.is_symlink())
+    for entry in (*names, *_entries(home / ".config")):
+        target = Path(_real(entry.path))
+        if entry.is_symlink() and not _is_needed(target, home, workspace):
+            yield AccessRule(str(target), "hidden")
     for name in SECRET_NAMES:
         real = _real(home / name)
         if not home.is_relative_to(real):
@@ -141,16 +162,41 @@ def _home_rules(home: Path, private: PrivateFolder) -> Iterator[AccessRule]:
     yield AccessRule(_real(home / ".cache"), "write", private.cache)
 
 
-def _protected_files(workspace: Path) -> Iterator[str]:
-    """Yield protected files in the workspace and in the folders directly in it."""
-    folders = [str(workspace)]
-    for entry in _entries(workspace):
-        if is_protected_name(entry.name):
-            yield entry.path
-        elif len(folders) < _MAX_SEARCHED_FOLDERS and entry.is_dir(follow_symlinks=False):
-            folders.append(entry.path)
-    for folder in folders[1:]:
-        yield from (entry.path for entry in _entries(folder) if is_protected_name(entry.name))
+def _is_needed(target: Path, home: Path, workspace: Path) -> bool:
+    """Return whether the target of a link in the home stays visible: the system, the workspace, folders above."""
+    return (
+        home.is_relative_to(target)
+        or workspace.is_relative_to(target)
+        or target.is_relative_to(workspace)
+        or any(target.is_relative_to(folder) for folder in (*_PUBLIC_FOLDERS, *_KERNEL_FOLDERS))
+    )
+
+
+def _workspace_rules(workspace: Path, outer: Mapping[str, AccessRule]) -> Iterator[AccessRule]:
+    """Yield the rules for the workspace and the files in it that commands must not change.
+
+    Inside a folder that has a rule in `outer`, there is no other rule: it could show what is hidden."""
+    files = [*protected_files(workspace), *(path for path in _own_code() if workspace in Path(path).parents)]
+    paths = {Path(path) for path in files} - {Path(path) for path in outer}
+    closed = paths | {Path(path) for path in outer}
+    chosen = [path for path in paths if closed.isdisjoint(_between(workspace, path))]
+    kept = {folder for path in chosen for folder in _between(workspace, path)}
+    if len(chosen) + len(kept) > _MAX_PROTECTED_MOUNTS:
+        yield AccessRule(str(workspace), "read")
+        return
+    yield AccessRule(str(workspace), "write")
+    yield from (AccessRule(str(path), "keep") for path in kept)
+    yield from (AccessRule(str(path), "read") for path in chosen)
+
+
+def _between(workspace: Path, path: Path) -> list[Path]:
+    """Return the folders below the workspace in which a path lies."""
+    return [folder for folder in path.parents if workspace in folder.parents]
+
+
+def _own_code() -> tuple[str, ...]:
+    """Return the folders of Python and of Foveal, which runs files of them outside of the sandbox."""
+    return _real(sys.prefix), _real(Path(__file__).parents[2])
 
 
 def _entries(folder: Path | str) -> list[os.DirEntry[str]]:
@@ -161,13 +207,13 @@ def _entries(folder: Path | str) -> list[os.DirEntry[str]]:
 
 
 def _without_repetitions(rules: Iterable[AccessRule]) -> list[AccessRule]:
-    """Leave out rules that say the same as the rule above them, and links, on which nothing can be mounted."""
+    """Leave out rules that say the same as the rule above them."""
     kept: dict[str, AccessRule] = {}
     for rule in rules:
         above = next(
             (kept[str(p)] for p in Path(rule.path).parents if str(p) in kept), AccessRule("/", "read")
         )
         is_same = rule.access == above.access and not (rule.source or above.source)
-        if not is_same and not os.path.islink(rule.path):
+        if not is_same:
             kept[rule.path] = rule
     return list(kept.values())

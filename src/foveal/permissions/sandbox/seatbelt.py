@@ -46,6 +46,7 @@ _OPERATIONS: Final[dict[Access, tuple[tuple[str, str], ...]]] = {
     "hidden": (("deny", "file-read* file-write*"),),
     "read": (("allow", "file-read*"), ("deny", "file-write*")),
     "write": (("allow", "file-read* file-write*"),),
+    "keep": (("allow", "file-read* file-write*"),),
 }
 
 
@@ -91,6 +92,12 @@ def seatbelt_profile(
             f'({verb} {operations} ({kind} (param "P{number}")))\n'
             for verb, operations in _OPERATIONS[rule.access]
         ]
+    # Rules count for paths, so a folder with protected files must stay where it is; to move it is to unlink it.
+    lines += [
+        f'(deny file-write-unlink (literal (param "P{number}")))\n'
+        for number, rule in enumerate(rules)
+        if rule.access == "keep" or rule.path == str(workspace)
+    ]
     # A program asks for the folders above its own, which may be hidden.
     for number, folder in enumerate(workspace.parents):
         paths[f"A{number}"] = str(folder)

@@ -210,12 +210,18 @@ class LastSeqCache:
     """Where sessions end, known without reading the file; for one event loop.
 
     SQLite's `data_version` changes when another connection has written to the file. While it is the same, a session
-    ends where this store's last append left it."""
+    ends where this store's last append left it.
+
+    1. Only a read makes an end known: it also tells whether the session is erased. An append moves a known end.
+    2. Of appends to a session that overlap, the last one to return is not always the last one that was stored.
+       After them the end is unknown until it is read again."""
 
     def __init__(self) -> None:
         self.changes = 0
         """Grows before and after each change: an end that was read while this changed must not be cached."""
         self._ends: dict[str, tuple[int, int]] = {}
+        self._newest: dict[str, int] = {}
+        """For sessions with an append in progress, the value of `changes` when the newest one began."""
         self._uncertain: set[str] = set()
 
     def is_end(self, session: str, version: int | None, end: int) -> bool:
@@ -236,7 +242,8 @@ class LastSeqCache:
 
         A cancelled append may still be carried out at any later time, so its session is not cached again."""
         self.changes += 1
-        self._ends.pop(session, None)
+        number = self._newest[session] = self.changes
+        known = self._ends.pop(session, None)
         try:
             yield
         except Exception:
@@ -246,13 +253,18 @@ class LastSeqCache:
             raise
         finally:
             self.changes += 1
-        self.set_end(session, version, end)
+            self._ends.pop(session, None)  # cached while this append was in progress
+            is_newest = self._newest.pop(session, None) == number
+        if is_newest and known is not None and known[0] == version:
+            self.set_end(session, version, end)
 
     @contextmanager
     def invalidating(self) -> Iterator[None]:
-        """Cover another change of sessions: ends that are cached, or read meanwhile, become invalid."""
+        """Cover another change of sessions: ends that are cached or read meanwhile become invalid, and so do the
+        ends of appends in progress."""
         try:
             yield
         finally:
             self.changes += 1
             self._ends.clear()
+            self._newest.clear()

@@ -14,7 +14,7 @@ from prompt_toolkit.document import Document
 
 from foveal.apps.cli.chat.attachments import prepare_message
 from foveal.apps.cli.chat.user_input import Completions
-from foveal.apps.cli.chat.user_message import UserMessage
+from foveal.apps.cli.chat.user_message import Attachment, UserMessage
 from foveal.core.log import Media, Text, UserSaid
 from foveal.providers.local.download import KNOWN_WEIGHTS
 from support.chat_project import ChatProject, InProcessChat, run_chat
@@ -228,3 +228,11 @@ def test_names_with_spaces_are_completed_in_quotes(project: ChatProject) -> None
     assert complete("see @my") == ['see @"my folder/']
     assert complete('see @"my folder/m') == ['see @"my folder/my file.txt"']
     assert complete("see @a") == ["see @a.txt"]
+
+
+def test_sizes_are_singular_for_one_token() -> None:
+    one = Attachment(name="a", part=Text(text="x"), tokens=1)
+    assert (one.size, Attachment(name="a", part=Text(text="x"), tokens=1, total_tokens=2).size) == (
+        "1 token",
+        "1 of 2 tokens",
+    )

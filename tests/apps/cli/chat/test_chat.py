@@ -413,7 +413,7 @@ def test_mode_confirm_asks_after_each_answer(project: ChatProject) -> None:
             assert "conversation?" not in terminal.text
             terminal.enter(f"tell me {number}")
             terminal.see(f"end {number}")
-        terminal.see("[y/N]")
+        terminal.see("n  No (or Enter, Esc)")
         asked = (
             r"Context usage at ([\d.]+ %) of the window \(([\d,]+/8,000) tokens\)\. Compact conversation\?"
         )
@@ -423,11 +423,36 @@ def test_mode_confirm_asks_after_each_answer(project: ChatProject) -> None:
         terminal.enter("another question")  # any other line is a no
         terminal.see("conversation? no")  # the question takes two lines
         terminal.see("Shortly.")
-        terminal.see(lambda t: t.text.count("conversation?") == 2 and "[y/N]" in t.text)
-        terminal.enter("y")
+        terminal.see(lambda t: t.text.count("conversation?") == 2 and "n  No" in "\n".join(t.lines))
+        terminal.type("y")
         seen = terminal.see("before and after:")
         assert "summarised e" in seen
-        terminal.see(lambda t: "[y/N]" not in "\n".join(t.lines))
+        assert "n  No" not in "\n".join(terminal.lines)
+
+
+def test_one_key_answers_the_question_of_compact(project: ChatProject) -> None:
+    project.script(*["word " * 500] * 4, "A summary of the words.")
+    with project.terminal("--session", "s", "--window", 20_000, rows=40) as terminal:
+        terminal.see("ctx ")
+        for number in range(4):
+            terminal.enter(f"tell me {number}")
+            terminal.see(lambda t, n=number: t.bottom.count("cache") and t.text.count("word word") > n * 10)
+        terminal.enter("/compact")
+        terminal.see("n  No (or Enter, Esc)")
+        terminal.type("n")
+        terminal.see("Compact the conversation now? no")
+        terminal.enter("/compact")
+        terminal.see(lambda t: "n  No (or Enter, Esc)" in "\n".join(t.lines))
+        for key in "/undo":
+            terminal.type(key)
+        terminal.see("› /undo")
+        assert terminal.text.count("Compact the conversation now? no") == 2
+        terminal.enter("")
+        terminal.see("nothing to undo")
+        terminal.enter("/compact")
+        terminal.see(lambda t: "n  No (or Enter, Esc)" in "\n".join(t.lines))
+        terminal.type("y")
+        terminal.see("before and after:")
 
 
 def test_a_running_compaction_shows_progress_and_messages_are_queued(project: ChatProject) -> None:
@@ -1166,6 +1191,8 @@ def test_the_name_of_a_paste_expands_to_its_text() -> None:
     pastes = Pastes()
     name = pastes.collapse("x" * 10_000)
     assert name == "[paste 1: 1 line, 10,000 characters]"
+    assert Pastes().collapse("a\n" * 150) == "[paste 1: 150 lines, 300 characters]"
+    assert Pastes().collapse("a\n" * 149 + "a") == "[paste 1: 150 lines, 299 characters]"
     assert pastes.expand(f"a {name} b") == f"a {'x' * 10_000} b"
     assert pastes.expand("[paste 2: 1 line, 10,000 characters]") == "[paste 2: 1 line, 10,000 characters]"
     assert pastes.collapse("short\ntext") == "short\ntext"

@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from foveal.apps import cli
+from foveal.apps.cli.chat.commands.rewinding import MAX_DIFF_LINES
 from foveal.core.log import Rewound, UserSaid
 from support.chat_project import ChatProject, InProcessChat, run_chat
 from support.terminal import CTRL_D, Terminal
@@ -141,3 +142,48 @@ def test_diff_shows_what_the_file_tools_changed(project: ChatProject) -> None:
     (project.folder / "a.txt").write_text("mine\n")
     done = project.run_piped("chat", "--session", "s", input="/diff\n")
     assert re.search(r"  a\.txt  1 change \(e\d+\); the log does not hold its first text", done.stdout)
+
+
+def test_a_long_diff_is_cut_and_names_the_files(
+    project: ChatProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project.script(
+        [
+            ("write", {"path": "small.txt", "content": "x\n"}),
+            ("write", {"path": "long.txt", "content": "y\n" * 300}),
+            ("write", {"path": "deep/last.txt", "content": "z\n"}),
+        ],
+        "Done.",
+    )
+
+    async def steps(chat: InProcessChat) -> None:
+        await chat.send("go")
+        *shown, note, long, last = (await chat.send("/diff")).splitlines()
+        assert len(shown) == MAX_DIFF_LINES
+        assert note == "▪ 108 more lines; /diff PATH shows a file whole:"
+        assert (long.split(), last.split()) == (["long.txt", "302", "lines"], ["deep/last.txt", "3", "lines"])
+        whole = await chat.send("/diff long.txt")
+        assert whole.startswith("  long.txt  new file\n")
+        assert whole.count("+y") == 300
+        assert "+z" in await chat.send(f"/diff {project.folder / 'deep' / 'last.txt'}")
+        assert await chat.send("/diff a.txt") == (
+            "✗ the file tools have not changed 'a.txt' in this session; changed are: "
+            "small.txt, long.txt, deep/last.txt\n"
+        )
+
+    run_chat(project, monkeypatch, steps, yes=True)
+
+
+def test_why_gives_the_size_of_a_clipped_result_that_its_notice_gave(
+    project: ChatProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (project.folder / "long.txt").write_text("".join(f"{n} {n * n}\n" for n in range(20_000)))
+    project.script([("run", {"command": "cat long.txt"})], "Done.", window=32_000)
+
+    async def steps(chat: InProcessChat) -> None:
+        await chat.send("go")
+        notice = re.search(r"clipped (e\d+): the model sees (.* tokens) ·", chat.err.getvalue())
+        assert notice is not None
+        assert f", {notice[2]} · /expand {notice[1]}" in await chat.send(f"/why {notice[1]}")
+
+    run_chat(project, monkeypatch, steps, yes=True)

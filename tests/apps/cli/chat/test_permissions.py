@@ -106,6 +106,25 @@ def test_rules_are_listed_and_removed(project: ChatProject) -> None:
         terminal.see("Two.")
 
 
+@pytest.mark.parametrize("command", ["/new", "/clear", "/fork", "/resume other"])
+def test_rules_of_a_session_end_with_it(project: ChatProject, command: str) -> None:
+    project.script(run("touch a"), "One.", run("touch a"), "Two.")
+    project.run_piped("chat", "--session", "other", input="hello\n")
+    with project.terminal("--session", "s", env=ASK, columns=110) as terminal:
+        terminal.see("ctx ")
+        terminal.enter("go")
+        answer(terminal, "Allow run: touch a?", "s")
+        terminal.see("One.")
+        terminal.enter("/model scripted/other")
+        terminal.see("scripted/other · window")
+        terminal.enter("/permissions")
+        terminal.see(lambda t: "1 session run: exactly `touch a`" in screen(t))
+        terminal.enter(command)
+        terminal.see(lambda t: re.search(r"session \S+ · \d+ events", screen(t)) is not None)
+        terminal.enter("/permissions")
+        terminal.see("no rules: what changes something asks")
+
+
 def test_a_project_rule_is_stored_for_this_folder_only(project: ChatProject) -> None:
     rule = {
         "words": ["ls", "src"], "is_prefix": True, "project": str(project.folder.resolve()),
@@ -200,3 +219,23 @@ def test_an_entry_that_allows_less_than_it_seems_to_says_so(project: ChatProject
     assert "allow run: rm foo allows exactly this command" in done.stderr
     done = project.run_piped("run", "--allow", "run: cd src", "go")
     assert (done.returncode, "`cd` changes the shell" in done.stderr) == (1, True)
+
+
+def test_a_call_that_cannot_succeed_is_not_asked_about(project: ChatProject) -> None:
+    project.script(
+        [("write", {"path": "../x.txt", "content": "x"})],
+        [("write", {"path": "a.txt", "content": "x"})],
+        [("edit", {"path": "a.txt", "old": "three", "new": "four"})],
+        [("run", '{"command": ')],
+        "Done.",
+    )
+    with project.terminal("--session", "s", env=ASK, columns=110) as terminal:
+        terminal.see("ctx ")
+        terminal.enter("go")
+        terminal.see("Done.")
+        assert "Allow" not in terminal.text
+    outside, unread, absent, broken = results(project)
+    assert "is outside of the working folder" in outside
+    assert "has not been read yet" in unread
+    assert "is not in the file" in absent
+    assert "not valid JSON" in broken

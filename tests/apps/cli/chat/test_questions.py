@@ -8,15 +8,18 @@ from contextlib import asynccontextmanager
 from typing import Any, Final
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from prompt_toolkit.application import create_app_session
 from prompt_toolkit.completion import DummyCompleter
 from prompt_toolkit.input import PipeInput, create_pipe_input
 from prompt_toolkit.output import DummyOutput
+from prompt_toolkit.utils import get_cwidth
 
 from foveal.apps.cli.chat.output.panels import QuestionPanel
 from foveal.apps.cli.chat.output.screen import Screen
 from foveal.apps.cli.chat.output.scrolled_rows import ScrolledRows, wrap_exactly
-from foveal.apps.cli.chat.output.styled_text import Span, cell_width, plain_text, row, text_rows
+from foveal.apps.cli.chat.output.styled_text import Span, cell_width, plain_text, row, single_line, text_rows
 from foveal.apps.cli.chat.user_interface import NO, YES, Choice, Question
 from support.chat_project import ChatProject
 from support.terminal import ESCAPE, TAB, Terminal
@@ -286,7 +289,7 @@ def test_wrapping_keeps_every_character(text: str, width: int) -> None:
     parts = row(Span("+", "good"), text)
     lines = list(wrap_exactly(parts, width))
     shown = ["".join(span.text for span in line) for line in lines]
-    assert "".join(line[2:] for line in shown) == "+" + text.replace("\x1b", "␛")
+    assert "".join(line[2:] for line in shown) == "+" + text.replace("\x1b", "␛").replace("\ufe0f", "\\u{fe0f}")
     assert all(cell_width(line) <= width for line in shown)
     assert [line[0] for line in shown] == ["│"] + ["┊"] * (len(shown) - 1)
 
@@ -304,6 +307,29 @@ def test_question_and_choices_fit_below_any_text(columns: int, rows: int, *, has
     assert all(f"  {choice.key}  " in plain_text(drawn) for choice in choices)
     panel.press("end")
     assert "  the end\n" in plain_text(panel.rows(width=columns - 1, height=height))
+
+
+WIDE: Final = st.text(st.sampled_from("ab ;'漢☰☷⚊🏻䷀❤é\u0301\ufe0f\u00a0\u200b"), max_size=300)
+"""Symbols such as ☰ take 1 column in one table of widths and 2 in another."""
+
+
+@given(text=WIDE | st.text(max_size=200), width=st.integers(20, 120))
+def test_every_line_of_a_question_fits_the_columns_that_are_drawn(text: str, width: int) -> None:
+    choices = (YES, Choice("s", f"Always {text}"), NO)
+    panel = QuestionPanel(Question(text=f"Allow {text}?", details=tuple(text_rows(text)), choices=choices))
+    for parts in panel.rows(width=width, height=12):
+        line = "".join(single_line(span.text) for span in parts)
+        assert max(get_cwidth(line), cell_width(line)) <= width
+
+
+@pytest.mark.parametrize("width", [20, 40, 60, 79])
+@pytest.mark.parametrize("filler", ["☰", "漢", "x", "a b ", "🏻"])
+def test_the_end_of_a_command_is_in_the_question_or_above_it(filler: str, width: int) -> None:
+    for count in range(1, 60):
+        text = f"Allow run: echo '{filler * count}';touch PWN?"
+        panel = QuestionPanel(Question(text=text))
+        drawn = plain_text(panel.rows(width=width, height=200))
+        assert "PWN" in "".join(line.removeprefix("┊ ").strip() for line in drawn.split("\n"))
 
 
 def test_every_line_can_be_reached() -> None:

@@ -14,7 +14,7 @@ from foveal.core.log import Event, Opened, UserSaid
 from foveal.errors import FovealError
 from foveal.stores import open_store
 from support.chat_project import ChatProject, InProcessChat, run_chat
-from support.terminal import ENTER, ESCAPE
+from support.terminal import CTRL_C, CTRL_D, ENTER, ESCAPE
 
 
 def answer_lines(count: int) -> str:
@@ -93,12 +93,62 @@ def test_resume_without_an_id_opens_a_menu_and_shows_the_last_turns(project: Cha
         terminal.see("› something else")
 
 
-def test_escape_in_the_menu_starts_a_new_session(project: ChatProject) -> None:
+def test_escape_in_the_menu_leaves(project: ChatProject) -> None:
     project.run_piped("run", "--session", "s", "hi")
     with project.terminal("--resume") as terminal:
         terminal.see("Continue which session?")
         terminal.type(ESCAPE)
-        assert "session 20" in terminal.see("/help")
+        assert terminal.ended() == 0
+        assert "/help" not in terminal.text
+    assert session_ids(project) == ["s"]
+
+
+def session_ids(project: ChatProject) -> list[str]:
+    async def read() -> list[str]:
+        async with open_store(project.store) as store:
+            return [info.id for info in await store.sessions()]
+
+    return asyncio.run(read())
+
+
+@pytest.mark.parametrize("leave", ["/quit" + ENTER, CTRL_D, CTRL_C + CTRL_C])
+def test_leaving_says_how_to_continue_a_session_that_has_messages(project: ChatProject, leave: str) -> None:
+    with project.terminal("--session", "my talk") as terminal:
+        terminal.see("ctx ")
+        terminal.type(leave)
+        assert terminal.ended() == 0
+        assert "to continue" not in terminal.text
+    with project.terminal("--session", "my talk") as terminal:
+        terminal.see("ctx ")
+        terminal.enter("hi")
+        terminal.see("Hello you.")
+        terminal.type(leave)
+        assert terminal.ended() == 0
+        assert terminal.text.rstrip().endswith("to continue: foveal --resume 'my talk'")
+
+
+def test_the_advice_to_continue_names_another_store(project: ChatProject) -> None:
+    other = project.home / "other.db"
+    with project.terminal("--session", "s", "--store", other, columns=200) as terminal:
+        terminal.see("ctx ")
+        terminal.enter("hi")
+        terminal.see("Hello you.")
+        terminal.type(CTRL_D)
+        terminal.see(f"to continue: foveal --resume s --store {other}")
+
+
+def test_the_last_turns_are_drawn_as_the_first_time(project: ChatProject) -> None:
+    project.script("Hello **you**, `code`.\n\n- one\n- two")
+    for how in ("--session", "--resume"):
+        with project.terminal(how, "s") as terminal:
+            terminal.see("ctx ")
+            if how == "--session":
+                terminal.enter("hi")
+            terminal.see(lambda t: b"Hello \x1b[1myou\x1b[0m, \x1b[38;5;31mcode\x1b[0m.\r\n" in t.raw)
+            terminal.see("• two")
+            assert "**" not in terminal.text
+    done = project.run_piped("chat", input="/resume s\n")
+    assert "› hi\nHello **you**, `code`.\n" in done.stdout
 
 
 def test_resume_needs_an_id_without_a_terminal(project: ChatProject, monkeypatch: pytest.MonkeyPatch) -> None:

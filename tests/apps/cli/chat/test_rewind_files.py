@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from foveal.core.log import UserSaid
 from support.chat_project import ChatProject, InProcessChat, run_chat
-from support.terminal import ENTER
+from support.terminal import CTRL_C, ENTER
 
 CHANGES = (
     [("edit", {"path": "a.txt", "old": "two", "new": "2"}), ("write", {"path": "new.txt", "content": "x\n"})],
@@ -39,6 +40,9 @@ def test_rewind_offers_messages_and_restores_conversation_and_files(project: Cha
         assert (project.folder / "a.txt").read_text() == "one\ntwo\n"
         assert not (project.folder / "new.txt").exists()
         assert (project.folder / "made").exists()
+        # The message is in the input line, to be changed and sent again.
+        terminal.see(lambda t: [line for line in t.lines if line][-2] == "› change files")
+        terminal.type(CTRL_C)
         terminal.enter("/undo")
         terminal.see("its messages are back in their places")
         terminal.see("restored new.txt")
@@ -71,6 +75,18 @@ def test_rewind_of_files_only_keeps_the_conversation(
         assert (await chat.send(f"/rewind {handle} everything")).startswith("✗ ")
 
     run_chat(project, monkeypatch, steps, yes=True)
+
+
+def test_a_rewind_leaves_what_the_user_has_typed(project: ChatProject) -> None:
+    project.script("Hello.", delay=0.5)
+    with project.terminal("--session", "s") as terminal:
+        terminal.see("ctx ")
+        terminal.enter("first message")
+        terminal.see("Hello.")
+        handle = next(event.handle for event in project.events() if isinstance(event.fact, UserSaid))
+        terminal.type(f"/rewind {handle}{ENTER}typed")
+        terminal.see("back to before “first message”")
+        terminal.see(lambda t: [line for line in t.lines if line][-2] == "› typed")
 
 
 def test_a_file_that_the_user_changed_is_left_and_named(

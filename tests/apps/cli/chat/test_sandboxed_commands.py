@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -98,7 +99,9 @@ def test_a_running_command_is_shown_and_ctrl_c_ends_it_and_keeps_its_output(proj
         terminal.enter("go")
         terminal.see("second")
         terminal.type(CTRL_C)
-        terminal.see("stopped; the conversation so far is kept")
+        seen = terminal.see("stopped; the conversation so far is kept")
+        assert "│ first\n  │ second\n" in seen
+        assert re.search(r"└ .* · /expand e\d+", seen)
     (output,) = results(project)
     assert output.startswith("first\nsecond\n")
     assert "never" not in output

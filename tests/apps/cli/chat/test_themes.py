@@ -7,6 +7,7 @@ from typing import Final
 
 import pytest
 
+from foveal.apps.cli.chat.output.context_card import CATEGORY_STYLES
 from foveal.apps.cli.chat.output.styled_text import Span, ansi_text, cell_width, row
 from foveal.apps.cli.chat.output.themes import (
     ASCII_MARKS,
@@ -116,6 +117,21 @@ def test_without_unicode_the_screen_is_ascii(project: ChatProject) -> None:
     assert terminal.raw.isascii()
     assert "\\u2713" in terminal.text  # the check mark in the file
     assert "[#" in terminal.text
+
+
+def test_without_unicode_every_category_has_its_mark() -> None:
+    marks = [Theme(is_unicode=False).characters(style.letter) for style in CATEGORY_STYLES.values()]
+    assert len(set(marks)) == len(marks)
+
+
+def test_without_unicode_the_context_card_has_letters(project: ChatProject) -> None:
+    with project.terminal(env={"LC_ALL": "C"}) as terminal:
+        terminal.see("ctx ")
+        terminal.enter("/context")
+        seen = terminal.see("acts at")
+    assert re.search(r"s system ", seen)
+    assert re.search(r"- margin ", seen)
+    assert re.search(r"\. free ", seen)
 
 
 def test_a_plain_theme_has_no_colours(project: ChatProject) -> None:

@@ -26,7 +26,7 @@ from foveal.apps.cli.chat.user_message import Attachment, UserMessage
 from foveal.core.engine.settings import result_limits
 from foveal.core.log.events import Content, Media, Text, text_of
 from foveal.core.reduction.truncation import clip_parts, join_pieces
-from foveal.core.wire.safe_print import one_line
+from foveal.core.wire.safe_print import exact_line, one_line
 from foveal.tools.files import file_tools
 from foveal.tools.tool import Toolbox, media_dialect
 from foveal.tools.tool_arguments import InvalidArguments
@@ -148,7 +148,7 @@ async def _read(path: str, state: ChatState) -> Content:
     is_outside = not target.is_relative_to(os.path.realpath(root))
     if is_outside and not await _may_read_outside(target, state):
         raise InvalidArguments(
-            f"{one_line(str(target), width=300)} is outside of the working folder: not attached"
+            f"{exact_line(str(target))} is outside of the working folder: not attached"
         )
     # The session's own tool also records that the model knows the file.
     name = "list" if target.is_dir() else "read"
@@ -167,7 +167,7 @@ async def _read(path: str, state: ChatState) -> Content:
 
 
 async def _may_read_outside(target: Path, state: ChatState) -> bool:
-    shown = one_line(str(target), width=300)
+    shown = exact_line(str(target))
     question = Question(
         text=f"Send {shown} with your message? It is outside of the working folder.",
         unattended_advice="Copy it into the working folder to attach it.",

@@ -21,10 +21,10 @@ from foveal.agent.agent_events import (
 )
 from foveal.apps.cli.chat.attachments import prepare_message
 from foveal.apps.cli.chat.chat_state import ChatState
-from foveal.apps.cli.chat.commands import LeaveChat, SlashCommand, parse_command, with_slash_commands
-from foveal.apps.cli.chat.commands.write import run_compaction
+from foveal.apps.cli.chat.commands import SlashCommand, parse_command, with_slash_commands
+from foveal.apps.cli.chat.commands.write import COMPACTION_CHOICES, run_compaction
 from foveal.apps.cli.chat.output.agent_event_rows import note
-from foveal.apps.cli.chat.user_interface import Question, UserInterface
+from foveal.apps.cli.chat.user_interface import LeaveChat, Question, UserInterface
 from foveal.apps.cli.chat.user_message import UserMessage, typed_text
 from foveal.core.wire.safe_print import one_line
 from foveal.errors import FovealError, ProviderError
@@ -131,7 +131,8 @@ class ChatLoop:
 
     async def _run_command(self, chosen: SlashCommand, argument: str) -> None:
         rows = await chosen.run(self.state, argument)
-        self.ui.show(rows)
+        if rows:
+            self.ui.show(rows)
         if chosen.is_queued:
             self.ui.show_status(await self.state.session.report())
         if (message := self.state.take_message()) is not None:
@@ -189,6 +190,7 @@ class ChatLoop:
             return
         question = Question(
             text=text.removesuffix(" [y/N]"),
+            choices=COMPACTION_CHOICES,
             waits=False,
             unattended_answer="y" if self.state.options.yes else "n",
             unattended_advice="Send /compact to do so.",

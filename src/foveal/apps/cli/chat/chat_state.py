@@ -20,6 +20,7 @@ from foveal.apps.cli.chat import factory
 from foveal.apps.cli.chat.factory import ChatConfig, SummaryWriters, WatchedProvider
 from foveal.apps.cli.chat.options import ChatOptions
 from foveal.apps.cli.chat.output.agent_event_rows import note
+from foveal.apps.cli.chat.output.styled_text import counted
 from foveal.apps.cli.chat.project_consent import ProjectConsent, load_with_consent, servers_of, settings_of
 from foveal.apps.cli.chat.session_picker import choose_session_id, real_folder
 from foveal.apps.cli.chat.session_use import SessionUse
@@ -264,6 +265,8 @@ class ChatState:
             provider = WatchedProvider(factory.make_provider(None, chosen, progress=self.show_download))
         old_session, old_writers, old_provider = self.session, self.writers, self.provider
         await self._open_session(id or self.session.id, chosen, provider, origin=origin)
+        if self.session.id != old_session.id:
+            self.approval.end_session()
         await old_session.close()
         await old_writers.close()
         if provider.provider is not old_provider.provider:
@@ -354,8 +357,7 @@ class ChatState:
         """Say how many events other processes have added to the session since the last call."""
         added = self._use.take_foreign((await self.session.info()).events)
         if added:
-            many = "s" * (added != 1)
-            self._warn(f"another process has added {added:,} event{many} to this session")
+            self._warn(f"another process has added {counted(added, 'event')} to this session")
 
     def _warn(self, text: str) -> None:
         self.ui.notify([note(text, "fair")])
@@ -365,7 +367,7 @@ class ChatState:
 
         def show(progress: SummaryProgress) -> None:
             if self.session.id == id:
-                written = f", {progress.tokens:,} tokens" if progress.tokens else ""
+                written = f", {counted(progress.tokens, 'token')}" if progress.tokens else ""
                 self.ui.show_progress("compacting", f"{progress.stage}, request {progress.asked}{written}")
 
         return show

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from foveal.agent.agent import summariser_for
 from foveal.apps.cli.chat.options import ChatOptions
-from foveal.config import Config, McpServerSettings, load
+from foveal.config import LOCAL_SERVICE, Config, McpServerSettings, load
 from foveal.core import wire
 from foveal.core.compaction.summariser import Summariser, SummaryRequest
 from foveal.core.engine.settings import EngineSettings, resolve_settings
@@ -32,7 +32,7 @@ from foveal.permissions.sandbox import SandboxFinding, find_sandbox
 from foveal.ports import Provider, ReplyItem
 from foveal.project import ItemTrust
 from foveal.providers.local.download import KNOWN_WEIGHTS
-from foveal.providers.selection import FACTORY_VARIABLE, LOCAL_SERVICE, provider_from_config
+from foveal.providers.selection import FACTORY_VARIABLE, provider_from_config
 from foveal.recall import Library
 from foveal.recall import tools as recall_tools
 from foveal.tools import Tool, log_recall

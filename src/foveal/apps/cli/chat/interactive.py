@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 import time
 from contextlib import AsyncExitStack, suppress
 from typing import Final
@@ -11,13 +12,14 @@ from foveal.apps.cli.chat.chat_loop import ChatLoop
 from foveal.apps.cli.chat.chat_state import ChatState
 from foveal.apps.cli.chat.commands import parse_command
 from foveal.apps.cli.chat.factory import is_bundled
-from foveal.apps.cli.chat.options import ChatOptions
+from foveal.apps.cli.chat.options import ChatOptions, store_path
 from foveal.apps.cli.chat.output.agent_event_rows import note
 from foveal.apps.cli.chat.output.context_card import window_source
-from foveal.apps.cli.chat.output.recent_turns import recent_turn_rows
+from foveal.apps.cli.chat.output.recent_turns import show_recent_turns
 from foveal.apps.cli.chat.output.screen import Screen
-from foveal.apps.cli.chat.output.styled_text import Row, Span, bold, dim, row, text_rows
+from foveal.apps.cli.chat.output.styled_text import Row, Span, bold, counted, dim, row, text_rows
 from foveal.apps.cli.chat.user_input import Completions
+from foveal.apps.cli.chat.user_interface import LeaveChat
 from foveal.core.engine.report import Report
 from foveal.core.tokens.counter import counter
 from foveal.core.wire.safe_print import one_line
@@ -29,7 +31,7 @@ DOUBLE_INTERRUPT_S: Final = 2.0
 REFRESH_INTERVAL_S: Final = 0.25
 BUNDLED_MODEL_NOTE: Final = """\
 A small model on your machine: for short questions, not for work.
-To see Foveal work, paste long texts and watch the bar: /undo, /why.
+To see Foveal work, paste long texts: /context, /why TEXT; after a summary, /undo.
 For work, set ANTHROPIC_API_KEY or OPENAI_API_KEY, or use --model."""
 
 
@@ -76,12 +78,14 @@ class InteractiveChat:
                 # Loading the tokenizer takes a moment; in a thread, the user can type meanwhile.
                 await asyncio.to_thread(counter, "auto")
                 state = await ChatState.open(self._options, self.screen, stack)
+            except LeaveChat:
+                return 0
             except (FovealError, OSError) as problem:
                 self.screen.show_error(str(problem))
                 return 1
             report = await state.session.report()
             self.screen.print_rows(banner_rows(state, report, (await state.session.info()).title))
-            self.screen.print_rows(await recent_turn_rows(state.session))
+            await show_recent_turns(state.session, self.screen)
             if state.toolbox.get(SHELL_TOOL) is not None:
                 self.screen.show_sandbox(state.sandbox.name if state.sandbox is not None else "")
             self.screen.show_status(report)
@@ -91,6 +95,8 @@ class InteractiveChat:
             for text in self._typed_early:
                 loop.submit(text)
             await loop.run()
+            with suppress(OSError):  # the terminal was closed
+                self.screen.notify(await resume_advice(state))
             return 0
 
     def _submit(self, text: str) -> None:
@@ -155,6 +161,15 @@ async def run_interactive(options: ChatOptions) -> int:
     return await InteractiveChat(options).run()
 
 
+async def resume_advice(state: ChatState) -> list[Row]:
+    """Return how to continue the session later; no rows if it has no messages."""
+    if not (await state.session.report()).turns:
+        return []
+    store = state.options.store
+    where = "" if store == store_path() else f" --store {shlex.quote(str(store))}"
+    return [note(f"to continue: foveal --resume {shlex.quote(state.session.id)}{where}")]
+
+
 def banner_rows(state: ChatState, report: Report, title: str) -> list[Row]:
     """Return the model, its window and where that number comes from, the policy and the session."""
     policy = state.config.session_settings(state.provider.model)["policy"]
@@ -168,8 +183,8 @@ def banner_rows(state: ChatState, report: Report, title: str) -> list[Row]:
         row(dim(f"  session {state.session.id} · /help")),
     ]
     if report.turns:
-        many = "s" * (report.turns != 1)
-        rows.append(row(dim(f"  continues after {report.turns:,} turn{many}: {one_line(title, width=60)}")))
+        turns = counted(report.turns, "turn")
+        rows.append(row(dim(f"  continues after {turns}: {one_line(title, width=60)}")))
     if is_bundled(state.provider.provider):
         rows += [row(), *text_rows(BUNDLED_MODEL_NOTE, style="fair", indent="  ")]
     return [*rows, row()]

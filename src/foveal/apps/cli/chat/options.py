@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -83,6 +84,12 @@ class ChatOptions(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
+def store_path() -> Path:
+    """Return the default path of the session store: `FOVEAL_STORE`, else the user's data folder."""
+    data = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
+    return Path(os.environ.get("FOVEAL_STORE") or Path(data) / "foveal" / "sessions.db")
+
+
 def parse_carry(text: str) -> Carry:
     """Return what is to be taken over: a word, or a list of handles such as `e3,e9`. Raises `BadSetting`."""
     from foveal.core.log.events import parse_handle
@@ -132,7 +139,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="TOOL",
         help='run this tool without asking: write, "run: git status"; may be repeated',
     )
-    add("--yes", action="store_true", help="run every tool without asking")
+    add("--yes", action="store_true", help="run every tool without asking, except for protected paths")
     add(
         "--tools",
         action=argparse.BooleanOptionalAction,

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Final
 
 from foveal.apps.cli.chat.options import ChatOptions
-from foveal.apps.cli.chat.user_interface import MenuItem, UserInterface
+from foveal.apps.cli.chat.output.styled_text import counted
+from foveal.apps.cli.chat.user_interface import LeaveChat, MenuItem, UserInterface
 from foveal.apps.cli.stored_sessions import SessionSummary, find_session, newest_session_of, session_summaries
 from foveal.core.wire.safe_print import one_line
 from foveal.errors import FovealError
@@ -26,11 +27,17 @@ def real_folder(folder: Path) -> str:
 
 
 async def choose_session_id(store: Store, options: ChatOptions, ui: UserInterface) -> str:
-    """Return the id of the session that the options name or the user picks; "" if a new one is to be created."""
+    """Return the id of the session that the options name or the user picks; "" if a new one is to be created.
+
+    Raises `LeaveChat` if the user picks none.
+    """
     if options.resume:
         return await find_session(store, options.resume)
     if options.picks_session:
-        return await pick_session(store, ui, folder=options.folder) or ""
+        picked = await pick_session(store, ui, folder=options.folder)
+        if picked is None:
+            raise LeaveChat
+        return picked
     if options.newest:
         return await newest_session_of(store, real_folder(options.folder))
     return options.session
@@ -50,7 +57,7 @@ async def pick_session(store: Store, ui: UserInterface, *, folder: Path, current
 
 def _menu_item(one: SessionSummary, *, here: str, now: float) -> MenuItem:
     where = "this folder" if one.folder == here else _short_folder(one.folder)
-    size = f"{one.tokens:,} tokens" if one.tokens else f"{one.info.events:,} events"
+    size = counted(one.tokens, "token") if one.tokens else counted(one.info.events, "event")
     details = (age(now - one.info.active), where, size, one.info.id)
     title = one_line(one.info.title, width=60) or "(no title)"
     return MenuItem(one.info.id, title, " · ".join(filter(None, details)))
@@ -65,5 +72,5 @@ def age(seconds: float) -> str:
     """Return how long ago something was, in words."""
     for size, unit in _UNITS:
         if (count := int(seconds // size)) > 0:
-            return f"{count:,} {unit}{'s' * (count != 1)} ago"
+            return f"{counted(count, unit)} ago"
     return "just now"

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from foveal.apps.cli.chat.output.styled_text import Row, diff_rows, dim, row
+from foveal.apps.cli.chat.output.styled_text import Row, diff_rows, dim, row, text_rows
 from foveal.apps.cli.chat.user_interface import NO, YES, Choice, Question, UserInterface
 from foveal.permissions.command_rules import (
     SHELL_TOOL,
@@ -17,7 +17,7 @@ from foveal.permissions.command_rules import (
 )
 from foveal.permissions.decision import Allowed, ApprovalMode, Ask, CallFacts, Denied, Permissions, decide
 from foveal.permissions.rule_file import RuleFile
-from foveal.tools.approvals import call_facts
+from foveal.tools.approvals import CHANGING_FILE_TOOLS, call_facts
 from foveal.tools.tool import Toolbox, ToolOutput
 from foveal.tools.workspace import Workspace
 
@@ -72,7 +72,7 @@ class ToolApproval:
             allows_everything=self.allows_everything,
         )
         if isinstance(decision, Allowed):
-            ui.expect_change(diff_rows(preview) if preview else [])
+            ui.expect_change(_preview_rows(call, preview))
             return True
         if isinstance(decision, Denied):
             self._note(decision.why)
@@ -110,6 +110,10 @@ class ToolApproval:
         """Return the rules that `/permissions` numbers and can remove: this session's, then the project's."""
         return (*self.session_rules, *self.project_rules)
 
+    def end_session(self) -> None:
+        """Forget the rules of the session: the chat continues with another one."""
+        self.session_rules = ()
+
     def remove(self, rule: Rule) -> None:
         """Forget a rule."""
         if rule in self.session_rules:
@@ -123,13 +127,27 @@ class ToolApproval:
 
 def _question(decision: Ask, call: CallFacts, what: str, preview: str) -> Question:
     why = decision.why and f"It can be allowed only once: {decision.why}."
-    is_shown_above = bool(preview) and call.line is not None
     return Question(
-        text=f"Allow {what.partition(':')[0]}, as shown above?" if is_shown_above else f"Allow {what}?",
-        details=(*(diff_rows(preview) if preview else ()), *_why_rows(why)),
+        text=_question_text(call, what, preview),
+        details=(*_preview_rows(call, preview), *_why_rows(why)),
         choices=(YES, *_always_choices(decision, call), NO),
         unattended_advice=_advice(decision, call),
     )
+
+
+def _question_text(call: CallFacts, what: str, preview: str) -> str:
+    """Return the question. A change names its file; of another call, what the preview shows is not repeated."""
+    if not preview or call.tool in CHANGING_FILE_TOOLS:
+        return f"Allow {what}?"
+    name = what.partition(":")[0] if call.line is not None else call.tool
+    return f"Allow {name}, as shown above?"
+
+
+def _preview_rows(call: CallFacts, preview: str) -> list[Row]:
+    """Return a preview as rows; only a change of a file is a diff, whatever a command looks like."""
+    if not preview:
+        return []
+    return diff_rows(preview) if call.tool in CHANGING_FILE_TOOLS else text_rows(preview)
 
 
 def _why_rows(why: str) -> list[Row]:
@@ -142,7 +160,7 @@ def _always_choices(decision: Ask, call: CallFacts) -> list[Choice]:
     if decision.session_rules:
         exactly = "exactly " if call.line is not None else ""
         within = (
-            "" if call.line is not None or call.tool not in ("write", "edit") else " in the working folder"
+            " in the working folder" if call.tool in CHANGING_FILE_TOOLS else ""
         )
         choices.append(
             Choice("s", f"Always {exactly}{_rule_texts(decision.session_rules)}{within}, in this session")

@@ -19,6 +19,7 @@ from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.keys import Keys
 
 from foveal.apps.cli.chat.commands import SLASH_COMMANDS
+from foveal.apps.cli.chat.output.styled_text import counted
 from foveal.core.policies.presets import PRESETS
 from foveal.core.wire.safe_print import visible
 from foveal.project import state_folder
@@ -180,10 +181,10 @@ class Pastes:
 
     def collapse(self, text: str) -> str:
         """Return a paste as the input line shows it: the text, or a name for a large text."""
-        lines = text.count("\n") + 1
+        lines = text.removesuffix("\n").count("\n") + 1
         if lines <= MAX_PASTE_LINES and len(text) <= MAX_PASTE_CHARS:
             return text
-        size = f"{lines:,} line{'s' * (lines != 1)}, {len(text):,} characters"
+        size = f"{counted(lines, 'line')}, {counted(len(text), 'character')}"
         name = f"[paste {len(self._texts) + 1}: {size}]"
         self._texts[name] = text
         return name

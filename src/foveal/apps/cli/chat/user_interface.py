@@ -17,10 +17,10 @@ from msgspec.structs import replace
 
 from foveal.agent.agent_events import AgentEvent, ModelAnswered, TextStreamed, TurnFinished
 from foveal.apps.cli.chat.output.agent_event_rows import agent_event_rows, note
-from foveal.apps.cli.chat.output.styled_text import Row, plain_text, row
+from foveal.apps.cli.chat.output.styled_text import Row, plain_text, row, text_rows
 from foveal.core.engine.report import Report
 from foveal.core.log.events import unraw
-from foveal.core.wire.safe_print import visible
+from foveal.core.wire.safe_print import readable, visible
 from foveal.sessions.session import Session
 
 # ── Protocol ─────────────────────────────────────────────────────────────────────────────────────────────
@@ -47,8 +47,8 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     choices: tuple[Choice, ...] = (YES, NO)
     """The possible answers; Enter and Esc mean `n`."""
     waits: bool = True
-    """The question stays open until it is answered; if False, it is answered with a line, and any other line means
-    no."""
+    """The question stays open until it is answered; if False, a key that is no choice means no, and is the beginning
+    of a new text in the input line."""
     unattended_answer: str = "n"
     """The key of the answer where `can_ask` is False."""
     unattended_advice: str = ""
@@ -69,6 +69,10 @@ class MenuItem(msgspec.Struct, frozen=True):
     """In `choose_many`, Space shows the body first, and switches the item on after the user has seen it."""
 
 
+class LeaveChat(Exception):
+    """Raised when the user leaves: by `/quit`, or with Esc in the menu of `--resume`."""
+
+
 class UserInterface(Protocol):
     """Where a chat shows its output and asks its questions."""
 
@@ -80,6 +84,11 @@ class UserInterface(Protocol):
     @property
     def colours(self) -> bool:
         """Whether the output has colours."""
+        ...
+
+    @property
+    def is_unicode(self) -> bool:
+        """Whether the output can have characters outside of ASCII."""
         ...
 
     @property
@@ -123,6 +132,14 @@ class UserInterface(Protocol):
         """Show what the chat waits for and how far it is; "" when it waits for nothing."""
         ...
 
+    def show_past_answer(self, text: str) -> None:
+        """Show an answer of an earlier turn as answers are shown."""
+        ...
+
+    def suggest_input(self, text: str) -> None:
+        """Put a text into the input line, unless the user has typed something."""
+        ...
+
     async def ask(self, question: Question) -> str:
         """Return the key of the user's choice, or the unattended answer."""
         ...
@@ -146,6 +163,7 @@ class _NonInteractive:
 
     can_ask = False
     colours = False
+    is_unicode = True
     width = 100
     _stage = ""
 
@@ -153,6 +171,9 @@ class _NonInteractive:
         self._stage = ""
 
     def expect_change(self, rows: Sequence[Row]) -> None:
+        pass
+
+    def suggest_input(self, text: str) -> None:
         pass
 
     def turn_ended(self) -> None:
@@ -167,6 +188,12 @@ class _NonInteractive:
         self._stage = stage or self._stage
 
     def _show_stage(self, stage: str) -> None:
+        raise NotImplementedError
+
+    def show_past_answer(self, text: str) -> None:
+        self.show([*text_rows(text), row()])
+
+    def show(self, rows: Sequence[Row]) -> None:
         raise NotImplementedError
 
     async def pick(self, title: str, items: Sequence[MenuItem], *, hint: str = "") -> str | None:
@@ -194,7 +221,7 @@ class PlainOutput(_NonInteractive):
         self._write(self._err, f"foveal: {visible(problem)}\n")
 
     def agent_event(self, event: AgentEvent) -> None:
-        if isinstance(event, ModelAnswered) and (text := visible(event.text).strip("\n")):
+        if isinstance(event, ModelAnswered) and (text := readable(event.text).strip("\n")):
             # Text beside tool calls is not the final answer.
             self._write(self._err if event.calls else self._out, f"{text}\n")
         self.notify(agent_event_rows(event))

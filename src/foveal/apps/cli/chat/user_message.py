@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from foveal.apps.cli.chat.output.styled_text import counted
 from foveal.core.log.events import AnyPart, Content, Dialect, Media, Text
 
 
@@ -24,9 +25,10 @@ class Attachment(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def size(self) -> str:
         if isinstance(self.part, Media):
-            return f"image, {self.tokens:,} tokens"
-        of = f" of {self.total_tokens:,}" if self.total_tokens > self.tokens else ""
-        return f"{self.tokens:,}{of} tokens"
+            return f"image, {counted(self.tokens, 'token')}"
+        if self.total_tokens > self.tokens:
+            return f"{self.tokens:,} of {counted(self.total_tokens, 'token')}"
+        return counted(self.tokens, "token")
 
 
 class UserMessage(msgspec.Struct, frozen=True, kw_only=True):

@@ -34,6 +34,7 @@ from foveal.apps.http.api.schemas import (
     UndoBody,
 )
 from foveal.apps.http.http_errors import HttpError
+from foveal.config import LOCAL_SERVICE
 from foveal.core import wire
 from foveal.core.log.events import AnyFact, Compacted, Dialect, UserSaid, kind, parse_handle
 from foveal.errors import ProviderError, UnknownHandle
@@ -61,7 +62,7 @@ def check_model(name: str, runtime: Runtime) -> None:
 def offered_models_text(runtime: Runtime) -> str:
     """Return which models a client may choose, in words."""
     allowed: list[str] = runtime.config.get("server.models")
-    local = [f"{selection.LOCAL_SERVICE}/{known}" for known in download.KNOWN_WEIGHTS]
+    local = [f"{LOCAL_SERVICE}/{known}" for known in download.KNOWN_WEIGHTS]
     named = (
         allowed
         or [f"{service}/MODEL" for service in selection.SERVICES if _is_configured(service, runtime)] + local
@@ -76,7 +77,7 @@ def _is_offered(name: str, runtime: Runtime) -> bool:
     """
     if FACTORY_VARIABLE in runtime.environment and name.partition("/")[0].lower() not in (
         *selection.SERVICES,
-        selection.LOCAL_SERVICE,
+        LOCAL_SERVICE,
     ):
         return True  # only the provider factory knows the name
     try:
@@ -85,7 +86,7 @@ def _is_offered(name: str, runtime: Runtime) -> bool:
         return False
     return (
         model in download.KNOWN_WEIGHTS
-        if service == selection.LOCAL_SERVICE
+        if service == LOCAL_SERVICE
         else _is_configured(service, runtime)
     )
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from foveal.core.wire.safe_print import visible
+from foveal.core.wire.safe_print import readable
 
 ITEM_PREFIX: Final = "- "
 USER_PREFIX: Final = "  > "
@@ -65,7 +65,7 @@ _FAKE_LINE: Final = re.compile(
 
 def escape_tags(text: str) -> str:
     """Return the text without anything that looks like a role tag or a Foveal placeholder."""
-    text = visible(text)
+    text = readable(text)
     if "[" in text or "<" in text or "【" in text:
         return _FAKE_MARKUP.sub(lambda found: _REPLACEMENTS[found.group()], text)
     return text
@@ -125,5 +125,5 @@ def quote_user(text: str) -> str:
 
 def quote_agent(text: str) -> str:
     """Return the lines of a text of the agent that are not blank, each with its prefix."""
-    lines = (_untrusted(line).rstrip() for line in visible(text).split("\n"))
+    lines = (_untrusted(line).rstrip() for line in readable(text).split("\n"))
     return "\n".join(AGENT_PREFIX + line for line in lines if line.strip())

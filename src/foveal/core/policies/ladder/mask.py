@@ -94,7 +94,7 @@ def mask_result(
     """
     result = slot.result
     assert result is not None
-    units = result.units(view.meter)
+    units = result.replaceable_units(view.meter)
     if units <= MIN_MASKED_UNITS:
         return None
 

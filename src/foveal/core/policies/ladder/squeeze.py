@@ -156,7 +156,7 @@ def _message_parts(shown: ShownMessage, view: View) -> Iterator[_TextPart]:
         return
     content = shown.fact.content
     if isinstance(content, str):
-        yield _TextPart(shown.seq, -1, content, shown.units(view.meter))
+        yield _TextPart(shown.seq, -1, content, shown.replaceable_units(view.meter))
         return
     for place, part in enumerate(content):
         if isinstance(part, Text):

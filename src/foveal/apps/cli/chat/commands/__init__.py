@@ -10,16 +10,13 @@ from typing import Final, NamedTuple
 from foveal.apps.cli.chat.chat_state import ChatState
 from foveal.apps.cli.chat.commands import initialise, permissions, read, rewinding, switching, write
 from foveal.apps.cli.chat.output.styled_text import Row, bold, dim, row, table_lines
+from foveal.apps.cli.chat.user_interface import LeaveChat
 from foveal.errors import FovealError
 
 CommandFunction = Callable[[ChatState, str], Awaitable[list[Row]]]
 _COMMAND: Final = re.compile(r"/[a-z][a-z-]*")
 _METHOD: Final = re.compile(r"`(undo|expand|compact|pin|rewind)(?:\((?:[\"'](e\d+)[\"'])?\))?`")
 """A method of `Session` as error messages name it."""
-
-
-class LeaveChat(Exception):
-    """Raised by `/quit`: the chat ends."""
 
 
 class SlashCommand(NamedTuple):
@@ -120,13 +117,13 @@ SLASH_COMMANDS: Final = (
     SlashCommand("/fork", "[ID]", "switch to a copy of this session", switching.fork, is_queued=True),
     SlashCommand(
         "/rewind",
-        "[HANDLE]",
+        "[HANDLE] [WHAT]",
         "go back to before one of your messages: conversation, files or both",
         rewinding.rewind,
         is_queued=True,
     ),
     SlashCommand("/retry", "", "run the last turn again", rewinding.retry, is_queued=True),
-    SlashCommand("/diff", "", "show what the agent has changed in files", rewinding.diff),
+    SlashCommand("/diff", "[PATH]", "show what the agent has changed in files, or in one", rewinding.diff),
     SlashCommand(
         "/init",
         "[WISHES]",

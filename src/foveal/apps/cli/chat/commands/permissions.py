@@ -71,4 +71,4 @@ def _program(rule: Rule) -> str:
 def _end(rule: Rule) -> str:
     if isinstance(rule, CommandRule) and rule.expires_at:
         return time.strftime("until %Y-%m-%d", time.localtime(rule.expires_at))
-    return "until you quit"
+    return "until the session ends"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from foveal.apps.cli.chat.chat_state import ChatState
-from foveal.apps.cli.chat.output.agent_event_rows import dollars, duration, summary_cost
+from foveal.apps.cli.chat.output.agent_event_rows import clip_size, dollars, duration, summary_cost
 from foveal.apps.cli.chat.output.context_card import (
     TurnUsage,
     acts_text,
@@ -16,10 +16,11 @@ from foveal.apps.cli.chat.output.context_card import (
     turn_usages,
 )
 from foveal.apps.cli.chat.output.live_area import turns_left, usage_row
-from foveal.apps.cli.chat.output.styled_text import Row, bold, dim, row, table_lines, text_rows
+from foveal.apps.cli.chat.output.styled_text import Row, bold, counted, dim, row, table_lines, text_rows
 from foveal.core import wire
 from foveal.core.compaction.health import CompactionHealth, read_metrics
-from foveal.core.log.events import Compacted, CompactionFailed, Event, Instructed, kind
+from foveal.core.engine.report import EventStatus
+from foveal.core.log.events import Clipped, Compacted, CompactionFailed, Event, Instructed, kind, parse_handle
 from foveal.core.view.fold import effective_events
 from foveal.core.wire.safe_print import one_line
 from foveal.errors import FovealError
@@ -35,7 +36,7 @@ async def context(state: ChatState, argument: str) -> list[Row]:
         report,
         files=await tokens_by_file(state.session, report),
         tools=await tokens_by_tool(state.session, report, state.toolbox.schemas),
-        colours=state.ui.colours,
+        letters=not (state.ui.colours and state.ui.is_unicode),
         width=state.ui.width,
     )
 
@@ -63,7 +64,7 @@ async def tokens(state: ChatState, argument: str) -> list[Row]:
 def _turn_text(turn: TurnUsage) -> str:
     cached = f" ({turn.cached / turn.input:.0%} cached)".replace("%", " %") if turn.input else ""
     cost = f", {dollars(turn.cost)}" if turn.cost else ""
-    calls = f"{turn.calls:,} call{'s' * (turn.calls != 1)}"
+    calls = counted(turn.calls, "call")
     return f"{calls}, in {turn.input:,}{cached}, out {turn.output:,}, context {turn.grown:+,}{cost}"
 
 
@@ -148,7 +149,8 @@ async def why(state: ChatState, argument: str) -> list[Row]:
     found = await _find_events(state, argument)
     rows += [text for event in found[:MAX_EXPLAINED_EVENTS] for text in await _status_rows(state, event)]
     if len(found) > MAX_EXPLAINED_EVENTS:
-        rows.append(row(dim(f"  … and {len(found) - MAX_EXPLAINED_EVENTS:,} more events contain it")))
+        more = len(found) - MAX_EXPLAINED_EVENTS
+        rows.append(row(dim(f"  … and {counted(more, 'more event')} contain{'s' * (more == 1)} it")))
     return rows if found else [*rows, row(dim("  no event of this session contains it"))]
 
 
@@ -174,9 +176,19 @@ async def _status_rows(state: ChatState, event: Event) -> list[Row]:
     level = {"-": "not sent", "full": "shown in full"}.get(line.level, line.level)
     by = f" by {line.by}" if line.by else ""
     rule = f", rule: {line.rule}" if line.rule else ""
-    size = f", {line.tokens:,} tokens now" if line.tokens else ""
+    size = await _size_text(state, line)
     back = "" if line.level in ("full", "-") else f" · /expand {event.handle}"
     return [row(f"  {event.handle} {line.kind}: {level}{by}{rule}{size}{back}")]
+
+
+async def _size_text(state: ChatState, line: EventStatus) -> str:
+    """Return the size of an event in the next request. A clipped one has the size that the notice about the clip
+    gave: other sizes follow what the provider reports, so they would differ from it."""
+    seq = parse_handle(line.by)
+    by = await state.session.pick([seq]) if seq is not None else []
+    if by and isinstance(by[0].fact, Clipped):
+        return f", {clip_size(by[0].fact)}"
+    return f", {counted(line.tokens, 'token')} now" if line.tokens else ""
 
 
 # ── Files and sessions ───────────────────────────────────────────────────────────────────────────────────
@@ -190,7 +202,9 @@ async def instructions(state: ChatState, argument: str) -> list[Row]:
         return await _instruction_text(state, argument)
     files = await state.read_instruction_files()
     total = report.totals.get("instructions", 0)
-    rows = [row(bold(f"instructions, {total:,} tokens" if parts else "no instructions are in force"))]
+    rows = [
+        row(bold(f"instructions, {counted(total, 'token')}" if parts else "no instructions are in force"))
+    ]
     table = [(part.name, f"{part.tokens:,}") for part in parts]
     rows += [row(f"  {line}") for line in table_lines(table, right=(1,))]
     known = {part.name for part in parts}
@@ -217,7 +231,7 @@ async def sessions(state: ChatState, argument: str) -> list[Row]:
             "→" if info.id == state.session.id else " ",
             info.id,
             time.strftime("%Y-%m-%d %H:%M", time.localtime(info.active)) if info.active else "-",
-            f"{info.events:,} events",
+            counted(info.events, "event"),
             one_line(info.title, width=40),
         )
         for info in listed[:MAX_LISTED_SESSIONS]

@@ -5,20 +5,20 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from foveal.apps.cli.chat.chat_state import ChatState
 from foveal.apps.cli.chat.output.agent_event_rows import note
 from foveal.apps.cli.chat.output.file_diff import file_diff_rows
 from foveal.apps.cli.chat.output.recent_turns import split_turns
-from foveal.apps.cli.chat.output.styled_text import Row, Span, bold, dim, row, table_lines
+from foveal.apps.cli.chat.output.styled_text import Row, Span, bold, counted, dim, row, table_lines
 from foveal.apps.cli.chat.session_picker import age
 from foveal.apps.cli.chat.user_interface import Choice, MenuItem, Question
 from foveal.apps.cli.chat.user_message import UserMessage, typed_text
 from foveal.core.log.events import REDUCTIONS, Event, Rewound, UserSaid, handle, kind
 from foveal.core.view.fold import effective_events, effective_rewinds
-from foveal.core.wire.safe_print import one_line
+from foveal.core.wire.safe_print import exact_line, one_line
 from foveal.errors import FovealError
 from foveal.permissions.protected_paths import protected_part
 from foveal.tools.change_recorder import present_states, restore_files
@@ -37,6 +37,8 @@ from foveal.tools.workspace import Workspace
 
 MAX_LISTED_TURNS: Final = 10
 """Messages that `/rewind` lists without a terminal."""
+MAX_DIFF_LINES: Final = 200
+"""Lines that `/diff` shows of all files together."""
 _WHAT: Final = ("conversation", "files", "both")
 _CHOICES: Final = (
     Choice("b", "Conversation and files"),
@@ -83,6 +85,8 @@ async def _rewind(
         rewound = newest[-1].seq
         text = f"back to before “{_title(event)}”; /undo takes the rewind back"
         rows.append(note(text, "good"))
+        if isinstance(event.fact, UserSaid):
+            state.ui.suggest_input(typed_text(event.fact.content))
     if chosen != "conversation":
         rows += await _restore(state, plan, FileChanges(changes=(), by="rewind", target=rewound))
         rows += _not_undone(state, history, event.seq)
@@ -196,7 +200,7 @@ def _not_undone(state: ChatState, history: ChangeHistory, since: int) -> list[Ro
 
 def _short_path(state: ChatState, path: str) -> str:
     root = os.path.realpath(state.options.folder)
-    return one_line(os.path.relpath(path, root) if path.startswith(root + os.sep) else path, width=300)
+    return exact_line(os.path.relpath(path, root) if path.startswith(root + os.sep) else path)
 
 
 # ── Undo ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -275,11 +279,15 @@ async def retry(state: ChatState, argument: str) -> list[Row]:
 
 
 async def diff(state: ChatState, argument: str) -> list[Row]:
-    """Show what the agent changed in files with its file tools in this session."""
+    """Show what the agent changed in files with its file tools in this session; with a path, in that file."""
     log = await state.session.events()
     history = ChangeHistory.of(log)
-    present = await asyncio.to_thread(present_states, Workspace(state.options.folder), history.paths())
-    rows = [line for path in history.paths() for line in _changes_of(state, history, path, present.get(path))]
+    paths = [_changed_path(state, history, argument)] if argument else history.paths()
+    present = await asyncio.to_thread(present_states, Workspace(state.options.folder), paths)
+    files = {path: _changes_of(state, history, path, present.get(path)) for path in paths}
+    if argument:
+        return files[paths[0]]
+    rows = _first_changes(state, files)
     older = dict.fromkeys(path for _, path in history.unrecorded)
     rows += [
         note(f"{one_line(path)}: changed, and the log has no record of its state", "fair") for path in older
@@ -289,13 +297,40 @@ async def diff(state: ChatState, argument: str) -> list[Row]:
     return [*rows, *_not_shown(history)]
 
 
+def _changed_path(state: ChatState, history: ChangeHistory, name: str) -> str:
+    """Return the changed file that a path names, relative to the working folder or absolute."""
+    wanted = os.path.realpath(os.path.join(state.options.folder, name))
+    if wanted in history.paths():
+        return wanted
+    names = ", ".join(_short_path(state, path) for path in history.paths()) or "none"
+    raise FovealError(f"the file tools have not changed {name!r} in this session; changed are: {names}")
+
+
+def _first_changes(state: ChatState, files: Mapping[str, list[Row]]) -> list[Row]:
+    """Return the changes of all files; of many lines the first, and the files that are not shown whole."""
+    rows = [line for lines in files.values() for line in lines]
+    left_out = len(rows) - MAX_DIFF_LINES
+    if left_out <= 0:
+        return rows
+    table, end = [], 0
+    for path, lines in files.items():
+        end += len(lines)
+        if end > MAX_DIFF_LINES:
+            table.append((_short_path(state, path), counted(len(lines), "line")))
+    return [
+        *rows[:MAX_DIFF_LINES],
+        note(f"{counted(left_out, 'more line')}; /diff PATH shows a file whole:", "fair"),
+        *(row(f"  {line}") for line in table_lines(table, right=(1,))),
+    ]
+
+
 def _changes_of(state: ChatState, history: ChangeHistory, path: str, present: bytes | None) -> list[Row]:
     changes = [one for one in history.changes if one.change.path == path]
     first, last = changes[0].change.before, changes[-1].change.after
     name = _short_path(state, path)
     states = derive_states(history, path, present, target=first)
     if first not in states:
-        many = f"{len(changes):,} change{'s' * (len(changes) != 1)}"
+        many = counted(len(changes), "change")
         handles = ", ".join(handle(one.seq) for one in changes)
         return [row(bold(f"  {name}"), dim(f"  {many} ({handles}); the log does not hold its first text"))]
     if states[first] == present:
@@ -310,6 +345,4 @@ def _not_shown(history: ChangeHistory) -> list[Row]:
     commands = history.tools_after(-1)["run"]
     if not commands:
         return []
-    return [
-        note(f"not shown: what {commands:,} command{'s' * (commands != 1)} changed; `git diff` shows more")
-    ]
+    return [note(f"not shown: what {counted(commands, 'command')} changed; `git diff` shows more")]

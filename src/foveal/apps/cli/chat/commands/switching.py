@@ -7,8 +7,8 @@ from foveal.apps.cli.chat.chat_state import ChatState
 from foveal.apps.cli.chat.options import parse_carry
 from foveal.apps.cli.chat.output.agent_event_rows import note
 from foveal.apps.cli.chat.output.live_area import usage_row
-from foveal.apps.cli.chat.output.recent_turns import recent_turn_rows
-from foveal.apps.cli.chat.output.styled_text import Row, bold, row
+from foveal.apps.cli.chat.output.recent_turns import show_recent_turns
+from foveal.apps.cli.chat.output.styled_text import Row, bold, counted, row
 from foveal.apps.cli.chat.session_picker import pick_session
 from foveal.apps.cli.stored_sessions import find_session
 from foveal.core.wire.safe_print import one_line
@@ -35,7 +35,9 @@ async def resume(state: ChatState, argument: str) -> list[Row]:
     if id is None:
         return [note("this session stays open")]
     await state.switch(id=id)
-    return [*await _session_rows(state), row(), *await recent_turn_rows(state.session)]
+    state.ui.show(await _session_rows(state))
+    await show_recent_turns(state.session, state.ui)
+    return []
 
 
 async def fork(state: ChatState, argument: str) -> list[Row]:
@@ -61,4 +63,4 @@ async def continue_from(state: ChatState, argument: str) -> list[Row]:
 async def _session_rows(state: ChatState) -> list[Row]:
     info, report = await state.session.info(), await state.session.report()
     title = f" · {one_line(info.title, width=50)}" if info.title else ""
-    return [row(bold(f"session {info.id}"), f" · {info.events:,} events{title}"), usage_row(report)]
+    return [row(bold(f"session {info.id}"), f" · {counted(info.events, 'event')}{title}"), usage_row(report)]

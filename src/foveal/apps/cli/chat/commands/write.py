@@ -14,8 +14,8 @@ from foveal.apps.cli.chat.chat_state import ChatState
 from foveal.apps.cli.chat.output.agent_event_rows import note, reduction_rows
 from foveal.apps.cli.chat.output.context_card import acts_text, window_source
 from foveal.apps.cli.chat.output.live_area import usage_row
-from foveal.apps.cli.chat.output.styled_text import Row, bold, dim, row, text_rows
-from foveal.apps.cli.chat.user_interface import Question
+from foveal.apps.cli.chat.output.styled_text import Row, bold, counted, dim, row, text_rows
+from foveal.apps.cli.chat.user_interface import NO, Choice, Question
 from foveal.apps.cli.stored_sessions import EXPORT_DIALECTS, export_session, write_new_file
 from foveal.core import wire
 from foveal.core.log.events import (
@@ -35,6 +35,9 @@ from foveal.errors import FovealError, UnknownHandle
 MAX_EXPANDED_LINES: Final = 200
 """Lines of a text that `/expand` prints at once."""
 
+COMPACTION_CHOICES: Final = (Choice("y", "Yes"), NO)
+"""Answers to the question whether the conversation is compacted."""
+
 
 # ── The view ─────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -44,7 +47,7 @@ async def compact(state: ChatState, argument: str) -> list[Row]:
     before = await state.session.report()
     state.ui.show([usage_row(before)])
     if state.ui.can_ask:
-        question = Question(text="Compact the conversation now?", waits=False)
+        question = Question(text="Compact the conversation now?", choices=COMPACTION_CHOICES, waits=False)
         if await state.ui.ask(question) != "y":
             return [note("nothing was changed")]
     return await run_compaction(state, argument)
@@ -82,7 +85,7 @@ async def expand(state: ChatState, argument: str) -> list[Row]:
     first = _line_number(rest.strip() or "1")
     lines = _full_text(event, await state.session.events()).split("\n")
     part = lines[first - 1 : first - 1 + MAX_EXPANDED_LINES]
-    head = f"{kind(event.fact)}, {len(lines):,} line{'s' * (len(lines) != 1)}"
+    head = f"{kind(event.fact)}, {counted(len(lines), 'line')}"
     rows = [row(bold(f"{event.handle} "), dim(head)), *text_rows("\n".join(part), indent="  ")]
     if first - 1 + len(part) < len(lines):
         rows.append(note(f"more lines: /expand {event.handle} {first + MAX_EXPANDED_LINES}"))
@@ -165,7 +168,7 @@ async def tools(state: ChatState, argument: str) -> list[Row]:
     names = [tool["name"] for tool in state.toolbox.schemas]
     if not names:
         return [row("the model is offered no tools; /tools on offers them")]
-    return [row(f"the model is offered {len(names)} tools: {', '.join(names)}")]
+    return [row(f"the model is offered {counted(len(names), 'tool')}: {', '.join(names)}")]
 
 
 async def export(state: ChatState, argument: str) -> list[Row]:

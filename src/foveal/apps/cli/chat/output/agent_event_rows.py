@@ -16,7 +16,7 @@ from foveal.agent.agent_events import (
     ToolFinished,
     TurnFinished,
 )
-from foveal.apps.cli.chat.output.styled_text import Row, Span, Style, dim, row
+from foveal.apps.cli.chat.output.styled_text import Row, Span, Style, counted, dim, row
 from foveal.core.compaction.health import CompactionMetrics, read_metrics
 from foveal.core.log.events import Clipped, Compacted, CompactionFailed, Dropped, Event, Masked, Noted, handle
 from foveal.core.wire.safe_print import one_line
@@ -86,7 +86,7 @@ def _result_rows(finished: ToolFinished) -> Iterator[Row]:
     for line in shown:
         yield row(Span(f"  │ {line}", style))
     rest = count - len(shown)
-    size = f"… {rest:,} more line{'s' * (rest != 1)}, {len(text):,} characters" if rest > 0 else ""
+    size = f"… {counted(rest, 'more line')}, {counted(len(text), 'character')}" if rest > 0 else ""
     words = [size or ("" if text else "no output"), duration(finished.seconds), f"/expand {finished.handle}"]
     yield row(dim(f"  └ {' · '.join(filter(None, words))}"))
 
@@ -119,9 +119,9 @@ def _reduction_notes(event: Event) -> Iterator[tuple[str, Style]]:
     fact = event.fact
     match fact:
         case Clipped():
-            kept = f"{fact.kept_tokens:,} of its {fact.total_tokens:,} tokens"
+            target = handle(fact.target)
             yield (
-                f"clipped {handle(fact.target)}: the model sees {kept} · /expand {handle(fact.target)}",
+                f"clipped {target}: the model sees {clip_size(fact)} · /expand {target}",
                 "dim",
             )
         case Masked():
@@ -148,6 +148,11 @@ def _reduction_notes(event: Event) -> Iterator[tuple[str, Style]]:
             yield one_line(fact.text, width=300), "fair"
         case _:
             pass
+
+
+def clip_size(fact: Clipped) -> str:
+    """Return how much of an event a clip keeps, in tokens as they were counted for it."""
+    return f"{fact.kept_tokens:,} of its {counted(fact.total_tokens, 'token')}"
 
 
 def summary_cost(metrics: CompactionMetrics) -> str:

@@ -25,8 +25,8 @@ from foveal.apps.cli.chat.output.styled_text import (
 from foveal.core.engine.report import Report, breaks_text, reduced_texts
 from foveal.core.log.events import Event, Instructed, ToolReturned, Used, UserSaid, parse_handle
 from foveal.core.models.model import Model
+from foveal.core.models.vocabulary import counter_for
 from foveal.core.policies.presets import Policy
-from foveal.core.tokens.counter import counter
 from foveal.core.view.fold import effective_events
 from foveal.sessions.session import Session
 
@@ -61,7 +61,7 @@ async def tokens_by_tool(
 ) -> list[CategoryPart]:
     """Return the tokens of each tool's definition, which add up to `tools`, and of its results that are not masked,
     which add up to `results`."""
-    count = counter("auto", model=report.model).count
+    count = counter_for(report.model).count
     sizes = {tool["name"]: count(json.dumps(tool)) for tool in offered}
     exact = apportion(sizes, report.totals.get("tools", 0))
     results = await _result_tokens(session, report)
@@ -136,7 +136,7 @@ MIN_SIDE_BY_SIDE_COLUMNS: Final = 76
 
 
 class CategoryStyle(NamedTuple):
-    """The colour and cell of a category, and its letter for terminals without colours."""
+    """The colour and cell of a category, and its letter for terminals without colours or symbols."""
 
     style: Style
     letter: str
@@ -166,11 +166,11 @@ def context_card(
     *,
     files: Sequence[CategoryPart] = (),
     tools: Sequence[CategoryPart] = (),
-    colours: bool = True,
+    letters: bool = False,
     width: int = 80,
 ) -> list[Row]:
-    """Return the card as rows."""
-    grid, legend = _grid(report, colours=colours), _legend(report, colours=colours)
+    """Return the card as rows; with `letters`, categories differ without colours and symbols."""
+    grid, legend = _grid(report, letters=letters), _legend(report, letters=letters)
     return [
         row(bold("context "), dim(f"{report.model} · window {report.window:,} ({window_source(report)})")),
         row(),
@@ -217,25 +217,25 @@ def apportion(amounts: Mapping[str, int], total: int) -> dict[str, int]:
     return cells
 
 
-def _grid(report: Report, *, colours: bool) -> list[Row]:
+def _grid(report: Report, *, letters: bool) -> list[Row]:
     amounts = {name: max(0, tokens) for name, tokens in report.totals.items()}
     cells = apportion(amounts, GRID_COLUMNS * GRID_LINES)
-    spans = [_category_mark(name, colours=colours) for name, count in cells.items() for _ in range(count)]
+    spans = [_category_mark(name, letters=letters) for name, count in cells.items() for _ in range(count)]
     spans += [Span(" ")] * (GRID_COLUMNS * GRID_LINES - len(spans))
     lines = (spans[start : start + GRID_COLUMNS] for start in range(0, len(spans), GRID_COLUMNS))
     return [tuple(Span(span.text + " ", span.style) for span in line) for line in lines]
 
 
-def _category_mark(name: str, *, colours: bool) -> Span:
+def _category_mark(name: str, *, letters: bool) -> Span:
     style = CATEGORY_STYLES.get(name, UNKNOWN_CATEGORY)
-    return Span(style.cell, style.style) if colours else Span(style.letter)
+    return Span(style.letter if letters else style.cell, style.style)
 
 
-def _legend(report: Report, *, colours: bool) -> list[Row]:
+def _legend(report: Report, *, letters: bool) -> list[Row]:
     shown = [(name, tokens) for name, tokens in report.totals.items() if tokens]
     lines = [
         row(
-            _category_mark(name, colours=colours),
+            _category_mark(name, letters=letters),
             f" {name:<13}{tokens:>10,} {report.percent(tokens):>8}",
         )
         for name, tokens in shown

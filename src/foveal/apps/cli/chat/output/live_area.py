@@ -11,7 +11,16 @@ from collections.abc import Sequence
 from typing import Final
 
 from foveal.apps.cli.chat.output.agent_event_rows import dollars
-from foveal.apps.cli.chat.output.styled_text import STATE_STYLES, Row, Span, cell_width, cut, dim, row
+from foveal.apps.cli.chat.output.styled_text import (
+    STATE_STYLES,
+    Row,
+    Span,
+    cell_width,
+    counted,
+    cut,
+    dim,
+    row,
+)
 from foveal.core.engine.report import Report
 from foveal.core.wire.safe_print import one_line
 
@@ -67,7 +76,7 @@ def turns_left(left: int) -> str:
     """Return in words how many turns fit before the next reduction."""
     if left == 0:
         return "next cut within a turn"
-    return f"~{left:,} turn{'s' * (left != 1)} left"
+    return f"~{counted(left, 'turn')} left"
 
 
 # ── Live area ──────────────────────────────────────────────────────────────────────────────────────────

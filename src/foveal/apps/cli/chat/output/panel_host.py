@@ -78,7 +78,7 @@ class PanelHost:
         if self.panel is None or not self._is_armed:
             return False
         question = self.question
-        return self.hides_entry or (question is not None and question.question.waits and not self._entry.text)
+        return self.hides_entry or (question is not None and not self._entry.text)
 
     # ── A panel from its opening to its end ──────────────────────────────────────────────────────────
 
@@ -112,7 +112,7 @@ class PanelHost:
         if panel.view is not None:
             return panel.view.rows(width=width, height=height)
         if isinstance(panel, QuestionPanel):
-            panel.has_typed_text = panel.question.waits and bool(self._entry.text)
+            panel.has_typed_text = bool(self._entry.text)
         return panel.rows(width=width, height=height)
 
     def after_render(self, _: object = None) -> None:
@@ -158,13 +158,15 @@ class PanelHost:
         """
         question, can_answer = self.question, self._can_line_answer and self._is_armed
         self._can_line_answer = True
-        if question is None or (question.question.waits and not can_answer):
-            return False
-        if answer is not None:
+        if question is not None and answer is not None and can_answer:
             return self.press(answer)
-        if not question.question.waits:
-            self.press("n")
+        self.decline()
         return False
+
+    def decline(self) -> None:
+        """Answer a question that does not wait with no, as the user types something else."""
+        if (question := self.question) is not None and question.is_open and not question.question.waits:
+            self.press("n")
 
     def set_text_aside(self) -> None:
         """Empty the input line until the panel closes."""
@@ -216,6 +218,7 @@ def bind_panel_keys(keys: KeyBindings, host: PanelHost, entry: Buffer) -> None:
             return
         is_answer = arrived_alone(event) and (host.is_repeat(event.data) or host.press(event.data))
         if not is_answer:
+            host.decline()
             entry.insert_text(event.data)
 
     is_typing = Condition(lambda: host.question is not None and host.question.has_typed_text)

@@ -23,6 +23,7 @@ from foveal.apps.cli.chat.output.styled_text import (
     wrap,
 )
 from foveal.apps.cli.chat.user_interface import Choice, MenuItem, Question
+from foveal.core.wire.safe_print import visible
 
 MIN_BODY_ROWS: Final = 3
 MAX_PINNED_ROWS: Final = 2
@@ -104,7 +105,7 @@ class QuestionPanel:
         return [*body, *([row(dim(cut(SCROLL_HINT, width)))] if is_scrolled else []), *pinned]
 
     def press(self, key: str) -> bool:
-        if key == "v" and not self._is_choice("v"):
+        if key == "v" and self.question.waits and not self._is_choice("v"):
             self.view = FullView(self.question.text, self._all_details(self._body_width or 80))
         elif key in ("enter", "escape"):
             self._close("n")
@@ -127,20 +128,19 @@ class QuestionPanel:
 
     def _all_details(self, width: int) -> tuple[Row, ...]:
         """Return the details, and in full the texts that are pinned in part."""
-        texts = (self.question.text, *map(_choice_text, self.question.choices))
-        long = [text for text in texts if len(wrap(text, width)) > MAX_PINNED_ROWS]
+        choices, room = map(_choice_text, self.question.choices), width - len(CHOICE_INDENT)
+        texts = [(self.question.text, width), *((choice, room) for choice in choices)]
+        long = [text for text, columns in texts if len(_lines(text, columns)) > MAX_PINNED_ROWS]
         return (*self.question.details, *(line for text in long for line in text_rows(text)))
 
     def _pinned(self, width: int) -> list[Row]:
         """Return the question and its choices."""
         rows = [row(bold(line)) for line in _head(self.question.text, width)]
-        if not self.question.waits:
-            return rows
         for choice in self.question.choices:
-            first, *rest = _head(_choice_text(choice), width - 4)
+            first, *rest = _head(_choice_text(choice), width - len(CHOICE_INDENT))
             rows += [
                 row(Span(f"  {first[:1]}", "accent"), first[1:]),
-                *(row(f"     {line}") for line in rest),
+                *(row(f"{CHOICE_INDENT}{line}") for line in rest),
             ]
         if self.has_typed_text:
             rows.append(
@@ -154,6 +154,9 @@ class QuestionPanel:
         return rows
 
 
+CHOICE_INDENT: Final = " " * 5
+"""Before the rows of a choice after the first."""
+MORE_MARK: Final = "… (in full above)"
 SCROLL_HINT: Final = "  ↑ ↓ PgUp PgDn Home End scroll · v shows all"
 
 
@@ -163,13 +166,15 @@ def _choice_text(choice: Choice) -> str:
 
 def _head(text: str, width: int) -> list[str]:
     """Return the first lines of a text, with a mark where it goes on."""
-    lines = wrap(text, width)
+    lines = _lines(text, width)
     if len(lines) <= MAX_PINNED_ROWS:
         return lines
-    return [
-        *lines[: MAX_PINNED_ROWS - 1],
-        cut(lines[MAX_PINNED_ROWS - 1], width - 17).rstrip("…") + "… (in full above)",
-    ]
+    last = cut(lines[MAX_PINNED_ROWS - 1], width - len(MORE_MARK)).removesuffix("…")
+    return [*lines[: MAX_PINNED_ROWS - 1], cut(last + MORE_MARK, width)]
+
+
+def _lines(text: str, width: int) -> list[str]:
+    return wrap(visible(text), width)
 
 
 def _first_rows(lines: list[str], most: int, width: int) -> list[str]:

@@ -1,11 +1,12 @@
-"""The last turns of a resumed session as rows."""
+"""Shows the last turns of a resumed session."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Final
 
-from foveal.apps.cli.chat.output.styled_text import Row, Span, bold, dim, row
+from foveal.apps.cli.chat.output.styled_text import Row, Span, bold, counted, dim, row
+from foveal.apps.cli.chat.user_interface import UserInterface
 from foveal.apps.cli.chat.user_message import typed_text
 from foveal.core.compaction.carried_record import is_carried_record
 from foveal.core.log.events import Event, ModelSaid, ToolReturned, UserSaid, text_of
@@ -19,8 +20,8 @@ _READ_EVENTS: Final = (300, 3_000, 30_000)
 """Events at the end of the log among which the last turns are looked for, more if those are not enough."""
 
 
-async def recent_turn_rows(session: Session) -> list[Row]:
-    """Return the last messages and answers of a session, each shortened; no rows if it has none."""
+async def show_recent_turns(session: Session, ui: UserInterface) -> None:
+    """Show the last messages and answers of a session, each shortened; nothing if it has none."""
     count = (await session.info()).events
     for wanted in _READ_EVENTS:
         turns = split_turns(effective_events(await session.events(first=max(0, count - wanted))))
@@ -28,12 +29,14 @@ async def recent_turn_rows(session: Session) -> list[Row]:
             break
     shown = turns[-MAX_SHOWN_TURNS:]
     if not shown:
-        return []
+        return
     is_all = len(turns) <= MAX_SHOWN_TURNS and wanted >= count
     many = "the last turn" if len(shown) == 1 else f"the last {len(shown)} turns"
     head = "" if is_all else f"  … {many}, shortened; the model sees the whole conversation"
-    rows = [row(dim(head)), row()] if head else []
-    return rows + [line for turn in shown for line in _turn_rows(turn)]
+    if head:
+        ui.show([row(dim(head))])
+    for turn in shown:
+        _show_turn(turn, ui)
 
 
 def split_turns(events: Sequence[Event]) -> list[list[Event]]:
@@ -47,29 +50,31 @@ def split_turns(events: Sequence[Event]) -> list[list[Event]]:
     return turns
 
 
-def _turn_rows(turn: Sequence[Event]) -> list[Row]:
+def _show_turn(turn: Sequence[Event], ui: UserInterface) -> None:
     said = turn[0].fact
     assert isinstance(said, UserSaid)
-    lines = _shortened(typed_text(said.content), MAX_SHOWN_MESSAGE_LINES, turn[0].handle)
-    first, *rest = lines
-    rows = [row(Span("› ", "accent"), bold(first)), *(row("  ", bold(line)) for line in rest), row()]
+    (first, *rest), more = _shortened(typed_text(said.content), MAX_SHOWN_MESSAGE_LINES, turn[0].handle)
+    ui.show([row(Span("› ", "accent"), bold(first)), *(row("  ", bold(line)) for line in rest), *more])
     calls = sum(isinstance(event.fact, ToolReturned) for event in turn)
     if calls:
-        rows += [row(dim(f"● {calls:,} tool call{'s' * (calls != 1)}")), row()]
+        ui.show([row(dim(f"● {counted(calls, 'tool call')}"))])
     answers = [event for event in turn if isinstance(event.fact, ModelSaid) and _answer_text(event)]
     if answers:
         text = _answer_text(answers[-1])
-        rows += [row(line) for line in _shortened(text, MAX_SHOWN_ANSWER_LINES, answers[-1].handle)]
-        rows.append(row())
-    return rows
+        lines, more = _shortened(text, MAX_SHOWN_ANSWER_LINES, answers[-1].handle)
+        ui.show_past_answer("\n".join(lines))
+        if more:
+            ui.show(more)
 
 
 def _answer_text(event: Event) -> str:
     return text_of(event.fact.content).strip() if isinstance(event.fact, ModelSaid) else ""
 
 
-def _shortened(text: str, most: int, handle: str) -> list[str]:
+def _shortened(text: str, most: int, handle: str) -> tuple[list[str], list[Row]]:
+    """Return the first lines of a text, and a row about those that are left out, if there are any."""
     lines = text.strip("\n").split("\n")
     if len(lines) <= most:
-        return lines
-    return [*lines[: most - 1], f"… {len(lines) - most + 1:,} more lines · /expand {handle}"]
+        return lines, []
+    left_out = counted(len(lines) - most + 1, "more line")
+    return lines[: most - 1], [row(dim(f"… {left_out} · /expand {handle}"))]

@@ -51,6 +51,7 @@ from foveal.apps.cli.chat.output.styled_text import (
     Span,
     ansi_text,
     bold,
+    counted,
     dim,
     row,
     rows_in_theme,
@@ -104,6 +105,7 @@ class Screen:
         """`is_busy` returns whether `on_interrupt` would stop something."""
         self.theme = terminal_theme()
         self.colours = bool(self.theme.codes)
+        self.is_unicode = self.theme.is_unicode
         self.live = LiveArea()
         self.pastes = Pastes()
         self.entry = input_buffer(completer)
@@ -168,11 +170,7 @@ class Screen:
         return Dimension(min=MENU_LINES + 1 if completing else 1, max=max(MAX_INPUT_LINES, MENU_LINES + 1))
 
     def _prefix(self, line: int, wrapped: int) -> AnyFormattedText:
-        if line or wrapped:
-            return "  "
-        question = self._panels.question
-        takes_line = question is not None and not question.question.waits
-        return self._ansi([row(Span("[y/N] ", "fair") if takes_line else Span("› ", "accent"))])
+        return "  " if line or wrapped else self._ansi([row(Span("› ", "accent"))])
 
     def _status(self) -> AnyFormattedText:
         if self._report is None:
@@ -257,6 +255,10 @@ class Screen:
         self.ensure_blank_line()
         self.print_rows([row(Span(f"✗ {problem}", "bad")), row()])
 
+    def show_past_answer(self, text: str) -> None:
+        self.ensure_blank_line()
+        self.write(StreamingMarkdown(self.theme).draw(text, width=self.width) + "\n")
+
     # ── A turn ───────────────────────────────────────────────────────────────────────────────────────
 
     def turn_started(self, text: str) -> None:
@@ -326,8 +328,8 @@ class Screen:
         shown = lines[1:MAX_ECHOED_LINES]
         rows = [row(Span("› ", "accent"), bold(lines[0])), *(row("  ", bold(line)) for line in shown)]
         if len(lines) > MAX_ECHOED_LINES:
-            more = f"  … {len(lines) - MAX_ECHOED_LINES:,} more lines, {len(text):,} characters in all"
-            rows.append(row(dim(more)))
+            more = counted(len(lines) - MAX_ECHOED_LINES, "more line")
+            rows.append(row(dim(f"  … {more}, {len(text):,} characters in all")))
         self.ensure_blank_line()
         self.write(ansi_text(rows, width=self.width - 1, theme=self.theme) + "\n")
         self.live.start("thinking")
@@ -384,7 +386,7 @@ class Screen:
         """Print the first lines of rows that can be many."""
         lines = ScrolledRows(rows).lines(self.width - 1)
         more = len(lines) - MAX_PRINTED_LINES
-        rest = [row(dim(f"  … {more:,} more line{'s' * (more != 1)}"))] if more > 0 else []
+        rest = [row(dim(f"  … {counted(more, 'more line')}"))] if more > 0 else []
         self.print_rows([*lines[:MAX_PRINTED_LINES], *rest], cut=True)
 
     async def pick(self, title: str, items: Sequence[MenuItem], *, hint: str = "") -> str | None:
@@ -406,6 +408,11 @@ class Screen:
         answer = parse_answer(text, question.question) if question is not None else None
         if not self._panels.take_line(answer) and text.strip():
             self._on_submit(text)
+
+    def suggest_input(self, text: str) -> None:
+        if text and not self.entry.text:
+            self.entry.insert_text(self.pastes.collapse(text))
+            self.app.invalidate()
 
     def show_queue(self, texts: Sequence[str]) -> None:
         self.live.set_queued(texts)

@@ -1,28 +1,31 @@
 """Rows in a scrolled area: wrapped without loss, with the number of hidden lines.
 
-1. Each row is wrapped at the last column and at no other place, so no character is left out. A bar stands before
-   each line, and a broken bar before the rest of a wrapped one: no text can pass for a line of its own, nor for
-   the question below the area.
+1. Each row is wrapped at the last column and at no other place, so no character is left out, and each character
+   that cannot be seen is shown by its code. A bar stands before each line, and a broken bar before the rest of a
+   wrapped one: no text can pass for a line of its own, nor for the question below the area.
 2. `window` returns the lines that fit, and above and below them how many do not.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
-from itertools import accumulate
 from typing import Final
 
-from prompt_toolkit.utils import get_cwidth
-
-from foveal.apps.cli.chat.output.styled_text import Row, Span, char_width, dim, row, single_line
+from foveal.apps.cli.chat.output.styled_text import (
+    Row,
+    Span,
+    cell_width,
+    cut_row,
+    dim,
+    fitting,
+    row,
+    single_line,
+)
+from foveal.core.wire.safe_print import visible
 
 LINE_MARK: Final = "│ "
 WRAPPED_MARK: Final = "┊ "
 MIN_TEXT_COLUMNS: Final = 10
-MAX_KNOWN_CHARACTERS: Final = 65_536
-"""Characters whose width is remembered: a text can have millions."""
 SCROLL_KEYS: Final = frozenset({"up", "down", "pageup", "pagedown", "home", "end"})
 
 
@@ -54,7 +57,8 @@ class ScrolledRows:
         self._top = max(0, min(self._top, len(lines) - self._height))
         below = len(lines) - self._top - self._height
         shown = lines[self._top : self._top + self._height]
-        return [_hidden("↑", self._top, "above"), *shown, _hidden("↓", below, "below")]
+        above = cut_row(_hidden("↑", self._top, "above"), width)
+        return [above, *shown, cut_row(_hidden("↓", below, "below"), width)]
 
     def press(self, key: str) -> bool:
         """Scroll with a key; return whether the key scrolls."""
@@ -79,13 +83,13 @@ def wrap_exactly(parts: Row, width: int) -> Iterator[Row]:
     line: list[Span] = []
     left, mark = room, LINE_MARK
     for span in parts:
-        for piece, ends_line in _pieces(single_line(span.text), left, room):
+        for piece, ends_line in _pieces(single_line(visible(span.text)), left, room):
             if ends_line:
                 yield (dim(mark), *line)
                 left, line, mark = room, [], WRAPPED_MARK
             if piece:
                 line.append(Span(piece, span.style))
-                left -= len(piece) if piece.isascii() else sum(map(_most_columns, piece))
+                left -= cell_width(piece)
     yield (dim(mark), *line)
 
 
@@ -104,15 +108,4 @@ def _pieces(text: str, left: int, room: int) -> Iterator[tuple[str, bool]]:
 def _fitting(text: str, columns: int) -> int:
     """Return how many characters of a text fit into this many columns."""
     head = text[: max(0, columns)]
-    if head.isascii():
-        return len(head)
-    return bisect_right(list(accumulate(map(_most_columns, head))), columns)
-
-
-@lru_cache(maxsize=MAX_KNOWN_CHARACTERS)
-def _most_columns(character: str) -> int:
-    """Return how many columns a character can take: terminals disagree, and what a line loses at its end is not
-    seen."""
-    if character == "\ufe0f":  # makes the symbol before it wide in some terminals
-        return 1
-    return max(char_width(character), get_cwidth(character))
+    return len(head) if head.isascii() else fitting(text, 0, columns)

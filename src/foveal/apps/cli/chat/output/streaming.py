@@ -30,21 +30,22 @@ class StreamingMarkdown:
 
     def feed(self, text: str, *, width: int) -> list[str]:
         """Add text and return the blocks that it finishes, drawn."""
-        return [drawn for block in self._blocks.feed(text) if (drawn := self._draw(block, width))]
+        return [drawn for block in self._blocks.feed(text) if (drawn := self.draw(block, width=width))]
 
     def end(self, *, width: int) -> str:
         """Return the rest, drawn; the next text begins another answer."""
-        return self._draw(self._blocks.end(), width)
+        return self.draw(self._blocks.end(), width=width)
 
     def preview(self, *, width: int) -> str | None:
         """Return the unfinished block, drawn; None when the last preview is too recent."""
         if time.monotonic() - self._drawn_at < FRAME_INTERVAL_S:
             return None
-        drawn = self._draw(self._blocks.rest[-MAX_PREVIEW_CHARS:], width)
+        drawn = self.draw(self._blocks.rest[-MAX_PREVIEW_CHARS:], width=width)
         self._drawn_at = time.monotonic()
         return drawn
 
-    def _draw(self, text: str, width: int) -> str:
+    def draw(self, text: str, *, width: int) -> str:
+        """Return a finished text, drawn."""
         if not text.strip():
             return ""
         if self._painter is None:

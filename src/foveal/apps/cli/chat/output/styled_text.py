@@ -9,16 +9,19 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import Final, Literal, NamedTuple
 
 from foveal.apps.cli.chat.output.themes import Theme
-from foveal.core.wire.safe_print import visible
+from foveal.core.wire.safe_print import readable
 
 Style = Literal["", "bold", "dim", "good", "fair", "bad", "accent", "blue", "magenta"]
 DEFAULT_THEME: Final = Theme()
 STATE_STYLES: Final[dict[str, Style]] = {"ok": "good", "warn": "fair", "act": "bad", "over": "bad"}
 """Styles of the states of a report."""
 TAB_COLUMNS: Final = 4
+MAX_KNOWN_CHARACTERS: Final = 65_536
+"""Characters whose width is remembered: a text can have millions."""
 _ROW_START: Final = re.compile(r" *(?:│ +|[▪✗└●?] +|\S(?: ?\S)*  +)?")
 """The indentation of a row, with a mark or a first column after it."""
 
@@ -81,10 +84,24 @@ def cell_width(text: str) -> int:
     return len(text) if text.isascii() else sum(map(char_width, text))
 
 
+@lru_cache(maxsize=MAX_KNOWN_CHARACTERS)
 def char_width(character: str) -> int:
-    if unicodedata.combining(character):
-        return 0
-    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
+    """Return the most columns that a character takes: prompt_toolkit, which draws the screen, and terminals
+    disagree, and what a line loses at its end is not seen."""
+    # Imported here, because output without a terminal does not need it.
+    from prompt_toolkit.utils import get_cwidth
+
+    is_wide = unicodedata.east_asian_width(character) in "WF"
+    columns = 0 if unicodedata.combining(character) else 2 if is_wide else 1
+    return max(columns, get_cwidth(character))
+
+
+def fitting(text: str, start: int, width: int) -> int:
+    """Return where the characters from `start` on that fit into `width` columns end."""
+    end = start
+    while end < len(text) and (width := width - char_width(text[end])) >= 0:
+        end += 1
+    return end
 
 
 def cut(text: str, width: int) -> str:
@@ -92,13 +109,7 @@ def cut(text: str, width: int) -> str:
     text = single_line(text)
     if cell_width(text) <= width:
         return text
-    room, kept = max(0, width - 1), []
-    for character in text:
-        room -= char_width(character)
-        if room < 0:
-            break
-        kept.append(character)
-    return "".join(kept) + "…"
+    return text[: fitting(text, 0, width - 1)] + "…"
 
 
 def cut_row(parts: Row, width: int) -> Row:
@@ -122,8 +133,8 @@ def wrap(text: str, width: int) -> list[str]:
             lines.append("")
         lines[-1] += f" {word}" if lines[-1] else word
         while cell_width(lines[-1]) > width:
-            head = cut(lines[-1], width + 1).removesuffix("…")[:width] or lines[-1][:1]
-            lines[-1:] = [head, lines[-1][len(head) :]]
+            end = max(1, fitting(lines[-1], 0, width))
+            lines[-1:] = [lines[-1][:end], lines[-1][end:]]
     return lines
 
 
@@ -156,9 +167,7 @@ def _hanging_indent(text: str, *, most: int) -> str:
 def _line_end(text: str, start: int, width: int) -> int:
     """Return where a line of at most `width` columns that begins at `start` ends: at a space, or within a word that
     is longer than the line."""
-    end = start
-    while end < len(text) and (width := width - char_width(text[end])) >= 0:
-        end += 1
+    end = fitting(text, start, width)
     if end == len(text):
         return end
     space = text.rfind(" ", start, end + 1)
@@ -183,9 +192,14 @@ def _row_part(spans: Sequence[Span], start: int, end: int) -> Row:
     return tuple(part)
 
 
+def counted(count: int, unit: str) -> str:
+    """Return a number with its unit, in the plural unless it is 1."""
+    return f"{count:,} {unit}{'s' * (count != 1)}"
+
+
 def single_line(text: str) -> str:
     """Return a text that is safe to print and has no line breaks."""
-    return visible(text).replace("\n", "␊").expandtabs(TAB_COLUMNS)
+    return readable(text).replace("\n", "␊").expandtabs(TAB_COLUMNS)
 
 
 # ── Output ───────────────────────────────────────────────────────────────────────────────────────────────
