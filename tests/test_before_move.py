@@ -76,8 +76,8 @@ DECIDED_BY_PRESETS: Final = {
     "mask_arguments",
 }  # fmt: skip
 """Values that `economy` has changed since, or no longer has."""
-NEW_FIELDS: Final = {"until"}
-"""Fields of events that this version has added."""
+NEW_FIELDS: Final = {"until", "estimated"}
+"""Fields of events and reports that this version has added."""
 LEVELS: Final = {"full", "clipped", "masked", "summarised", "dropped", "-"}
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from foveal.config import Config, McpServerSettings, load
 from foveal.config.keys import KEYS
-from foveal.config.project_items import MAX_SCRIPT_BYTES
-from foveal.project import EveryItem, ProjectItem, Trust
+from foveal.config.server_code import MAX_FOLDER_FILES, MAX_SCRIPT_BYTES
+from foveal.project import EveryItem, GivenItems, ProjectItem, Trust
 
 NEVER = """
 model = "openai/x@http://evil.example/v1"
@@ -118,8 +118,8 @@ reserve = 7
 [context]
 policy = "rolling"
 [mcp.files]
-command = "npx"
-args = ["-y", "server \\u001b[2J"]
+command = "files"
+args = ["-y", "server\\u001bc"]
 env.TOKEN = "t"
 [mcp.web]
 url = "http://127.0.0.1:9/mcp"
@@ -133,9 +133,9 @@ def test_each_server_and_each_setting_is_an_item_with_its_line_and_all_of_its_te
     assert project.items() == [
         ProjectItem(
             key="server files",
-            title="MCP server files: npx -y server ␛[2J",
+            title="MCP server files: files -y server␛c",
             source="foveal.toml:5",
-            text='[mcp.files]\ncommand = "npx"\nargs = ["-y", "server \\u001b[2J"]\nenv.TOKEN = "t"',
+            text='[mcp.files]\ncommand = "files"\nargs = ["-y", "server\\u001bc"]\nenv.TOKEN = "t"',
         ),
         ProjectItem(
             key="server web",
@@ -205,7 +205,7 @@ def test_a_name_cannot_imitate_another_line(project: AskedProject) -> None:
     project.write(
         '[context.tools."a\\nreserve = 7"]\nmask = true\n[mcp.x]\ncommand = "y"\nenv."A\\nB" = "\\n"\n'
     )
-    assert [item.text for item in project.items()] == [
+    assert [item.text.partition("\n\n")[0] for item in project.items()] == [
         '[mcp.x]\ncommand = "y"\nenv."A\\nB" = "\\n"',
         'context.tools."a\\nreserve = 7".mask = true',
     ]
@@ -220,11 +220,14 @@ def test_a_name_cannot_imitate_another_line(project: AskedProject) -> None:
     [
         'command = "./tools/serve.sh"',
         'command = "sh"\nargs = ["tools/serve.sh"]',
-        'command = "sh"\nargs = ["-c", "cd . && tools/serve.sh; true"]',
-        'command = "node"\nargs = ["--require=./tools/serve.sh"]',
-        'command = "node"\nenv.NODE_OPTIONS = "--require ./tools/serve.sh"',
         'command = "serve.sh"\nenv.PATH = "tools:/usr/bin"',
         'command = "sh"\nargs = ["link.sh"]',
+        'command = "python3"\nargs = ["tools"]',
+        'command = "python3"\nargs = ["-u", "tools/"]',
+        'command = "python3"\nargs = ["-m", "tools.pkg.m"]',
+        'command = "python3"\nargs = ["-Bmtools"]',
+        'command = "python3"\nargs = ["-m", "x"]\nenv.PYTHONPATH = "tools"',
+        'command = "files"\nargs = ["--root=tools"]',
     ],
 )
 def test_a_changed_script_is_a_changed_item(project: AskedProject, server: str) -> None:
@@ -244,14 +247,78 @@ def test_a_changed_script_is_a_changed_item(project: AskedProject, server: str) 
     assert project.trust.seen_text(project.root, changed) == item.text
 
 
-def test_a_link_out_of_the_project_is_shown_with_its_target(project: AskedProject) -> None:
-    (project.root / "python").symlink_to("/bin/sh")
-    project.write('[mcp.x]\ncommand = "./python"\n')
+@pytest.mark.parametrize(
+    ("server", "why"),
+    [
+        ('command = "sh"\nargs = ["-c", "cd tools && ./serve.sh"]', "a word of it has a blank"),
+        ('command = "bash"\nargs = ["-c", "serve.sh"]\nenv.PATH = "tools"', "bash gets more than the path"),
+        ('command = "bash"\nargs = ["+x", "tools/serve.sh"]', "bash gets more than the path"),
+        ('command = "sh"\nargs = ["$PWD/tools/serve.sh"]', "a word of it has $"),
+        ("command = 'tools/ser\\ve.sh'", "a word of it has \\"),
+        ('command = "env"\nargs = ["-C", "tools", "./serve.sh"]', "env starts other programs"),
+        ('command = "npx"\nargs = ["-y", "files"]', "npx starts other programs"),
+        ('command = "make"\nargs = ["serve"]', "make starts other programs"),
+        ('command = "busybox"\nargs = ["sh", "tools/serve.sh"]', "busybox starts other programs"),
+        ('command = "awk"\nargs = ["tools/serve.sh"]', "awk starts other programs"),
+        ('command = "./shell"\nargs = ["-c", "serve.sh"]', "./shell gets more than the path"),
+        ('command = "node"\nargs = ["--require=./tools/serve.sh"]', "node gets more than the path"),
+        ('command = "node"\nargs = ["tools/serve"]', "node gets more than the path"),
+        ('command = "node"', "node gets more than the path"),
+        (
+            'command = "node"\nargs = ["tools/serve.sh"]\nenv.NODE_OPTIONS = "-r=x"',
+            "NODE_OPTIONS can have code",
+        ),
+        ('command = "python3"\nargs = ["-c", "1"]', "python3 gets more than the path"),
+        ('command = "python3"\nargs = ["."]', "the folder . is too large"),
+        ('command = "python3"\nargs = ["linked"]', "the folder linked is too large or has links"),
+        ('command = "python3"\nargs = ["large"]', "the folder large is too large"),
+    ],
+)
+def test_a_server_that_cannot_be_bound_to_its_code_is_asked_about_at_each_start(
+    project: AskedProject, server: str, why: str
+) -> None:
+    for name in ("tools", "linked", "large"):
+        (project.root / name).mkdir()
+    (project.root / "tools/serve.sh").write_text("echo one\n")
+    (project.root / "shell").symlink_to("/bin/sh")
+    (project.root / "linked/tools").symlink_to("../tools")
+    for number in range(MAX_FOLDER_FILES + 1):
+        (project.root / f"large/{number}.py").touch()
+    project.write(f"[mcp.x]\n{server}\n")
     [item] = project.items()
-    assert item.text.endswith(f"\n── python leads to {os.path.realpath('/bin/sh')}")
+    note = "Foveal asks at each start: an answer cannot be bound to the code, because "
+    assert why in item.text.rpartition(note)[2]
+    assert project.states() == {"server x": "unbound"}
     project.allow("server x")
-    (project.root / "python").unlink()
-    (project.root / "python").symlink_to("/bin/ls")
+    assert project.states() == {"server x": "allowed"}
+    next_start = Trust(project.trust.folder)
+    assert (next_start.state(project.root, item), next_start.seen_text(project.root, item)) == (
+        "unbound",
+        None,
+    )
+    assert GivenItems([item]).state(project.root, item) == "unbound"
+
+
+@pytest.mark.parametrize(("name", "args"), [("m.py", '["-m", "m"]'), ("m/__main__.py", '["-m", "m.sub"]')])
+def test_a_module_that_appears_in_the_project_is_a_changed_item(
+    project: AskedProject, name: str, args: str
+) -> None:
+    project.write(f'[mcp.x]\ncommand = "python3"\nargs = {args}\n')
+    project.allow("server x")
+    assert project.states() == {"server x": "allowed"}
+    (project.root / name).parent.mkdir(exist_ok=True)
+    (project.root / name).write_text("print()\n")
+    assert project.states() == {"server x": "changed"}
+
+
+def test_a_link_out_of_the_project_is_shown_with_its_target(project: AskedProject) -> None:
+    (project.root / "tool").symlink_to("/bin/cat")
+    project.write('[mcp.x]\ncommand = "./tool"\n')
+    [item] = project.items()
+    assert item.text.endswith(f"\n── tool leads to {os.path.realpath('/bin/cat')}")
+    project.allow("server x")
+    (project.root / "tool").unlink()
+    (project.root / "tool").symlink_to("/bin/ls")
     assert project.states() == {"server x": "changed"}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from foveal.permissions.command_rules import (
     parse_deny_entries,
 )
 from foveal.permissions.decision import Allowed, Ask, CallDecision, CallFacts, Denied, Permissions, decide
-from foveal.permissions.program_kinds import can_be_prefix, is_harmless
+from foveal.permissions.program_kinds import ALWAYS_ASKED, can_be_prefix, is_harmless
 
 PROJECT = "/home/me/project"
 
@@ -170,6 +171,69 @@ def test_a_link_to_an_interpreter_is_one() -> None:
         ("curl x", False),
         ("cd x", False),
         ("printf -v x y", False),
+        ("'[' -v x ']'", False),
+        ("kill 1", False),
+        ("env", True),
+        ("env ls", True),
+        ("env -S 'rm c.txt'", False),
+        ("env PAGER=rm git log", False),
+        ("nice make", True),
+        ("nice -n 5 rm x", False),
+        ("script -qc 'rm d.txt' /dev/null", False),
+        ("script out", False),
+        ("flock x -c 'rm x'", False),
+        ("watch ls", False),
+        ("valgrind rm x", False),
+        ("timeout 5 bash -c 'rm x'", False),
+        ("timeout -k 1 5 ls", False),
+        ("xargs grep x", True),
+        ("xargs sed s/a/b/", False),
+        ("xargs git", False),
+        ("bash x.sh", True),
+        ("bash +x -c 'rm x'", False),
+        ("busybox rm x", False),
+        ("coreutils --coreutils-prog=rm x", False),
+        ("sed -n 1,5p x", True),
+        ("sed -Ei s/a/b/ x", False),
+        ("sed -ni.bak p x", False),
+        ("sed --in-pl s/a/b/ x", False),
+        ("perl -pi -e s/a/b/ x", False),
+        ("perl -0777pi.bak -e s/a/b/ x", False),
+        ("perl -Mstrict -e 1", True),
+        ("ruby -pi -e x y", False),
+        ("ruby -Ilib test.rb", True),
+        ("gawk -i inplace 1 x", False),
+        ("sort -u x", True),
+        ("sort -o x y", False),
+        ("sort -uo x y", False),
+        ("sort --outp=x y", False),
+        ("sort --compress-program=./x y", False),
+        ("shuf -o x y", False),
+        ("uniq x", True),
+        ("uniq x y", False),
+        ("tar xf x.tar", False),
+        ("tar -xf x.tar", False),
+        ("tar cf x.tar y", False),
+        ("tar tf x.tar", True),
+        ("tar -tzf x.tar", True),
+        ("tar tf x.tar --to-command=sh", False),
+        ("tar -tf x.tar -I ./x", False),
+        ("unzip x.zip", False),
+        ("unzip -l x.zip", True),
+        ("gunzip x.gz", False),
+        ("gzip -dc x.gz", True),
+        ("7z x a.7z", False),
+        ("fd x", True),
+        ("fd x -x rm", False),
+        ("fd -HX rm", False),
+        ("rg --pretty x", True),
+        ("rg --pre ./x y", False),
+        ("vim -es x", False),
+        ("uv run pytest -x", True),
+        ("uv run rm x", False),
+        ("poetry run git push", False),
+        ("git grep -nOsh x", False),
+        ("git diff --ext-d", False),
     ],
 )
 def test_harmless_commands(text: str, harmless: bool) -> None:
@@ -178,6 +242,19 @@ def test_harmless_commands(text: str, harmless: bool) -> None:
     assert is_allowed(text, is_sandboxed=True) is harmless
     assert not is_allowed(text, is_sandboxed=False)
     assert not is_allowed(text, is_sandboxed=True, mode="ask")
+
+
+def test_every_builtin_and_keyword_of_bash_is_known() -> None:
+    script = "compgen -b; compgen -k"
+    listed = subprocess.check_output(["bash", "--noprofile", "--norc", "-c", script], text=True)
+    assert set(listed.split()) - {"echo", "false", "pwd", "true"} <= ALWAYS_ASKED
+
+
+def test_brackets_cannot_run_what_stands_in_them() -> None:
+    text = "'[' -v 'x[$(rm b.txt; git push)]' ']'"
+    assert decided(text, exact("[", "-v", "x[$(rm b.txt; git push)]", "]"), is_sandboxed=True) == Ask(
+        why="`[` changes the shell"
+    )
 
 
 def test_leaving_the_sandbox_and_protected_paths_always_ask() -> None:
@@ -202,6 +279,23 @@ def test_other_tools_are_allowed_by_their_exact_name() -> None:
     tools = ("github__close", "github__close_all", "wiki__page", "wikix")
     allowed = [isinstance(decide(CallFacts(tool=tool), permissions), Allowed) for tool in tools]
     assert allowed == [True, False, True, False]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "tool", "is_covered"),
+    [
+        ("github__*", "github__close", True),
+        ("github__*", "github__a__b", True),
+        ("github__*", "githubx__close", False),
+        ("github__*", "github_close", False),
+        ("github__*", "github_", False),
+        ("github__get_*", "github__get_issue", True),
+        ("github__get_*", "github__set", False),
+        ("github_*", "github__close", True),
+    ],
+)
+def test_a_pattern_names_the_tools_of_one_server(pattern: str, tool: str, *, is_covered: bool) -> None:
+    assert ToolRule(pattern).covers(tool) is is_covered
 
 
 # ── Entries of the settings ──────────────────────────────────────────────────────────────────────────────
@@ -236,6 +330,7 @@ def test_an_entry_is_a_prefix_only_where_that_is_allowed() -> None:
         ("run: a; b", "it has several commands"),
         ("run: cat $x", "it has `$`"),
         ("run: cd x", "`cd` changes the shell"),
+        ("git*", "names of one MCP server's tools"),
     ],
 )
 def test_an_entry_that_can_allow_nothing_is_refused(entry: str, why: str) -> None:
@@ -254,6 +349,20 @@ def test_an_entry_that_can_allow_nothing_is_refused(entry: str, why: str) -> Non
         ("echo $(git push)", True),
         ("env X git push", True),
         ("bash -c 'git push'", True),
+        ("git -C . push", True),
+        ("git -c a=b --no-pager push", True),
+        ("git --git-dir=x --work-tree y push", True),
+        ("git --git-dir x push", True),
+        ("git -p push origin", True),
+        ("git -c alias.x=push x", True),
+        ("git -calias.x=push x", True),
+        ("env git -C . push", True),
+        ("cd x; git -C $PWD push", True),
+        ("busybox git push", True),
+        ("uv run git push", True),
+        ("git -C push log", False),
+        ("git --no-pager log push", False),
+        ("git stash push", False),
         ("git pushx", False),
         ("git status", False),
         ("echo git push", False),
@@ -266,6 +375,21 @@ def test_deny_rules_come_first(text: str, denied: bool) -> None:
         found = decide(call(text), permissions, **how)
         assert found == expected if denied else isinstance(found, Allowed)
     assert isinstance(decide(CallFacts(tool="write"), permissions, allows_everything=True), Denied)
+
+
+@pytest.mark.parametrize(
+    ("entry", "text"),
+    [
+        ("npm publish", "npm --prefix x publish"),
+        ("npm publish", "npm --silent publish"),
+        ("docker push", "docker --context=x push y"),
+        ("cargo publish", "cargo +nightly publish"),
+        ("kubectl delete", "kubectl -n x delete pod"),
+    ],
+)
+def test_deny_looks_past_options_of_any_program(entry: str, text: str) -> None:
+    permissions = Permissions(deny=parse_deny_entries([f"run: {entry}"]))
+    assert isinstance(decide(call(text), permissions, allows_everything=True), Denied)
 
 
 # ── Programs ─────────────────────────────────────────────────────────────────────────────────────────────

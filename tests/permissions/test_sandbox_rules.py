@@ -46,6 +46,7 @@ def test_the_innermost_rule_decides_and_only_existing_paths_have_rules(home: Pat
         AccessRule(f"{home}/.cargo/bin", "read"),
         AccessRule(f"{home}/code/app", "write"),
         AccessRule(f"{home}/code/app/.git", "read"),
+        AccessRule(f"{home}/code/app/lib", "keep"),
         AccessRule(f"{home}/code/app/lib/.vscode", "read"),
     ]
     assert AccessRule("/tmp", "write", private.temporary) in found
@@ -58,6 +59,43 @@ def test_a_workspace_in_a_dot_folder_is_writable_and_its_neighbours_are_hidden(h
         AccessRule(f"{home}/.config", "hidden"),
         AccessRule(f"{home}/.config/editor", "write"),
     ]
+
+
+def test_files_from_which_foveal_runs_are_read_only_in_the_workspace(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (home / "code/tools/venv/.vscode").mkdir(parents=True)
+    monkeypatch.setattr(sys, "prefix", str(home / "code/tools/venv"))
+    found = access_rules(home / "code", homes=[], private=PrivateFolder())
+    assert [rule for rule in found if rule.path.startswith(f"{home}/")] == [
+        AccessRule(f"{home}/code", "write"),
+        AccessRule(f"{home}/code/tools", "keep"),
+        AccessRule(f"{home}/code/tools/venv", "read"),
+    ]
+
+
+def test_the_folder_of_a_hidden_file_stays_where_it_is(home: Path) -> None:
+    (home / "code/data").mkdir(parents=True)
+    (home / "code/data/chats.db").touch()
+    store = home / "code/data/chats.db"
+    found = access_rules(home / "code", homes=[], private=PrivateFolder(), hidden=[store])
+    assert [rule for rule in found if rule.path.startswith(f"{home}/")] == [
+        AccessRule(f"{home}/code", "write"),
+        AccessRule(f"{home}/code/data", "keep"),
+        AccessRule(str(store), "hidden"),
+    ]
+
+
+def test_a_link_of_the_project_is_not_taken_for_bubblewrap(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (home / "code/bin").mkdir(parents=True)
+    (home / "code/bin/bwrap").symlink_to("/usr/bin/true")
+    monkeypatch.setenv("PATH", str(home / "code/bin"))
+    _find.cache_clear()
+    found = _find(home / "code", (home,), (), "linux")
+    _find.cache_clear()
+    assert found == (None, f"{home}/code/bin/bwrap is a file of the project")
 
 
 @pytest.mark.parametrize(
@@ -157,7 +195,7 @@ def _folders_after(tmp_path: Path, code: str) -> list[Path]:
 
 def test_the_profile_for_macos_denies_by_default_and_puts_inner_rules_last(tmp_path: Path) -> None:
     workspace = tmp_path / 'a "quoted") (allow default) name'
-    for name in (".git", "hidden"):
+    for name in (".git", "hidden", "sub"):
         (workspace / name).mkdir(parents=True)
     (workspace / "file").touch()
     rules = [
@@ -165,21 +203,25 @@ def test_the_profile_for_macos_denies_by_default_and_puts_inner_rules_last(tmp_p
         AccessRule(str(workspace / ".git"), "read"),
         AccessRule(str(workspace / "hidden"), "hidden"),
         AccessRule(str(workspace / "file"), "hidden"),
+        AccessRule(str(workspace / "sub"), "keep"),
     ]
     profile, paths = seatbelt_profile(rules, workspace, network=False)
     assert profile.startswith("(version 1)\n(deny default)\n")
     assert "network" not in profile
     assert "allow default" not in profile
     assert profile[profile.index('(allow file-read* file-write* (subpath (param "P0")))') :].split("\n")[
-        :5
+        :8
     ] == [
         '(allow file-read* file-write* (subpath (param "P0")))',
         '(allow file-read* (subpath (param "P1")))',
         '(deny file-write* (subpath (param "P1")))',
         '(deny file-read* file-write* (subpath (param "P2")))',
         '(deny file-read* file-write* (literal (param "P3")))',
+        '(allow file-read* file-write* (subpath (param "P4")))',
+        '(deny file-write-unlink (literal (param "P0")))',
+        '(deny file-write-unlink (literal (param "P4")))',
     ]
-    assert [paths[f"P{number}"] for number in range(4)] == [rule.path for rule in rules]
+    assert [paths[f"P{number}"] for number in range(5)] == [rule.path for rule in rules]
     assert profile.count("(") == profile.count(")")
     assert "(allow network*)" in seatbelt_profile(rules, workspace, network=True)[0]
 

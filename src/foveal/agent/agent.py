@@ -5,8 +5,8 @@
 2. A request that the provider refuses as too large is reduced and sent again; the user does not notice.
 3. Hooks are called in the order of their list, at six points, with one signature. A hook that fails is reported and
    changes nothing.
-4. Cancelling (Ctrl-C) ends the turn: the text so far is stored, and calls without a result get one that says so. The
-   output so far of a running call is its result, which is reported before the turn ends.
+4. Cancelling (Ctrl-C) ends the turn: the text so far is stored, and calls without a result get one that says so.
+   The output so far of a running call is its result, which is reported before the turn ends.
 5. The agent reports its work as `AgentEvent`s; the caller decides what to show of them.
 6. `summariser_for` lets the agent's own provider write the summaries of its session.
 """

@@ -1,7 +1,7 @@
 """Items of a project's configuration: one per MCP server and per setting.
 
-1. An MCP server is one item with its command, arguments, environment and URL, and with the content of the files in
-   the project that these name. A changed script is a changed item.
+1. An MCP server is one item with its command, arguments, environment and URL, and with the content of the files and
+   folders in the project that these name (see server_code.py). A changed script is a changed item.
 2. Every other setting is an item of its own.
 3. Keys that a project can never set are no items. `split_values` leaves them out and returns a note for each.
 """
@@ -10,26 +10,18 @@ from __future__ import annotations
 
 import json
 import os
-import re
-from collections.abc import Collection, Iterator, Mapping
-from hashlib import sha256
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from foveal.config.config_errors import BadConfig
 from foveal.config.keys import KeyPath, dotted_name, find_key
+from foveal.config.server_code import UncheckedScript, read_server_code
 from foveal.config.sources import ConfigValue, ConfigValues
-from foveal.core.wire.safe_print import one_line
+from foveal.core.wire.safe_print import exact_line, one_line
 from foveal.project import ProjectItem
 
-MAX_SCRIPT_BYTES: Final = 64 * 1024 * 1024
-"""Size of a file in the project that a server may name. The server is not offered if the file is larger."""
-MAX_SHOWN_SCRIPT_BYTES: Final = 256 * 1024
-"""Size up to which a script is part of the item's text; a larger or binary one is there with its hash only."""
-MAX_SCRIPTS: Final = 100
 _MAX_TITLE_CHARS: Final = 200
-_WORD_ENDS: Final = re.compile(r"[\s;&|()<>\"'`=,:]+")
-"""What separates file names within an argument, such as `--config=a.json` or `sh -c "./a.sh; ./b.sh"`."""
 _ONLY_USER: Final = "a project cannot set it, only your own file, the environment or a flag"
 
 
@@ -77,7 +69,7 @@ def config_items(values: ConfigValues, root: Path) -> tuple[list[ConfigItem], li
         table = {path: value for path, value in values.items() if path[:2] == ("mcp", name)}
         try:
             items.append(_server_item(name, table, root))
-        except _UncheckedScript as problem:
+        except UncheckedScript as problem:
             source = next(iter(table.values())).source
             notes.append(f"{source}: the MCP server {one_line(name)} is ignored: {problem}")
     items += [_setting_item(path, value, root) for path, value in values.items() if path[0] != "mcp"]
@@ -89,7 +81,7 @@ def _setting_item(path: KeyPath, value: ConfigValue, root: Path) -> ConfigItem:
     return ConfigItem(
         ProjectItem(
             key=f"setting {dotted_name(path)}",
-            title=one_line(text, width=_MAX_TITLE_CHARS),
+            title=_short(text),
             source=_place(value, root),
             text=text,
         ),
@@ -111,15 +103,23 @@ def _server_item(name: str, table: ConfigValues, root: Path) -> ConfigItem:
         f"env.{_escaped_name((one,))} = {_value_text(text)}" for one, text in fields.get("env", {}).items()
     ]
     shown = " ".join([fields.get("url") or fields["command"], *fields.get("args", ())])
+    code = read_server_code(fields, root)
     return ConfigItem(
         ProjectItem(
             key=f"server {name}",
-            title=one_line(f"MCP server {name}: {shown}", width=_MAX_TITLE_CHARS),
+            title=_short(f"MCP server {name}: {shown}"),
             source=_place(min(table.values(), key=lambda value: value.source.line), root),
-            text="\n".join([*lines, *_script_texts(fields, root)]),
+            text="\n".join([*lines, *code.lines]),
+            is_bound=code.is_bound,
         ),
         tuple(table),
     )
+
+
+def _short(text: str) -> str:
+    """Return the beginning of a text with every character visible."""
+    line = exact_line(text)
+    return line if len(line) <= _MAX_TITLE_CHARS else line[: _MAX_TITLE_CHARS - 1] + "…"
 
 
 def _place(value: ConfigValue, root: Path) -> str:
@@ -143,79 +143,3 @@ def _value_text(value: Any) -> str:
             + "}"
         )
     return json.dumps(list(value) if isinstance(value, tuple) else value, ensure_ascii=False)
-
-
-# ── Scripts ──────────────────────────────────────────────────────────────────────────────────────────────
-
-
-class _UncheckedScript(Exception):
-    """A file that a server names cannot be hashed; says why."""
-
-
-def _script_texts(fields: Mapping[str, Any], root: Path) -> Iterator[str]:
-    """Yield what is shown of each file in the project that the command, an argument or the environment names."""
-    found: dict[str, None] = {}
-    for word in _named_words(fields):
-        path = os.path.join(root, word)
-        if os.path.isfile(path) and any(
-            _is_inside(one(path), root) for one in (os.path.normpath, os.path.realpath)
-        ):
-            found[path] = None
-        if len(found) > MAX_SCRIPTS:
-            raise _UncheckedScript(f"it names more than {MAX_SCRIPTS} files of the project")
-    seen: set[str] = set()
-    for path in found:
-        heading, *text = _script_text(path, root)
-        if heading not in seen:  # one file under two names, such as `a.sh` and `./a.sh`
-            seen.add(heading)
-            yield from ("", heading, *text)
-
-
-def _named_words(fields: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the words of a server's settings that may be names of files."""
-    command, environment = fields.get("command", ""), fields.get("env", {})
-    # A bare name is searched in PATH, which the project may set to a folder of its own.
-    for folder in (environment.get("PATH") or os.environ.get("PATH", "")).split(os.pathsep):
-        if command and "/" not in command:
-            yield os.path.join(folder, command)
-    for text in (command, *fields.get("args", ()), *environment.values()):
-        yield text
-        yield from _WORD_ENDS.split(text)
-
-
-def _is_inside(path: str, root: Path) -> bool:
-    return Path(path).is_relative_to(root)
-
-
-def _script_text(path: str, root: Path) -> list[str]:
-    """Return a heading with the hash of a file, and its text."""
-    real = os.path.realpath(path)
-    if not _is_inside(real, root):
-        # The target is a program of this machine, such as the Python of a virtual environment.
-        return [
-            f"── {_relative_name(os.path.normpath(path), root)} leads to /{_relative_name(real, Path('/'))}"
-        ]
-    name = _relative_name(real, root)
-    try:
-        size = os.stat(real).st_size
-        if size > MAX_SCRIPT_BYTES:
-            raise _UncheckedScript(
-                f"{one_line(name)} has {size:,} bytes, and at most {MAX_SCRIPT_BYTES:,} are checked for changes"
-            )
-        with open(real, "rb") as file:
-            data = file.read(MAX_SCRIPT_BYTES)
-    except OSError as problem:
-        raise _UncheckedScript(f"{one_line(name)} cannot be read ({problem.strerror})") from None
-    heading = f"── {name} ({len(data):,} bytes, sha256 {sha256(data).hexdigest()})"
-    return [heading, *_readable_text(data)]
-
-
-def _relative_name(path: str, root: Path) -> str:
-    """Return a path relative to the root, as text for JSON, even if its name is not valid UTF-8."""
-    return os.fsencode(os.path.relpath(path, root)).decode("utf-8", "backslashreplace")
-
-
-def _readable_text(data: bytes) -> list[str]:
-    if len(data) > MAX_SHOWN_SCRIPT_BYTES or b"\0" in data:
-        return ["(binary or too long: not shown here, but a change is noticed)"]
-    return [data.decode("utf-8", "backslashreplace").rstrip("\n")]

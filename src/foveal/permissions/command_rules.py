@@ -29,11 +29,13 @@ from foveal.errors import BadSetting
 from foveal.permissions.command_line import parse_command_line
 from foveal.permissions.program_kinds import (
     can_be_prefix,
+    defines_git_alias,
     is_always_asked,
     may_follow_prefix,
-    program_names,
     starts_programs,
+    subcommand_places,
 )
+from foveal.project.code_runners import program_names
 
 SHELL_TOOL: Final = "run"
 """Name of the tool whose calls are command lines."""
@@ -89,8 +91,8 @@ class CommandRule(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ToolRule(msgspec.Struct, frozen=True):
-    """Allows or denies tools by their name, or by how their names begin: `github__*` are all tools of the MCP server
-    `github`, `github__get_*` those of its tools that begin with `get_`."""
+    """Allows or denies tools by their name, or by how their names begin: `github__*` are all tools of the MCP
+    server `github`, `github__get_*` those of its tools that begin with `get_`."""
 
     pattern: str
 
@@ -200,10 +202,13 @@ def denies_line(rule: CommandRule, text: str, commands: Iterable[tuple[str, ...]
 
 def _is_in_text(rule: CommandRule, text: str) -> bool:
     words = tuple(_TEXT_WORDS.findall(text))
-    size = len(rule.words)
-    return any(_begins_with(words[at : at + size], rule.words) for at in range(len(words)))
+    return any(_begins_with(words[at:], rule.words) for at in range(len(words)))
 
 
 def _begins_with(words: tuple[str, ...], prefix: tuple[str, ...]) -> bool:
-    same_program = bool(words) and bool(program_names(words[0]) & program_names(prefix[0]))
-    return same_program and words[1 : len(prefix)] == prefix[1:]
+    """Return whether a command is the one that a deny rule names, whatever options stand before its subcommand."""
+    if not words or not program_names(words[0]) & program_names(prefix[0]):
+        return False
+    wanted = prefix[1:]
+    is_found = any(words[at : at + len(wanted)] == wanted for at in subcommand_places(words))
+    return is_found or (bool(wanted) and defines_git_alias(words))

@@ -1,84 +1,59 @@
 """Kinds of programs: always asked, never allowed by first words, not harmless in a sandbox.
 
-A program is known by the first word of a command and by the file that it stands for, links resolved, without
-version numbers and whatever the case of its letters: `python3.12` is `python`, and `sh` is also `dash`.
+A program is known by the first word of a command and by the file that it stands for; see
+`foveal.project.code_runners`.
 """
 
 from __future__ import annotations
 
-import os
 import re
 from typing import Final
+
+from foveal.project.code_runners import (
+    BUILDERS,
+    COMMAND_SHELLS,
+    INTERPRETERS,
+    MULTI_CALL_PROGRAMS,
+    PACKAGE_MANAGERS,
+    STARTERS,
+    names,
+    program_names,
+)
 
 MIN_PREFIX_WORDS: Final = 2
 
 # ── Lists ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _names(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
-ALWAYS_ASKED: Final = _names(
+ALWAYS_ASKED: Final = names(
     """
-    . : alias bg bind break builtin caller cd command compgen complete compopt continue declare dirs disown
-    enable eval exec exit export fc fg getopts hash help history jobs let local logout mapfile popd printf pushd
-    read readarray readonly return set shift shopt source suspend test times trap type typeset ulimit umask
+    . : [ alias bg bind break builtin caller cd command compgen complete compopt continue declare dirs disown
+    enable eval exec exit export fc fg getopts hash help history jobs kill let local logout mapfile popd printf
+    pushd read readarray readonly return set shift shopt source suspend test times trap type typeset ulimit umask
     unalias unset wait
+    ! [[ ]] case coproc do done elif else esac fi for function if in select then time until while { }
     """
 )
-"""Commands of bash itself. They change the shell for the commands after them in the line (`hash -p`,
-`printf -v`), or evaluate their words (`test -v`). `echo`, `false`, `pwd` and `true` do neither."""
-_SHELLS: Final = _names(
+"""Commands of bash itself, and its keywords. They change the shell for the commands after them in the line
+(`hash -p`, `printf -v`), or evaluate their words (`test -v`, `[ -v`). `echo`, `false`, `pwd` and `true` do
+neither."""
+_DELETERS: Final = names(
     """
-    ash bash busybox csh dash elvish fish ksh mksh nu pwsh rbash sh tcsh toybox xonsh yash zsh
-    """
-)
-_INTERPRETERS: Final = _names(
-    """
-    awk bc bun dc deno ed elixir emacs erl ex expect gawk gdb ghci groovy guile java jq julia less lldb lua
-    luajit m4 man mawk more mysql nano nawk node nodejs nvim ocaml osascript perl php psql pypy python rscript
-    ruby scala sed sqlite swift tclsh ts-node tsx vi view vim
+    dd mv prename rename rimraf rm rmdir shred srm trash trash-put truncate unlink wipe
     """
 )
-_STARTERS: Final = _names(
+_OVERWRITERS: Final = names(
     """
-    at batch bwrap catchsegv chroot chrt crontab dbus-run-session entr env fakeroot flock ionice
-    ld-linux-aarch64.so ld-linux-x86-64.so linux ltrace nice nohup nsenter numactl parallel perf prlimit
-    run-parts runuser script setarch setpriv setsid start-stop-daemon stdbuf strace systemd-run taskset time
-    timeout unbuffer unshare watch watchexec xargs
+    ar cp csplit ditto fallocate install ln mkfs objcopy patch ranlib rsync split sponge strip tee
     """
 )
-_BUILDERS: Final = _names(
+_ARCHIVERS: Final = names(
     """
-    ant ava bazel buck cmake ctest cypress eslint gmake gradle gradlew invoke jest just karma make meson mocha
-    mvn mvnw ninja nose nox phpunit playwright prove py.test pytest rake rspec scons task tox tsc turbo vite
-    vitest webpack xcodebuild
-    """
-)
-_PACKAGE_MANAGERS: Final = _names(
-    """
-    apk apt apt-get aptitude brew bundle bundler cargo cmd composer conda corepack cpan cpanm dnf dotnet dpkg
-    easy_install emerge flatpak gem go guix hatch mamba micromamba mix nix nix-env nix-shell npm npx opkg pacman
-    pdm pip pipenv pipx pixi pkg pnpm poetry port rpm rustup rye snap stack uv uvx yarn yum zypper
+    7z 7za 7zr 7zz brotli bsdtar bunzip bzip compress cpio dtrx gtar gunzip gzip jar lbzip lz lzip lzma lzop pax
+    pbzip pigz rar tar unar uncompress unlzma unrar unxz unzip unzstd xz zip zstd
     """
 )
-_DELETERS: Final = _names(
-    """
-    dd mv rename rm rmdir shred srm truncate unlink wipe
-    """
-)
-_OVERWRITERS: Final = _names(
-    """
-    cp install ln patch rsync split sponge tee
-    """
-)
-_ARCHIVERS: Final = _names(
-    """
-    7z 7za bsdtar bunzip bzip cpio gunzip gzip tar unar unrar unxz unzip unzstd xz zip zstd
-    """
-)
-_NETWORK_PROGRAMS: Final = _names(
+_NETWORK_PROGRAMS: Final = names(
     """
     ansible ansible-playbook aria aria2c aws az curl dig docker docker-compose doctl eb fetch firebase flyctl
     ftp gcloud gh glab gsutil helm heroku host hub kubectl lftp lynx mail mailx minikube mosh nc ncat netcat
@@ -87,38 +62,51 @@ _NETWORK_PROGRAMS: Final = _names(
     wrangler xh
     """
 )
-_PRIVILEGES: Final = _names(
+_PRIVILEGES: Final = names(
     """
     apparmor_parser chattr chgrp chmod chown chsh doas gpasswd insmod iptables kill killall launchctl loginctl
     modprobe mount newgrp nft passwd pkexec pkill reboot service setcap setfacl shutdown skill su sudo sysctl
     systemctl umount useradd userdel usermod visudo
     """
 )
+_EDITORS: Final = names("ed emacs ex nano nvim vi view vim")
 _NOT_HARMLESS: Final = (
-    _DELETERS | _OVERWRITERS | _NETWORK_PROGRAMS | _PRIVILEGES | _names("at batch crontab git-lfs hg jj svn")
+    _DELETERS
+    | _OVERWRITERS
+    | _EDITORS
+    | _NETWORK_PROGRAMS
+    | _PRIVILEGES
+    | MULTI_CALL_PROGRAMS
+    | names("git-lfs hg jj svn")
 )
 NEVER_BY_PREFIX: Final = (
     _NOT_HARMLESS
-    | _SHELLS
-    | _INTERPRETERS
-    | _STARTERS
-    | _BUILDERS
-    | _PACKAGE_MANAGERS
+    | COMMAND_SHELLS
+    | INTERPRETERS
+    | STARTERS
+    | BUILDERS
+    | PACKAGE_MANAGERS
     | _ARCHIVERS
-    | _names("fd find")
+    | names("fd fdfind find")
 )
 """Programs that delete, overwrite, publish, fetch, interpret or start other programs."""
 
-_PROGRAM_STARTERS: Final = _STARTERS | _SHELLS | _INTERPRETERS | _names("doas fd find npx pkexec su sudo uvx")
+_PROGRAM_STARTERS: Final = (
+    STARTERS
+    | COMMAND_SHELLS
+    | INTERPRETERS
+    | MULTI_CALL_PROGRAMS
+    | names("doas fd fdfind find npx pkexec poetry pipenv su sudo uv uvx")
+)
 
-_GIT_READING: Final = _names(
+_GIT_READING: Final = names(
     """
     blame cat-file count-objects describe diff grep log ls-files ls-tree merge-base name-rev rev-list rev-parse
     shortlog show show-ref status whatchanged
     """
 )
-_GIT_LOCAL: Final = _names("add commit init")
-_GIT_SHOWN_OPTIONS: Final = _names(
+_GIT_LOCAL: Final = names("add commit init")
+_GIT_SHOWN_OPTIONS: Final = names(
     """
     --abbrev-commit --all --branch --cached --date-order --decorate --first-parent --graph --ignored --merges
     --name-only --name-status --no-color --no-merges --numstat --oneline --patch --porcelain --raw --reverse
@@ -127,24 +115,54 @@ _GIT_SHOWN_OPTIONS: Final = _names(
     """
 )
 """Options of git's reading commands that only change what is printed."""
-_GIT_STARTING_OPTIONS: Final = ("--output", "--ext-diff", "--textconv", "--open-files", "-O", "--exec")
-"""Options of git that write a file or start a program, by how they begin."""
+_GIT_STARTING_OPTIONS: Final = ("--exe", "--ext", "--op", "--ou", "--textc")
+"""Options of git that write a file or start a program, by how they begin: git accepts abbreviations."""
+_GIT_PAGER_OPTION: Final = re.compile(r"-[A-Za-z]*O")
 _FIND_ACTIONS: Final = ("-delete", "-exec", "-ok", "-fls", "-fprint")
-_BUILD_COMMANDS: Final = _names("bench build check clippy doc fmt format lint run test vet version")
+_BUILD_COMMANDS: Final = names("bench build check clippy doc fmt format lint run test vet version")
 """Subcommands of package managers that build or test."""
+_RUNNERS: Final = names("conda hatch mamba micromamba pdm pipenv pixi poetry rye uv")
+"""Package managers whose `run` starts any program."""
+_PLAIN_STARTERS: Final = names("env nice nohup setsid")
+"""Starters after which the command follows, if they have no options."""
+_READERS: Final = names(
+    "basename cat cksum cut dirname du echo file grep egrep fgrep head ls nl stat tail wc"
+)
+"""Programs that only print, whatever words `xargs` adds."""
+_DURATION: Final = re.compile(r"\d+(?:\.\d+)?[smhd]?")
+
+_WRITING_OPTIONS: Final[dict[str, re.Pattern[str]]] = {
+    "sed": re.compile(r"-[^ef-]*i|--i"),
+    "perl": re.compile(r"-[^eEIMmDV-]*i"),
+    "ruby": re.compile(r"-[^CeEFIKrTWx-]*i"),
+    "awk": re.compile(r".*inplace"),
+    "gawk": re.compile(r".*inplace"),
+    "yq": re.compile(r"-[A-Za-z]*i|--in"),
+    "clang-format": re.compile(r"--?i"),
+    "sort": re.compile(r"-[^-]*o|--o|--co"),
+    "shuf": re.compile(r"-[^-]*o|--o"),
+    "iconv": re.compile(r"-[^-]*o|--o"),
+    "tree": re.compile(r"-[^-]*o|--o"),
+    "xmllint": re.compile(r"--?o"),
+    "find": re.compile("|".join(_FIND_ACTIONS)),
+    "fd": re.compile(r"-[^-]*[xX]|--exec"),
+    "fdfind": re.compile(r"-[^-]*[xX]|--exec"),
+    "rg": re.compile(r"--pre(?!tty)|--hostname-bin"),
+}
+"""Options that change a file in place, write the output to a file, or start a program, also combined with others
+(`-Ei`)."""
+_LISTINGS: Final[dict[str, re.Pattern[str]]] = {
+    **dict.fromkeys(("tar", "gtar", "bsdtar"), re.compile(r"-?[vfzjJ]*t[tvfzjJ]*")),
+    **dict.fromkeys(("bzip", "gzip", "lz", "lzma", "pigz", "xz", "zstd"), re.compile(r"-[lt]|-c|-dc|-cd")),
+    **dict.fromkeys(("7z", "7za", "7zr", "7zz"), re.compile(r"[lt]")),
+    "unzip": re.compile(r"-[lvZtp]"),
+}
+"""The first argument with which an archiver only reads."""
+_TWO_FILES: Final = names("uniq xxd")
+"""Programs that write to their second file."""
 
 
 # ── Questions about a command ────────────────────────────────────────────────────────────────────────────
-
-
-def program_names(word: str, program: str = "") -> frozenset[str]:
-    """Return the names by which a program is known: the word as written and the file it stands for."""
-    return frozenset(_base_name(path) for path in (word, program) if path)
-
-
-def _base_name(path: str) -> str:
-    name = os.path.basename(path).casefold()
-    return re.sub(r"[-.\d]+$", "", name.removesuffix(".exe")) or name
 
 
 def is_always_asked(words: tuple[str, ...]) -> bool:
@@ -159,12 +177,12 @@ def starts_programs(words: tuple[str, ...]) -> bool:
 
 def can_be_prefix(words: tuple[str, ...], program: str = "") -> bool:
     """Return whether commands that begin with these words can be allowed."""
-    names = program_names(words[0], program)
-    if len(words) < MIN_PREFIX_WORDS or is_always_asked(words) or names & NEVER_BY_PREFIX:
+    known = program_names(words[0], program)
+    if len(words) < MIN_PREFIX_WORDS or is_always_asked(words) or known & NEVER_BY_PREFIX:
         return False
-    if any(name.startswith("git-") for name in names):
+    if any(name.startswith("git-") for name in known):
         return False
-    return "git" not in names or words[1] in _GIT_READING
+    return "git" not in known or words[1] in _GIT_READING
 
 
 def may_follow_prefix(prefix: tuple[str, ...], word: str) -> bool:
@@ -177,36 +195,99 @@ def may_follow_prefix(prefix: tuple[str, ...], word: str) -> bool:
     return word in _GIT_SHOWN_OPTIONS or re.fullmatch(r"-\d+", word) is not None
 
 
+# ── Harmless in a sandbox ────────────────────────────────────────────────────────────────────────────────
+
+
 def is_harmless(words: tuple[str, ...], program: str = "") -> bool:
-    """Return whether a command in the sandbox needs no question: it neither deletes, publishes, fetches nor changes
-    privileges. Interpreters, builds and test runners are harmless there."""
-    if is_always_asked(words):
+    """Return whether a command in the sandbox needs no question: it neither deletes, overwrites, publishes, fetches
+    nor changes privileges. Interpreters, builds and test runners are harmless there."""
+    if not words or not words[0] or words[0].startswith("-") or is_always_asked(words):
         return False
-    # What starts another program is as harmful as any program that its words name.
-    starts_others = bool(program_names(words[0], program) & _STARTERS)
-    last = len(words) if starts_others else 1
-    return all(_is_harmless_at(words[at:], program if at == 0 else "") for at in range(last) if words[at])
-
-
-def _is_harmless_at(words: tuple[str, ...], program: str) -> bool:
-    names = program_names(words[0], program)
-    if names & _NOT_HARMLESS or any(name.startswith("git-") for name in names):
+    known = program_names(words[0], program)
+    if known & _NOT_HARMLESS or any(name.startswith("git-") for name in known):
         return False
-    if "git" in names:
+    if "git" in known:
         return _is_harmless_git(words[1:])
-    if names & _SHELLS:
-        # A shell without a script runs what it reads, or the word after `-c`.
-        return len(words) > 1 and not words[1].startswith("-")
-    if names & _PACKAGE_MANAGERS:
-        return len(words) > 1 and words[1] in _BUILD_COMMANDS
-    if "find" in names:
-        return not any(word.startswith(_FIND_ACTIONS) for word in words)
-    if names & {"sed", "perl", "ruby"}:
-        return not any(word.startswith(("-i", "--in-place")) for word in words)
-    return True
+    if known & STARTERS:
+        return _starts_harmless(known, words[1:])
+    if known & COMMAND_SHELLS:
+        # A shell without a script runs what it reads, or the word after an option.
+        return len(words) > 1 and not words[1].startswith(("-", "+"))
+    if known & PACKAGE_MANAGERS:
+        return _builds_only(known, words[1:])
+    if known & _ARCHIVERS:
+        return _only_lists(known, words[1:])
+    return not _writes_files(known, words[1:])
+
+
+def _starts_harmless(known: frozenset[str], words: tuple[str, ...]) -> bool:
+    """Return whether a starter without options starts a harmless command. Of most starters it is not known where
+    the command begins."""
+    if "timeout" in known:
+        return bool(words) and bool(_DURATION.fullmatch(words[0])) and is_harmless(words[1:])
+    if "xargs" in known:
+        return bool(words) and bool(program_names(words[0]) & _READERS) and not _has_options(words)
+    if not words:
+        return "env" in known  # it prints the environment
+    return bool(known & _PLAIN_STARTERS) and "=" not in words[0] and is_harmless(words)
+
+
+def _builds_only(known: frozenset[str], words: tuple[str, ...]) -> bool:
+    if not words or words[0] not in _BUILD_COMMANDS:
+        return False
+    return words[0] != "run" or not known & _RUNNERS or is_harmless(words[1:])
+
+
+def _only_lists(known: frozenset[str], words: tuple[str, ...]) -> bool:
+    pattern = next((_LISTINGS[name] for name in known if name in _LISTINGS), None)
+    is_listing = pattern is not None and bool(words) and pattern.fullmatch(words[0]) is not None
+    return is_listing and not _has_options(words[1:])
+
+
+def _writes_files(known: frozenset[str], words: tuple[str, ...]) -> bool:
+    patterns = [_WRITING_OPTIONS[name] for name in known if name in _WRITING_OPTIONS]
+    if known & _TWO_FILES:
+        return sum(not word.startswith("-") for word in words) > 1
+    return any(pattern.match(word) for pattern in patterns for word in words)
+
+
+def _has_options(words: tuple[str, ...]) -> bool:
+    return any(word.startswith("-") for word in words)
 
 
 def _is_harmless_git(words: tuple[str, ...]) -> bool:
     words = words[1:] if words[:1] == ("--no-pager",) else words
-    known = words[:1] and words[0] in _GIT_READING | _GIT_LOCAL
-    return bool(known) and not any(word.startswith(_GIT_STARTING_OPTIONS) for word in words)
+    if not words or words[0] not in _GIT_READING | _GIT_LOCAL:
+        return False
+    return not any(word.startswith(_GIT_STARTING_OPTIONS) or _GIT_PAGER_OPTION.match(word) for word in words)
+
+
+# ── Options before a subcommand ──────────────────────────────────────────────────────────────────────────
+
+_GIT_VALUE_OPTIONS: Final = names(
+    "-C -c --attr-source --config-env --git-dir --namespace --super-prefix --work-tree"
+)
+"""Options of git before its subcommand that take the next word as their value."""
+
+
+def subcommand_places(words: tuple[str, ...]) -> list[int]:
+    """Return where the subcommand of a program can begin: behind its options, and behind a word that can be the
+    value of the option before it (`git -C . push`, `npm --prefix x publish`)."""
+    is_git = "git" in program_names(words[0])
+    places, at = [1], 1
+    while at < len(words) and words[at].startswith(("-", "+")):
+        takes_value = "=" not in words[at] and (not is_git or words[at] in _GIT_VALUE_OPTIONS)
+        at += 1
+        if not is_git:
+            places.append(at)
+        if takes_value and at < len(words) and (is_git or not words[at].startswith(("-", "+"))):
+            at += 1
+        places.append(at)
+    return places
+
+
+def defines_git_alias(words: tuple[str, ...]) -> bool:
+    """Return whether a command of git defines an alias, which can stand for any subcommand."""
+    if "git" not in program_names(words[0]):
+        return False
+    return any(re.match(r"(?:-c|--config-env=?)?alias\.", word, re.I) for word in words[1:])

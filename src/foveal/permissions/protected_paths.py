@@ -47,14 +47,11 @@ def protected_files(root: Path) -> list[str]:
     """Return the protected files that exist in a folder and in the folders directly in it.
 
     What links and `.git` files among them lead to is included if it lies in the folder."""
-    folders = [root, *(entry.path for entry in _entries(root) if entry.is_dir(follow_symlinks=False))]
-    named = [
-        entry.path
-        for folder in folders
-        if folder == root or not is_protected_name(os.path.basename(folder))
-        for entry in _entries(folder)
-        if is_protected_name(entry.name)
-    ]
+    entries = _entries(root)
+    for entry in list(entries):
+        if entry.is_dir(follow_symlinks=False) and not is_protected_name(entry.name):
+            entries += _entries(entry.path)
+    named = [entry.path for entry in entries if is_protected_name(entry.name)]
     return [*named, *(target for path in named for target in _targets(path, root))]
 
 
@@ -66,7 +63,9 @@ def is_protected_name(name: str) -> bool:
 def is_git_link(folder: Path) -> bool:
     """Return whether the `.git` of a folder is a link, or a file that leads to the folder itself or one above."""
     path = os.path.join(folder, ".git")
-    return os.path.islink(path) or any(folder.is_relative_to(os.path.realpath(each)) for each in _git_leads(path))
+    return os.path.islink(path) or any(
+        folder.is_relative_to(os.path.realpath(each)) for each in _git_leads(path)
+    )
 
 
 def protected_word(words: Iterable[str], root: Path) -> str:

@@ -18,7 +18,7 @@ def names(text: str) -> frozenset[str]:
 
 MULTI_CALL_PROGRAMS: Final = names("busybox coreutils sbase-box toybox")
 """Their first argument is the program that they are."""
-SHELLS: Final = names(
+COMMAND_SHELLS: Final = names(
     """
     ash bash csh dash elvish fish ksh mksh nu pwsh rbash sh tcsh xonsh yash zsh
     """
@@ -59,9 +59,10 @@ PACKAGE_MANAGERS: Final = names(
 
 def program_names(word: str, program: str = "") -> frozenset[str]:
     """Return the names by which a program is known: the word as written and the file it stands for."""
-    return frozenset(_base_name(path) for path in (word, program) if path)
+    return frozenset(name for path in (word, program) if path for name in _base_names(path))
 
 
-def _base_name(path: str) -> str:
-    name = os.path.basename(path).casefold()
-    return re.sub(r"[-.\d]+$", "", name.removesuffix(".exe")) or name
+def _base_names(path: str) -> tuple[str, str]:
+    """Return the name of a file as it is and without a version."""
+    name = os.path.basename(path).casefold().removesuffix(".exe")
+    return name, re.sub(r"[-.\d]+$", "", name) or name

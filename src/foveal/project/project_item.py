@@ -15,12 +15,13 @@ import msgspec
 
 from foveal.core.wire.safe_print import one_line
 
-ItemState = Literal["allowed", "refused", "changed", "new"]
+ItemState = Literal["allowed", "refused", "changed", "new", "unbound"]
 ITEM_STATE_WORDS: Final[dict[ItemState, str]] = {
     "allowed": "you allow it",
     "refused": "you did not allow it",
     "changed": "it has changed since you were asked about it",
     "new": "you were not asked about it yet",
+    "unbound": "an answer cannot be bound to its code, so a chat asks about it at each start",
 }
 ITEMS_HASH_CHARS: Final = 32
 """Hexadecimal digits of the hash of all items: 128 bits."""
@@ -37,6 +38,8 @@ class ProjectItem(msgspec.Struct, frozen=True):
     """The file that has it, with the line where there is one. The line is not part of the digest."""
     text: str
     """All that the user allows, word for word, including the scripts that a server names."""
+    is_bound: bool = True
+    """Whether the text decides what runs. If not, no answer is stored, and the user is asked at each start."""
 
     @property
     def name(self) -> str:
@@ -58,7 +61,7 @@ class ItemAnswer(NamedTuple):
     @property
     def is_open(self) -> bool:
         """Whether the user has to be asked."""
-        return self.state in ("new", "changed")
+        return self.state in ("new", "changed", "unbound")
 
 
 def items_hash(items: Iterable[ProjectItem]) -> str:

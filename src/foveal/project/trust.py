@@ -7,7 +7,8 @@
 
 1. A project is identified by the real path of its root and by its device and inode. A renamed or replaced folder, a
    copy, or the same folder mounted elsewhere is another project. Nothing in the project takes part in the identity.
-2. An answer is bound to the digest of an item. The text that the user saw is stored, to show what has changed.
+2. An answer is bound to the digest of an item. The text that the user saw is stored, to show what has changed. An
+   answer to an item whose text does not decide what runs counts in this process only.
 3. Each project has a file of its own in the user's state folder. It is read on each call, so an answer that one
    process stores counts for all.
 4. A file that cannot be parsed counts as empty: the user is asked again.
@@ -47,13 +48,16 @@ class EveryItem:
 
 
 class GivenItems:
-    """Allows exactly the given items, in one process; stores nothing."""
+    """Allows exactly the given items, in one process; stores nothing. An item whose text does not decide what runs
+    is not allowed."""
 
     def __init__(self, items: Iterable[ProjectItem] = ()) -> None:
         self._digests = {item.key: item.digest for item in items}
 
     def state(self, root: Path, item: ProjectItem) -> ItemState:
         known = self._digests.get(item.key)
+        if not item.is_bound:
+            return "unbound"
         return "new" if known is None else "allowed" if known == item.digest else "changed"
 
 
@@ -88,9 +92,14 @@ class Trust:
 
     def __init__(self, folder: Path | None = None) -> None:
         self.folder = folder or state_folder() / "trust"
+        self._answers_here: dict[tuple[Path, str], bool] = {}
+        """Answers that count in this process only, by root and digest: to items not bound to their code."""
 
     def state(self, root: Path, item: ProjectItem) -> ItemState:
-        """Return the stored answer to an item."""
+        """Return the answer to an item: the stored one, or for an item that is not bound, this process's."""
+        if not item.is_bound:
+            here = self._answers_here.get((root, item.digest))
+            return "unbound" if here is None else "allowed" if here else "refused"
         known = self._read(root).answers.get(item.key)
         if known is None:
             return "new"
@@ -101,14 +110,18 @@ class Trust:
     def seen_text(self, root: Path, item: ProjectItem) -> str | None:
         """Return the text of the item when the user was asked about it; None if that never happened."""
         known = self._read(root).answers.get(item.key)
-        return None if known is None else known.text
+        return None if known is None or not item.is_bound else known.text
 
     def answer(self, root: Path, items: Iterable[ProjectItem], *, allowed: Collection[str]) -> None:
         """Store that the user was asked about these items and allows those with the given keys."""
-        record = self._read(root)
+        record, asked = self._read(root), tuple(items)
+        self._answers_here |= {
+            (root, item.digest): item.key in allowed for item in asked if not item.is_bound
+        }
         new = {
             item.key: _StoredAnswer(digest=item.digest, is_allowed=item.key in allowed, text=item.text)
-            for item in items
+            for item in asked
+            if item.is_bound
         }
         self._write(root, msgspec.structs.replace(record, answers=record.answers | new))
 

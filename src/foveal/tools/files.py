@@ -68,7 +68,11 @@ def _describe(verb: str, workspace: Workspace, given: Arguments) -> str:
         real = workspace.display_name(workspace.resolve(path))
     except InvalidArguments:
         return f"{verb} {shown} (outside of the working folder)"
-    return f"{verb} {shown}" if real == exact_line(os.path.normpath(path)) else f"{verb} {shown} (which is {real})"
+    return (
+        f"{verb} {shown}"
+        if real == exact_line(os.path.normpath(path))
+        else f"{verb} {shown} (which is {real})"
+    )
 
 
 # ── Read ─────────────────────────────────────────────────────────────────────────────────────────────────

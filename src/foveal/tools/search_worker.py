@@ -211,22 +211,27 @@ class IgnoreFile(NamedTuple):
 
     base: str
     """The folder for which they count; it ends in a slash, unless it is empty."""
-    groups: "tuple[tuple[bool, re.Pattern[str]], ...]"
-    """Whether paths are ignored, and which; the last rules of the file come first, because they decide."""
+    groups: "tuple[tuple[bool, bool, re.Pattern[str]], ...]"
+    """Whether files are ignored, whether they are matched by path instead of by name, and which; the last rules of
+    the file come first, because they decide."""
 
     @classmethod
     def parse(cls, base: str, text: str) -> "IgnoreFile":
         lines = [rule for line in text.removeprefix("\ufeff").split("\n") if (rule := parse_rule(line))]
         groups = [
-            (ignores, re.compile("|".join(regex for _, regex in rules), re.DOTALL))
-            for ignores, rules in groupby(reversed(lines), key=lambda rule: rule[0])
+            (ignores, is_path, re.compile("|".join(rule[2] for rule in rules), re.DOTALL))
+            for (ignores, is_path), rules in groupby(reversed(lines), key=lambda rule: rule[:2])
         ]
         return cls(base, tuple(groups))
 
     def ignores(self, path: str) -> bool | None:
         """Return whether a path is ignored, None if no rule matches; the path of a folder ends in a slash."""
-        name = path[len(self.base) :]
-        return next((ignores for ignores, regex in self.groups if regex.fullmatch(name)), None)
+        inner = path[len(self.base) :]
+        name = inner[inner.rfind("/", 0, -1) + 1 :]
+        for ignores, is_path, regex in self.groups:
+            if regex.fullmatch(inner if is_path else name):
+                return ignores
+        return None
 
 
 Rules = tuple[IgnoreFile, ...]
@@ -296,8 +301,8 @@ def read_rules(folder: int, folders: Iterable[str], name: str, base: str) -> Rul
     return (IgnoreFile.parse(base, os.fsdecode(data)),) if data else ()
 
 
-def parse_rule(line: str) -> tuple[bool, str] | None:
-    """Return whether a line of an ignore file ignores, and the regular expression of its paths."""
+def parse_rule(line: str) -> tuple[bool, bool, str] | None:
+    """Return whether a line of an ignore file ignores, whether it matches paths, and its regular expression."""
     line = line.removesuffix("\r")
     line = re.sub(r"^((?:[^\\]|\\.)*?) +$", r"\1", line, flags=re.DOTALL)
     if line.startswith("#"):
@@ -306,22 +311,23 @@ def parse_rule(line: str) -> tuple[bool, str] | None:
     pattern = line if ignores else line[1:]
     end = "/" if pattern.endswith("/") else "/?"
     pattern = pattern.removesuffix("/")
-    start = "" if "/" in pattern else "(?:.*/)?"
-    regex = "".join(regex_parts(pattern.removeprefix("/")))
-    return (ignores, f"(?:{start}{regex}{end})") if regex else None
+    is_path = "/" in pattern
+    regex = "".join(regex_parts(pattern.removeprefix("/"), is_path=is_path))
+    return (ignores, is_path, f"(?:{regex}{end})") if regex else None
 
 
-def regex_parts(pattern: str) -> Iterator[str]:
-    """Yield the regular expression of a pattern of git in parts."""
-    at, first = 0, re.search(r"[*?\[\\]|$", pattern)
+def regex_parts(pattern: str, *, is_path: bool) -> Iterator[str]:
+    """Yield the regular expression of a pattern of git in parts; `is_path` is False for a name at any depth."""
+    # Git compares the characters before the first wildcard separately, so in `x/a**` the rest begins with `**` too.
+    literal = len(re.split(r"[*?\[\\]", pattern, maxsplit=1)[0]) if is_path else 0
+    at = 0
     while at < len(pattern):
         char, rest = pattern[at], pattern[at:]
         if char == "*":
             stars = len(rest) - len(rest.lstrip("*"))
-            # Git compares the characters before the first wildcard separately, so `a**` begins with `**` too.
-            is_start = at == 0 or pattern[at - 1] == "/" or (first is not None and at == first.start())
+            is_start = at in (0, literal) or pattern[at - 1] == "/"
             if stars > 1 and is_start and rest[stars : stars + 1] in ("", "/"):
-                yield "(?:.*/)?" if rest[stars:] else ".+"
+                yield "(?:.*/)?" if rest[stars:] else ".+" if pattern[at - 1 : at] == "/" else ".*"
                 stars += len(rest[stars : stars + 1])
             else:
                 yield "[^/]*"
@@ -346,11 +352,9 @@ def regex_of_set(text: str) -> tuple[str, int]:
     members = []
     for low, high in re.findall(r"(\\.|[^\\])(?:-(\\.|[^\\]))?", found[2], re.DOTALL):
         first, last = low[-1], (high or low)[-1]
-        if first <= last:
-            members.append(f"{re.escape(first)}-{re.escape(last)}")
+        # In an inverted range such as `d-a`, the first character counts all the same.
+        members.append(f"{re.escape(first)}-{re.escape(last)}" if first <= last else re.escape(first))
     inner = "".join(members)
-    if not inner:
-        return "[^/]" if found[1] else "(?!)", found.end()
     return f"(?!/)[{'^' if found[1] else ''}{inner}]", found.end()
 
 

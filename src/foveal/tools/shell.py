@@ -11,15 +11,15 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import shutil
 import signal
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from foveal.core.wire.safe_print import visible
-from foveal.permissions.command_rules import SHELL_TOOL
+from foveal.permissions.command_rules import SHELL_TOOL, find_program
 from foveal.permissions.sandbox import Sandbox
 from foveal.tools.command_environment import command_environment
 from foveal.tools.process_group import ProcessResult, run_process
@@ -34,7 +34,7 @@ _SHELL_OPTIONS: Final = ("--noprofile", "--norc", "-c", "--")
 _SANDBOX_SYMPTOMS: Final = re.compile(
     r"read-only file system|EROFS|operation not permitted|EPERM|name resolution|could not resolve|"
     r"name or service not known|nodename nor servname|getaddrinfo|ENOTFOUND|EAI_AGAIN|network is unreachable|"
-    r"ENETUNREACH|no address associated with hostname|device or resource busy",
+    r"ENETUNREACH|no address associated with hostname|device or resource busy|cross-device link|EXDEV",
     re.I,
 )
 _MAX_SYMPTOM_CHARS: Final = 4_000
@@ -150,7 +150,7 @@ async def _run_command(
     if "\0" in command:
         raise InvalidArguments("A command cannot have a NUL character in it; it was not run.")
     sandbox = None if given.get("outside_sandbox") else where.sandbox
-    argv = _shell_argv(command)
+    argv = _shell_argv(command, where.workspace.root)
     result = await run_process(
         argv if sandbox is None else sandbox.wrap(argv, network=where.network),
         cwd=where.workspace.root,
@@ -169,10 +169,11 @@ async def _run_command(
     )
 
 
-def _shell_argv(command: str) -> list[str]:
-    # The system's own shell comes first: a project may have a program of the same name in the search path.
-    for shell in ("/bin/bash", "/usr/bin/bash", shutil.which("bash")):
-        if shell is not None and os.access(shell, os.X_OK):
+def _shell_argv(command: str, root: Path) -> list[str]:
+    # A project may have a program of the same name in the search path.
+    found = find_program("bash", folder=root, outside_of=[root], search_path=None)
+    for shell in ("/bin/bash", "/usr/bin/bash", found):
+        if os.access(shell, os.X_OK):
             return [shell, *_SHELL_OPTIONS, command]
     return ["/bin/sh", "-c", "--", command]
 

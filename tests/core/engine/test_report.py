@@ -70,6 +70,32 @@ def test_the_card_can_be_read_and_the_json_can_be_parsed() -> None:
     assert json.loads(found.json())["totals"] == found.totals
 
 
+def test_a_size_is_measured_only_if_most_of_it_was_reported() -> None:
+    ctx = context(6_000)
+    history = session(1)
+    ctx.fit(history)
+    assert ctx.report().accuracy == "estimated"
+    ctx.observe({"prompt_tokens": ctx.report().used, "completion_tokens": 5})
+    assert ctx.report().accuracy == "measured"
+    before = ctx.report().used
+    ctx.fit([*history, user("a new text " * 400)])
+    found = ctx.report()
+    assert found.estimated == found.used - before
+    assert found.accuracy == f"{found.estimated:,} tokens estimated"
+
+
+@pytest.mark.parametrize("reported", [4_500, 7_000])
+def test_a_request_above_its_limit_has_no_negative_part(reported: int) -> None:
+    ctx = foveal.Context("gpt-5", window=5_000, reserve=1_000)
+    ctx.fit([user("word " * 2_000)])
+    ctx.observe({"prompt_tokens": reported, "completion_tokens": 5})
+    found = ctx.report()
+    adds_up(found)
+    assert all(tokens > 0 for _, tokens in found.shown_totals)
+    assert dict(found.shown_totals).get("over", 0) == max(0, found.used - 5_000)
+    assert "-" not in str(found).replace("gpt-5", "")
+
+
 def test_a_report_changes_nothing() -> None:
     ctx = context(6_000)
     request = ctx.fit(session(40))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import foveal
 from foveal.core.models.budget import Budget, Caps, plan_budget
-from foveal.core.models.vocabulary import first_calibration, has_own_vocabulary
+from foveal.core.models.vocabulary import counter_for, first_calibration, has_own_vocabulary
 from foveal.core.tokens import Calibration, Counter
 from foveal.core.tokens.counter import Estimate, FunctionCounter, counter
 from support.paths import RECORDED
@@ -45,10 +45,27 @@ def budget(calibration: Calibration, name: str = "gpt-5", window: int = WINDOW, 
         ("claude-sonnet-4-5", "o200k_base", False),
         ("gemini-2.5-pro", "o200k_base", False),
         ("gpt-5", "estimate", False),
+        ("local/qwen2.5-coder-0.5b", "qwen_cl100k", True),
+        ("local/qwen2.5-coder-0.5b", "o200k_base", False),
+        ("ollama/qwen3.5:9b", "qwen_cl100k", False),
     ],
 )
 def test_a_model_is_counted_with_its_own_vocabulary(model: str, vocabulary: str, own: bool) -> None:
     assert has_own_vocabulary(model, named_counter(vocabulary)) is own
+
+
+def test_auto_counts_qwen_with_its_own_vocabulary() -> None:
+    qwen, other = counter_for("local/qwen2.5-coder-0.5b"), counter_for("gpt-5")
+    assert (qwen.name, other.name) == ("qwen_cl100k", "o200k_base")
+    assert counter_for("local/qwen2.5-coder-0.5b", "estimate").name == "estimate"
+
+
+def test_short_turns_do_not_make_another_vocabulary_sure_about_a_long_text() -> None:
+    first = first_calibration(foveal.model("claude-sonnet-4-5", window=WINDOW), named_counter("o200k_base"))
+    short = first.observe(500, 525).observe(1_500, 1_575)
+    assert budget(short).margin >= 0.09 * WINDOW
+    long = short.observe(21_500, 22_575).observe(41_500, 43_575)
+    assert budget(long).margin < 0.03 * WINDOW
 
 
 def test_before_the_first_report_the_margin_depends_on_the_vocabulary() -> None:

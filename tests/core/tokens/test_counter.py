@@ -236,3 +236,20 @@ def test_counting_leaves_no_second_form_of_a_text_in_memory() -> None:
     EXACT.head(text, 500)
     EXACT.tail(text, 5_000)
     assert sys.getsizeof(text) == before
+
+
+def test_qwen_has_a_token_for_each_digit() -> None:
+    """The numbers are those of the vocabulary in the GGUF file of Qwen 2.5."""
+    rows = (
+        f"row {n:04d}: {n * 7919 % 100_000} bytes, {n / 7:.3f} s, status {200 + n % 5}" for n in range(150)
+    )
+    texts = {
+        "\n".join(rows): 4_408,
+        "def mean(values):\n    return sum(values) / len(values) if values else 0.0\n": 21,
+        "Der Server hat 1.234 Anfragen beantwortet, davon 17 mit Fehlern.": 26,
+    }
+    qwen = counter("qwen_cl100k")
+    assert {text: qwen.count(text) for text in texts} == texts
+    table = next(iter(texts))
+    assert qwen.count(table[: qwen.head(table, 1_000)]) <= 1_000
+    assert EXACT.count(table) < 3_000, "o200k joins digits"

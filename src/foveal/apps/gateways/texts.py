@@ -184,12 +184,10 @@ def context(report: Report) -> str:
     """Return what fills the window; the parts add up to the window."""
     filled = min(BAR_CELLS, max(round(report.used_share * BAR_CELLS), 1 if report.used else 0))
     lines = [f"▕{'█' * filled}{'·' * (BAR_CELLS - filled)}▏ {report.percent(report.used)}"]
-    parts = [(name, tokens) for name, tokens in report.totals.items() if tokens]
-    lines += [_category_line(name, tokens, report) for name, tokens in parts]
-    lines.append(_category_line("window", sum(tokens for _, tokens in parts), report))
-    how = "measured" if report.measured else "estimated"
+    lines += [_category_line(name, tokens, report) for name, tokens in report.shown_totals]
+    lines.append(_category_line("window", report.window, report))
     below = [
-        f"Used: {report.used:,} tokens ({how}), {_used_and_limit(report)}. A warning comes at "
+        f"Used: {report.used:,} tokens ({report.accuracy}), {_used_and_limit(report)}. A warning comes at "
         f"{report.percent(report.warn)}, and old turns are reduced from {report.percent(report.act)} on.",
         *_summary_line(report),
     ]
@@ -209,11 +207,10 @@ def _summary_line(report: Report) -> Iterable[str]:
 
 def tokens(report: Report, totals: UsageTotals) -> str:
     """Return tokens, turns and cost so far."""
-    how = "measured" if report.measured else "estimated"
     left = "not known yet" if report.turns_left is None else f"about {report.turns_left:,}"
     lines = [
         footer(report),
-        f"Next request: {report.used:,} tokens ({how})",
+        f"Next request: {report.used:,} tokens ({report.accuracy})",
         f"Turns: {report.turns:,} so far, {left} until old turns are reduced",
         f"Calls: {totals.calls:,} · read {_input_tokens(totals):,} tokens "
         f"({_cached_share(totals) * 100:.0f} % from the cache) · written {totals.output:,}",

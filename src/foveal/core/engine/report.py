@@ -51,6 +51,8 @@ CATEGORIES: Final = (
     "margin",
     "free",
 )
+MAX_ESTIMATED_SHARE: Final = 0.25
+"""Share of the next request that may be new since the newest report when its size counts as measured."""
 RECENT_TURNS: Final = 5
 """Turns from which the number of turns left is estimated."""
 
@@ -149,7 +151,14 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         if not self.measured:
             return "estimated"
         is_measured = self.estimated <= MAX_ESTIMATED_SHARE * self.used
-        return "measured" if is_measured else f"{self.estimated:,} of them estimated"
+        return "measured" if is_measured else f"{self.estimated:,} tokens estimated"
+
+    @property
+    def shown_totals(self) -> list[tuple[str, int]]:
+        """The categories with tokens; `over` is what a request has above the window."""
+        shown = [(name, tokens) for name, tokens in self.totals.items() if tokens > 0]
+        free = self.totals.get("free", 0)
+        return [*shown, ("over", -free)] if free < 0 else shown
 
     def percent(self, tokens: int) -> str:
         """Return tokens in percent of the window, such as `67.2 %`."""
@@ -459,9 +468,8 @@ def _turns_text(left: int) -> str:
 def _card_lines(report: Report) -> Iterable[str]:
     yield f"  {report.model} (window: {report.window_source}) · policy {report.policy}"
     yield f"  counted with {report.counted_by} ({report.accuracy})"
-    for name, tokens in report.totals.items():
-        if tokens:
-            yield f"  {name:<13}{tokens:>11,}  {report.percent(tokens):>8}"
+    for name, tokens in report.shown_totals:
+        yield f"  {name:<13}{tokens:>11,}  {report.percent(tokens):>8}"
     yield f"  {'window':<13}{report.window:>11,}  {report.percent(report.window):>8}"
     yield f"  {thresholds_text(report)}"
     if report.reduced:

@@ -37,8 +37,8 @@ def has_own_vocabulary(model: str, counter: Counter) -> bool:
 
 
 def counter_for(model: str, tokenizer: str = "auto") -> Counter:
-    """Return the counter of that name. `auto` counts Qwen with its own vocabulary, which has a token for each digit:
-    o200k counts logs and tables up to a third too low."""
+    """Return the counter of that name. `auto` counts Qwen with its own vocabulary: it has a token for each digit,
+    so that o200k counts logs and tables up to a third too low."""
     if tokenizer == "auto" and _own_vocabulary(model) == "qwen" and counter().exact:
         return counter(QWEN_BY_CL100K)
     return counter(tokenizer, model=model)

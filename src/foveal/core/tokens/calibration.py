@@ -60,6 +60,8 @@ _REPORTS_TO_MOVE_ANCHOR: Final = 3
 _TEMPLATE_TOKENS: Final = 320
 """Tokens that the upper bound always includes: single requests are reported with up to 300 tokens more than
 the ones before and after them, because a provider adds a template to some of them."""
+_UNMEASURED_SPREADS: Final = 3
+"""First spreads per unit in the upper bound of new text that exceeds what was measured."""
 _MAX_SPAN_RATIO: Final = 3.0
 """Most tokens per unit of a span: a template that is added to one small request is not part of its events."""
 _SPANS_PER_CONVERSATION: Final = 64
@@ -132,7 +134,7 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         change = units - self.at_units
         per_unit = 2 * self.spread if change >= 0 else min(2 * self.spread, self._slope(units) / 2)
         unmeasured = change - (self.weight - _PRIOR_WEIGHT)
-        doubt = max(per_unit * abs(change), 2 * self.first_spread * unmeasured)
+        doubt = max(per_unit * abs(change), _UNMEASURED_SPREADS * self.first_spread * unmeasured)
         return self.tokens(units) + math.ceil(doubt + 3 * self.error) + _TEMPLATE_TOKENS
 
     def units(self, tokens: int) -> int:

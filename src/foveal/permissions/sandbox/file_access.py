@@ -177,10 +177,11 @@ def _workspace_rules(workspace: Path, outer: Mapping[str, AccessRule]) -> Iterat
 
     Inside a folder that has a rule in `outer`, there is no other rule: it could show what is hidden."""
     files = [*protected_files(workspace), *(path for path in _own_code() if workspace in Path(path).parents)]
-    paths = {Path(path) for path in files} - {Path(path) for path in outer}
-    closed = paths | {Path(path) for path in outer}
-    chosen = [path for path in paths if closed.isdisjoint(_between(workspace, path))]
-    kept = {folder for path in chosen for folder in _between(workspace, path)}
+    ruled = {Path(path) for path in outer}
+    closed = ruled.union(map(Path, files))
+    outermost = [path for path in closed if closed.isdisjoint(_between(workspace, path))]
+    kept = {folder for path in outermost for folder in _between(workspace, path)}
+    chosen = [path for path in outermost if path not in ruled]
     if len(chosen) + len(kept) > _MAX_PROTECTED_MOUNTS:
         yield AccessRule(str(workspace), "read")
         return

@@ -49,9 +49,11 @@ def _find_bubblewrap(workspace: Path, homes: tuple[Path, ...], hidden: tuple[Pat
     program = shutil.which(BUBBLEWRAP_PROGRAM)
     if program is None:
         return SandboxFinding(None, _NOT_INSTALLED)
+    # A link of the project could name any program of the system.
+    named = os.path.join(os.path.realpath(os.path.dirname(program)), os.path.basename(program))
     program = os.path.realpath(program)
-    if Path(program).is_relative_to(workspace):
-        return SandboxFinding(None, f"{program} is a file of the project")
+    if planted := next((path for path in (named, program) if Path(path).is_relative_to(workspace)), ""):
+        return SandboxFinding(None, f"{planted} is a file of the project")
     found = _tried(Bubblewrap(workspace, program=program, homes=homes, hidden=hidden))
     if found.sandbox is None:
         older = Bubblewrap(workspace, program=program, homes=homes, hidden=hidden, can_nest=True)

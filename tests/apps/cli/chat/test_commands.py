@@ -101,6 +101,8 @@ def test_init_sends_the_prepared_request_and_asks_before_overwriting(project: Ch
     with project.terminal("--session", "s", "--yes") as terminal:
         terminal.see("ctx ")
         terminal.enter("/init in British English")
+        terminal.see("Allow write AGENTS.md")
+        terminal.type("y")
         terminal.see("Written.")
         assert (project.folder / "AGENTS.md").read_text() == "# The project\n"
         terminal.enter("/init")

@@ -34,7 +34,7 @@ def test_the_bundled_model_answers_from_an_empty_home_without_tools_and_instruct
     env = {"FOVEAL_PROVIDER": "", "OPENROUTER_API_KEY": "", "OPENAI_BASE_URL": "", **NO_KEYS, **cache}
     with project.terminal("--session", "s", env=env) as terminal:
         terminal.see("A small model on your machine")
-        terminal.see("paste long texts: /context, /why TEXT; after a summary, /undo")
+        terminal.see("paste long texts: /context, /why TEXT, /undo a summary")
         terminal.see("set ANTHROPIC_API_KEY or OPENAI_API_KEY")
         terminal.enter("What is 2+2?")
         terminal.see(lambda terminal: "4" in terminal.text.partition("2+2?")[2], seconds=60)

@@ -9,8 +9,13 @@ from typing import Any
 
 import pytest
 
+from foveal.apps.cli.chat.output.styled_text import plain_text
+from foveal.apps.cli.chat.tool_approval import approval_question
 from foveal.core.log import ToolReturned, text_of
+from foveal.permissions.command_line import parse_command_line
+from foveal.permissions.decision import Ask, CallFacts
 from foveal.permissions.sandbox import find_sandbox
+from foveal.tools.mcp import describe_mcp_call, preview_mcp_call
 from support.chat_project import ChatProject
 from support.paths import ROOT
 from support.terminal import Terminal
@@ -211,6 +216,33 @@ def test_a_folder_swapped_while_the_question_is_open_is_not_written(project: Cha
         "so nothing was written. Read it and call again."
     ]
     assert (project.folder / "other/x.txt").read_text() == "one\n"
+
+
+@pytest.mark.parametrize(
+    ("given", "text", "details"),
+    [
+        ({"a": 1}, 'Allow odd__add {"a": 1}?', ""),
+        (
+            {"q": "x" * 990, "z": "rm -rf / HIDDEN"},
+            "Allow odd__add, as shown above?",
+            '{\n  "q": "' + "x" * 990 + '",\n  "z": "rm -rf / HIDDEN"\n}\n',
+        ),
+        ({"q": "a\u00a0b"}, "Allow odd__add, as shown above?", '{\n  "q": "a\\u{a0}b"\n}\n'),
+    ],
+)
+def test_a_question_about_an_mcp_tool_shows_all_arguments(
+    given: dict[str, Any], text: str, details: str
+) -> None:
+    what, preview = describe_mcp_call("odd__add")(given), preview_mcp_call(given)
+    question = approval_question(Ask(), CallFacts(tool="odd__add"), what, preview)
+    assert (question.text, plain_text(question.details)) == (text, details)
+
+
+def test_a_command_that_looks_like_a_diff_is_shown_as_it_is() -> None:
+    command = "cat <<X\n@@ -1 +1 @@\n+x\nX"
+    call = CallFacts(tool="run", line=parse_command_line(command))
+    question = approval_question(Ask(), call, "run: cat", command)
+    assert (question.text, plain_text(question.details)) == ("Allow run, as shown above?", command + "\n")
 
 
 def test_an_entry_that_allows_less_than_it_seems_to_says_so(project: ChatProject) -> None:

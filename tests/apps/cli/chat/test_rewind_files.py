@@ -136,9 +136,14 @@ def test_a_protected_file_is_not_restored_without_a_terminal(
     project: ChatProject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     project.script([("write", {"path": "AGENTS.md", "content": "Be kind.\n"})], "Done.")
+    with project.terminal("--session", "s") as terminal:
+        terminal.see("ctx ")
+        terminal.enter("write it")
+        terminal.see("Allow write AGENTS.md")
+        terminal.type("y")
+        terminal.see("Done.")
 
     async def steps(chat: InProcessChat) -> None:
-        await chat.send("write it")
         handle = (await chat.send("/rewind")).splitlines()[-1].split()[0]
         text = await chat.send(f"/rewind {handle} files")
         assert "not restored: AGENTS.md: it is protected, and there is no terminal to ask at" in text

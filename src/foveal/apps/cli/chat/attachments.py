@@ -147,9 +147,7 @@ async def _read(path: str, state: ChatState) -> Content:
     target = Path(os.path.realpath(root / Path(path).expanduser()))
     is_outside = not target.is_relative_to(os.path.realpath(root))
     if is_outside and not await _may_read_outside(target, state):
-        raise InvalidArguments(
-            f"{exact_line(str(target))} is outside of the working folder: not attached"
-        )
+        raise InvalidArguments(f"{exact_line(str(target))} is outside of the working folder: not attached")
     # The session's own tool also records that the model knows the file.
     name = "list" if target.is_dir() else "read"
     tools = state.toolbox

@@ -31,7 +31,7 @@ DOUBLE_INTERRUPT_S: Final = 2.0
 REFRESH_INTERVAL_S: Final = 0.25
 BUNDLED_MODEL_NOTE: Final = """\
 A small model on your machine: for short questions, not for work.
-To see Foveal work, paste long texts: /context, /why TEXT; after a summary, /undo.
+To see Foveal work, paste long texts: /context, /why TEXT, /undo a summary.
 For work, set ANTHROPIC_API_KEY or OPENAI_API_KEY, or use --model."""
 
 

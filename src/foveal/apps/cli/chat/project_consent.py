@@ -20,7 +20,7 @@ from foveal.apps.cli.chat.output.agent_event_rows import note
 from foveal.apps.cli.chat.output.styled_text import Row, diff_rows, dim, row, text_rows
 from foveal.apps.cli.chat.user_interface import MenuItem, UserInterface
 from foveal.config.consent import project_items
-from foveal.core.wire.safe_print import one_line
+from foveal.core.wire.safe_print import exact_line, one_line
 from foveal.instructions.instruction_files import InstructionFiles
 from foveal.project import GivenItems, ItemAnswer, ProjectItem, Trust, items_hash
 
@@ -64,7 +64,7 @@ class ProjectConsent:
 
 def _title(root: Path, asked: Sequence[ItemAnswer]) -> str:
     many = "s" * (len(asked) != 1)
-    return f"{one_line(str(root), width=1_000)} brings {len(asked):,} item{many}. Which may Foveal use?"
+    return f"{exact_line(str(root))} brings {len(asked):,} item{many}. Which may Foveal use?"
 
 
 def _hint(trust: Trust, root: Path) -> str:
@@ -78,7 +78,7 @@ def _menu_item(answer: ItemAnswer, seen: str | None) -> MenuItem:
     changed = "" if seen is None else "changed: "
     return MenuItem(
         key=item.key,
-        title=f"{one_line(item.source, width=200)}  {changed}{item.title}",
+        title=f"{exact_line(item.source)}  {changed}{item.title}",
         body=tuple(_body_rows(item, seen)),
         # A long line is cut on the screen, and a script or a file is not on the line at all.
         needs_view=seen is not None or item.text != item.title or len(item.title) > _MAX_SHORT_TITLE_CHARS,

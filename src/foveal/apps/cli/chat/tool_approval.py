@@ -77,7 +77,7 @@ class ToolApproval:
         if isinstance(decision, Denied):
             self._note(decision.why)
             return False
-        answer = await ui.ask(_question(decision, call, what, preview))
+        answer = await ui.ask(approval_question(decision, call, what, preview))
         self._store(decision, answer)
         return answer in ("y", "s", "p")
 
@@ -125,7 +125,9 @@ class ToolApproval:
 # ── The question ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _question(decision: Ask, call: CallFacts, what: str, preview: str) -> Question:
+def approval_question(decision: Ask, call: CallFacts, what: str, preview: str) -> Question:
+    """Return the question about a call; `what` describes it on one line, and `preview` shows all of it if that does
+    not."""
     why = decision.why and f"It can be allowed only once: {decision.why}."
     return Question(
         text=_question_text(call, what, preview),
@@ -159,9 +161,7 @@ def _always_choices(decision: Ask, call: CallFacts) -> list[Choice]:
     choices: list[Choice] = []
     if decision.session_rules:
         exactly = "exactly " if call.line is not None else ""
-        within = (
-            " in the working folder" if call.tool in CHANGING_FILE_TOOLS else ""
-        )
+        within = " in the working folder" if call.tool in CHANGING_FILE_TOOLS else ""
         choices.append(
             Choice("s", f"Always {exactly}{_rule_texts(decision.session_rules)}{within}, in this session")
         )

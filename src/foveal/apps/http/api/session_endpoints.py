@@ -84,11 +84,7 @@ def _is_offered(name: str, runtime: Runtime) -> bool:
         service, model = selection.split_model_name(name, _environment(runtime))
     except ProviderError:
         return False
-    return (
-        model in download.KNOWN_WEIGHTS
-        if service == LOCAL_SERVICE
-        else _is_configured(service, runtime)
-    )
+    return model in download.KNOWN_WEIGHTS if service == LOCAL_SERVICE else _is_configured(service, runtime)
 
 
 def _is_configured(service: str, runtime: Runtime) -> bool:

@@ -44,9 +44,9 @@ async def context(state: ChatState, argument: str) -> list[Row]:
 async def tokens(state: ChatState, argument: str) -> list[Row]:
     report = await state.session.report()
     usages = turn_usages(await state.session.events(), state.provider.model)
-    how = "measured" if report.measured else "estimated"
     share = report.percent(report.used)
-    table = [("used", f"{report.used:,} of {report.window:,} tokens, {share} ({how}, the next request)")]
+    used = f"{report.used:,} of {report.window:,} tokens, {share}"
+    table = [("used", f"{used} ({report.accuracy}, the next request)")]
     if usages:
         table += [
             ("latest turn", _turn_text(usages[-1])),

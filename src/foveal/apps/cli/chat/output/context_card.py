@@ -157,6 +157,7 @@ CATEGORY_STYLES: Final[dict[str, CategoryStyle]] = {
     "reserve": CategoryStyle("dim", "=", "□"),
     "margin": CategoryStyle("dim", "-", "▫"),
     "free": CategoryStyle("dim", "·", "·"),
+    "over": CategoryStyle("bad", "!"),
 }
 UNKNOWN_CATEGORY: Final = CategoryStyle("", "?")
 
@@ -232,16 +233,15 @@ def _category_mark(name: str, *, letters: bool) -> Span:
 
 
 def _legend(report: Report, *, letters: bool) -> list[Row]:
-    shown = [(name, tokens) for name, tokens in report.totals.items() if tokens]
     lines = [
         row(
             _category_mark(name, letters=letters),
             f" {name:<13}{tokens:>10,} {report.percent(tokens):>8}",
         )
-        for name, tokens in shown
+        for name, tokens in report.shown_totals
     ]
-    total = sum(tokens for _, tokens in shown)
-    return [*lines, row(dim(f"  {'window':<13}{total:>10,} {report.percent(total):>8}"))]
+    total = report.percent(report.window)
+    return [*lines, row(dim(f"  {'window':<13}{report.window:>10,} {total:>8}"))]
 
 
 def _side_by_side(left: list[Row], right: list[Row]) -> list[Row]:
@@ -256,10 +256,9 @@ def _side_by_side(left: list[Row], right: list[Row]) -> list[Row]:
 
 def _thresholds(report: Report) -> list[Row]:
     """Return what is used and the thresholds, all in percent of the window."""
-    how = "measured" if report.measured else "estimated"
     used = f"used {report.used:,} tokens, {report.percent(report.used)} of the window"
     return [
-        row(Span(used, STATE_STYLES[report.state]), dim(f" ({how})")),
+        row(Span(used, STATE_STYLES[report.state]), dim(f" ({report.accuracy})")),
         row(dim(thresholds_line(report))),
     ]
 
