@@ -9,7 +9,6 @@ import pty
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -24,7 +23,7 @@ import pytest
 from foveal.core.log import text_of
 from foveal.permissions.sandbox import Sandbox, find_sandbox
 from foveal.tools import Toolbox, ToolInterrupted, Workspace, shell_tool
-from support.sandbox_here import needs_sandbox
+from support.sandbox_here import needs_sandbox, shared_folder
 
 pytestmark = needs_sandbox
 
@@ -46,7 +45,7 @@ class Machine(NamedTuple):
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
     # In /tmp, which a sandboxed command sees as its own folder, every write would seem to succeed.
-    with TemporaryDirectory(dir=sys.prefix) as folder:
+    with TemporaryDirectory(dir=shared_folder()) as folder:
         home, outside = Path(folder, "home"), Path(folder, "outside")
         workspace = home / "project"
         for path in (workspace, outside, home / ".ssh", home / ".config/git", home / ".docker"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -13,7 +12,7 @@ import pytest
 
 from foveal.core.log import ToolReturned, text_of
 from support.chat_project import ChatProject
-from support.sandbox_here import WHY_NO_SANDBOX, needs_sandbox
+from support.sandbox_here import WHY_NO_SANDBOX, needs_sandbox, shared_folder
 from support.terminal import CTRL_C
 
 WITH_SANDBOX: Final = {"FOVEAL_TOOLS_SANDBOX": "auto"}
@@ -22,7 +21,7 @@ WITH_SANDBOX: Final = {"FOVEAL_TOOLS_SANDBOX": "auto"}
 @pytest.fixture
 def outside() -> Iterator[Path]:
     """A folder that is neither in the project nor in /tmp."""
-    with TemporaryDirectory(dir=sys.prefix) as folder:
+    with TemporaryDirectory(dir=shared_folder()) as folder:
         yield Path(folder)
 
 
