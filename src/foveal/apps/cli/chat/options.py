@@ -103,6 +103,15 @@ def parse_carry(text: str) -> Carry:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that both commands share."""
+    _add_model_options(parser)
+    _add_session_options(parser)
+    _add_permission_options(parser)
+    parser.add_argument(
+        "--json", action="store_true", help="write one JSON object per line to standard output"
+    )
+
+
+def _add_model_options(parser: argparse.ArgumentParser) -> None:
     add: Any = parser.add_argument
     add(
         "--model",
@@ -112,6 +121,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--policy", metavar="NAME", help="a preset: economy, handoff, confirm, …; default: economy")
     add("--window", type=int, metavar="TOKENS", help="the context window, if the known value is wrong")
     add("--mode", choices=COMPACTION_MODES, help="summarise automatically, only when you agree, or never")
+    about = "override a setting, such as context.policy=rolling; may be repeated"
+    add("--set", action="append", default=[], metavar="KEY=VALUE", help=about)
+
+
+def _add_session_options(parser: argparse.ArgumentParser) -> None:
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--session", metavar="ID", help="open this session, or create it")
     which.add_argument(
@@ -126,12 +140,16 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     which.add_argument(
         "--continue-from", metavar="ID", help="start a session that takes over a record of this one"
     )
-    add(
+    parser.add_argument(
         "--carry",
         metavar="WHAT",
         default="record",
         help="with --continue-from: record, summary, rules, or handles such as e3,e9; default: record",
     )
+
+
+def _add_permission_options(parser: argparse.ArgumentParser) -> None:
+    add: Any = parser.add_argument
     add(
         "--allow",
         action="append",
@@ -147,8 +165,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="offer tools to the model, or none; default: tools, but none to the bundled local model",
     )
     add("--no-sandbox", action="store_true", help="run commands outside of the sandbox; each is asked about")
-    about = "override a setting, such as context.policy=rolling; may be repeated"
-    add("--set", action="append", default=[], metavar="KEY=VALUE", help=about)
     add(
         "--no-project",
         action="store_true",
@@ -160,4 +176,3 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         default="",
         help="use all that the project brings, if it has this hash (foveal config project)",
     )
-    add("--json", action="store_true", help="write one JSON object per line to standard output")
