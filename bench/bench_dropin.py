@@ -15,42 +15,67 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from statistics import median
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from bench.loopback import PAUSE, PIECES, KeepAliveConnection, pieces, reply
+from bench.loopback import PAUSE, PIECES, KeepAliveConnection, pieces, reply, streamed_text
 from bench.measure import Row, progress
 
 MESSAGES: Final = 200
 CONVERSATIONS: Final = 12
 REQUESTS: Final = 25
-STREAMS: Final = 200
+CLIENT_COUNTS: Final = (50, 200, 500)
+STREAMS_PER_CLIENT: Final = 3
 _URL: Final = re.compile(r"http://127\.0\.0\.1:(\d+)")
 
 
 def rows() -> Iterator[Row]:
-    with tempfile.TemporaryDirectory(prefix="foveal-bench-") as folder, _upstream() as upstream:
-        settings = [f"server.openai_url=http://127.0.0.1:{upstream}/v1", "server.rate=0"]
-        with _server(folder, settings) as (port, pid):
-            progress(f"dropin: {CONVERSATIONS} conversations …")
-            first, later = asyncio.run(_added_latency(port, upstream))
-            note = f"{len(later)} requests in {CONVERSATIONS} conversations"
-            yield Row(
-                f"added to a request with {MESSAGES} messages, p50", median(later), limit=0.005, note=note
-            )
-            yield Row("added to a request, p99", _quantile(later, 0.99), limit=0.025)
-            yield Row(f"added to a first request with {MESSAGES} messages, p50", median(first))
-            if hasattr(os, "sched_setaffinity"):
-                _on_one_core(pid)
-            progress(f"dropin: {STREAMS} streams …")
-            lost, seconds, alone = asyncio.run(_streams(port, upstream))
-            yield Row(f"{STREAMS} concurrent streams on one core: streams that lost a byte", lost, "×", 0.0)
-            note = f"{seconds:.2f} s; each has {PIECES} pieces, one every {PAUSE * 1000:.0f} ms"
-            yield Row(
-                "duration of these streams, relative to direct streams", seconds / alone, "×", note=note
-            )
+    with _server_and_upstream() as (port, upstream, _):
+        yield from _latency_rows(port, upstream)
+    yield from streaming_rows()
+
+
+def streaming_rows(client_counts: Sequence[int] = CLIENT_COUNTS) -> Iterator[Row]:
+    """Yield latency, CPU time and throughput with many streaming clients, on a server that runs on one core."""
+    for clients in client_counts:
+        with _server_and_upstream() as (port, upstream, pid):
+            yield from _client_rows(clients, port, upstream, pid)
+
+
+def _latency_rows(port: int, upstream: int) -> Iterator[Row]:
+    progress(f"dropin: {CONVERSATIONS} conversations …")
+    first, later = asyncio.run(_added_latency(port, upstream))
+    note = f"{len(later)} requests in {CONVERSATIONS} conversations"
+    yield Row(f"added to a request with {MESSAGES} messages, p50", median(later), limit=0.005, note=note)
+    yield Row("added to a request, p99", _quantile(later, 0.99), limit=0.025)
+    yield Row(f"added to a first request with {MESSAGES} messages, p50", median(first))
+
+
+def _client_rows(clients: int, port: int, upstream: int, pid: int) -> Iterator[Row]:
+    progress(f"dropin: {clients} streaming clients …")
+    asyncio.run(_stream_all(port, 2, "warm-up"))
+    if hasattr(os, "sched_setaffinity"):
+        _on_one_core(pid)
+    direct = asyncio.run(_stream_all(upstream, clients, "run"))
+    before = _cpu_seconds(pid)
+    through = asyncio.run(_stream_all(port, clients, "run"))
+    cpu = (_cpu_seconds(pid) - before) / len(through.first_bytes)
+    name = f"{clients} streaming clients"
+    note = (
+        f"{STREAMS_PER_CLIENT} requests each; an answer has {PIECES} pieces, one every {PAUSE * 1000:.0f} ms"
+    )
+    yield Row(f"{name}: CPU time per request", cpu, limit=0.003, note=note)
+    yield Row(f"{name}: requests per second and core", 1 / cpu, "requests")
+    for share, label in ((0.5, "p50"), (0.99, "p99")):
+        added = _quantile(through.first_bytes, share) - _quantile(direct.first_bytes, share)
+        yield Row(f"{name}: added to the first byte, {label}", max(added, 0.0))
+    yield Row(f"{name}: streams that lost a byte", through.lost + direct.lost, "×", 0.0)
+    note = f"{through.seconds:.2f} s"
+    yield Row(
+        f"{name}: duration relative to direct streams", through.seconds / direct.seconds, "×", note=note
+    )
 
 
 # ── Requests ─────────────────────────────────────────────────────────────────────────────────────────────
@@ -100,27 +125,52 @@ async def _request_seconds(connection: KeepAliveConnection, body: bytes) -> floa
     return time.perf_counter() - start
 
 
-async def _streams(port: int, upstream: int) -> tuple[int, float, float]:
-    """Return how many streams lost a byte, and the seconds for all of them: through the server, and directly."""
-    alone = await _stream_all(upstream)
-    through = await _stream_all(port)
-    return through[0] + alone[0], through[1], alone[1]
+class Streamed(NamedTuple):
+    """What a number of clients measured."""
+
+    lost: int
+    """Streams that differ from what upstream sends."""
+    first_bytes: list[float]
+    """Seconds until the first byte of each answer."""
+    seconds: float
 
 
-async def _stream_all(port: int) -> tuple[int, float]:
-    start = time.perf_counter()
-    lost = sum(await asyncio.gather(*(_stream(port, f"stream-{number}") for number in range(STREAMS))))
-    return lost, time.perf_counter() - start
+async def _stream_all(port: int, clients: int, name: str) -> Streamed:
+    """Let all clients stream; each continues a conversation of its own. They start one after the other, within the
+    time that an answer takes."""
+    start, pause = time.perf_counter(), PIECES * PAUSE / clients
+    each = (_stream_client(port, f"{name}-{number}", number * pause) for number in range(clients))
+    found = await asyncio.gather(*each)
+    firsts = [first for _, each in found for first in each]
+    return Streamed(sum(lost for lost, _ in found), firsts, time.perf_counter() - start)
 
 
-async def _stream(port: int, name: str) -> bool:
-    messages = [{"role": "system", "content": "You stream."}, {"role": "user", "content": name}]
-    body = json.dumps({"model": "gpt-4.1", "stream": True, "messages": messages}, separators=(",", ":"))
+async def _stream_client(port: int, name: str, delay: float) -> tuple[int, list[float]]:
+    await asyncio.sleep(delay)
+    messages = [{"role": "system", "content": "You stream."}]
     connection = await KeepAliveConnection(port).open()
+    lost, firsts = 0, []
     try:
-        return await connection.ask(body.encode()) != b"".join(pieces(name))
+        for number in range(STREAMS_PER_CLIENT):
+            said = f"{name}.{number}"
+            messages.append({"role": "user", "content": said})
+            body = json.dumps(
+                {"model": "gpt-4.1", "stream": True, "messages": messages}, separators=(",", ":")
+            )
+            data, first = await connection.ask_timed(body.encode())
+            lost += data != b"".join(pieces(said))
+            firsts.append(first)
+            messages.append({"role": "assistant", "content": streamed_text(said)})
     finally:
         connection.close()
+    return lost, firsts
+
+
+def _cpu_seconds(pid: int) -> float:
+    """Return the CPU time that a process has used, of all its threads."""
+    with open(f"/proc/{pid}/stat", encoding="ascii") as file:
+        fields = file.read().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _quantile(values: list[float], share: float) -> float:
@@ -128,6 +178,15 @@ def _quantile(values: list[float], share: float) -> float:
 
 
 # ── Processes ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@contextmanager
+def _server_and_upstream() -> Iterator[tuple[int, int, int]]:
+    """Start both; yield the server's port, upstream's port, and the process id of the server."""
+    with tempfile.TemporaryDirectory(prefix="foveal-bench-") as folder, _upstream() as upstream:
+        settings = [f"server.openai_url=http://127.0.0.1:{upstream}/v1", "server.rate=0"]
+        with _server(folder, settings) as (port, pid):
+            yield port, upstream, pid
 
 
 @contextmanager

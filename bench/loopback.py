@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+import time
 from typing import Any, Final
 
 PIECES: Final = 40
@@ -44,6 +45,11 @@ def pieces(name: str) -> list[bytes]:
     deltas.append({"index": 0, "delta": {}, "finish_reason": "stop"})
     events = [f"data: {json.dumps({**frame, 'choices': [delta]})}\n\n".encode() for delta in deltas]
     return [*events, b"data: [DONE]\n\n"]
+
+
+def streamed_text(name: str) -> str:
+    """Return the text of the stream with this name."""
+    return "".join(f"{name}:{number} " for number in range(PIECES))
 
 
 _WHOLE: Final = json.dumps(reply()).encode()
@@ -93,19 +99,25 @@ class KeepAliveConnection:
 
     async def ask(self, body: bytes) -> bytes:
         """Send a request and return the body of the response."""
+        return (await self.ask_timed(body))[0]
+
+    async def ask_timed(self, body: bytes) -> tuple[bytes, float]:
+        """Send a request; return the body of the response, and the seconds until its first byte."""
+        start = time.perf_counter()
         head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1:{self._port}\r\n"
         head += f"authorization: Bearer sk-bench-0123456789\r\ncontent-length: {len(body)}\r\n\r\n"
         self._writer.write(head.encode() + body)
         fields = (await self._reader.readuntil(b"\r\n\r\n")).lower()
         if b"content-length:" in fields:
             length = int(fields.split(b"content-length:", 1)[1].split(b"\r\n", 1)[0])
-            return await self._reader.readexactly(length)
-        found = b""
+            return await self._reader.readexactly(length), time.perf_counter() - start
+        found, first = b"", 0.0
         while size := int(await self._reader.readuntil(b"\r\n"), 16):
+            first = first or time.perf_counter() - start
             found += await self._reader.readexactly(size)
             await self._reader.readexactly(2)
         await self._reader.readexactly(2)
-        return found
+        return found, first
 
     def close(self) -> None:
         self._writer.close()

@@ -9,7 +9,9 @@ from collections.abc import Callable, Iterable, Sequence
 from statistics import mean, median
 from typing import Any, Final, Literal, NamedTuple, Self
 
-Unit = Literal["s", "×", "%", "modules", "summaries", "requests", "runs", "events"]
+Unit = Literal[
+    "s", "×", "%", "modules", "summaries", "requests", "runs", "events", "MB", "descriptors", "threads"
+]
 
 _SCALES: Final = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
 

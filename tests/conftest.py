@@ -4,6 +4,7 @@ fixture that several files use."""
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,3 +31,34 @@ def project(tmp_path: Path) -> ChatProject:
     from support.chat_project import ChatProject  # imports much that most tests do not need
 
     return ChatProject(tmp_path)
+
+
+@pytest.fixture
+def postgres_url() -> Iterator[str]:
+    """The URL of an empty database on a real PostgreSQL server."""
+    from support import postgres_server  # psycopg is needed here only
+
+    url = postgres_server.fresh_database()
+    yield url
+    postgres_server.drop_database(url)
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path | str]:
+    """Where a service's database is: a folder, then a PostgreSQL URL."""
+    from support.service_databases import service_database_url
+
+    if request.param == "sqlite":
+        yield tmp_path
+    else:
+        with service_database_url() as url:
+            yield url
+
+
+@pytest.fixture
+def service_url() -> Iterator[str]:
+    """The URL of a PostgreSQL database with the tables of a service."""
+    from support.service_databases import service_database_url
+
+    with service_database_url() as url:
+        yield url

@@ -32,6 +32,7 @@ from foveal.core.compaction.summariser import (
     summariser_chain,
 )
 from foveal.core.engine.engine import Engine
+from foveal.core.engine.event_status import EventStatus
 from foveal.core.engine.history_diff import MESSAGE_FACTS, HistoryChange, MessageHistory
 from foveal.core.engine.operations import (
     compaction_handle,
@@ -41,7 +42,7 @@ from foveal.core.engine.operations import (
     seq_of,
     undo_fact,
 )
-from foveal.core.engine.report import EventStatus, Report, event_status, report
+from foveal.core.engine.report import Report, event_status, report
 from foveal.core.engine.sent_requests import SentRequests
 from foveal.core.engine.settings import SettingArguments, resolve_settings
 from foveal.core.engine.summary_job import SummaryJob

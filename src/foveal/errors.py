@@ -15,6 +15,7 @@
     ├── ProviderError       a model's provider could not answer; says what to do
     └── StoreError          a store could not perform an operation
         ├── Conflict        another writer appended first; carries the next seq
+        ├── LeaseLost       another process has taken over the session; nothing was written
         ├── UnknownSession  no session has that id
         ├── SessionExists   the id of a new session is or was in use
         └── StoreUnusable   not a store, a newer version's, read-only, locked, full or damaged
@@ -117,6 +118,17 @@ class Conflict(StoreError):
         self.session = session
         self.given = given
         self.next_seq = next_seq
+
+
+class LeaseLost(StoreError):
+    """This process held the session's lease, and another one may have taken it over: nothing was written."""
+
+    def __init__(self, session: str) -> None:
+        super().__init__(
+            f"session {session!r} was taken over by another process, because this one did not renew its lease in"
+            " time; nothing was written: the other process continues"
+        )
+        self.session = session
 
 
 class UnknownSession(StoreError, LookupError):

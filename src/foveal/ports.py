@@ -23,7 +23,7 @@ every implementation:
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 import msgspec
 
@@ -44,6 +44,14 @@ class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
     bytes: int = 0
     """Bytes on disk for its events, with its share of the data that sessions have in common."""
     erased: bool = False
+
+
+class SessionEnd(NamedTuple):
+    """Where the log of a session ends."""
+
+    next_seq: int
+    """The seq of the next event, and so the number of events."""
+    erased: bool
 
 
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,8 +105,16 @@ class Store(Protocol):
         """Return events whose text has words of the query, best first; any text is a valid query."""
         ...
 
-    async def sessions(self) -> list[SessionInfo]:
-        """Return all sessions, the most recently active first."""
+    async def sessions(
+        self, *, limit: int | None = None, before: tuple[float, str] | None = None, with_erased: bool = True
+    ) -> list[SessionInfo]:
+        """Return at most `limit` sessions, the most recently active first, of equally active ones the greater id.
+        `before` is `(active, id)` of the last session of the page before. The cost of a page does not depend on
+        the number of sessions."""
+        ...
+
+    async def end(self, session: str) -> SessionEnd:
+        """Return where a session ends, at the same price for every length; raises `UnknownSession`."""
         ...
 
     async def info(self, session: str) -> SessionInfo:

@@ -7,6 +7,7 @@ import http.client
 import json
 import socket
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
@@ -14,6 +15,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Final
 
+import apsw
 import pytest
 
 from foveal.agent import TextStreamed
@@ -26,7 +28,7 @@ from foveal.apps.http.shutdown import ShutdownState, StopSignal, shut_down
 from foveal.apps.serve import download_local_model
 from foveal.config import load
 from foveal.core.log import ModelSaid, UserSaid, text_of
-from foveal.errors import FovealError, ProviderError
+from foveal.errors import FovealError, ProviderError, StoreUnusable
 from foveal.providers.local.download import DownloadProgress
 from foveal.server import AuthTokens, DataFolder, Service
 from foveal.server.jobs import ScheduleStore, schedule_from_config
@@ -319,17 +321,55 @@ def test_a_turn_longer_than_the_grace_period_is_stopped_and_stored(tmp_path: Pat
 def test_health_is_503_if_the_store_cannot_be_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server_health, "WRITE_CHECK_TTL_S", 0.0)
+    monkeypatch.setattr(server_health, "CHECK_TTL_S", 0.0)
     with ProxyServer(tmp_path, environment={"FOVEAL_PROVIDER": "support.serve_process:scripted"}) as proxy:
         health = ask(proxy.url, "/healthz")
         assert (health.status, health.json) == (
             200,
-            {"status": "ok", "sessions_open": 0, "turns_running": 0, "inbox": 0},
+            {
+                "sessions_open": 0,
+                "turns_running": 0,
+                "inbox": 0,
+                "inbox_oldest_s": None,
+                "status": "ok",
+                "problems": [],
+            },
         )
         proxy.do(proxy.service.runtime.database.close())
         broken = ask(proxy.url, "/healthz")
-        assert (broken.status, broken.json["status"]) == (503, "the store cannot be written")
+        assert (broken.status, broken.json["status"]) == (503, "degraded")
+        assert broken.json["problems"] == ["the database cannot be written"]
         assert ask(proxy.url, "/metrics").status == 503
+
+
+def test_health_answers_within_a_second_while_the_database_is_locked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_health, "CHECK_TTL_S", 0.0)
+    with ProxyServer(tmp_path, environment={"FOVEAL_PROVIDER": "support.serve_process:scripted"}) as proxy:
+        assert ask(proxy.url, "/healthz").status == 200
+        other = apsw.Connection(str(tmp_path / "server" / "service.db"))
+        other.execute("BEGIN IMMEDIATE")
+        began = time.monotonic()
+        for _ in range(2):
+            locked = ask(proxy.url, "/healthz")
+            assert (locked.status, locked.json["status"]) == (503, "degraded")
+            assert locked.json["problems"] == ["the database does not respond: it is locked or unreachable"]
+        assert time.monotonic() - began < 2 * 1.0
+        other.execute("ROLLBACK")
+        other.close()
+        assert until(lambda: ask(proxy.url, "/healthz").status == 200)
+
+
+def test_health_is_degraded_while_the_store_of_a_tenant_fails(tmp_path: Path) -> None:
+    with ProxyServer(tmp_path, environment={"FOVEAL_PROVIDER": "support.serve_process:scripted"}) as proxy:
+        runtime = proxy.service.runtime
+        runtime.store_failed("alice", StoreUnusable("the disk is full"))
+        degraded = ask(proxy.url, "/healthz")
+        assert (degraded.status, degraded.json["status"]) == (200, "degraded")
+        assert degraded.json["problems"] == ["the store of a tenant cannot be used"]
+        runtime.store_recovered("alice")
+        assert ask(proxy.url, "/healthz").json["status"] == "ok"
 
 
 class UndownloadedModel(Scripted):

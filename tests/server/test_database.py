@@ -1,4 +1,4 @@
-"""Tests of the server's database, the inbox and the session locks."""
+"""Tests of the server's database in SQLite, and of the session locks."""
 
 from __future__ import annotations
 
@@ -7,36 +7,30 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import apsw
 import pytest
 
 from foveal.errors import StoreError, StoreUnusable
-from foveal.server import Database, Inbox, SessionLocks
-from foveal.server.inbox import DONE_KEY_TTL_S, SCHEMA
+from foveal.server import SessionLocks, SqliteDatabase
+from foveal.server.databases import Act, Transaction
 from foveal.stores import open_store
 from support.gated_provider import run
 
 COUNTED = ("CREATE TABLE IF NOT EXISTS counted (n INTEGER NOT NULL)",)
 
 
-def add(n: int) -> Callable[[apsw.Connection], None]:
-    def act(db: apsw.Connection) -> None:
-        db.execute("INSERT INTO counted VALUES (?)", (n,))
-
-    return act
+def add(n: int) -> Act[int]:
+    return lambda db: db.execute("INSERT INTO counted VALUES (?)", n)
 
 
-def all_numbers(db: apsw.Connection) -> list[int]:
-    return [n for (n,) in db.execute("SELECT n FROM counted ORDER BY n")]
+async def all_numbers(db: Transaction) -> list[int]:
+    return [n for (n,) in await db.fetch("SELECT n FROM counted ORDER BY n")]
 
 
-def database_with_table(path: Path) -> Database:
-    database = Database(path)
-    database.create_tables(COUNTED)
-    return database
+def database_with_table(path: Path) -> SqliteDatabase:
+    return SqliteDatabase(path, tables=COUNTED)
 
 
 # ── Database ──────────────────────────────────────────────────────────────────────────────────────────
@@ -59,8 +53,8 @@ async def test_a_write_is_visible_to_others_and_after_reopening(tmp_path: Path) 
 async def test_a_failed_transaction_changes_nothing(tmp_path: Path) -> None:
     database = database_with_table(tmp_path / "c.db")
 
-    def act(db: apsw.Connection) -> None:
-        add(1)(db)
+    async def act(db: Transaction) -> None:
+        await add(1)(db)
         raise ValueError("half way")
 
     with pytest.raises(ValueError, match="half way"):
@@ -89,7 +83,7 @@ async def test_a_foreign_file_is_refused_and_left_unchanged(tmp_path: Path) -> N
     other.close()
     (tmp_path / "text.db").write_text("not SQLite at all, but long enough to look at" * 10, "utf-8")
     newer = database_with_table(tmp_path / "newer.db")
-    await newer.write(lambda db: db.pragma("user_version", 99))
+    await newer.write(lambda db: db.execute("PRAGMA user_version = 99"))
     await newer.close()
     for name in ("store.db", "other.db", "text.db", "newer.db"):
         before = (tmp_path / name).read_bytes()
@@ -120,41 +114,29 @@ async def test_close_waits_for_pending_writes(tmp_path: Path) -> None:
 
 
 @run
-async def test_deleted_text_is_not_in_the_files_after_truncating_the_wal(tmp_path: Path) -> None:
-    database = Database(tmp_path / "c.db")
-    database.create_tables(("CREATE TABLE IF NOT EXISTS texts (t TEXT)",))
+async def test_deleted_text_is_removed_from_the_files(tmp_path: Path) -> None:
+    tables = ("CREATE TABLE IF NOT EXISTS texts (t TEXT)",)
+    database = SqliteDatabase(tmp_path / "c.db", tables=tables)
     await database.write(lambda db: db.execute("INSERT INTO texts VALUES ('the canary sings')"))
     await database.write(lambda db: db.execute("DELETE FROM texts"))
-    await database.truncate_wal()
+    await database.remove_deleted_text()
     for path in tmp_path.iterdir():
         assert b"canary" not in path.read_bytes(), path
         assert os.stat(path).st_mode & 0o077 == 0
     await database.close()
 
 
-# ── Inbox ─────────────────────────────────────────────────────────────────────────────────────────────
-
-
 @run
-async def test_a_done_message_keeps_its_key_for_a_week_and_loses_its_text(tmp_path: Path) -> None:
-    database = Database(tmp_path / "c.db")
-    database.create_tables(SCHEMA)
-    inbox, given = Inbox(database), {"content": "the canary sings", "dialect": ""}
-    entry, is_new = await inbox.put("t", "s", key="k", now=1_000.0, **given)
-    assert is_new
-    assert entry.message == "the canary sings"
-    assert (await inbox.take("t", "s", last=4)) == entry._replace(taken_after=4)
-    taken = await inbox.take("t", "s", last=9)
-    assert taken is not None
-    assert (taken.state, taken.taken_after) == ("taken", 4)
-    await inbox.finish(entry.id, why="answered", problem="", code="")
-    assert await inbox.take("t", "s", last=9) is None
-    same, is_new = await inbox.put("t", "s", key="k", now=1_000.0 + DONE_KEY_TTL_S - 1, **given)
-    assert (same.id, same.state, same.content, is_new) == (entry.id, "done", None, False)
-    await inbox.put("t", "s", key="k2", now=1_000.0 + DONE_KEY_TTL_S + 1, **given)
-    later, is_new = await inbox.put("t", "s", key="k", now=1_000.0 + DONE_KEY_TTL_S + 2, **given)
-    assert is_new
-    assert later.id > entry.id
+async def test_an_act_that_awaits_something_else_is_refused(tmp_path: Path) -> None:
+    database = database_with_table(tmp_path / "c.db")
+
+    async def act(db: Transaction) -> None:
+        await add(1)(db)
+        await asyncio.sleep(0)
+
+    with pytest.raises(RuntimeError, match="awaits something else"):
+        await database.write(act)
+    assert await database.read(all_numbers) == []
     await database.close()
 
 
@@ -178,7 +160,7 @@ async def test_a_lock_serialises_tasks_of_one_session_only(
     async with locks.lock("t", "other"):
         await asyncio.gather(*(critical_section() for _ in range(10)))
     assert most == 1
-    locks.close()
+    await locks.close()
 
 
 @run
@@ -192,7 +174,7 @@ async def test_try_lock_returns_at_once_and_releases_once(tmp_path: Path) -> Non
     second = await locks.try_lock("t", "s")
     assert second is not None
     second.release()
-    locks.close()
+    await locks.close()
 
 
 HOLDER = """
@@ -223,7 +205,7 @@ async def test_a_killed_process_releases_its_lock(tmp_path: Path) -> None:
         holder.send_signal(signal.SIGKILL)
         await waiting
     other.release()
-    locks.close()
+    await locks.close()
 
 
 async def _lock_and_release(locks: SessionLocks) -> None:

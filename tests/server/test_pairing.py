@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import subprocess
 import sys
 import time
@@ -14,24 +15,23 @@ from pathlib import Path
 import pytest
 
 from foveal.apps.gateways import pair_command
-from foveal.server import CODE_ALPHABET, MAX_WRONG_CODES, Database, PairedUser, Pairing
+from foveal.server import CODE_ALPHABET, MAX_WRONG_CODES, PairedUser, Pairing
 from foveal.server.pairing import CODE_CHARS, CODE_TTL_S, WRONG_CODE_WINDOW_S
+from support.paths import TESTS
+from support.service_databases import open_database
 
 NOW = 1_000_000.0
 
 
 @asynccontextmanager
-async def pairing(folder: Path) -> AsyncIterator[Pairing]:
-    database = Database(folder / "service.db")
-    try:
+async def pairing(place: Path | str) -> AsyncIterator[Pairing]:
+    async with open_database(place) as database:
         yield Pairing(database)
-    finally:
-        await database.close()
 
 
-def test_a_code_pairs_the_user_who_claims_it_and_no_other(tmp_path: Path) -> None:
+def test_a_code_pairs_the_user_who_claims_it_and_no_other(place: Path | str) -> None:
     async def check() -> None:
-        async with pairing(tmp_path) as codes:
+        async with pairing(place) as codes:
             code = await codes.create_code("discord", now=NOW)
             assert not await codes.is_paired("discord", 7)
             assert await codes.claim("discord", code, 7, now=NOW + 1)
@@ -42,9 +42,9 @@ def test_a_code_pairs_the_user_who_claims_it_and_no_other(tmp_path: Path) -> Non
     asyncio.run(check())
 
 
-def test_a_code_works_once(tmp_path: Path) -> None:
+def test_a_code_works_once(place: Path | str) -> None:
     async def check() -> None:
-        async with pairing(tmp_path) as codes:
+        async with pairing(place) as codes:
             code = await codes.create_code("discord", now=NOW)
             claims = [codes.claim("discord", code, user, now=NOW) for user in (7, 8)]
             assert sorted(await asyncio.gather(*claims)) == [False, True]
@@ -53,9 +53,9 @@ def test_a_code_works_once(tmp_path: Path) -> None:
     asyncio.run(check())
 
 
-def test_a_code_works_for_ten_minutes(tmp_path: Path) -> None:
+def test_a_code_works_for_ten_minutes(place: Path | str) -> None:
     async def check() -> None:
-        async with pairing(tmp_path) as codes:
+        async with pairing(place) as codes:
             late, timely = (
                 await codes.create_code("discord", now=NOW),
                 await codes.create_code("discord", now=NOW),
@@ -67,9 +67,9 @@ def test_a_code_works_for_ten_minutes(tmp_path: Path) -> None:
     asyncio.run(check())
 
 
-def test_a_code_works_on_one_platform_only(tmp_path: Path) -> None:
+def test_a_code_works_on_one_platform_only(place: Path | str) -> None:
     async def check() -> None:
-        async with pairing(tmp_path) as codes:
+        async with pairing(place) as codes:
             code = await codes.create_code("telegram", now=NOW)
             assert not await codes.claim("discord", code, 7, now=NOW)
             assert await codes.claim("telegram", code, 7, now=NOW)
@@ -77,9 +77,9 @@ def test_a_code_works_on_one_platform_only(tmp_path: Path) -> None:
     asyncio.run(check())
 
 
-def test_after_five_wrong_codes_a_valid_one_is_refused_for_an_hour(tmp_path: Path) -> None:
+def test_after_five_wrong_codes_a_valid_one_is_refused_for_an_hour(place: Path | str) -> None:
     async def check() -> None:
-        async with pairing(tmp_path) as codes:
+        async with pairing(place) as codes:
             for _ in range(MAX_WRONG_CODES):
                 assert not await codes.claim("discord", "23456789", 7, now=NOW)
             code = await codes.create_code("discord", now=NOW)
@@ -94,18 +94,18 @@ def test_after_five_wrong_codes_a_valid_one_is_refused_for_an_hour(tmp_path: Pat
     asyncio.run(check())
 
 
-def test_a_code_may_be_typed_in_lower_case_and_with_dashes(tmp_path: Path) -> None:
+def test_a_code_may_be_typed_in_lower_case_and_with_dashes(place: Path | str) -> None:
     async def check() -> None:
-        async with pairing(tmp_path) as codes:
+        async with pairing(place) as codes:
             code = await codes.create_code("discord", now=NOW)
             assert await codes.claim("discord", f" {code[:4].lower()}-{code[4:].lower()} ", 7, now=NOW)
 
     asyncio.run(check())
 
 
-def test_any_text_as_a_code_is_refused_without_an_error(tmp_path: Path) -> None:
+def test_any_text_as_a_code_is_refused_without_an_error(place: Path | str) -> None:
     async def check() -> None:
-        async with pairing(tmp_path) as codes:
+        async with pairing(place) as codes:
             for user, typed in enumerate(("", "\ud800", "x" * 100_000, "' OR 1=1 --", "\0")):
                 assert not await codes.claim("discord", typed, user, now=NOW)
             assert await codes.list() == ()
@@ -113,9 +113,9 @@ def test_any_text_as_a_code_is_refused_without_an_error(tmp_path: Path) -> None:
     asyncio.run(check())
 
 
-def test_codes_have_eight_unambiguous_characters_and_differ(tmp_path: Path) -> None:
+def test_codes_have_eight_unambiguous_characters_and_differ(place: Path | str) -> None:
     async def check() -> None:
-        async with pairing(tmp_path) as codes:
+        async with pairing(place) as codes:
             codes = {await codes.create_code("discord", now=NOW) for _ in range(20)}
             assert len(codes) == 20
             assert {len(code) for code in codes} == {CODE_CHARS} == {8}
@@ -134,9 +134,9 @@ def test_the_file_does_not_contain_the_codes(tmp_path: Path) -> None:
     assert not any(code.encode() in file.read_bytes() for file in tmp_path.iterdir())
 
 
-def test_an_unpaired_user_is_no_longer_paired(tmp_path: Path) -> None:
+def test_an_unpaired_user_is_no_longer_paired(place: Path | str) -> None:
     async def check() -> None:
-        async with pairing(tmp_path) as codes:
+        async with pairing(place) as codes:
             for user in (7, 8):
                 code = await codes.create_code("discord", now=NOW)
                 assert await codes.claim("discord", code, user, now=NOW + user)
@@ -150,28 +150,27 @@ def test_an_unpaired_user_is_no_longer_paired(tmp_path: Path) -> None:
 
 CLAIM = """
 import asyncio, sys
-from pathlib import Path
-from foveal.server.database import Database
 from foveal.server.pairing import Pairing
+from support.service_databases import open_database, place_of
 
 async def claim():
-    database = Database(Path(sys.argv[1]) / "service.db")
-    print(await Pairing(database).claim("discord", sys.argv[2], int(sys.argv[3]), now=float(sys.argv[4])))
-    await database.close()
+    async with open_database(place_of(sys.argv[1])) as database:
+        print(await Pairing(database).claim("discord", sys.argv[2], int(sys.argv[3]), now=float(sys.argv[4])))
 
 asyncio.run(claim())
 """
 
 
-def test_a_code_from_one_process_is_claimed_in_another_and_only_once(tmp_path: Path) -> None:
+def test_a_code_from_one_process_is_claimed_in_another_and_only_once(place: Path | str) -> None:
     async def offered() -> str:
-        async with pairing(tmp_path) as codes:
+        async with pairing(place) as codes:
             return await codes.create_code("discord", now=NOW)
 
     code = asyncio.run(offered())
     claims = [
         subprocess.Popen(
-            [sys.executable, "-c", CLAIM, str(tmp_path), code, str(user), str(NOW)],
+            [sys.executable, "-c", CLAIM, str(place), code, str(user), str(NOW)],
+            env=os.environ | {"PYTHONPATH": str(TESTS)},
             stdout=subprocess.PIPE,
             text=True,
         )
@@ -181,7 +180,7 @@ def test_a_code_from_one_process_is_claimed_in_another_and_only_once(tmp_path: P
     assert sorted(printed) == ["False", "True"]
 
     async def found() -> None:
-        async with pairing(tmp_path) as codes:
+        async with pairing(place) as codes:
             (one,) = await codes.list()
             assert one.user == (7, 8)[printed.index("True")]
 

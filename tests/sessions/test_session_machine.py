@@ -49,7 +49,7 @@ from foveal.ports import Checkpoint, Store
 from foveal.sessions import Session
 from foveal.stores import SqliteStore
 from foveal.stores.memory import MemoryStore
-from foveal.stores.sqlite.threads import WorkerThreads
+from foveal.stores.sqlite.threads import CallQueue, WorkerThreads
 
 T = TypeVar("T")
 SMALL: Final[dict[str, Any]] = {
@@ -103,11 +103,11 @@ class Results:
         await asyncio.gather(*tasks)
 
 
-class SteppedThreads(WorkerThreads):
-    """Worker threads that carry out a call before `run` yields to the loop."""
+class SteppedQueue(CallQueue):
+    """A queue that carries out a call before `run` yields to the loop."""
 
     def __init__(self, name: str, results: Results) -> None:
-        super().__init__(name)
+        super().__init__(WorkerThreads(name))
         self._results = results
 
     async def run(self, function: Callable[[], T]) -> T:
@@ -178,8 +178,8 @@ class SessionMachine(RuleBasedStateMachine):
 
     def _opened(self) -> SqliteStore:
         store = SqliteStore(self.path, durability="normal", clock=self.clock)
-        store._writer = SteppedThreads("write", self.results)
-        store._readers = SteppedThreads("read", self.results)
+        store._writer = SteppedQueue("write", self.results)
+        store._readers = SteppedQueue("read", self.results)
         return store
 
     def session(self, name: str) -> Session:

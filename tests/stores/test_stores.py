@@ -156,8 +156,9 @@ def test_permissions_of_an_existing_file_do_not_change(path: Path) -> None:
 def test_durability_sets_the_synchronous_pragma(path: Path) -> None:
     async def synchronous(store: SqliteStore) -> object:
         async with store:
-            await store.append("a", [])
-            return store._file.exclusive(lambda db: db.connection.pragma("synchronous"))
+            await store.append(store.durability, said(1))
+            assert store._file._writer is not None
+            return store._file._writer.connection.pragma("synchronous")
 
     assert asyncio.run(synchronous(open_store(path))) == 2
     assert asyncio.run(synchronous(open_store(path, durability="normal"))) == 1

@@ -23,7 +23,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import islice
 from threading import Lock, Thread
 from time import sleep
-from typing import Any
+from typing import Any, Self
 
 from foveal.core.tokens.counter import counter
 from foveal.core.wire.legality import request_faults
@@ -104,7 +104,7 @@ class StandIn:
     attempts: int = 0
     """Number of received requests, answered or not."""
 
-    def __enter__(self) -> StandIn:
+    def __enter__(self) -> Self:
         self._lock = Lock()
         self._before = ""
         self._answered = 0
@@ -155,7 +155,12 @@ class StandIn:
                 return 400, error
             self._before = text
             self._answered += 1
-            return 200, dialect.answer(self._answered, self.script(self._answered), body, prompt, cached)
+            answer = self.next_answer(self._answered, body)
+            return 200, dialect.answer(self._answered, answer, body, prompt, cached)
+
+    def next_answer(self, number: int, body: Json) -> Answer:
+        """Return the answer to a legal request; a subclass may choose it by the request."""
+        return self.script(number)
 
     def next_trouble(self, path: str, bearer: str, headers: Any) -> Trouble:
         """Return the failure of the next request; an empty `Trouble` for none."""
@@ -415,17 +420,45 @@ def _responses_stream(reply: Json) -> Iterator[str]:
         number += 1
         return _event({"type": kind, "sequence_number": number, **fields}, kind)
 
-    yield event("response.created", response={**reply, "status": "in_progress", "output": [], "usage": None})
+    started = {**reply, "status": "in_progress", "output": [], "usage": None}
+    yield event("response.created", response=started)
+    yield event("response.in_progress", response=started)
     for place, item in enumerate(reply["output"]):
-        where = {"output_index": place, "item_id": item["id"]}
-        yield event("response.output_item.added", output_index=place, item=item)
-        for half in _halves(item["content"][0]["text"] if item["type"] == "message" else ""):
-            yield event("response.output_text.delta", **where, content_index=0, delta=half, logprobs=[])
-        if item["type"] == "reasoning":
-            thought = item["summary"][0]["text"]
-            yield event("response.reasoning_summary_text.delta", **where, summary_index=0, delta=thought)
+        opened = {**item, **_OPENED_ITEMS[item["type"]]}
+        yield event("response.output_item.added", output_index=place, item=opened)
+        for kind, fields in _item_deltas(item):
+            yield event(f"response.{kind}", output_index=place, item_id=item["id"], **fields)
         yield event("response.output_item.done", output_index=place, item=item)
     yield event("response.completed", response=reply)
+
+
+_OPENED_ITEMS: dict[str, Json] = {
+    "message": {"status": "in_progress", "content": []},
+    "function_call": {"status": "in_progress", "arguments": ""},
+    "reasoning": {"summary": []},
+}
+
+
+def _item_deltas(item: Json) -> Iterator[tuple[str, Json]]:
+    """Yield the events between the beginning and the end of an item, as the real API sends them."""
+    match item["type"]:
+        case "message":
+            part, where = item["content"][0], {"content_index": 0}
+            yield "content_part.added", {**where, "part": {**part, "text": ""}}
+            for half in _halves(part["text"]):
+                yield "output_text.delta", {**where, "delta": half, "logprobs": []}
+            yield "output_text.done", {**where, "text": part["text"], "logprobs": []}
+            yield "content_part.done", {**where, "part": part}
+        case "function_call":
+            for half in _halves(item["arguments"]):
+                yield "function_call_arguments.delta", {"delta": half}
+            yield "function_call_arguments.done", {"arguments": item["arguments"]}
+        case _:
+            part, where = item["summary"][0], {"summary_index": 0}
+            yield "reasoning_summary_part.added", {**where, "part": {**part, "text": ""}}
+            yield "reasoning_summary_text.delta", {**where, "delta": part["text"]}
+            yield "reasoning_summary_text.done", {**where, "text": part["text"]}
+            yield "reasoning_summary_part.done", {**where, "part": part}
 
 
 def _check_responses(body: Json) -> list[str]:

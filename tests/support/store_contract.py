@@ -42,7 +42,7 @@ from foveal.core.log import (
     raw,
 )
 from foveal.errors import Conflict, StoreError, UnknownSession
-from foveal.ports import Checkpoint, SessionInfo, Store
+from foveal.ports import Checkpoint, SessionEnd, SessionInfo, Store
 
 T = TypeVar("T")
 StoreFactory = Callable[[Path, Callable[[], float]], Store]
@@ -113,6 +113,17 @@ UNUSUAL_FACTS: dict[str, AnyFact] = {
     "numbers": Used(input=2**53, cache_read=3, output=0),
     "nested a hundred deep": Instructed(content="x", extra=raw(json.loads("[" * 100 + "]" * 100))),
 }
+
+
+async def pages(store: Store, *, limit: int, with_erased: bool) -> list[SessionInfo]:
+    """Return all sessions, read page by page."""
+    found: list[SessionInfo] = []
+    while True:
+        before = (found[-1].active, found[-1].id) if found else None
+        page = await store.sessions(limit=limit, before=before, with_erased=with_erased)
+        found += page
+        if len(page) < limit:
+            return found
 
 
 class Contract:
@@ -281,6 +292,7 @@ class Contract:
                 store.keep_checkpoint("b", Checkpoint(seq=0, needed=(), state=b"")),
                 store.search("b", "word"),
                 store.info("b"),
+                store.end("b"),
                 store.rename("b", "t"),
                 store.fork("b", "c", at=0),
                 store.erase("b"),
@@ -306,6 +318,29 @@ class Contract:
                 ("between", "Über 😀", 200.0, 201.0, 2),
             ]
             assert [await store.info(info.id) for info in infos] == infos
+
+        self.run(path, work)
+
+    def test_pages_of_sessions_are_the_whole_list(self, path: Path) -> None:
+        async def work(store: Store) -> None:
+            times = [50.0, 10.0, 50.0, 49.5, 50.4, 0.0, 10.0, 51.2, 50.0]
+            for number, at in enumerate(times):
+                await store.append(f"s{number}", log(Noted(text="x"), at=at))
+            await store.append("s1", log(Noted(text="later"), first=1, at=50.2))
+            await store.append("s7", log(Noted(text="the clock was set back"), first=1, at=3.0))
+            await store.append("untimed", [Event(0, Noted(text="x"), 7.0), Event(1, Noted(text="y"))])
+            await store.fork("untimed", "copy", at=1)
+            for erased in ("s2", "s6"):
+                await store.erase(erased)
+            for with_erased in (True, False):
+                whole = [info for info in await store.sessions() if with_erased or not info.erased]
+                places = [(info.active, info.id) for info in whole]
+                assert places == sorted(places, reverse=True)
+                assert await store.sessions(with_erased=with_erased) == whole
+                for limit in (1, 2, 3, 100):
+                    assert await pages(store, limit=limit, with_erased=with_erased) == whole
+            assert await store.sessions(limit=0) == []
+            assert await store.sessions(limit=5, before=(-1.0, "")) == []
 
         self.run(path, work)
 
@@ -659,6 +694,7 @@ class StoreMachine(RuleBasedStateMachine):
         for name, known in self.model.items():
             info = infos[name]
             assert (info.title, info.events, info.erased) == (known.title, len(known.events), known.erased)
+            assert self.run(self.store.end(name)) == SessionEnd(info.events, info.erased)
             found = self.run(self.store.read(name))
             assert [encode(event) for event in found] == [encode(event) for event in known.events]
             assert self.run(self.store.checkpoint(name)) == known.checkpoint

@@ -14,7 +14,7 @@ import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from foveal.errors import FovealError, ProviderError
 
@@ -73,6 +73,9 @@ def add_commands(commands: Any) -> None:
     parser.add_argument(
         "--folder", metavar="PATH", help=f"the folder for all data; default: {DEFAULT_FOLDER}"
     )
+    parser.add_argument(
+        "--database", metavar="URL", help="a PostgreSQL database in place of the folder (FOVEAL_DATABASE)"
+    )
     parser.add_argument("--model", metavar="NAME", help="provider/model for sessions of this server")
     parser.add_argument("--window", type=int, metavar="TOKENS", help="the context window of the model")
     about_set = "any other setting, such as server.grace=10; can be repeated"
@@ -83,11 +86,15 @@ def serve(args: argparse.Namespace) -> int:
     """Serve until a stop signal, and return the exit code."""
     from asyncio import Runner
 
+    from foveal.sessions.offload import SWITCH_INTERVAL_S
+
     missing = [name for name in REQUIRED_PACKAGES if find_spec(name) is None]
     if missing:
         raise FovealError(
             f"`foveal serve` needs {', '.join(missing)}: run {sys.executable} -m pip install 'foveal[server]'"
         )
+    # Threads of the store and of long sessions compete with the event loop, which needs many turns per request.
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
     with Runner(loop_factory=_loop_factory()) as runner:
         return runner.run(_serve(args))
 
@@ -124,13 +131,18 @@ async def _serve(args: argparse.Namespace) -> int:
         if not await download_local_model(service, stop):
             return 0
         warm_up(config)
-        upstreams, bots = await stack.enter_async_context(_running_components(service, listener, shutdown))
+        running = await stack.enter_async_context(_running_components(service, listener, shutdown))
+        bots = running.bots
         url = url_of(listener)
-        lines = await banner_lines(service, url, upstreams=upstreams, chats=await _bots_text(service, bots))
+        lines = await banner_lines(
+            service, url, upstreams=running.upstreams, chats=await _bots_text(service, bots)
+        )
         print_line("\n".join([*lines, *(f"  note      {note}" for note in config.notes)]))
         json_logs.log_event("listening", {"url": url, "pid": os.getpid()})
         await stop.requested.wait()
         json_logs.log_event("stopping")
+        if service.runtime.storage.folder is None:  # load balancers connect to another server instead
+            running.stop_listening()
         for bot in bots:
             await bot.stop_listening()
         await shut_down(service, shutdown, stop, grace=config.get("server.grace"))
@@ -145,6 +157,7 @@ def _flags(args: argparse.Namespace) -> dict[str, Any]:
         "server.host": args.host,
         "server.port": args.port,
         "server.folder": args.folder,
+        "server.database": args.database,
         "model": args.model,
         "window": args.window,
     }
@@ -210,10 +223,16 @@ async def download_local_model(service: Service, stop: StopSignal) -> bool:
         return True
 
 
+class RunningComponents(NamedTuple):
+    upstreams: Upstreams
+    bots: list[RunningBot]
+    stop_listening: Callable[[], None]
+
+
 @asynccontextmanager
 async def _running_components(
     service: Service, listener: socket, shutdown: ShutdownState
-) -> AsyncIterator[tuple[Upstreams, list[RunningBot]]]:
+) -> AsyncIterator[RunningComponents]:
     """Start all components in the order of their dependencies, and stop them in the reverse order."""
     from foveal.apps.http.app import app
     from foveal.apps.http.listener import run_server
@@ -227,8 +246,8 @@ async def _running_components(
         stack.push_async_callback(upstreams.close)
         asgi_app = app(service, upstreams=upstreams, worker=worker, shutdown=shutdown)
         await service.recover()
-        await stack.enter_async_context(run_server(asgi_app, listener))
-        yield upstreams, bots
+        stop_listening = await stack.enter_async_context(run_server(asgi_app, listener))
+        yield RunningComponents(upstreams, bots, stop_listening)
 
 
 async def _start_bots(service: Service, stack: AsyncExitStack) -> list[RunningBot]:

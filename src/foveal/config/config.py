@@ -267,11 +267,14 @@ def _known_window(name: str) -> int:
 
 def _printable(key: ConfigKey, value: Any) -> Any:
     """Return a value without secrets."""
+    if isinstance(value, str):
+        return strip_url_secrets(value)
     if key.secret and value:
         return dict.fromkeys(value, "…") if isinstance(value, Mapping) else f"{len(value):,} not shown"
-    return strip_url_secrets(value) if isinstance(value, str) else value
+    return value
 
 
 def strip_url_secrets(text: str) -> str:
     """Remove user names, passwords and queries from the URLs in a text."""
-    return re.sub(r"(https?://[^\s?#]*)[?#]\S*", r"\1", re.sub(r"(https?://)[^\s/]*@", r"\1", text))
+    scheme = r"((?:https?|postgres(?:ql)?)://"
+    return re.sub(rf"{scheme}[^\s?#]*)[?#]\S*", r"\1", re.sub(rf"{scheme})[^\s/]*@", r"\1", text))

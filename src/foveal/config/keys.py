@@ -75,6 +75,11 @@ HTTP_URL: Final = ValueKind(
     lambda value: isinstance(value, str) and value.startswith(("http://", "https://")),
     str,
 )
+POSTGRES_URL: Final = ValueKind(
+    "a URL that begins with postgresql://",
+    lambda value: isinstance(value, str) and value.startswith(("postgresql://", "postgres://")),
+    str,
+)
 BOOLEAN: Final = ValueKind("true or false", lambda value: isinstance(value, bool), _parse_bool)
 STRINGS: Final = ValueKind(
     "a list of strings",
@@ -117,6 +122,8 @@ class ConfigKey(NamedTuple):
     """Whether a project may set it, with the user's consent."""
     secret: bool = False
     """Whether its values are never printed."""
+    short_variable: str = ""
+    """A second, shorter name of its environment variable."""
 
     @property
     def variable(self) -> str:
@@ -187,14 +194,22 @@ _SCHEDULES: Final = ValueKind(
 _SECONDS_OF_A_DAY: Final = whole_number(0, 86_400)
 
 
-def _server_key(name: str, kind: ValueKind, description: str, default: Any) -> ConfigKey:
-    return config_key(name, kind, description, default=default, project=False)
+def _server_key(name: str, kind: ValueKind, description: str, default: Any, **more: Any) -> ConfigKey:
+    return config_key(name, kind, description, default=default, project=False, **more)
 
 
 SERVER_KEYS: Final = (
     _server_key("server.host", STRING, "the address to listen on", "127.0.0.1"),
     _server_key("server.port", whole_number(0, 65_535), "the port; 0 chooses a free one", 8790),
     _server_key("server.folder", STRING, "where the server keeps its files", ""),
+    _server_key(
+        "server.database",
+        POSTGRES_URL,
+        "a PostgreSQL database in place of the folder",
+        None,
+        secret=True,
+        short_variable="FOVEAL_DATABASE",
+    ),
     _server_key("server.hosts", STRINGS, "further host names that requests may use", []),
     _server_key("server.max_body", whole_number(1_024, 1 << 30), "maximum bytes of a request body", 32 << 20),
     _server_key("server.max_depth", whole_number(4, 500), "maximum nesting depth of JSON", 100),
@@ -211,6 +226,12 @@ SERVER_KEYS: Final = (
         "server.grace", _SECONDS_OF_A_DAY, "seconds that running turns get when the server stops", 30
     ),
     _server_key("server.silence", whole_number(1, 86_400), "seconds to wait for a byte from upstream", 900),
+    _server_key(
+        "server.proxy_retention_days",
+        whole_number(0, 36_500),
+        "days after which unused sessions of drop-in clients are erased; 0 keeps them",
+        0,
+    ),
     _server_key("server.openai_url", HTTP_URL, "upstream for chat completions and Responses", None),
     _server_key("server.anthropic_url", HTTP_URL, "upstream for Anthropic messages", None),
     _server_key(

@@ -100,7 +100,7 @@ def _check_value(key: ConfigKey, path: KeyPath, value: Any, source: ValueSource,
 
 def read_environment(environ: Mapping[str, str], folder: pathlib.Path) -> tuple[ConfigValues, list[str]]:
     """Return the values of `FOVEAL_…` variables, and the names of unknown ones; an empty variable is not set."""
-    keys = {key.variable: key for key in KEYS if key.variable}
+    keys = {name: key for key in KEYS for name in (key.variable, key.short_variable) if name}
     values = {
         keys[name].path: _parse_text(
             keys[name], keys[name].path, text, ValueSource("environment", name), folder

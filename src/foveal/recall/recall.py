@@ -91,7 +91,7 @@ class InMemoryLibrary:
         self._index: FullTextIndex | None = None
 
     async def search(self, query: str, limit: int) -> list[Hit]:
-        from foveal.stores.sqlite.full_text import searchable_text
+        from foveal.stores.search_words import searchable_text
 
         index = self._index = self._index or _create_index()
         new = self._events[bisect_left(self._events, index.last_indexed(0) + 1, key=_seq) :]

@@ -12,7 +12,8 @@ from typing import NamedTuple
 import msgspec
 
 from foveal.core.engine.engine import Engine
-from foveal.core.engine.report import EventStatus, event_status
+from foveal.core.engine.event_status import EventStatus
+from foveal.core.engine.report import event_status
 from foveal.core.engine.settings import resolve_settings
 from foveal.core.log.events import (
     REDUCTIONS,

@@ -12,7 +12,7 @@ from foveal.errors import Busy
 from foveal.server.auth_tokens import AuthTokens, TokenCaller
 from foveal.server.chats import ChatMessage, Chats, chat_session_id, find_chat
 from foveal.server.data_folder import DataFolder
-from foveal.server.database import Database
+from foveal.server.databases import Database, SqliteDatabase
 from foveal.server.inbox import Inbox
 from foveal.server.live_session import LiveSession, SessionCompaction
 from foveal.server.pairing import CODE_ALPHABET, MAX_WRONG_CODES, PairedUser, Pairing
@@ -26,6 +26,7 @@ from foveal.server.runtime import (
     TurnEnded,
 )
 from foveal.server.service import Service
+from foveal.server.storage import FolderStorage, Storage
 from foveal.server.tenants import PROXY_ORIGIN, Tenant
 from foveal.server.turns import Turn, TurnOutcome
 from foveal.stores.session_locks import SessionLocks
@@ -41,6 +42,7 @@ __all__ = [
     "DataFolder",
     "Database",
     "EventsStored",
+    "FolderStorage",
     "Inbox",
     "InboxCounted",
     "LiveSession",
@@ -52,6 +54,8 @@ __all__ = [
     "ServiceEvent",
     "SessionCompaction",
     "SessionLocks",
+    "SqliteDatabase",
+    "Storage",
     "Tenant",
     "TokenCaller",
     "Turn",

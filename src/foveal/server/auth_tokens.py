@@ -12,16 +12,10 @@ import secrets
 from hashlib import sha256
 from typing import Final
 
-import apsw
 import msgspec
 
-from foveal.server.database import Database
+from foveal.server.databases import Database
 
-SCHEMA: Final = (
-    """CREATE TABLE IF NOT EXISTS tokens (
-        id TEXT PRIMARY KEY, hash BLOB UNIQUE, tenant TEXT NOT NULL, label TEXT NOT NULL, created REAL NOT NULL,
-        revoked REAL) WITHOUT ROWID""",
-)
 TOKEN_PREFIX: Final = "fv_"
 """Start of every secret, so that a token and a provider's key are never mistaken for each other."""
 MAX_TOKEN_CHARS: Final = 200
@@ -50,63 +44,41 @@ class AuthTokens:
     """The tokens table of the server's database."""
 
     def __init__(self, database: Database) -> None:
-        database.create_tables(SCHEMA)
         self._database = database
 
     async def create(self, tenant: str, *, label: str = "", now: float) -> tuple[str, str]:
         """Create a token; return its id and its secret, which cannot be read again."""
         id, secret = secrets.token_hex(4), f"{TOKEN_PREFIX}{secrets.token_urlsafe(32)}"
-
-        def act(connection: apsw.Connection) -> None:
-            row = (id, _hash(secret), tenant, label, now)
-            connection.execute(
-                "INSERT INTO tokens (id, hash, tenant, label, created) VALUES (?, ?, ?, ?, ?)", row
-            )
-
-        await self._database.write(act)
+        sql = "INSERT INTO tokens (id, hash, tenant, label, created) VALUES (?, ?, ?, ?, ?)"
+        values = id, _hash(secret), tenant, label, now
+        await self._database.write(lambda db: db.execute(sql, *values), tenant=tenant)
         return id, secret
 
     async def authenticate(self, secret: str) -> TokenCaller | None:
         """Return the caller with this secret; None if the secret is unknown or revoked."""
         if not secret.startswith(TOKEN_PREFIX) or len(secret) > MAX_TOKEN_CHARS:
             return None
-
-        def act(connection: apsw.Connection) -> TokenCaller | None:
-            sql = "SELECT id, tenant FROM tokens WHERE hash = ? AND revoked IS NULL"
-            row = connection.execute(sql, (_hash(secret),)).fetchone()
-            return None if row is None else TokenCaller(tenant=row[1], token_id=row[0])
-
-        return await self._database.read(act)
+        sql = "SELECT id, tenant FROM tokens WHERE hash = ? AND revoked IS NULL"
+        for id, tenant in await self._database.read(lambda db: db.fetch(sql, _hash(secret))):
+            return TokenCaller(tenant=tenant, token_id=id)
+        return None
 
     async def list(self) -> list[AuthToken]:
         """Return all tokens including revoked ones, oldest first."""
-
-        def act(connection: apsw.Connection) -> list[AuthToken]:
-            sql = "SELECT id, tenant, label, created, revoked FROM tokens ORDER BY created, id"
-            return [
-                AuthToken(id=id, tenant=tenant, label=label, created=created, revoked=revoked)
-                for id, tenant, label, created, revoked in connection.execute(sql)
-            ]
-
-        return await self._database.read(act)
+        sql = "SELECT id, tenant, label, created, revoked FROM tokens ORDER BY created, id"
+        return [
+            AuthToken(id=id, tenant=tenant, label=label, created=created, revoked=revoked)
+            for id, tenant, label, created, revoked in await self._database.read(lambda db: db.fetch(sql))
+        ]
 
     async def revoke(self, id: str, *, now: float) -> bool:
         """Revoke a token; return False if the id is unknown or already revoked."""
-
-        def act(connection: apsw.Connection) -> bool:
-            sql = "UPDATE tokens SET revoked = ?, hash = NULL WHERE id = ? AND revoked IS NULL"
-            connection.execute(sql, (now, id))
-            return connection.changes() > 0
-
-        return await self._database.write(act)
+        sql = "UPDATE tokens SET revoked = ?, hash = NULL WHERE id = ? AND revoked IS NULL"
+        return await self._database.write(lambda db: db.execute(sql, now, id)) > 0
 
     async def any_exist(self) -> bool:
         """Return whether a token was ever created; if so, every request needs one."""
-
-        def act(connection: apsw.Connection) -> bool:
-            return connection.execute("SELECT 1 FROM tokens LIMIT 1").fetchone() is not None
-
-        return await self._database.read(act)
+        return bool(await self._database.read(lambda db: db.fetch("SELECT 1 FROM tokens LIMIT 1")))
 
 
 def _hash(secret: str) -> bytes:

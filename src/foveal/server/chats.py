@@ -14,20 +14,10 @@ from __future__ import annotations
 import re
 from typing import Final
 
-import apsw
 import msgspec
 
-from foveal.server.database import Database
+from foveal.server.databases import Database, Transaction
 
-SCHEMA: Final = (
-    """CREATE TABLE IF NOT EXISTS chats (
-        face TEXT NOT NULL, chat INTEGER NOT NULL, number INTEGER NOT NULL,
-        PRIMARY KEY (face, chat)) STRICT, WITHOUT ROWID""",
-    """CREATE TABLE IF NOT EXISTS chat_messages (
-        face TEXT NOT NULL, key TEXT NOT NULL, chat INTEGER NOT NULL, session TEXT NOT NULL, state TEXT NOT NULL,
-        at REAL NOT NULL, PRIMARY KEY (face, key)) STRICT, WITHOUT ROWID""",
-    "CREATE INDEX IF NOT EXISTS chat_messages_at ON chat_messages(at)",
-)
 CHAT_MESSAGE_TTL_S: Final = 48 * 3600.0
 """Seconds for which a message is kept."""
 
@@ -58,28 +48,27 @@ class Chats:
     """The chats of all platforms, in a database that several processes may share."""
 
     def __init__(self, database: Database) -> None:
-        database.create_tables(SCHEMA)
         self._database = database
 
     async def session(self, platform: str, chat: int) -> str:
         """Return the current session of a chat."""
 
-        def act(connection: apsw.Connection) -> str:
-            return chat_session_id(platform, chat, _number(connection, platform, chat))
+        async def act(db: Transaction) -> str:
+            return chat_session_id(platform, chat, await _number(db, platform, chat))
 
         return await self._database.read(act)
 
     async def start_next_session(self, platform: str, chat: int, *, session: str) -> str:
         """Move a chat from `session` to its next one, unless it has left `session`; return the current session."""
 
-        def act(connection: apsw.Connection) -> str:
-            number = _number(connection, platform, chat)
+        async def act(db: Transaction) -> str:
+            await db.lock(f"chats/{platform}/{chat}")
+            number = await _number(db, platform, chat)
             if chat_session_id(platform, chat, number) == session:
                 number += 1
-                connection.execute(
-                    "INSERT OR REPLACE INTO chats (face, chat, number) VALUES (?, ?, ?)",
-                    (platform, chat, number),
-                )
+                sql = """INSERT INTO chats (face, chat, number) VALUES (?, ?, ?)
+                    ON CONFLICT (face, chat) DO UPDATE SET number = excluded.number"""
+                await db.execute(sql, platform, chat, number)
             return chat_session_id(platform, chat, number)
 
         return await self._database.write(act)
@@ -87,61 +76,48 @@ class Chats:
     async def find_message(self, platform: str, key: str) -> ChatMessage | None:
         """Return the message with a key, or None."""
 
-        def act(connection: apsw.Connection) -> ChatMessage | None:
-            sql = "SELECT chat, session, state FROM chat_messages WHERE face = ? AND key = ?"
-            row = connection.execute(sql, (platform, key)).fetchone()
-            if row is None:
-                return None
-            return ChatMessage(key=key, chat=row[0], session=row[1], is_done=row[2] == "done")
-
-        return await self._database.read(act)
+        sql = "SELECT chat, session, state FROM chat_messages WHERE face = ? AND key = ?"
+        rows = await self._database.read(lambda db: db.fetch(sql, platform, key))
+        for chat, session, state in rows:
+            return ChatMessage(key=key, chat=chat, session=session, is_done=state == "done")
+        return None
 
     async def record_message(self, platform: str, message: ChatMessage, *, now: float) -> None:
         """Record a message whose answer has to be delivered."""
 
-        def act(connection: apsw.Connection) -> None:
-            sql = "INSERT OR IGNORE INTO chat_messages VALUES (?, ?, ?, ?, 'open', ?)"
-            connection.execute(sql, (platform, message.key, message.chat, message.session, now))
-
-        await self._database.write(act)
+        values = platform, message.key, message.chat, message.session, "open", now
+        await self._database.write(lambda db: db.execute(_INSERT_MESSAGE, *values))
 
     async def record_command(self, platform: str, key: str, *, chat: int, now: float) -> bool:
         """Record a command; return False if it was recorded before."""
 
-        def act(connection: apsw.Connection) -> bool:
-            sql = "INSERT OR IGNORE INTO chat_messages VALUES (?, ?, ?, '', 'done', ?)"
-            connection.execute(sql, (platform, key, chat, now))
-            return connection.changes() == 1
-
-        return await self._database.write(act)
+        values = platform, key, chat, "", "done", now
+        return await self._database.write(lambda db: db.execute(_INSERT_MESSAGE, *values)) == 1
 
     async def mark_done(self, platform: str, key: str, *, now: float) -> None:
         """Record that the answer was delivered or never will be, and delete expired messages."""
 
-        def act(connection: apsw.Connection) -> None:
-            connection.execute(
-                "UPDATE chat_messages SET state = 'done', at = ? WHERE face = ? AND key = ?",
-                (now, platform, key),
-            )
-            connection.execute("DELETE FROM chat_messages WHERE at < ?", (now - CHAT_MESSAGE_TTL_S,))
+        async def act(db: Transaction) -> None:
+            sql = "UPDATE chat_messages SET state = 'done', at = ? WHERE face = ? AND key = ?"
+            await db.execute(sql, now, platform, key)
+            if await db.try_lock("chats/deleting"):  # two transactions that delete could wait for each other
+                await db.execute("DELETE FROM chat_messages WHERE at < ?", now - CHAT_MESSAGE_TTL_S)
 
         await self._database.write(act)
 
     async def undelivered(self, platform: str, *, now: float) -> list[ChatMessage]:
         """Return messages without a delivered answer, oldest first, not older than two days."""
 
-        def act(connection: apsw.Connection) -> list[ChatMessage]:
-            sql = (
-                "SELECT key, chat, session FROM chat_messages WHERE face = ? AND state = 'open' AND at >= ?"
-                " ORDER BY at, key"
-            )
-            rows = connection.execute(sql, (platform, now - CHAT_MESSAGE_TTL_S))
-            return [ChatMessage(key=key, chat=chat, session=session) for key, chat, session in rows]
-
-        return await self._database.read(act)
+        sql = """SELECT key, chat, session FROM chat_messages WHERE face = ? AND state = 'open' AND at >= ?
+            ORDER BY at, key"""
+        rows = await self._database.read(lambda db: db.fetch(sql, platform, now - CHAT_MESSAGE_TTL_S))
+        return [ChatMessage(key=key, chat=chat, session=session) for key, chat, session in rows]
 
 
-def _number(connection: apsw.Connection, platform: str, chat: int) -> int:
-    sql = "SELECT number FROM chats WHERE face = ? AND chat = ?"
-    row = connection.execute(sql, (platform, chat)).fetchone()
-    return 1 if row is None else int(row[0])
+_INSERT_MESSAGE: Final = """INSERT INTO chat_messages (face, key, chat, session, state, at)
+    VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"""
+
+
+async def _number(db: Transaction, platform: str, chat: int) -> int:
+    rows = await db.fetch("SELECT number FROM chats WHERE face = ? AND chat = ?", platform, chat)
+    return int(rows[0][0]) if rows else 1

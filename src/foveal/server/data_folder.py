@@ -8,14 +8,13 @@ tenants/NAME.db  the sessions of a tenant
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple, Self
 
 from foveal.config import Config
 from foveal.errors import StoreUnusable
-from foveal.server.database import Database
+from foveal.server.databases import Database, SqliteDatabase
 
 
 class DataFolder(NamedTuple):
@@ -45,7 +44,7 @@ class DataFolder(NamedTuple):
         return self.path / "tenants" / f"{name}.db"
 
     def open_database(self) -> Database:
-        return Database(self.path / "service.db")
+        return SqliteDatabase(self.path / "service.db")
 
 
 def data_folder_path(config: Config, environment: Mapping[str, str], *, given: Path | None = None) -> Path:
@@ -53,15 +52,3 @@ def data_folder_path(config: Config, environment: Mapping[str, str], *, given: P
     data_home = environment.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
     default = Path(data_home) / "foveal" / "server"
     return (given or Path(config.get("server.folder") or default)).expanduser().absolute()
-
-
-@asynccontextmanager
-async def open_server_database(
-    config: Config, environment: Mapping[str, str], *, given: Path | None = None
-) -> AsyncIterator[Database]:
-    """Open `service.db` for a command that runs beside the server."""
-    database = DataFolder.create(data_folder_path(config, environment, given=given)).open_database()
-    try:
-        yield database
-    finally:
-        await database.close()

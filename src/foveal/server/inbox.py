@@ -1,7 +1,8 @@
 """Durable inbox of user messages, and the model chosen for each session.
 
 1. A message in the inbox is not lost. Messages of a session are processed in order of arrival, by the process that
-   holds the session lock; if that process dies, the message is processed again.
+   holds the session lock; if that process dies, the message is processed again. The prompt of a background run
+   arrives when the run is queued: a message that is put later comes after it.
 2. The same key stores a message once.
 3. When a message is done, its key and its outcome are kept for a week; its text is in the session's log.
 """
@@ -12,28 +13,16 @@ from hashlib import blake2b
 from math import inf
 from typing import Any, Final, Literal, NamedTuple, cast
 
-import apsw
 import msgspec
 
 from foveal.core.log.events import Content, Dialect
 from foveal.errors import NothingToAsk
-from foveal.server.database import Database
+from foveal.server.databases import Database, Transaction
 
-# The table `rooms` holds the model of each session; its name predates the word "session".
-SCHEMA: Final = (
-    """CREATE TABLE IF NOT EXISTS inbox (
-        id INTEGER PRIMARY KEY AUTOINCREMENT, tenant TEXT NOT NULL, session TEXT NOT NULL, key TEXT NOT NULL,
-        kind TEXT NOT NULL, content BLOB, dialect TEXT NOT NULL, at REAL NOT NULL, state TEXT NOT NULL,
-        since INTEGER NOT NULL DEFAULT -1, why TEXT NOT NULL DEFAULT '', problem TEXT NOT NULL DEFAULT '',
-        sort TEXT NOT NULL DEFAULT '', UNIQUE (tenant, session, key)) STRICT""",
-    "CREATE INDEX IF NOT EXISTS inbox_open ON inbox(tenant, session, id) WHERE state <> 'done'",
-    "CREATE INDEX IF NOT EXISTS inbox_done ON inbox(at) WHERE state = 'done'",
-    """CREATE TABLE IF NOT EXISTS rooms (
-        tenant TEXT NOT NULL, session TEXT NOT NULL, model TEXT NOT NULL,
-        PRIMARY KEY (tenant, session)) STRICT, WITHOUT ROWID""",
-)
 DONE_KEY_TTL_S: Final = 7 * 86_400.0
 """Seconds for which the key of a done message is kept."""
+_DELETING: Final = "inbox/deleting"
+"""The lock of transactions that delete several rows: two of them at once could wait for each other."""
 _COLUMNS: Final = "id, tenant, session, key, kind, content, dialect, state, since, why, problem, sort"
 
 
@@ -69,9 +58,16 @@ class InboxEntry(NamedTuple):
         return cast(Content, msgspec.json.decode(self.content or b'""', type=Content))
 
 
+class UnansweredMessages(NamedTuple):
+    """Messages that were acknowledged and have no answer yet."""
+
+    number: int
+    oldest: float | None
+    """When the oldest of them was stored."""
+
+
 class Inbox:
     def __init__(self, database: Database) -> None:
-        database.create_tables(SCHEMA)
         self._database = database
 
     async def put(
@@ -88,98 +84,124 @@ class Inbox:
         raises `NothingToAsk` unless the last turn failed or was stopped."""
         kind, body = ("again", None) if content is None else ("say", msgspec.json.encode(content))
 
-        def act(db: apsw.Connection) -> tuple[InboxEntry, bool]:
-            known = _select_entry(db, "tenant = ? AND session = ? AND key = ?", (tenant, session, key))
+        async def act(db: Transaction) -> tuple[InboxEntry, bool]:
+            await db.lock(f"inbox/{tenant}/{session}")  # ids rise in the order in which transactions commit
+            known = await _select_entry(db, "tenant = ? AND session = ? AND key = ?", tenant, session, key)
             if known is not None:
                 return known, False
             if content is None:
-                _check_retry(_newest(db, tenant, session), session)
-            db.execute("DELETE FROM inbox WHERE state = 'done' AND at < ?", (now - DONE_KEY_TTL_S,))
-            db.execute(
-                "INSERT INTO inbox (tenant, session, key, kind, content, dialect, at, state)"
-                " VALUES (?, ?, ?, ?, ?, ?, ?, 'waiting')",
-                (tenant, session, key, kind, body, dialect, now),
-            )
-            entry = _select_entry(db, "id = ?", (db.last_insert_rowid(),))
-            assert entry is not None
-            return entry, True
+                _check_retry(await _newest(db, tenant, session), session)
+            if await db.try_lock(_DELETING):
+                await db.execute("DELETE FROM inbox WHERE state = 'done' AND at < ?", now - DONE_KEY_TTL_S)
+            if content is not None:
+                await _add_open_runs(db, tenant, session)
+                added = await _select_entry(
+                    db, "tenant = ? AND session = ? AND key = ?", tenant, session, key
+                )
+                if added is not None:
+                    return added, True  # the message is itself the prompt of a background run
+            sql = f"""INSERT INTO inbox (tenant, session, key, kind, content, dialect, at, state)
+                VALUES (?, ?, ?, ?, ?, ?, ?, 'waiting') RETURNING {_COLUMNS}"""
+            rows = await db.fetch(sql, tenant, session, key, kind, body, dialect, now)
+            return InboxEntry(*rows[0]), True
 
-        return await self._database.write(act)
+        return await self._database.write(act, tenant=tenant, repeatable=True)
 
     async def take(self, tenant: str, session: str, *, last: int) -> InboxEntry | None:
         """Take the oldest message that is not done. Its `state` is the one before this call: `taken` if a process
-        died while answering it. `last` is the session's newest event."""
+        died while answering it. `last` is the session's newest event. The caller holds the session lock."""
 
-        def act(db: apsw.Connection) -> InboxEntry | None:
+        async def act(db: Transaction) -> InboxEntry | None:
+            await db.check_lease(tenant, session)
             where = "tenant = ? AND session = ? AND state <> 'done' ORDER BY id LIMIT 1"
-            found = _select_entry(db, where, (tenant, session))
+            found = await _select_entry(db, where, tenant, session)
             if found is not None and found.state == "waiting":
-                db.execute("UPDATE inbox SET state = 'taken', since = ? WHERE id = ?", (last, found.id))
+                await db.execute("UPDATE inbox SET state = 'taken', since = ? WHERE id = ?", last, found.id)
                 return found._replace(taken_after=last)
             return found
 
-        return await self._database.write(act)
+        return await self._database.write(act, tenant=tenant, repeatable=True)
 
-    async def finish(self, id: int, *, why: str, problem: str, code: str) -> None:
-        """Mark a message as done and delete its text."""
+    async def finish(self, entry: InboxEntry, *, why: str, problem: str, code: str) -> None:
+        """Mark a message as done and delete its text. The caller holds the session lock."""
 
-        def act(db: apsw.Connection) -> None:
-            db.execute(
-                "UPDATE inbox SET state = 'done', content = NULL, why = ?, problem = ?, sort = ? WHERE id = ?",
-                (why, problem, code, id),
+        async def act(db: Transaction) -> None:
+            await db.check_lease(entry.tenant, entry.session)
+            sql = (
+                "UPDATE inbox SET state = 'done', content = NULL, why = ?, problem = ?, sort = ? WHERE id = ?"
             )
+            await db.execute(sql, why, problem, code, entry.id)
 
-        await self._database.write(act)
+        await self._database.write(act, tenant=entry.tenant, repeatable=True)
 
-    async def entry(self, id: int) -> InboxEntry | None:
-        return await self._database.read(lambda db: _select_entry(db, "id = ?", (id,)))
+    async def entry(self, tenant: str, id: int) -> InboxEntry | None:
+        return await self._database.read(lambda db: _select_entry(db, "id = ?", id), tenant=tenant)
 
     async def newest(self, tenant: str, session: str) -> InboxEntry | None:
         """Return the message of a session that arrived last."""
-        return await self._database.read(lambda db: _newest(db, tenant, session))
+        return await self._database.read(lambda db: _newest(db, tenant, session), tenant=tenant)
 
     async def unfinished(self, *, before: float = inf) -> list[tuple[str, str, int]]:
         """Return tenant, session and message count for each session with messages that are not done and whose
         oldest such message arrived before `before`."""
 
-        def act(db: apsw.Connection) -> list[tuple[str, str, int]]:
-            query = (
-                "SELECT tenant, session, count(*) FROM inbox WHERE state <> 'done'"
-                " GROUP BY tenant, session HAVING min(at) < ?"
-            )
-            return list(db.execute(query, (before,)))
+        sql = """SELECT tenant, session, count(*) FROM inbox WHERE state <> 'done'
+            GROUP BY tenant, session HAVING min(at) < ?"""
+        rows = await self._database.read(lambda db: db.fetch(sql, before))
+        return [(tenant, session, count) for tenant, session, count in rows]
 
-        return await self._database.read(act)
+    async def unanswered(self) -> UnansweredMessages:
+        """Count the messages in the inbox that are not done, and the open background runs not among them."""
+        sql = """SELECT count(*), min(at) FROM (
+            SELECT at FROM inbox WHERE state <> 'done' UNION ALL
+            SELECT at FROM errands WHERE kind = 'run' AND NOT EXISTS (
+                SELECT 1 FROM inbox WHERE state <> 'done' AND inbox.tenant = errands.tenant
+                AND inbox.session = errands.session AND inbox.key = errands.key)) AS unanswered"""
+        rows = await self._database.read(lambda db: db.fetch(sql))
+        return UnansweredMessages(*rows[0])
 
     async def session_model(self, tenant: str, session: str) -> str | None:
         """Return the model that a session was created with, "" for the configured one; None if this server did not
         create the session."""
 
-        def act(db: apsw.Connection) -> Any:
-            query = "SELECT model FROM rooms WHERE tenant = ? AND session = ?"
-            return db.execute(query, (tenant, session)).get
-
-        return cast("str | None", await self._database.read(act))
+        sql = "SELECT model FROM rooms WHERE tenant = ? AND session = ?"
+        rows = await self._database.read(lambda db: db.fetch(sql, tenant, session), tenant=tenant)
+        return rows[0][0] if rows else None
 
     async def set_session_model(self, tenant: str, session: str, model: str) -> None:
-        def act(db: apsw.Connection) -> None:
-            db.execute("REPLACE INTO rooms VALUES (?, ?, ?)", (tenant, session, model))
-
-        await self._database.write(act)
+        sql = """INSERT INTO rooms (tenant, session, model) VALUES (?, ?, ?)
+            ON CONFLICT (tenant, session) DO UPDATE SET model = excluded.model"""
+        values = tenant, session, model
+        await self._database.write(lambda db: db.execute(sql, *values), tenant=tenant, repeatable=True)
 
     async def delete_session(self, tenant: str, session: str) -> None:
         """Delete all rows of a session."""
 
-        def act(db: apsw.Connection) -> None:
+        async def act(db: Transaction) -> None:
+            await db.lock(_DELETING)
             for table in ("inbox", "rooms"):
-                db.execute(f"DELETE FROM {table} WHERE tenant = ? AND session = ?", (tenant, session))
+                await db.execute(f"DELETE FROM {table} WHERE tenant = ? AND session = ?", tenant, session)
 
-        await self._database.write(act)
-        await self._database.truncate_wal()
+        await self._database.write(act, tenant=tenant, repeatable=True)
+        await self._database.remove_deleted_text()
 
 
-def _newest(db: apsw.Connection, tenant: str, session: str) -> InboxEntry | None:
-    return _select_entry(db, "tenant = ? AND session = ? ORDER BY id DESC LIMIT 1", (tenant, session))
+async def _add_open_runs(db: Transaction, tenant: str, session: str) -> None:
+    """Add the prompts of background runs that were stored before, so that they are answered before. The worker that
+    runs them finds them by their keys."""
+    sql = (
+        "SELECT key, prompt, at FROM errands WHERE tenant = ? AND session = ? AND kind = 'run' ORDER BY place"
+    )
+    for key, prompt, at in await db.fetch(sql, tenant, session):
+        await db.execute(
+            """INSERT INTO inbox (tenant, session, key, kind, content, dialect, at, state)
+            VALUES (?, ?, ?, 'say', ?, '', ?, 'waiting') ON CONFLICT (tenant, session, key) DO NOTHING""",
+            *(tenant, session, key, msgspec.json.encode(prompt), at),
+        )
+
+
+async def _newest(db: Transaction, tenant: str, session: str) -> InboxEntry | None:
+    return await _select_entry(db, "tenant = ? AND session = ? ORDER BY id DESC LIMIT 1", tenant, session)
 
 
 def _check_retry(newest: InboxEntry | None, session: str) -> None:
@@ -189,6 +211,6 @@ def _check_retry(newest: InboxEntry | None, session: str) -> None:
         raise NothingToAsk(f"session {session!r} has nothing to ask again: {reason}")
 
 
-def _select_entry(db: apsw.Connection, where: str, values: tuple[Any, ...]) -> InboxEntry | None:
-    row = next(db.execute(f"SELECT {_COLUMNS} FROM inbox WHERE {where}", values), None)
-    return None if row is None else InboxEntry(*row)
+async def _select_entry(db: Transaction, where: str, *values: Any) -> InboxEntry | None:
+    rows = await db.fetch(f"SELECT {_COLUMNS} FROM inbox WHERE {where}", *values)
+    return InboxEntry(*rows[0]) if rows else None

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Final
 from uuid import uuid4
 
@@ -25,14 +25,16 @@ from foveal.core.models.cost import UsageTotals
 from foveal.core.models.model import Model, model
 from foveal.core.redaction.redact import scrub
 from foveal.core.view.request import Fitted
-from foveal.errors import AnsweredElsewhere, Busy, FovealError, ProviderError
-from foveal.ports import Hit, Reply, ReplyPiece, SessionInfo
+from foveal.errors import AnsweredElsewhere, Busy, FovealError, LeaseLost, ProviderError
+from foveal.ports import Hit, Reply, ReplyPiece, SessionEnd, SessionInfo
 from foveal.server.inbox import InboxEntry
 from foveal.server.runtime import LOG, Runtime
 from foveal.server.turns import (
+    STOPPING_CODE,
     Turn,
     TurnOutcome,
     TurnRunner,
+    answer_topic,
     end_turn_from_log,
     failed_outcome,
     session_deleted_outcome,
@@ -67,6 +69,8 @@ class UnavailableProvider:
 
 MAX_ENDED_TURNS: Final = 64
 """Ended turns of a session whose events can still be read."""
+ANSWER_POLL_S: Final = 1.0
+"""How often a process that waits for another one looks for its answers, if no wake-up arrives."""
 POSTPONED: Final = "the server is stopping: the message is kept and will be answered after the next start"
 TurnListener = Callable[["LiveSession", Turn], Awaitable[None]]
 
@@ -80,9 +84,17 @@ class SessionCompaction(msgspec.Struct, frozen=True, kw_only=True):
 
 class LiveSession:
     def __init__(
-        self, runtime: Runtime, tenant: str, agent: Agent, turn_listeners: Sequence[TurnListener]
+        self,
+        runtime: Runtime,
+        tenant: str,
+        agent: Agent,
+        turn_listeners: Sequence[TurnListener],
+        *,
+        owner: object = None,
     ) -> None:
+        """`owner` is not garbage-collected before the session: it finds the session for others."""
         self.tenant = tenant
+        self._owner = owner
         self.session: Session = agent.session
         self.id: str = agent.session.id
         self._runtime = runtime
@@ -127,6 +139,7 @@ class LiveSession:
         if self._runtime.is_closing:
             self._postpone_turns()
         elif self._task is None:
+            self._runtime.recent_sessions.add((self.tenant, self.id), self)
             self._task = asyncio.create_task(self._run())
 
     async def wait_idle(self) -> None:
@@ -199,8 +212,12 @@ class LiveSession:
         try:
             while self._has_new_messages and not self._runtime.is_closing:
                 self._has_new_messages = False
-                async with self._runtime.locks.lock(self.tenant, self.id):
-                    await self._process_messages()
+                try:
+                    async with self._lock():
+                        await self._process_messages()
+                except LeaseLost:
+                    LOG.warning("a session of tenant %s was taken over by another process", self.tenant)
+                    self._has_new_messages = True  # this process waits for the other one, then looks again
                 await self._update_turns()
         except FovealError as problem:
             self._end_all(failed_outcome(problem, is_pending=True))
@@ -214,7 +231,7 @@ class LiveSession:
 
     def _postpone_turns(self) -> None:
         """End the waiting turns for their callers; the next start answers the messages."""
-        self._end_all(TurnOutcome(why="stopped", problem=POSTPONED, code="stopping", is_pending=True))
+        self._end_all(TurnOutcome(why="stopped", problem=POSTPONED, code=STOPPING_CODE, is_pending=True))
 
     def _end_all(self, outcome: TurnOutcome) -> None:
         """End all turns except the running one with this outcome."""
@@ -224,13 +241,13 @@ class LiveSession:
 
     async def _process_messages(self) -> None:
         while not self._runtime.is_closing:
-            info = await self.session.info()
-            if info.erased:
+            end = await self.session.end()
+            if end.erased:
                 await self._runtime.inbox.delete_session(self.tenant, self.id)
                 self._end_all(session_deleted_outcome())
-            if self._is_deleting or info.erased:
+            if self._is_deleting or end.erased:
                 return
-            entry = await self._runtime.inbox.take(self.tenant, self.id, last=info.events - 1)
+            entry = await self._runtime.inbox.take(self.tenant, self.id, last=end.next_seq - 1)
             if entry is None:
                 return
             turn = self._running = self._turn(entry)
@@ -241,11 +258,36 @@ class LiveSession:
             await self._runtime.emit_inbox_count()
             await self._notify_listeners(turn)
 
+    @asynccontextmanager
+    async def _lock(self) -> AsyncIterator[None]:
+        """Hold the session lock. While another process holds it, end the turns that it answers."""
+        watch = asyncio.create_task(self._watch_answers())
+        try:
+            async with self._runtime.locks.lock(self.tenant, self.id):
+                watch.cancel()
+                yield
+        finally:
+            watch.cancel()
+
+    async def _watch_answers(self) -> None:
+        woken = asyncio.Event()
+        unsubscribe = self._runtime.storage.wakeups.subscribe(answer_topic(self.tenant, self.id), woken.set)
+        try:
+            while True:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(ANSWER_POLL_S):
+                        await woken.wait()
+                woken.clear()
+                with suppress(FovealError):
+                    await self._update_turns()
+        finally:
+            unsubscribe()
+
     async def _update_turns(self) -> None:
         """End the turns that another process has answered."""
         for id, turn in list(self._turns.items()):
             if turn.state != "ended":
-                entry = await self._runtime.inbox.entry(id)
+                entry = await self._runtime.inbox.entry(self.tenant, id)
                 if entry is None or entry.state == "done":
                     await end_turn_from_log(self.session, entry, turn)
 
@@ -313,6 +355,9 @@ class LiveSession:
 
     async def search(self, query: str, limit: int = 50) -> list[Hit]:
         return await self.session.search(query, limit)
+
+    async def end(self) -> SessionEnd:
+        return await self.session.end()
 
     async def info(self) -> SessionInfo:
         return await self.session.info()

@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from hashlib import blake2b
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Protocol
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -19,12 +19,14 @@ import msgspec
 from foveal.config import Config
 from foveal.core.log.events import Event
 from foveal.core.redaction import redact_fact, scrub
+from foveal.errors import StoreError
 from foveal.ports import Provider
 from foveal.providers.selection import provider_from_config
-from foveal.server.data_folder import DataFolder
-from foveal.server.database import Database
+from foveal.server.databases import Database
 from foveal.server.inbox import Inbox
-from foveal.stores.session_locks import SessionLocks
+from foveal.server.recently_used import RecentlyUsed
+from foveal.server.storage import Storage
+from foveal.stores.session_locks import Locks
 
 # ── Service events ─────────────────────────────────────────────────────────────────────────────────────
 # What the service reports to metrics, logs and traces. No event carries the text of a message, except
@@ -91,7 +93,14 @@ class IllegalRequestMade(ServiceEvent, frozen=True):
 
 class InboxCounted(ServiceEvent, frozen=True):
     count: int
-    """Unanswered messages in the inbox, of all tenants and sessions."""
+    """Messages that were acknowledged and not yet answered, of all tenants and sessions."""
+
+
+class StoreFailed(ServiceEvent, frozen=True):
+    """A store could not be used for a request. The session is "" where it is not known."""
+
+    problem: str
+    """The error's class name."""
 
 
 # ── Shared state ───────────────────────────────────────────────────────────────────────────────────────
@@ -100,6 +109,10 @@ LOG: Final = logging.getLogger("foveal.service")
 """Not "foveal.server": that logger carries the structured events of the HTTP server."""
 MAX_IDLE_PROVIDERS: Final = 64
 """Providers of different models that are kept open while no session uses them."""
+MAX_IDLE_SESSIONS: Final = 256
+"""Live sessions of all tenants that stay open while they are not used."""
+STORE_FAILURE_TTL_S: Final = 60.0
+"""A store counts as failing for this long after its last failure, unless it is used successfully before."""
 Observer = Callable[[ServiceEvent], None]
 DeleteHook = Callable[[str, str], Awaitable[None]]
 """Called with a tenant and a session before the session is deleted."""
@@ -107,28 +120,39 @@ RequestSummary = Callable[[str, str, int], Awaitable[None]]
 """Asks for a summary in the background: tenant, session, newest event."""
 
 
+class BusyOrIdle(Protocol):
+    @property
+    def is_busy(self) -> bool: ...
+
+
 class Runtime:
     def __init__(
         self,
         config: Config,
-        data_folder: DataFolder,
+        storage: Storage,
         *,
         environment: Mapping[str, str],
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.config = config
-        self.data_folder = data_folder
+        self.storage = storage
         self.environment = environment
         self.clock = clock
-        self.database: Database = data_folder.open_database()
+        self.database: Database = storage.open_database()
         self.inbox = Inbox(self.database)
-        self.locks = SessionLocks(data_folder.lock_file)
+        self.locks: Locks = storage.open_locks()
         self.redact = redact_fact if config.get("server.redact") else None
         """Removes secrets from a fact; None if redaction is off."""
         self.request_summary: RequestSummary | None = None
         """Set by `delegate_summaries`; None: each session writes its summaries itself."""
         self.is_closing = False
         """No new turn begins."""
+        self.recent_sessions: RecentlyUsed[tuple[str, str], BusyOrIdle] = RecentlyUsed(
+            MAX_IDLE_SESSIONS, is_busy=lambda session: session.is_busy
+        )
+        """Live sessions of all tenants that are in use or were used last, by tenant and id."""
+        self._store_failures: dict[str, float] = {}
+        """The monotonic time of the last failure, by tenant."""
         self._observers: list[Observer] = []
         self._delete_hooks: list[DeleteHook] = []
         self._download_progress: Callable[[Any], None] = lambda _: None
@@ -154,6 +178,28 @@ class Runtime:
         if self.redact is None or scrub(key) == key:
             return key
         return f"key-{blake2b(key.encode('utf-8', 'surrogatepass'), digest_size=16).hexdigest()}"
+
+    # ── Failures of stores ───────────────────────────────────────────────────────────────────────────
+
+    def store_failed(self, tenant: str, problem: StoreError) -> None:
+        """Report that a tenant's sessions, or the service's own tables, could not be used. The first failure of an
+        outage is logged; every one is counted, and `/healthz` is degraded."""
+        if tenant not in self.failing_stores:
+            LOG.error("the store of tenant %s cannot be used: %s", tenant, problem)
+        self._store_failures[tenant] = time.monotonic()
+        self.emit(StoreFailed(tenant=tenant, session="", problem=type(problem).__name__))
+
+    def store_recovered(self, tenant: str) -> None:
+        """Report that a tenant's store was used successfully; does nothing if it had not failed."""
+        if self._store_failures.pop(tenant, None) is not None:
+            LOG.warning("the store of tenant %s can be used again", tenant)
+
+    @property
+    def failing_stores(self) -> list[str]:
+        """The tenants whose stores have failed and not been used successfully since."""
+        oldest = time.monotonic() - STORE_FAILURE_TTL_S
+        self._store_failures = {name: at for name, at in self._store_failures.items() if at > oldest}
+        return list(self._store_failures)
 
     # ── Hooks ────────────────────────────────────────────────────────────────────────────────────────
 
@@ -184,8 +230,8 @@ class Runtime:
 
     async def emit_inbox_count(self) -> None:
         if self._observers:
-            count = sum(count for _, _, count in await self.inbox.unfinished())
-            self.emit(InboxCounted(tenant="", session="", count=count))
+            unanswered = await self.inbox.unanswered()
+            self.emit(InboxCounted(tenant="", session="", count=unanswered.number))
 
     async def run_delete_hooks(self, tenant: str, session: str) -> None:
         for hook in self._delete_hooks:
@@ -199,7 +245,8 @@ class Runtime:
 
     async def close(self) -> None:
         async with AsyncExitStack() as stack:
-            stack.callback(self.locks.close)
+            stack.push_async_callback(self.storage.close)
+            stack.push_async_callback(self.locks.close)
             stack.push_async_callback(self.database.close)
             for provider in {*self._providers.values(), *self._in_use.values()}:
                 stack.push_async_callback(provider.close)

@@ -1,31 +1,44 @@
-"""The service: all tenants of one data folder, crash recovery, and shutdown."""
+"""The service: all tenants of one storage, crash recovery, and shutdown."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
-from math import inf
+from collections.abc import AsyncIterator, Callable, Container, Mapping
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from random import shuffle
 from typing import Final
+from weakref import WeakValueDictionary
 
 from foveal.config import Config
 from foveal.errors import FovealError, UnknownSession
-from foveal.server.data_folder import DataFolder, data_folder_path
 from foveal.server.live_session import LiveSession
+from foveal.server.recently_used import RecentlyUsed
 from foveal.server.runtime import LOG, Runtime
+from foveal.server.storage import open_storage
 from foveal.server.tenants import Tenant
 
-RECOVERY_INTERVAL_S: Final = 10.0
+RECOVERY_INTERVAL_S: Final = 1.5
 """Seconds between two checks for messages in the inbox that no process answers."""
+INBOX_TOPIC: Final = "inbox"
+"""Topic of the wake-up after a process has left messages in the inbox."""
+BACKLOG_INTERVAL_S: Final = 1.0
+"""The same while sessions are left from the last check."""
+MAX_RECOVERING: Final = 64
+"""Busy sessions up to which a check resumes further ones."""
+MAX_IDLE_TENANTS: Final = 64
+"""Tenants that are kept while they are not used."""
 
 
 class Service:
     def __init__(self, runtime: Runtime) -> None:
         self.runtime = runtime
-        self._tenants: dict[str, Tenant] = {}
+        self._tenants: WeakValueDictionary[str, Tenant] = WeakValueDictionary()
+        self._recent_tenants: RecentlyUsed[str, Tenant] = RecentlyUsed(MAX_IDLE_TENANTS)
+        self._has_backlog = False
+        """The last check for unanswered messages found more sessions than it resumed."""
         self._reported: set[tuple[str, str]] = set()
         """Sessions that could not be opened and whose error was logged."""
 
@@ -39,10 +52,11 @@ class Service:
         environment: Mapping[str, str] | None = None,
         clock: Callable[[], float] = time.time,
     ) -> AsyncIterator[Service]:
-        """Open the service in the given folder, the configured one, or the default."""
+        """Open the service in the configured database, or else in the given folder, the configured one, or the
+        default."""
         environment = os.environ if environment is None else environment
-        data_folder = DataFolder.create(data_folder_path(config, environment, given=folder))
-        service = cls(Runtime(config, data_folder, environment=environment, clock=clock))
+        storage = open_storage(config, environment, folder=folder)
+        service = cls(Runtime(config, storage, environment=environment, clock=clock))
         recovery = asyncio.create_task(service._recover_periodically())
         try:
             yield service
@@ -51,26 +65,36 @@ class Service:
             await service.close()
 
     def tenant(self, name: str) -> Tenant:
-        """Return the tenant, creating it on first use."""
-        if name not in self._tenants:
-            self._tenants[name] = Tenant(self.runtime, name)
-        return self._tenants[name]
+        """Return the tenant: the same object as long as it is used anywhere."""
+        tenant = self._tenants.get(name)
+        if tenant is None:
+            tenant = self._tenants[name] = Tenant(self.runtime, name)
+        self._recent_tenants.add(name, tenant)
+        return tenant
 
     @property
     def live_sessions(self) -> list[LiveSession]:
         """The sessions of all tenants that are open in this process."""
-        return [live for tenant in self._tenants.values() for live in tenant.live_sessions]
+        return [live for tenant in list(self._tenants.values()) for live in tenant.live_sessions]
 
-    async def recover(self, *, before: float = inf) -> int:
+    async def recover(self, *, among: Container[tuple[str, str]] | None = None) -> int:
         """Answer messages that a process left behind because it died or could not store them; return their number.
-        Sessions that are locked are skipped: their holder answers them."""
-        found = 0
-        for tenant, session, count in await self.runtime.inbox.unfinished(before=before):
-            lock = await self.runtime.locks.try_lock(tenant, session)
-            if lock is None:
-                continue
-            lock.release()
-            found += count if await self._resume_session(tenant, session) else 0
+        Sessions that are locked are skipped: their holder answers them. At most `MAX_RECOVERING` sessions are
+        busy at once; later checks take the rest. `among`: only sessions of these."""
+        unfinished = {
+            (tenant, session): count
+            for tenant, session, count in await self.runtime.inbox.unfinished()
+            if among is None or (tenant, session) in among
+        }
+        left = list(unfinished)
+        shuffle(left)  # sessions that fail each time must not keep others from their turn
+        busy, found = sum(live.is_busy for live in self.live_sessions), 0
+        while left and busy < MAX_RECOVERING:
+            some, left = left[: MAX_RECOVERING - busy], left[MAX_RECOVERING - busy :]
+            for tenant, session in await self.runtime.locks.unlocked(some):
+                if await self._resume_session(tenant, session):
+                    busy, found = busy + 1, found + unfinished[tenant, session]
+        self._has_backlog = bool(left)
         return found
 
     async def _resume_session(self, tenant: str, session: str) -> bool:
@@ -88,12 +112,26 @@ class Service:
         return True
 
     async def _recover_periodically(self) -> None:
-        while True:
-            await asyncio.sleep(RECOVERY_INTERVAL_S)
-            try:
-                await self.recover(before=self.runtime.clock() - RECOVERY_INTERVAL_S)
-            except Exception as problem:  # noqa: BLE001 (the next check may succeed)
-                LOG.error("the inbox cannot be read: %s", type(problem).__name__)
+        """Recover what was unfinished in two checks in a row: clocks of several machines differ."""
+        woken, before = asyncio.Event(), set[tuple[str, str]]()
+        unsubscribe = self.runtime.storage.wakeups.subscribe(INBOX_TOPIC, woken.set)
+        try:
+            while True:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(
+                        BACKLOG_INTERVAL_S if self._has_backlog else RECOVERY_INTERVAL_S
+                    ):
+                        await woken.wait()
+                try:
+                    now = {(tenant, session) for tenant, session, _ in await self.runtime.inbox.unfinished()}
+                    left, before = (now if woken.is_set() else now & before), now
+                    woken.clear()
+                    if left:
+                        await self.recover(among=left)
+                except Exception as problem:  # noqa: BLE001 (the next check may succeed)
+                    LOG.error("the inbox cannot be read: %s", type(problem).__name__)
+        finally:
+            unsubscribe()
 
     async def end_turns(self, *, grace: float) -> None:
         """Begin no new turn, wait up to `grace` seconds for the running ones, then stop the rest and store their
@@ -110,6 +148,7 @@ class Service:
 
     async def close(self) -> None:
         await self.end_turns(grace=0.0)
-        for tenant in self._tenants.values():
+        await self.runtime.storage.wakeups.notify(INBOX_TOPIC)  # other processes answer what is left
+        for tenant in list(self._tenants.values()):
             await tenant.close()
         await self.runtime.close()

@@ -1,9 +1,12 @@
-"""A tenant: sessions in a database file that only this tenant uses."""
+"""A tenant: sessions that only this tenant uses.
+
+A session that is used anywhere in this process is found here. One that is not used stays open while it is among the
+most recently used ones of all tenants; then it is opened again on its next use.
+"""
 
 from __future__ import annotations
 
 import re
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from importlib.resources import files
 from typing import Final
@@ -15,13 +18,13 @@ from foveal.core.compaction.summariser import Summariser
 from foveal.core.engine.settings import resolve_settings
 from foveal.core.log.events import AnyFact, Event, Instructed, Opened
 from foveal.errors import BadSetting, ProviderError, SessionExists, UnknownSession
-from foveal.ports import Provider, SessionInfo, Store
+from foveal.ports import Provider, SessionEnd, SessionInfo, Store
 from foveal.server.live_session import LiveSession, TurnListener, UnavailableProvider
 from foveal.server.runtime import LOG, EventsStored, Runtime
 from foveal.sessions.continuation import Carry, carried_facts
 from foveal.sessions.event_writer import SessionOptions
+from foveal.sessions.log_reader import last_opened
 from foveal.sessions.session import Session
-from foveal.stores import SqliteStore
 from foveal.tools import recall_tools
 from foveal.tools.tool import Toolbox
 
@@ -29,23 +32,19 @@ TENANT_NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 MAX_SESSION_ID_CHARS: Final = 200
 PROXY_ORIGIN: Final = "drop-in"
 """Origin of sessions that the proxy opened for clients which resend their whole history; stored in logs."""
-MAX_IDLE_SESSIONS: Final = 256
-"""Live sessions that stay open while they are not used."""
 DEFAULT_SYSTEM_PROMPT: Final = files("foveal.server").joinpath("system.md").read_text("utf-8").strip()
 
 
 class Tenant:
     def __init__(self, runtime: Runtime, name: str) -> None:
         self.name = check_tenant_name(name)
-        path = runtime.data_folder.tenant_file(name)
-        self.store: Store = SqliteStore(path)
-        self.fast_store: Store = SqliteStore(path, durability="normal")
-        """The same file for sessions of proxy clients: appending does not wait for the disk, because these clients
+        self.store: Store = runtime.storage.open_store(name)
+        self.fast_store: Store = runtime.storage.open_store(name, durable=False)
+        """The same sessions. For those of proxy clients appending does not wait for the disk, because these clients
         hold their history themselves."""
         self._runtime = runtime
         self._turn_listeners: list[TurnListener] = []
         self._live_sessions: WeakValueDictionary[str, LiveSession] = WeakValueDictionary()
-        self._recent: OrderedDict[str, LiveSession] = OrderedDict()
 
     # ── Sessions ─────────────────────────────────────────────────────────────────────────────────────
 
@@ -65,14 +64,14 @@ class Tenant:
         if continue_from:
             begin += await self._carried_facts(continue_from, carry, model, begin)
         async with self._runtime.locks.lock(self.name, id):
-            if await self._info(id) is not None:
+            if await self._end(id) is not None:
                 raise SessionExists(id)
             return await self._create(id, model=model, title=title, begin=begin, origin=continue_from)
 
     async def session(self, id: str) -> LiveSession:
         """Return an existing session; raises `UnknownSession`."""
-        info = await self._info(id)
-        if info is None or info.erased:
+        end = await self._end(id)
+        if end is None or end.erased:
             self._drop(id)  # another process may have erased it
             raise UnknownSession(id)
         return self._known(id) or self._keep(await self._open(id))
@@ -82,26 +81,28 @@ class Tenant:
         if self._known(id) is not None:
             return await self.session(id)
         async with self._runtime.locks.lock(self.name, check_session_id(id)):
-            info = await self._info(id)
-            if info is None:
+            end = await self._end(id)
+            if end is None:
                 begin = [Instructed(content=DEFAULT_SYSTEM_PROMPT)]
                 return await self._create(id, model=model, title=title, begin=begin)
         return await self.session(id)
 
     async def is_erased(self, id: str) -> bool:
         """Return whether the session existed and was erased."""
-        info = await self._info(id)
-        return info is not None and info.erased
+        end = await self._end(id)
+        return end is not None and end.erased
 
-    async def sessions(self) -> list[SessionInfo]:
-        """Return all sessions, the most recently active first."""
-        return [info for info in await self.store.sessions() if not info.erased]
+    async def sessions(
+        self, *, limit: int | None = None, before: tuple[float, str] | None = None
+    ) -> list[SessionInfo]:
+        """Return a page of sessions that are not erased, the most recently active first; see `Store.sessions`."""
+        return await self.store.sessions(limit=limit, before=before, with_erased=False)
 
     async def fork(self, id: str, new: str = "", *, at: int | None = None) -> LiveSession:
         """Create a session from another's events up to `at`, or all of them."""
         live, new = await self.session(id), check_session_id(new or new_session_id())
         async with self._runtime.locks.lock(self.name, new):
-            if await self._info(new) is not None:
+            if await self._end(new) is not None:
                 raise SessionExists(new)
             await live.session.fork(new, at=at)
             model = await self._runtime.inbox.session_model(self.name, id)
@@ -151,9 +152,9 @@ class Tenant:
             redact=self._runtime.redact, on_stored=watch, prepares_summaries=prepares_summaries
         )
 
-    async def _info(self, id: str) -> SessionInfo | None:
+    async def _end(self, id: str) -> SessionEnd | None:
         try:
-            return await self.store.info(id)
+            return await self.store.end(id)
         except UnknownSession:
             return None
 
@@ -161,8 +162,8 @@ class Tenant:
         self, origin: str, carry: Carry, model: str, begin: Sequence[AnyFact]
     ) -> list[AnyFact]:
         """Return what a new session takes over from another; raises `UnknownSession` also for an erased one."""
-        info = await self._info(origin)
-        if info is None or info.erased:
+        end = await self._end(origin)
+        if end is None or end.erased:
             raise UnknownSession(origin)
         known = self._runtime.provider(model).model
         settings = self._runtime.config.session(known)
@@ -196,7 +197,7 @@ class Tenant:
             **runtime.config.session(provider.model),
         )
         agent = Agent(session, provider, Toolbox(()), recall_tools=Toolbox(recall_tools(session)))
-        return LiveSession(runtime, self.name, agent, self._turn_listeners)
+        return LiveSession(runtime, self.name, agent, self._turn_listeners, owner=self)
 
     async def _provider(self, id: str) -> Provider:
         """Return the provider of a session. One that is unavailable raises its error only when a turn asks it."""
@@ -216,13 +217,13 @@ class Tenant:
 
     async def _proxied_model(self, id: str) -> str:
         """Return the model that a proxy client uses in a session; "" for a session of the server itself."""
-        if await self._info(id) is None:
+        if await self._end(id) is None:
             return ""
         first = (await self.store.read(id, first=0, last=0))[0].fact
         if not isinstance(first, Opened) or first.origin != PROXY_ORIGIN:
             return ""
-        facts = (event.fact for event in reversed(await self.store.read(id)))
-        return next(fact.model for fact in facts if isinstance(fact, Opened))
+        newest = await last_opened(self.store, id)
+        return (newest or first).model
 
     def summarisers(self) -> list[Summariser]:
         """Return the configured summariser if it is available; the session's own model is tried after it."""
@@ -239,14 +240,11 @@ class Tenant:
 
     def _drop(self, id: str) -> None:
         self._live_sessions.pop(id, None)
-        self._recent.pop(id, None)
+        self._runtime.recent_sessions.discard((self.name, id))
 
     def _keep(self, live: LiveSession) -> LiveSession:
         live = self._live_sessions.setdefault(live.id, live)
-        self._recent[live.id] = live
-        self._recent.move_to_end(live.id)
-        while len(self._recent) > MAX_IDLE_SESSIONS:
-            self._recent.popitem(last=False)
+        self._runtime.recent_sessions.add((self.name, live.id), live)
         return live
 
 

@@ -29,14 +29,18 @@ from foveal.agent.agent_events import (
 )
 from foveal.core.engine.report import Report
 from foveal.core.log.events import Event, ModelSaid, Noted, UserSaid, calls_of, text_of
-from foveal.errors import FovealError, ProviderError
+from foveal.errors import FovealError, LeaseLost, ProviderError
 from foveal.server.inbox import InboxEntry
+from foveal.server.redacted_events import redacted_events
 from foveal.server.runtime import Runtime, TurnBegan, TurnEnded
+from foveal.sessions.log_reader import read_slices
 from foveal.sessions.session import Session
 
 MAX_KEPT_TURN_EVENTS: Final = 1_000
 """Events of an ended turn that are kept whole until the next turn ends."""
 _event_number: Final = itemgetter(0)
+STOPPING_CODE: Final = "stopping"
+"""Code of a turn that ended because its server stops, not because a user stopped it."""
 EndReason = Literal["answered", "steps", "denied", "stopped", "failed"]
 
 
@@ -154,6 +158,11 @@ TURN_NOTE_TOPIC: Final = "message"
 """Topic of the note in the log that precedes a user message and holds its turn id."""
 
 
+def answer_topic(tenant: str, session: str) -> str:
+    """Return the topic of the wake-up after each turn of a session."""
+    return f"answer/{tenant}/{session}"
+
+
 class TurnRunner:
     """Runs one turn; the caller holds the session lock."""
 
@@ -167,7 +176,7 @@ class TurnRunner:
 
     async def run(self) -> None:
         """Run the turn to its end and mark the message as done. Raises if the message cannot be written to the log:
-        then it stays in the inbox."""
+        then it stays in the inbox. After `LeaseLost` the turn is open: the process that has taken over ends it."""
         turn, began, model = self._turn, time.monotonic(), self._agent.provider.name
         place = {"tenant": turn.tenant, "session": turn.session, "turn": turn.id, "model": model}
 
@@ -177,23 +186,35 @@ class TurnRunner:
 
         self._runtime.emit(TurnBegan(**place))
         try:
-            answer = await self._record_message()  # stopping the turn takes effect only after this
+            outcome = await self._run()
+        except (LeaseLost, asyncio.CancelledError):
+            emit_ended(TurnOutcome(why="stopped", code=LeaseLost.__name__))
+            raise
         except FovealError as problem:
             text = f"the message is kept and will be answered later: {problem}"
             outcome = TurnOutcome(why="failed", problem=text, code=type(problem).__name__, is_pending=True)
             turn.end(outcome)
             emit_ended(outcome)
             raise
+        emit_ended(outcome)
+        await self._runtime.storage.wakeups.notify(answer_topic(turn.tenant, turn.session))
+        if outcome.why != "failed":
+            await self._request_summary()
+
+    async def _run(self) -> TurnOutcome:
+        answer = await self._record_message()  # stopping the turn takes effect only after this
         outcome = await self._outcome(asyncio.create_task(self._answer(answer)))
         try:
             await self._runtime.inbox.finish(
-                self._entry.id, why=outcome.why, problem=outcome.problem, code=outcome.code
+                self._entry, why=outcome.why, problem=outcome.problem, code=outcome.code
             )
-        finally:  # if `finish` failed, the next run finds the answer in the log
-            turn.end(outcome)
-            emit_ended(outcome)
-        if outcome.why != "failed":
-            await self._request_summary()
+        except LeaseLost:
+            raise
+        except FovealError:  # the next run finds the answer in the log
+            self._turn.end(outcome)
+            raise
+        self._turn.end(outcome)
+        return outcome
 
     async def _request_summary(self) -> None:
         """Ask for the summary that will be needed soon; on an error the next turn asks again."""
@@ -211,11 +232,16 @@ class TurnRunner:
         except asyncio.CancelledError:
             task.cancel()
             await asyncio.wait([task])
+            if not task.cancelled():
+                task.exception()  # it could not store the text so far; asyncio would log that
             raise
         text = self._turn.text
         if task.cancelled():
-            return TurnOutcome(why="stopped", text=text, report=self._report)
+            code = STOPPING_CODE if self._runtime.is_closing else ""
+            return TurnOutcome(why="stopped", text=text, code=code, report=self._report)
         problem = task.exception()
+        if isinstance(problem, LeaseLost):
+            raise problem
         if problem is None:
             return TurnOutcome(why=task.result(), text=text, report=self._report)
         return failed_outcome(problem, text=text)
@@ -242,7 +268,8 @@ class TurnRunner:
             self._turn.emit(TurnFinished(why="answered", report=self._report))
             return "answered"
         why: EndReason = "answered"
-        async for event in self._agent.answer():
+        events = self._agent.answer()
+        async for event in events if self._runtime.redact is None else redacted_events(events):
             if isinstance(event, TurnFinished):
                 why, self._report = event.why, _without_events(event.report)
                 event = TurnFinished(why=why, report=self._report)
@@ -253,8 +280,22 @@ class TurnRunner:
         """Return what a process that died has stored of this turn: the message's handle and the answer."""
         if self._entry.state == "waiting":
             return "", None
-        events = await self._session.events(first=self._entry.taken_after + 1)
-        return find_turn_in_log(events, self._entry)
+        return find_turn_in_log(await read_turn(self._session, self._entry), self._entry)
+
+
+async def read_turn(session: Session, entry: InboxEntry) -> list[Event]:
+    """Return the events from where a message was taken to the message after it, or a little more."""
+    end = (await session.end()).next_seq
+    turn: list[Event] = []
+    found = entry.kind == "again"
+    async for events in read_slices(session.store, session.id, first=entry.taken_after + 1, end=end):
+        turn += events
+        for event in events:
+            if isinstance(event.fact, Noted) and event.fact.topic == TURN_NOTE_TOPIC:
+                if found:
+                    return turn
+                found = event.fact.text == entry.turn_id
+    return turn
 
 
 def find_turn_in_log(events: list[Event], entry: InboxEntry) -> tuple[str, ModelAnswered | None]:
@@ -306,7 +347,7 @@ async def end_turn_from_log(session: Session, entry: InboxEntry | None, turn: Tu
     if entry is None:
         turn.end(session_deleted_outcome())
         return
-    handle, answer = find_turn_in_log(await session.events(first=entry.taken_after + 1), entry)
+    handle, answer = find_turn_in_log(await read_turn(session, entry), entry)
     report = _without_events(await session.report())
     if handle:
         turn.emit(UserMessageStored(handle=handle))

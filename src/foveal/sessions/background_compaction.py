@@ -14,8 +14,10 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import threading
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import closing, suppress
+from contextlib import suppress
+from functools import partial
 from typing import Any, Final
 
 from foveal.core.compaction.health import CompactionHealth, CompactionOutcome
@@ -31,19 +33,24 @@ from foveal.core.compaction.summariser_protocol import Draft
 from foveal.core.engine.summary_job import SummaryJob, failed_compaction
 from foveal.core.log.events import CompactionFailed
 from foveal.core.view.view import View
+from foveal.sessions.offload import offload
 
 # ── Running a summary dialogue in an event loop ────────────────────────────────────────────────────────
 # A summariser may be an async function, an async generator, or a callable that returns an awaitable. Callables that
 # are not async, and streams that block, run in threads.
 
 
-async def run_dialogue_async(run: DialogueRun) -> CompactionOutcome:
-    """Run a dialogue to its outcome in an event loop."""
-    with closing(run):
-        for request in run.requests():
+async def run_dialogue_async(run: DialogueRun, *, events: int = 0) -> CompactionOutcome:
+    """Run a dialogue about so many events to its outcome in an event loop."""
+    requests = run.requests()
+    try:
+        while (request := await offload(partial(next, requests, None), events=events)) is not None:
             with run.errors_as_failures():
                 call, summary_request = run.prepare(request)
                 run.accept(await _collect_draft(await _call(call, summary_request), run))
+    finally:
+        with suppress(ValueError):  # cancelled while a thread works on it, which then ends by itself
+            run.close()
     return run.outcome
 
 
@@ -178,9 +185,26 @@ class BackgroundCompaction:
             self.summarisers,
             build_request=job.request,
             clock=self._clock,
-            progress=self._progress,
+            progress=_from_any_thread(self._progress),
         )
-        return await run_dialogue_async(run)
+        return await run_dialogue_async(run, events=len(job.events))
+
+
+def _from_any_thread(
+    progress: Callable[[SummaryProgress], None] | None,
+) -> Callable[[SummaryProgress], None] | None:
+    """Return a function that calls `progress` in the thread of the running event loop."""
+    if progress is None:
+        return None
+    loop, own = asyncio.get_running_loop(), threading.get_ident()
+
+    def report(state: SummaryProgress) -> None:
+        if threading.get_ident() == own:
+            progress(state)
+        else:
+            loop.call_soon_threadsafe(progress, state)
+
+    return report
 
 
 def _outcome(task: asyncio.Task[CompactionOutcome], job: SummaryJob) -> CompactionOutcome | None:

@@ -14,6 +14,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Final, Literal, TypeAlias
 
 from msgspec.structs import replace
@@ -55,6 +56,8 @@ from foveal.core.wire.event_text import readable_text, speaker
 from foveal.errors import BadSetting
 from foveal.ports import Store
 from foveal.sessions.event_writer import EventWriter
+from foveal.sessions.log_reader import read_slices
+from foveal.sessions.offload import offload
 
 Carry: TypeAlias = Literal["record", "summary", "rules"] | Sequence[str | int]
 """What `continue_from` takes over beside pinned rules."""
@@ -81,7 +84,6 @@ LEDGER_SHARE: Final = 0.25
 """Share of the record for a ledger of messages that no summary covers."""
 NEWEST_STEPS: Final = 4
 """Steps that the ledger leaves to the newest messages."""
-EVENTS_PER_SLICE: Final = 500
 MAX_USER_TEXT_CHARS: Final = 200_000
 """Characters of a user message that are searched for rules."""
 MAX_WHOLE_RULE_CHARS: Final = 800
@@ -103,14 +105,32 @@ async def carried_facts(
     `begin` are the facts before them, whose room is taken. Raises `UnknownSession`, `BadSetting` and
     `UnknownHandle`."""
     check_carry(carry)
-    counter = settings.counter
-    count = (await store.info(origin)).events
+    count = (await store.end(origin)).next_seq
     engine = await EventWriter(store, origin, settings, lambda: 0.0, max_events_in_memory=count + 1).load()
+    said = await _user_events(store, origin, count)
+    picked: list[Event] | None = None
+    if not isinstance(carry, str):
+        picked = await store.pick(origin, sorted({seq_of(name, count=count) for name in carry}))
+    source = _Origin(session_label(origin), engine, said)
+    return await offload(
+        partial(_select_facts, source, settings, carry=carry, begin=begin, picked=picked), events=count
+    )
+
+
+def _select_facts(
+    source: _Origin,
+    settings: EngineSettings,
+    *,
+    carry: Carry,
+    begin: Sequence[AnyFact],
+    picked: Sequence[Event] | None,
+) -> list[AnyFact]:
+    """Return the facts of a source that fit; `picked` are the events of a list of handles."""
+    counter = settings.counter
     new = Engine(*settings)
     hard = new.budget().hard
     room = max(hard - _units(begin, counter), int(hard * MIN_ROOM_SHARE))
-    pins, left_pins = _pins(engine, int(room * PINS_SHARE), counter)
-    source = _Origin(session_label(origin), engine, await _user_events(store, origin, count))
+    pins, left_pins = _pins(source.engine, int(room * PINS_SHARE), counter)
     parts = [*source.rules(left_pins, {pin.text for pin in pins})]
     most = new.calibration.units(MAX_RECORD_TOKENS)
     max_units = min(most, _record_units(room, record_units(parts, counter), carry=carry))
@@ -118,9 +138,7 @@ async def carried_facts(
     if isinstance(carry, str):
         parts += source.parts(carry, max_units, counter)
     else:
-        chosen = source.chosen(
-            await store.pick(origin, sorted({seq_of(name, count=count) for name in carry}))
-        )
+        chosen = source.chosen(picked or ())
         max_units += _chosen_units(chosen, int(room * CHOSEN_SHARE), new)
     record = fit_record(parts, label=source.label, max_units=max_units, counter=counter, whole=chosen)
     if not record:
@@ -158,8 +176,8 @@ def check_carry(carry: object) -> None:
 async def _user_events(store: Store, origin: str, count: int) -> list[Event]:
     """Return the effective user messages, the notes before records, and records of earlier versions."""
     kept: list[Event] = []
-    for first in range(0, count, EVENTS_PER_SLICE):
-        for event in await store.read(origin, first=first, last=first + EVENTS_PER_SLICE - 1):
+    async for events in read_slices(store, origin, end=count):
+        for event in events:
             fact = event.fact
             if isinstance(fact, UserSaid):
                 text = readable_text(fact)[:MAX_USER_TEXT_CHARS]
@@ -211,7 +229,7 @@ class _Origin:
 
     def __init__(self, label: str, engine: Engine, said: Sequence[Event]) -> None:
         self.label = label
-        self._engine = engine
+        self.engine = engine
         records = {event.seq + 1 for event in said if _starts_record(event.fact)}
         texts = {e.seq: text_of(e.fact.content) for e in said if isinstance(e.fact, UserSaid | Instructed)}
         self._old_records = {e.seq: texts[e.seq] for e in said if _is_old_record(e.fact)}
@@ -279,7 +297,7 @@ class _Origin:
         yield from (part for part in self._earlier if part.section == "summary")
         for seq, text in self._old_records.items():
             yield self._part("summary", seq, "taken over from an earlier session", text)
-        for step in self._engine.view.summaries:
+        for step in self.engine.view.summaries:
             first, last = min(low for low, _ in step.covers), max(high for _, high in step.covers)
             text = without_summary_frame(readable_text(step.utterance.as_shown()))
             yield self._part("summary", step.utterance.seq, f"of {handle(first)}–{handle(last)}", text)
@@ -287,11 +305,11 @@ class _Origin:
     def _ledger(self, room: int, counter: Counter, *, skip: int) -> Iterator[RecordPart]:
         """Yield a ledger of the messages in view that no summary covers, without the newest `skip` steps, which the
         record shows. None if all of them fit as they are."""
-        view = self._engine.view
+        view = self.engine.view
         if skip and (view.units <= room / LEDGER_SHARE or len(view.steps) <= skip):
             return
-        events = [e for e in self._engine.log if view.find(e.seq) and e.seq not in self._records]
-        end = view.steps[-skip].seq if skip else self._engine.next_seq
+        events = [e for e in self.engine.log if view.find(e.seq) and e.seq not in self._records]
+        end = view.steps[-skip].seq if skip else self.engine.next_seq
         covered = [event for event in events if event.seq < end]
         text = write_ledger(
             covered,
@@ -305,7 +323,7 @@ class _Origin:
             yield RecordPart("summary", self.label, title, without_summary_frame(text))
 
     def _messages(self) -> Iterator[RecordPart]:
-        for step in self._engine.view.steps:
+        for step in self.engine.view.steps:
             if step.kind == "notice":
                 yield RecordPart("message", self.label, "not shown there", readable_text(step.utterance.fact))
             elif step.kind in ("user", "model"):

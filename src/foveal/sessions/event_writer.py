@@ -1,7 +1,8 @@
 """Appends and reads the events of one session; keeps its engine up to date.
 
 1. The engine in memory is valid only while all of its events are known to be stored: `commit` returns after that.
-2. Memory holds only the events that the view needs, and opening reads only those.
+2. Memory holds only the events that the view needs, and opening reads only those. Without a checkpoint, opening
+   reads the log in parts and stores one.
 3. When another process appended first, the writer reads what it missed and appends its facts after that.
 4. After a store error or a cancellation, the engine is discarded and read again.
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Final, NamedTuple
 
 import msgspec
@@ -18,20 +20,46 @@ from msgspec.structs import replace
 
 from foveal.core.engine.engine import Engine
 from foveal.core.engine.engine_state import EngineState
+from foveal.core.engine.event_status import EventStatus, find_caller, hidden_event_status
 from foveal.core.engine.operations import unknown_handle
 from foveal.core.engine.prefix import may_move_prefix
 from foveal.core.engine.settings import EngineSettings
-from foveal.core.log.events import REDUCTIONS, AnyFact, Event, Expanded, Reverted, Rewound, parse_handle
+from foveal.core.log.events import (
+    REDUCTIONS,
+    AnyFact,
+    Event,
+    Expanded,
+    Reverted,
+    Rewound,
+    ToolReturned,
+    parse_handle,
+)
 from foveal.core.view.checkpoint import needed_seqs
 from foveal.core.view.fold import needs_refold
 from foveal.core.view.view import View
 from foveal.errors import Conflict, StoreError, UnknownSession
 from foveal.ports import Checkpoint, Store
+from foveal.sessions.log_reader import (
+    LIGHT_PER_FOLDED,
+    MAX_SLICE_EVENTS,
+    apply_all,
+    find_effective,
+    fold_log,
+    read_slices,
+)
+from foveal.sessions.offload import offload
 
 MAX_CONFLICTS: Final = 50
 """Conflicts in a row with other writers that are resolved by reading again."""
 EVENTS_PER_CHECKPOINT: Final = 64
 """A checkpoint is stored after this many events, and after every reduction."""
+MAX_WHOLE_EVENTS: Final = 1_000
+"""A log without a checkpoint and with at most so many events is read as a whole and stays in memory: reports list
+all of its events."""
+RESTORED_PER_COUNTED: Final = 8
+"""Events that a checkpoint restores in the time in which one new event is counted and folded, about."""
+MAX_CHECKPOINT_EVENTS: Final = 4_000
+"""A view that needs more events has no checkpoint, which would save little: the next request reduces it."""
 FACTS_PER_SLICE: Final = 16
 """Facts that are processed before other tasks of the event loop can run."""
 REFOLDING_FACTS: Final = (Reverted, Rewound, Expanded)
@@ -118,8 +146,10 @@ class EventWriter:
             engine = await self.load()
             engine.take_over_prefix_mover(mover)
             return engine
-        for event in missed:
-            engine.apply(event)
+        if missed:
+            self._engine = None  # a thread may be half-way through when this task is cancelled
+            await offload(partial(apply_all, engine, missed), events=len(missed))
+            self._engine = engine
         return engine
 
     async def event(self, name: str | int) -> Event:
@@ -127,12 +157,38 @@ class EventWriter:
         seq = parse_handle(name)
         found = await self.store.pick(self.id, [seq]) if seq is not None else []
         if not found:
-            raise unknown_handle(name, count=(await self.store.info(self.id)).events)
+            raise unknown_handle(name, count=(await self.store.end(self.id)).next_seq)
         return found[0]
 
-    async def full_engine(self) -> Engine:
-        """Return another engine with the whole log in memory."""
-        return Engine(*self.settings, log=await self.store.read(self.id))
+    async def fold(self, *ahead: AnyFact) -> Engine:
+        """Return another engine, folded from the whole log. The facts `ahead` count as appended when it is decided
+        which stored events of a long log are effective; they are not applied."""
+        count = (await self.store.end(self.id)).next_seq
+        if count <= MAX_WHOLE_EVENTS:
+            log = await self.whole_log()
+            return await offload(lambda: Engine(*self.settings, log=log), events=count)
+        events = [Event(seq, fact) for seq, fact in enumerate(ahead, count)]
+        return await fold_log(self.store, self.id, self.settings, ahead=events)
+
+    async def whole_log(self) -> list[Event]:
+        """Return all events; only `undo` and `expand` need them in memory, to try what the request would be."""
+        end = (await self.store.end(self.id)).next_seq
+        return [event async for events in read_slices(self.store, self.id, end=end) for event in events]
+
+    async def hidden_status(self, event: Event) -> EventStatus:
+        """Return the status of an event that the view does not show, from the events after it."""
+        end, fact = (await self.store.end(self.id)).next_seq, event.fact
+        first = max(0, event.seq - MAX_SLICE_EVENTS) if isinstance(fact, ToolReturned) else event.seq
+        log = await find_effective(self.store, self.id, first=first, end=end)
+        is_orphan = False
+        if isinstance(fact, ToolReturned):
+            effective = {other.seq for other in log.events}
+            before = await self.store.read(self.id, first=first, last=event.seq - 1)
+            caller = find_caller([other for other in before if other.seq in effective], fact)
+            if caller is None:  # its call is far away, or does not exist
+                is_orphan = event.seq in (await self.fold()).view.orphan_results
+        work = partial(hidden_event_status, event, log, is_orphan=is_orphan)
+        return await offload(work, events=len(log.events) // LIGHT_PER_FOLDED)
 
     async def _read_engine(self) -> Engine:
         try:
@@ -143,7 +199,10 @@ class EventWriter:
             engine = await self._resume(checkpoint)
             if engine is not None:
                 return engine
-        return await self.full_engine()
+        engine = await self.fold()
+        if engine.next_seq > MAX_WHOLE_EVENTS:
+            await self._store_checkpoint(engine)
+        return engine
 
     async def _resume(self, checkpoint: Checkpoint) -> Engine | None:
         """Return the engine from a checkpoint on, or None when the whole log must be folded instead."""
@@ -153,14 +212,23 @@ class EventWriter:
             return None
         if state.calibration.model not in ("", self.settings.model.name):
             return None  # it knows nothing of what this model's provider has reported
-        newer = await self.store.read(self.id, first=checkpoint.seq + 1)
-        if any(isinstance(event.fact, REFOLDING_FACTS) for event in newer):
-            return None
         older = await self.store.pick(self.id, checkpoint.needed)
         if len(older) != len(checkpoint.needed):
             return None
+        engine = await offload(
+            lambda: Engine(*self.settings, log=older, state=state), events=len(older) // RESTORED_PER_COUNTED
+        )
+        while True:
+            first = engine.next_seq
+            newer = await self.store.read(self.id, first=first, last=first + MAX_SLICE_EVENTS - 1)
+            if any(isinstance(event.fact, REFOLDING_FACTS) for event in newer):
+                return None
+            await offload(partial(apply_all, engine, newer), events=len(newer))
+            if len(newer) < MAX_SLICE_EVENTS:
+                break
+        engine.budget()  # limits of new results are taken from the budget after the newest event
         self._checkpointed = checkpoint.seq
-        return Engine(*self.settings, log=[*older, *newer], state=state)
+        return engine
 
     # ── Appending ────────────────────────────────────────────────────────────────────────────────────
 
@@ -176,14 +244,18 @@ class EventWriter:
             return await self._commit_refolding(facts)
         for _ in range(MAX_CONFLICTS):
             engine = await self.load()
-            if any(needs_refold(fact, engine.view) for fact in facts):
-                mover = engine.prefix_mover
-                engine = await self.full_engine()  # the facts end a turn with an expanded range
-                engine.take_over_prefix_mover(mover)
+            mover, ends_expansion = (
+                engine.prefix_mover,
+                any(needs_refold(fact, engine.view) for fact in facts),
+            )
+            if ends_expansion:
+                engine = await self.fold(*facts)
             first = engine.next_seq
             now = self._clock()
             self._engine = None  # from here until everything is stored, memory is ahead of the store
             events = [engine.append(fact, at=now) async for fact in _in_slices(facts)]
+            if ends_expansion:
+                engine.take_over_prefix_mover(mover or events[0])
             if await self.store_appended(engine, first):
                 return events
         raise self.conflict_error()
@@ -233,10 +305,14 @@ class EventWriter:
 
     async def _checkpoint(self, engine: Engine, new: Sequence[Event]) -> None:
         """Store a checkpoint if one is due, and keep only what the view needs in memory. There is none while a
-        range is expanded for one turn: the end of that turn needs the whole log."""
+        range is expanded for one turn: at the end of that turn the log is folded again."""
         reduced = any(isinstance(event.fact, (*REDUCTIONS, *REFOLDING_FACTS)) for event in new)
         due = engine.next_seq - self._checkpointed > EVENTS_PER_CHECKPOINT
-        if engine.view.expansions or not (reduced or due or len(engine.log) > self._max_events_in_memory):
+        if reduced or due or len(engine.log) > self._max_events_in_memory:
+            await self._store_checkpoint(engine)
+
+    async def _store_checkpoint(self, engine: Engine) -> None:
+        if engine.view.expansions or not 0 < len(engine.view.seqs) <= MAX_CHECKPOINT_EVENTS:
             return
         needed = needed_seqs(engine.view) | {engine.opened_seq}
         state = engine.state()

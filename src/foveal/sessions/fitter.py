@@ -6,22 +6,26 @@ becomes part of the request.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Generator
 from contextlib import suppress
+from functools import partial
 from itertools import islice
 
 from foveal.core.compaction.health import CompactionOutcome
 from foveal.core.compaction.plan import Plan
+from foveal.core.engine.beside_range import summaries_in
 from foveal.core.engine.engine import Engine
 from foveal.core.engine.sent_requests import SentRequests
 from foveal.core.engine.summary_job import SummaryJob
 from foveal.core.log.events import Compacted, CompactionFailed, Event
+from foveal.core.models.budget import Budget
 from foveal.core.policies import foresee
-from foveal.core.view.fold import effective_events
 from foveal.core.view.request import Fitted
 from foveal.errors import ContextOverflow, StoreError
 from foveal.sessions.background_compaction import BackgroundCompaction
 from foveal.sessions.event_writer import MAX_CONFLICTS, EventWriter
+from foveal.sessions.log_reader import effective_slices
+from foveal.sessions.offload import offload
 
 
 class RequestFitter:
@@ -40,6 +44,8 @@ class RequestFitter:
         self._background = background
         self._clock = clock
         self._prepares_summaries = prepares_summaries
+        self._fitted: tuple[Engine, int] | None = None
+        """The engine of the last request, and its next seq then."""
 
     async def fit(self, *, may_start_summary: bool, may_exceed: bool = False) -> Fitted | None:
         """Return the next request, or None if the caller must wait for a summary first. Raises `ContextOverflow`
@@ -55,6 +61,9 @@ class RequestFitter:
                     await self._store_paid(engine, first)
                     raise
                 fits = True
+            except BaseException:  # also a cancellation: the engine is ahead of the store
+                self._writer.discard_engine()
+                raise
             if await self._writer.store_appended(engine, first):
                 break
             self._background.give_back()
@@ -63,7 +72,8 @@ class RequestFitter:
             raise self._writer.conflict_error()
         if not fits:
             return None
-        fitted = self._make_request(engine)
+        fitted = await offload(partial(self._make_request, engine), events=self._unfitted(engine))
+        self._fitted = (engine, engine.next_seq)
         if self._prepares_summaries():
             await self._start_upcoming_summary(engine)
         return fitted
@@ -96,8 +106,11 @@ class RequestFitter:
         raise self._writer.conflict_error()
 
     async def job(self, engine: Engine, plan: Plan) -> SummaryJob:
-        """Return the job for a summary, with the events that it needs from the store."""
-        return SummaryJob.of(engine, plan, await self._events_of(plan))
+        """Return the job for a summary, with the events that it needs from the store: those of the range, at any
+        level, and those of the last summary before it, some of which may be read again."""
+        first = min([plan.first, *(low for low, _ in plan.overlap_ranges)])
+        events = [event async for part in self._slices(first, engine) for event in part]
+        return await offload(partial(SummaryJob.of, engine, plan, events), events=len(events))
 
     def upcoming_summary(self, engine: Engine) -> Plan | None:
         """Return the plan of a summary that will be needed soon: written now, no request has to wait for it."""
@@ -113,21 +126,26 @@ class RequestFitter:
             engine.append(outdated, at=now)
         steps = engine.reduction_steps(self.requests.moment(engine), at=now)
         outcome: CompactionOutcome | None = None
-        try:
-            while True:
-                plan = steps.send(outcome)
-                outcome = self._take_summary(engine)
-                may_ask = may_start_summary and plan.ask
-                if outcome is None and may_ask and self._background.may_ask_model(engine.compaction_health):
-                    is_forced = engine.view.units > engine.budget().hard
-                    if self._background.is_idle and (is_forced or self._prepares_summaries()):
-                        self._background.start(await self.job(engine, plan))
-                    if is_forced:
-                        return False
-                elif outcome is None:
-                    outcome = engine.write_ledger(plan, await self._events_of(plan))
-        except StopIteration:
-            return True
+        while True:
+            work = partial(_next_plan, steps, outcome)
+            plan = await offload(work, events=self._unfitted(engine))
+            if plan is None:
+                return True
+            outcome = self._take_summary(engine)
+            may_ask = may_start_summary and plan.ask
+            if outcome is None and may_ask and self._background.may_ask_model(engine.compaction_health):
+                is_forced = engine.view.units > engine.budget().hard
+                if self._background.is_idle and (is_forced or self._prepares_summaries()):
+                    self._background.start(await self.job(engine, plan))
+                if is_forced:
+                    return False
+            elif outcome is None:
+                outcome = await self._write_ledger(engine, plan)
+
+    def _unfitted(self, engine: Engine) -> int:
+        """Return how many events were not part of the last request of this engine."""
+        first = self._fitted[1] if self._fitted is not None and self._fitted[0] is engine else 0
+        return min(engine.next_seq - first, len(engine.log))
 
     def _take_summary(self, engine: Engine) -> Compacted | None:
         """Return the finished background summary if it can be used; if it cannot, record that."""
@@ -137,11 +155,29 @@ class RequestFitter:
             return None
         return outcome
 
-    async def _events_of(self, plan: Plan) -> list[Event]:
-        """Return the effective events of a range, at whatever level they are shown, and those of the last summary
-        before it, some of which may be read again."""
-        first = min([plan.first, *(low for low, _ in plan.overlap_ranges)])
-        return effective_events(await self._writer.store.read(self._writer.id, first=first))
+    async def _write_ledger(self, engine: Engine, plan: Plan) -> CompactionOutcome:
+        """Return the summary of a range without a model. What an earlier ledger of the range has read is not read
+        again, so that the work is proportional to what is new in it."""
+        index = engine.ledger_index
+        reuses_parts = any(fact.chunks for fact in summaries_in(engine.view, engine.log, plan))
+        if plan.overlap_ranges or reuses_parts:  # other events than those of the ledger are read too
+            job = await self.job(engine, plan)
+            events = [*job.events, *job.after]
+            return await offload(partial(engine.write_ledger, plan, events), events=len(events))
+        inside = index.known_events(plan.first, plan.last, keep=frozenset(plan.keep))
+        new, after = 0, list[Event]()
+        async for part in self._slices(inside[-1].seq + 1 if inside else plan.first, engine):
+            read = [event for event in part if event.seq <= plan.last]
+            after += part[len(read) :]
+            new += len(part)
+            if read:
+                start = inside[0].seq if inside else read[0].seq
+                inside = await offload(partial(index.extend_range, start, read), events=len(read))
+        return await offload(partial(engine.write_ledger, plan, [*inside, *after]), events=new)
+
+    def _slices(self, first: int, engine: Engine) -> AsyncIterator[list[Event]]:
+        """Return the effective events from `first` on, in parts, without what the engine has not stored yet."""
+        return effective_slices(self._writer.store, self._writer.id, first=first, end=engine.next_seq)
 
     async def _store_paid(self, engine: Engine, first: int) -> None:
         """Store only the reductions up to the last summary that a model was paid for: no request will be sent."""
@@ -161,3 +197,13 @@ class RequestFitter:
         by_step = [tuple(islice(facts, 1 + len(step.slots))) for step in engine.view.steps]
         self.requests.add(engine, by_step)
         return fitted
+
+
+def _next_plan(
+    steps: Generator[Plan, CompactionOutcome | None, Budget], outcome: CompactionOutcome | None
+) -> Plan | None:
+    """Return the next plan of a generator, None at its end: a thread cannot raise `StopIteration`."""
+    try:
+        return steps.send(outcome)
+    except StopIteration:
+        return None

@@ -16,6 +16,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import Any, Self, Unpack
 
 from msgspec import UNSET
@@ -23,8 +25,9 @@ from msgspec.structs import replace
 
 from foveal.core import wire
 from foveal.core.compaction.summariser import Summarise, SummaryProgress, summariser_chain
+from foveal.core.engine.event_status import EventStatus
 from foveal.core.engine.operations import expand_facts, pin_fact, seq_of, undo_fact
-from foveal.core.engine.report import EventStatus, Report, event_status, report
+from foveal.core.engine.report import Report, event_status, report
 from foveal.core.engine.settings import EngineSettings, SettingArguments, resolve_settings
 from foveal.core.log.events import (
     AnyFact,
@@ -46,14 +49,15 @@ from foveal.core.models.budget import Caps
 from foveal.core.models.cost import UsageTotals
 from foveal.core.models.model import Model
 from foveal.core.view.request import Fitted, ReducedCounts
-from foveal.errors import BadSetting, SessionExists
-from foveal.ports import Hit, SessionInfo, Store
+from foveal.errors import BadSetting, SessionExists, UnknownSession
+from foveal.ports import Hit, SessionEnd, SessionInfo, Store
 from foveal.project.prompt_file import prompt_text
 from foveal.sessions.background_compaction import BackgroundCompaction
 from foveal.sessions.continuation import Carry, carried_facts
 from foveal.sessions.event_writer import DEFAULT_OPTIONS, EventWriter, SessionOptions
 from foveal.sessions.fitter import RequestFitter
 from foveal.sessions.manual_compaction import ManualCompaction
+from foveal.sessions.offload import offload
 
 
 def events_in_memory(model: Model, caps: Caps | None = None) -> int:
@@ -219,9 +223,10 @@ class Session:
         async with self._lock:
             event = await self._writer.event(name)
             engine = await self._writer.refresh()
-            if engine.view.find(event.seq) is None:  # only the whole log knows what hid it
-                engine = await self._writer.full_engine()
-            return event_status(engine, event)
+            asides = engine.view.asides.values()
+            if engine.view.find(event.seq) or any(shown.seq == event.seq for shown in asides):
+                return event_status(engine, event)
+            return await self._writer.hidden_status(event)
 
     async def original(self, name: str | int) -> str:
         """Return the whole text of an event, at whatever level it is shown."""
@@ -270,6 +275,10 @@ class Session:
         """The seq of the newest event that is known to be stored; -1 when none is known."""
         return self._writer.engine.next_seq - 1 if self._writer.engine is not None else -1
 
+    async def end(self) -> SessionEnd:
+        """Return where the session ends in the store, and whether it was erased."""
+        return await self.store.end(self.id)
+
     async def info(self) -> SessionInfo:
         """Return the session's title, times and size."""
         return await self.store.info(self.id)
@@ -303,7 +312,8 @@ class Session:
         async with self._lock:
             engine = await self._writer.refresh()
             target = None if name is None else await self._writer.event(name)
-            fact = undo_fact(engine, await self.store.read(self.id), target)
+            log = await self._writer.whole_log()
+            fact = await offload(partial(undo_fact, engine, log, target), events=len(log))
             await self._commit_change(fact)
             return handle(fact.target)
 
@@ -312,8 +322,8 @@ class Session:
         the handle of the (first) event that records it; raises `ContextOverflow` when there is no room."""
         async with self._lock:
             engine = await self._writer.refresh()
-            log = await self.store.read(self.id)
-            facts = expand_facts(engine, log, (await self._writer.event(name)).seq)
+            log, seq = await self._writer.whole_log(), (await self._writer.event(name)).seq
+            facts = await offload(partial(expand_facts, engine, log, seq), events=len(log))
             return (await self._writer.commit(facts))[0].handle
 
     async def prepare(self) -> Event | None:
@@ -379,7 +389,8 @@ class Session:
         facts = await carried_facts(
             store, origin, resolve_settings(model, **settings), carry=carry, begin=begin
         )
-        if any(info.id == id for info in await store.sessions()):
+        with suppress(UnknownSession):
+            await store.end(id)
             raise SessionExists(id)
         return await cls.open(
             store,

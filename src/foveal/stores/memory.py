@@ -13,8 +13,9 @@ import msgspec
 from foveal.core.log.codec import encode
 from foveal.core.log.events import Erased, Event, kind
 from foveal.errors import Conflict, StoreError, UnknownSession
-from foveal.ports import Checkpoint, Hit, SessionInfo
-from foveal.stores.sqlite.full_text import FullTextIndex, searchable_text
+from foveal.ports import Checkpoint, Hit, SessionEnd, SessionInfo
+from foveal.stores.search_words import searchable_text
+from foveal.stores.sqlite.full_text import FullTextIndex
 
 
 class _StoredSession(msgspec.Struct):
@@ -87,9 +88,21 @@ class MemoryStore:
             self._index.add(known.key, [(event.seq, searchable_text(event)) for event in new])
         return self._index.search(known.key, query, limit) if limit > 0 else []
 
-    async def sessions(self) -> list[SessionInfo]:
-        newest = sorted(self._sessions.items(), key=lambda item: (-item[1].active, -item[1].key))
-        return [_info(id, session) for id, session in newest]
+    async def sessions(
+        self, *, limit: int | None = None, before: tuple[float, str] | None = None, with_erased: bool = True
+    ) -> list[SessionInfo]:
+        places = {id: (session.active, id) for id, session in self._sessions.items()}
+        listed = (
+            id
+            for id, session in self._sessions.items()
+            if (with_erased or not session.erased) and (before is None or places[id] < before)
+        )
+        newest = sorted(listed, key=places.__getitem__, reverse=True)
+        return [_info(id, self._sessions[id]) for id in newest[:limit]]
+
+    async def end(self, session: str) -> SessionEnd:
+        known = self._get(session)
+        return SessionEnd(len(known.events), known.erased)
 
     async def info(self, session: str) -> SessionInfo:
         return _info(session, self._get(session))

@@ -10,11 +10,11 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from hashlib import blake2b
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 from weakref import WeakValueDictionary
 
 if sys.platform != "win32":  # on Windows only one process may use a folder
@@ -23,6 +23,30 @@ if sys.platform != "win32":  # on Windows only one process may use a folder
 FIRST_RETRY_DELAY_S: Final = 0.005
 MAX_RETRY_DELAY_S: Final = 0.1
 """Delay between two attempts while another process holds the lock; it doubles from the first to the maximum."""
+
+
+class HeldLock(Protocol):
+    """A lock that is held until `release` is called."""
+
+    def release(self) -> None: ...
+
+
+class Locks(Protocol):
+    """The locks of all sessions, between the tasks of all processes that share a storage."""
+
+    def lock(self, tenant: str, session: str) -> AbstractAsyncContextManager[None]:
+        """Wait for the lock and hold it for the duration of the block."""
+        ...
+
+    async def try_lock(self, tenant: str, session: str) -> HeldLock | None:
+        """Return the lock, or None if it is held elsewhere."""
+        ...
+
+    async def unlocked(self, sessions: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+        """Return those of these sessions (tenant and session) whose lock is held nowhere."""
+        ...
+
+    async def close(self) -> None: ...
 
 
 class SessionLock:
@@ -74,11 +98,21 @@ class SessionLocks:
             return None
         return SessionLock(self, lock, offset)
 
+    async def unlocked(self, sessions: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+        """Return those of these sessions (tenant and session) whose lock is held nowhere."""
+        found = []
+        for tenant, session in sessions:
+            lock = await self.try_lock(tenant, session)
+            if lock is not None:
+                lock.release()
+                found.append((tenant, session))
+        return found
+
     def unlock(self, offset: int) -> None:
         if sys.platform != "win32" and self._file >= 0:
             fcntl.lockf(self._file, fcntl.LOCK_UN, 1, offset)
 
-    def close(self) -> None:
+    async def close(self) -> None:
         if self._file >= 0:
             os.close(self._file)
             self._file = -1

@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from typing import Final
 
 _SECRET_NAME: Final = re.compile(
-    r"API_?KEY|ACCESS_?KEY|PRIVATE_?KEY|_KEY$|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|^(PG|MYSQL_?)?PASS$",
+    r"API_?KEY|ACCESS_?KEY|PRIVATE_?KEY|_KEY$|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|^(PG|MYSQL_?)?PASS$"
+    r"|^FOVEAL_(SERVER_)?DATABASE$",
     re.I,
 )
 _SHELL_VARIABLE: Final = re.compile(

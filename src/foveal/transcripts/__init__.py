@@ -8,7 +8,7 @@ counted in `Transcript.unknown`.
 """
 
 from foveal.transcripts.foveal import write_events
-from foveal.transcripts.message_lists import write_messages
+from foveal.transcripts.message_lists import write_messages, write_view
 from foveal.transcripts.read import FORMATS, detect, read
 from foveal.transcripts.transcript import TimedFact, Transcript, UnreadableTranscript
 
@@ -21,4 +21,5 @@ __all__ = [
     "read",
     "write_events",
     "write_messages",
+    "write_view",
 ]

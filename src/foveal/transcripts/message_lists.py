@@ -28,6 +28,7 @@ from foveal.core.tokens.counter import counter
 from foveal.core.tokens.message_tokens import MessageTokens
 from foveal.core.view.fold import fold
 from foveal.core.view.request import copy_messages, render_view
+from foveal.core.view.view import View
 from foveal.core.wire import Wire, detect_dialect, wire_for
 from foveal.core.wire.usage import MAX_REPORTED_TOKENS, read_usage
 from foveal.errors import MalformedMessage
@@ -336,7 +337,12 @@ def write_messages(facts: Iterable[AnyFact], dialect: Dialect) -> list[dict[str,
     Reductions and rewinds apply, and calls without a result get one, as in every view. System text that is sent
     beside the messages comes first among them.
     """
-    view = fold([Event(seq, fact) for seq, fact in enumerate(facts)], MessageTokens(counter("estimate")))
+    log = [Event(seq, fact) for seq, fact in enumerate(facts)]
+    return write_view(fold(log, MessageTokens(counter("estimate"))), dialect)
+
+
+def write_view(view: View, dialect: Dialect) -> list[dict[str, Any]]:
+    """Return what a view shows as a legal list of messages, with the system text that is sent beside them."""
     target = wire_for(dialect)
     asides = [shown.fact for shown in view.asides.values() if isinstance(shown.fact, Instructed)]
     beside = [message for fact in asides for message in target.write(replace(fact, aside=False))]

@@ -498,7 +498,7 @@ def test_a_foreign_file_in_the_folder_is_not_changed(tmp_path: Path) -> None:
     async def look() -> None:
         database = places.open_database()
         try:
-            await database.read(lambda connection: None)
+            await database.read(lambda db: db.fetch("SELECT 1"))
         finally:
             await database.close()
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from foveal.core.tokens import Counter, Estimate, Exact
-from foveal.core.tokens.counter import _load_counter, counter, nearest_seam
+from foveal.core.tokens.counter import FunctionCounter, _load_counter, counter, nearest_seam
 from foveal.errors import BadSetting
 from support.effort import bounded
 
@@ -181,6 +181,19 @@ def test_a_sampled_count_is_close_to_the_sum_of_its_parts(count: Counter) -> Non
     whole = "\n".join(parts)
     assert len(whole) > 2_000_000
     assert 0.98 <= count.count(whole) / sum(count.count_all(parts)) <= 1.10
+
+
+def test_a_long_text_that_is_counted_again_is_measured_once() -> None:
+    measured: list[str] = []
+
+    def measure(text: str) -> int:
+        measured.append(text)
+        return len(text)
+
+    once = FunctionCounter("characters", measure, exact=False, limit=100_000)
+    texts = ["one " * 1_000, "two " * 2_000, "short"]
+    assert [once.count(text) for text in texts for _ in range(2)] == [4_000, 4_000, 8_000, 8_000, 5, 5]
+    assert measured == [*texts[:2], "short", "short"]
 
 
 def test_a_name_always_gives_the_same_counter() -> None:

@@ -40,9 +40,11 @@ def test_names_and_texts_follow_what_is_shown() -> None:
     view = one_call()
     _, result = shown(view, 2)
     assert result.name_counts() == {"parse_header": 20, "self.header_line": 20}
+    assert result.names() == ("parse_header", "self.header_line")
     assert result.verbatim_texts() == [TEXT]
     view.advance(Event(3, Masked(masks=(Mask(target=2, text="[masked parse_header]"),))))
     assert result.name_counts() == {"parse_header": 1}
+    assert result.names() == ("parse_header",)
     assert result.verbatim_texts() == []
 
 

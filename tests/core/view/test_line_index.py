@@ -20,7 +20,8 @@ KEYS = {LINES[place]: key for place, key in indexed_lines(LINES)}
 def found(view: View, *, before: int) -> dict[str, list[int]]:
     """Return the messages that the index offers for each line that it holds."""
     view.line_index.read_until(before)
-    return {line: list(view.line_index.holders(key, before=before)) for line, key in KEYS.items()}
+    found = view.line_index.holders(((key, key) for key in KEYS.values()), before=before)
+    return {line: list(found.get(key, ())) for line, key in KEYS.items()}
 
 
 def shown(view: View, *, before: int) -> dict[str, list[int]]:

@@ -6,14 +6,11 @@ import asyncio
 import base64
 import os
 import pickle
-import select
 import shutil
 import sqlite3
-import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,11 +23,15 @@ from foveal.errors import BadSetting, ProviderError, StoreUnusable
 from foveal.ports import Reply, ReplyPiece
 from foveal.server import LiveSession, Service
 from foveal.server.jobs import JobWorker, Schedule, WorkerTiming
+from foveal.server.jobs.dbos_engine import DbosEngine
+from foveal.server.jobs.job_engine import AttemptResult
 from foveal.stores import SqliteStore
 from foveal.testing import Answer, Scripted
-from support.paths import SUPPORT
+from support.started_worker import StartedWorker
 
-QUICK: Final = WorkerTiming(poll_s=0.05, engine_poll_s=0.05, retry_delays_s=(0.01, 0.01))
+QUICK: Final = WorkerTiming(
+    poll_s=0.05, engine_poll_s=0.05, retry_delays_s=(0.01, 0.01), recovery_interval_s=0.2
+)
 DEADLINE: Final = 60.0
 NOON: Final = 1_772_452_800.0
 """2026-03-02T12:00:00Z."""
@@ -138,11 +139,16 @@ def jobs(folder: Path, what: str = "workflow_uuid, status, serialization") -> li
 def set_up(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The engine's file after its first start, which takes DBOS more than a second."""
 
-    async def main(folder: Path) -> Path:
-        async with opened(folder, Actor({})):
-            return folder / "work.db"
+    async def no_attempt(id: str, number: int) -> AttemptResult:
+        raise AssertionError("there is no job")
 
-    return asyncio.run(main(tmp_path_factory.mktemp("set-up")))
+    async def main(path: Path) -> Path:
+        engine = DbosEngine(no_attempt, retry_delays_s=(), poll_s=1.0)
+        await engine.start(f"sqlite:///{path}", executor_id="foveal")
+        await engine.stop()
+        return path
+
+    return asyncio.run(main(tmp_path_factory.mktemp("set-up") / "work.db"))
 
 
 @pytest.fixture
@@ -431,56 +437,10 @@ def test_a_pickle_in_the_engine_file_is_never_loaded_and_its_run_is_given_up(fol
 # ── Processes ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-class Process:
-    """A process with a job worker of a folder."""
-
-    def __init__(self, folder: Path, name: str) -> None:
-        self.folder = folder
-        self._printed = b""
-        program = SUPPORT / "job_process.py"
-        self._process = subprocess.Popen(
-            [sys.executable, str(program), str(folder), name], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-        )
-        self.wait_for("open")
-
-    def wait_for(self, line: str) -> None:
-        """Wait until the process prints a line."""
-        assert self._process.stdout is not None
-        deadline = time.monotonic() + DEADLINE
-        while f"{line}\n".encode() not in self._printed:
-            assert time.monotonic() < deadline, f"{line!r} was not printed, only {self._printed!r}"
-            if select.select([self._process.stdout], [], [], 1.0)[0]:
-                data = os.read(self._process.stdout.fileno(), 65_536)
-                assert data, f"it ended before it printed {line!r}"
-                self._printed += data
-
-    def ask(self, tenant: str, session: str, key: str) -> None:
-        """Request a run and wait until it is stored."""
-        assert self._process.stdin is not None
-        self._process.stdin.write(f"{tenant} {session} {key}\n".encode())
-        self._process.stdin.flush()
-        self.wait_for(f"stored {key}")
-
-    def has_printed(self, line: str) -> bool:
-        return f"{line}\n".encode() in self._printed
-
-    def kill(self) -> None:
-        self._process.kill()
-        self._close()
-
-    def end(self) -> int:
-        """Let the process end normally; return its exit code."""
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        return self._close()
-
-    def _close(self) -> int:
-        code = self._process.wait(DEADLINE)
-        for stream in (self._process.stdin, self._process.stdout):
-            if stream is not None:
-                with suppress(BrokenPipeError):
-                    stream.close()
-        return code
+def started(folder: Path, name: str) -> StartedWorker:
+    worker = StartedWorker(folder, name)
+    worker.wait_until_open()
+    return worker
 
 
 def wait(met: Callable[[], bool]) -> None:
@@ -521,16 +481,16 @@ def test_kill_9_loses_and_repeats_no_run_and_another_process_takes_over(tmp_path
     gate, failing = tmp_path / "gate", tmp_path / "failing"
     failing.write_text("do b1")
     gate.touch()
-    first = Process(tmp_path, "first")
+    first = started(tmp_path, "first")
     for tenant, key in (("default", "a1"), ("acme", "a2"), ("default", "a3")):
         first.ask(tenant, f"s-{key}", key)
     wait(lambda: asked(tmp_path) == 3)
     first.kill()  # while the model answers
 
     gate.unlink()
-    second = Process(tmp_path, "second")
+    second = started(tmp_path, "second")
     second.wait_for("working")
-    third = Process(tmp_path, "third")
+    third = started(tmp_path, "third")
     for number in range(20):
         third.ask("default", f"c{number % 4}", f"c-{number}")
     wait(lambda: open_jobs(tmp_path) < 15)

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 
 from foveal.config import ScheduleSetting as Table
 from foveal.errors import BadSetting
-from foveal.server import Database
 from foveal.server.jobs import (
     Job,
     JobQueue,
@@ -30,6 +29,7 @@ from foveal.server.jobs import (
     schedule,
     schedule_store,
 )
+from support.service_databases import open_database
 
 BERLIN = "Europe/Berlin"
 LINES = (
@@ -213,13 +213,10 @@ def test_with_skip_missed_times_make_no_run_but_a_current_time_does() -> None:
 # ── Store ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def with_store(path: Path, act: Callable[[ScheduleStore, JobQueue], Awaitable[None]]) -> None:
+def with_store(place: Path | str, act: Callable[[ScheduleStore, JobQueue], Awaitable[None]]) -> None:
     async def main() -> None:
-        database = Database(path / "service.db")
-        try:
+        async with open_database(place) as database:
             await act(ScheduleStore(database), JobQueue(database))
-        finally:
-            await database.close()
 
     asyncio.run(main())
 
@@ -228,7 +225,7 @@ def names(found: list[Job]) -> list[str]:
     return [job.key for job in found]
 
 
-def test_each_time_makes_one_job_whatever_the_clock_does(tmp_path: Path) -> None:
+def test_each_time_makes_one_job_whatever_the_clock_does(place: Path | str) -> None:
     async def act(store: ScheduleStore, jobs: JobQueue) -> None:
         await store.create(daily(), now=NOON)
         assert await store.next_due() == at("2026-03-03T09:00")
@@ -239,31 +236,31 @@ def test_each_time_makes_one_job_whatever_the_clock_does(tmp_path: Path) -> None
         ]
         assert counts == [0, 1, 0, 0, 0, 0]
         [first] = await jobs.untaken()
-        await jobs.remove(first.id)
+        await store.end_job(first, "answered")
         assert await store.queue_due_runs(now=nine + DAY) == 1
         assert [first.key, *names(await jobs.untaken())] == [
             "schedule/daily/2026-03-03T09:00:00Z",
             "schedule/daily/2026-03-04T09:00:00Z",
         ]
 
-    with_store(tmp_path, act)
+    with_store(place, act)
 
 
-def test_an_open_run_prevents_further_runs_of_its_schedule(tmp_path: Path) -> None:
+def test_an_open_run_prevents_further_runs_of_its_schedule(place: Path | str) -> None:
     async def act(store: ScheduleStore, jobs: JobQueue) -> None:
         await store.create(daily(), now=NOON)
         await store.create(daily(name="other"), now=NOON)
         counts = [await store.queue_due_runs(now=NOON + day * DAY) for day in (1, 2, 3)]
         assert counts == [2, 0, 0]
         for job in await jobs.untaken():
-            await jobs.remove(job.id)
+            await store.end_job(job, "answered")
         assert await store.queue_due_runs(now=NOON + 3 * DAY) == 0
         assert await store.queue_due_runs(now=NOON + 4 * DAY) == 2
 
-    with_store(tmp_path, act)
+    with_store(place, act)
 
 
-def test_a_job_has_all_fields_and_a_random_id(tmp_path: Path) -> None:
+def test_a_job_has_all_fields_and_a_random_id(place: Path | str) -> None:
     async def act(store: ScheduleStore, jobs: JobQueue) -> None:
         await store.create(daily(tenant="acme"), now=NOON)
         await store.queue_due_runs(now=NOON + DAY)
@@ -282,10 +279,10 @@ def test_a_job_has_all_fields_and_a_random_id(tmp_path: Path) -> None:
         line = await store.get("acme", "daily")
         assert (line.last_due, line.result) == (at("2026-03-03T09:00"), "waiting")
 
-    with_store(tmp_path, act)
+    with_store(place, act)
 
 
-def test_schedules_survive_closing_the_database(tmp_path: Path) -> None:
+def test_schedules_survive_closing_the_database(place: Path | str) -> None:
     async def first(store: ScheduleStore, _: JobQueue) -> None:
         await store.create(daily(), now=NOON)
 
@@ -296,11 +293,11 @@ def test_schedules_survive_closing_the_database(tmp_path: Path) -> None:
         assert await store.queue_due_runs(now=NOON + 3 * DAY) == 1
         assert names(await jobs.untaken()) == ["schedule/daily/2026-03-05T09:00:00Z"]
 
-    with_store(tmp_path, first)
-    with_store(tmp_path, second)
+    with_store(place, first)
+    with_store(place, second)
 
 
-def test_a_changed_or_enabled_schedule_counts_from_that_moment(tmp_path: Path) -> None:
+def test_a_changed_or_enabled_schedule_counts_from_that_moment(place: Path | str) -> None:
     async def act(store: ScheduleStore, jobs: JobQueue) -> None:
         await store.create(daily(), now=NOON)
         await store.update("default", "daily", {"enabled": False}, now=NOON)
@@ -315,10 +312,10 @@ def test_a_changed_or_enabled_schedule_counts_from_that_moment(tmp_path: Path) -
         assert changed.next_due == line.next_due
         assert await jobs.count() == 0
 
-    with_store(tmp_path, act)
+    with_store(place, act)
 
 
-def test_configured_schedules_keep_their_due_time_and_are_read_only(tmp_path: Path) -> None:
+def test_configured_schedules_keep_their_due_time_and_are_read_only(place: Path | str) -> None:
     table_of = schedule.schedule_from_config(Table("daily", "news", "0 9 * * *", "What is new?"))
 
     async def act(store: ScheduleStore, jobs: JobQueue) -> None:
@@ -340,10 +337,10 @@ def test_configured_schedules_keep_their_due_time_and_are_read_only(tmp_path: Pa
         await store.set_configured([], now=NOON)
         assert await store.list("default") == []
 
-    with_store(tmp_path, act)
+    with_store(place, act)
 
 
-def test_tenants_see_only_their_own_schedules(tmp_path: Path) -> None:
+def test_tenants_see_only_their_own_schedules(place: Path | str) -> None:
     async def act(store: ScheduleStore, _: JobQueue) -> None:
         for tenant in ("a", "b"):
             await store.create(daily(tenant=tenant, prompt=tenant), now=NOON)
@@ -360,10 +357,10 @@ def test_tenants_see_only_their_own_schedules(tmp_path: Path) -> None:
         with pytest.raises(ScheduleExists, match="change it or choose another name"):
             await store.create(daily(tenant="b"), now=NOON)
 
-    with_store(tmp_path, act)
+    with_store(place, act)
 
 
-def test_a_requested_run_does_not_change_the_due_time(tmp_path: Path) -> None:
+def test_a_requested_run_does_not_change_the_due_time(place: Path | str) -> None:
     async def act(store: ScheduleStore, jobs: JobQueue) -> None:
         line = await store.create(daily(enabled=False), now=NOON)
         key = await store.queue_run_now("default", "daily", now=NOON + 5)
@@ -372,7 +369,7 @@ def test_a_requested_run_does_not_change_the_due_time(tmp_path: Path) -> None:
             schedule=line.schedule, next_due=line.next_due, last_due=NOON + 5, result="waiting"
         )
 
-    with_store(tmp_path, act)
+    with_store(place, act)
 
 
 def test_deleting_a_session_deletes_its_jobs_and_schedules(tmp_path: Path) -> None:
@@ -387,14 +384,14 @@ def test_deleting_a_session_deletes_its_jobs_and_schedules(tmp_path: Path) -> No
         await store.delete_session("default", "news")
         assert [job.session for job in await jobs.untaken()] == ["else"]
         assert [line.schedule.name for line in await store.list("default")] == ["other"]
-        await store._database.truncate_wal()
+        await store._database.remove_deleted_text()
 
     with_store(tmp_path, act)
     assert all(secret.encode() not in file.read_bytes() for file in tmp_path.iterdir())
 
 
 def test_a_schedule_with_a_missing_zone_does_not_block_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    place: Path | str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def act(store: ScheduleStore, jobs: JobQueue) -> None:
         await store.create(daily(name="first", zone="Asia/Kathmandu"), now=NOON)
@@ -410,12 +407,12 @@ def test_a_schedule_with_a_missing_zone_does_not_block_others(
         line = await store.get("default", "first")
         assert (line.schedule.enabled, line.result) == (False, "failed")
 
-    with_store(tmp_path, act)
+    with_store(place, act)
     schedule._zone.cache_clear()
 
 
 def test_the_number_of_schedules_of_a_tenant_is_limited(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    place: Path | str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(schedule_store, "MAX_SCHEDULES_PER_TENANT", 2)
 
@@ -425,4 +422,4 @@ def test_the_number_of_schedules_of_a_tenant_is_limited(
         with pytest.raises(BadSetting, match="at most 2"):
             await store.create(daily(name="c"), now=NOON)
 
-    with_store(tmp_path, act)
+    with_store(place, act)

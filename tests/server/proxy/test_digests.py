@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from foveal.core.log import Dialect
 from foveal.errors import MalformedMessage
+from foveal.server.databases.sqlite_schema import SQLITE_TABLES
 from foveal.server.proxy import ClientHistory, ClientRequest, RequestCache, digest_index, upstream_reply
 from foveal.server.proxy.digests import history_digests
 
@@ -194,12 +195,12 @@ def test_encoding_with_other_messages_keeps_all_other_bytes() -> None:
 
 def test_index_queries_use_an_index_and_scan_no_table() -> None:
     connection = apsw.Connection(":memory:")
-    for statement in digest_index.SCHEMA:
+    for statement in SQLITE_TABLES:
         connection.execute(statement)
     looking: list[tuple[str, tuple[Any, ...]]] = [
-        (digest_index._EXISTS, ("t", b"d")),
         (digest_index._FIND_SESSIONS, ("t", b"d", 3)),
-        (digest_index._MARK_STALE, ("t", "s", 3)),
+        (digest_index._MARK_STALE, ("t", "s", "t", "s", 3)),
+        (digest_index._DELETE_MESSAGES, ("t", "s", "t", "s")),
     ]
     for statement, values in looking:
         plan = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {statement}", values)]

@@ -125,7 +125,7 @@ def test_an_append_that_was_stored_first_and_returns_last_hides_no_event(tmp_pat
         async with SqliteStore(tmp_path / "store.db", durability="normal") as store:
             await store.append("s", [event(0)])
             assert await store.read_new("s", first=1) == ([], False)
-            store._writer._waits_to_skip = 1  # the next append waits for its thread and not for the result
+            store._writer._waits._to_skip = 1  # the next append waits for its thread and not for the result
             appending = asyncio.create_task(store.append("s", [event(1), event(2)]))
             await asyncio.sleep(0)
             store._writer.submit(lambda: None).done.acquire()  # events 1 and 2 are stored now

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from foveal import __version__
-from foveal.apps.cli import chat, config_commands, replay_commands
+from foveal.apps.cli import chat, config_commands, database_commands, replay_commands
 from foveal.apps.cli.chat.options import store_path
 from foveal.core.wire.safe_print import visible
 from foveal.errors import FovealError
@@ -65,7 +65,7 @@ def _find_command(
     name: str, others: Sequence[CommandTable]
 ) -> Callable[[argparse.Namespace], Coroutine[Any, Any, int] | int]:
     """Return the function of a command; the module of the session commands is imported only for them."""
-    modules: tuple[Any, ...] = (replay_commands, config_commands, chat, *others)
+    modules: tuple[Any, ...] = (replay_commands, config_commands, database_commands, chat, *others)
     module = next((module for module in modules if name in module.COMMANDS), None)
     if module is None:
         from foveal.apps.cli import session_commands
@@ -127,6 +127,7 @@ def _parser(others: Sequence[CommandTable] = ()) -> argparse.ArgumentParser:
     show.add_argument("--json", action="store_true", help="the exact messages as JSON")
     replay_commands.add_commands(commands, store_path())
     config_commands.add_commands(commands, store_path())
+    database_commands.add_commands(commands)
     chat.add_commands(commands, _store_option())
     for other in others:
         other.add_commands(commands)

@@ -20,7 +20,8 @@ from importlib import resources
 from typing import Any, NamedTuple
 
 from foveal import BadSetting, Context, ContextOverflow, Event, Report
-from foveal.core.engine.report import EventStatus, usage_line
+from foveal.core.engine.event_status import EventStatus
+from foveal.core.engine.report import usage_line
 from foveal.core.log.events import Clipped, Masked
 
 DEMO_MODEL = "gpt-4.1"

@@ -16,11 +16,13 @@ from pathlib import Path
 from foveal import transcripts
 from foveal.apps.cli.stored_sessions import (
     EXPORT_DIALECTS,
-    export_session,
+    SessionExport,
+    all_sessions,
     find_session,
     make_store_folder,
+    open_output,
     print_skipped,
-    write_new_file,
+    session_exists,
 )
 from foveal.core.log.events import (
     Clipped,
@@ -40,14 +42,12 @@ from foveal.core.log.events import (
     kind,
     text_of,
 )
-from foveal.core.tokens.counter import counter
-from foveal.core.tokens.message_tokens import MessageTokens
-from foveal.core.view.fold import effective_events, fold
 from foveal.core.view.request import Fitted, render_view
 from foveal.core.wire import original_text, transcript_text, wire_for
 from foveal.core.wire.safe_print import one_line, readable, visible
 from foveal.errors import FovealError
 from foveal.ports import Store
+from foveal.sessions.log_reader import find_effective, fold_view, read_slices
 from foveal.stores import open_store
 from foveal.transcripts import Transcript
 
@@ -70,13 +70,14 @@ async def sessions(args: Namespace) -> int:
         print(f"no sessions yet: there is no store at {visible(str(args.store))}; --store names another")
         return 0
     async with _open_store(args) as store:
-        listed = await store.sessions()
-        if not listed:
-            print("no sessions yet")
-        for info in listed:
+        is_empty = True
+        async for info in all_sessions(store):
+            is_empty = False
             title = "(erased)" if info.erased else one_line(info.title, width=50)
             size = f"{info.events:>8,} events {_size(info.bytes):>9}"
             print(f"{visible(info.id):<44} {_day(info.active)} {size}  {title}")
+        if is_empty:
+            print("no sessions yet")
     return 0
 
 
@@ -111,10 +112,9 @@ async def _import_one(store: Store, recording: Transcript) -> str:
 
 async def _append_new(store: Store, recording: Transcript) -> str:
     """Append a recording as a new session; if its id is in use, add a number."""
-    used = {info.id for info in await store.sessions()}
     name = _valid_unicode(recording.id) or "imported"
     id, number = name, 2
-    while id in used:
+    while await session_exists(store, id):
         id, number = f"{name}-{number}", number + 1
     if not any(isinstance(fact, Opened) for fact, _ in recording.facts):
         opened = Opened(model=recording.model or "unknown", origin=f"{recording.source}: {recording.id}")
@@ -137,20 +137,23 @@ def _valid_unicode(name: str) -> str:
 async def export(args: Namespace) -> int:
     async with _open_store(args) as store:
         id = await find_session(store, args.session)
-        events = await store.read(id)
-        data, size = export_session(events, id, (await store.info(id)).title, args.to)
-    if args.output is None:
-        if sys.stdout.isatty() and args.to == "foveal":
+        exported = SessionExport(store, await store.info(id), args.to)
+        if args.output is None:
             # The same JSON in ASCII: control characters in a text must not reach the terminal.
-            data = b"".join(json.dumps(json.loads(line)).encode() + b"\n" for line in data.splitlines())
-        sys.stdout.buffer.write(data)
-    else:
-        if args.force:
-            args.output.write_bytes(data)
-        else:
-            write_new_file(args.output, data, advice="name another file, or use --force")
-        print(f"{size} of {visible(id)} written to {visible(str(args.output))}")
+            is_escaped = sys.stdout.isatty() and args.to == "foveal"
+            async for data in exported.parts():
+                sys.stdout.buffer.write(_in_ascii(data) if is_escaped else data)
+            return 0
+        advice = "name another file, or use --force"
+        with open_output(args.output, replaces=args.force, advice=advice) as file:
+            async for data in exported.parts():
+                file.write(data)
+        print(f"{exported.size} of {visible(id)} written to {visible(str(args.output))}")
     return 0
+
+
+def _in_ascii(lines: bytes) -> bytes:
+    return b"".join(json.dumps(json.loads(line)).encode() + b"\n" for line in lines.splitlines())
 
 
 # ── Log and show ─────────────────────────────────────────────────────────────────────────────────────────
@@ -159,23 +162,24 @@ async def export(args: Namespace) -> int:
 async def log(args: Namespace) -> int:
     async with _open_store(args) as store:
         id = await find_session(store, args.session)
-        events = await store.read(id)
-    in_effect = {event.seq for event in effective_events(events)}
-    for event in events:
-        mark = " " if event.seq in in_effect else "·"
-        text = readable(_event_text(event)).replace("\n", "␊").replace("\t", " ")
-        print(f"{event.handle:>8} {_minute(event.at)} {mark} {text}")
+        end = (await store.end(id)).next_seq
+        in_effect = {event.seq for event in (await find_effective(store, id, end=end)).events}
+        async for events in read_slices(store, id, end=end):
+            for event in events:
+                mark = " " if event.seq in in_effect else "·"
+                text = readable(_event_text(event)).replace("\n", "␊").replace("\t", " ")
+                print(f"{event.handle:>8} {_minute(event.at)} {mark} {text}")
     return 0
 
 
 async def show(args: Namespace) -> int:
     async with _open_store(args) as store:
         id = await find_session(store, args.session)
-        last = (await store.info(id)).events - 1
+        last = (await store.end(id)).next_seq - 1
         at = last if args.at is None else args.at
         if not 0 <= at <= last:
             raise FovealError(f"session {id!r} has events 0 to {last}; there is no event {at}")
-        view = fold(await store.read(id, last=at), MessageTokens(counter("estimate")))
+        view = await fold_view(store, id, end=at + 1)
     if args.json:
         fitted = Fitted.of(view)
         if args.to == "anthropic":

@@ -5,17 +5,20 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import BinaryIO, Final
 
 import msgspec
 
 from foveal import transcripts
-from foveal.core.log.events import Dialect, Event, Opened, Used, extras
+from foveal.core.log.events import Dialect, Opened, Used, extras
 from foveal.core.wire.safe_print import visible
 from foveal.errors import FovealError, UnknownSession
 from foveal.ports import SessionInfo, Store
+from foveal.sessions.log_reader import fold_view, read_slices
 
 EXPORT_DIALECTS: Final[dict[str, Dialect]] = {
     "openai": "openai_chat",
@@ -23,6 +26,7 @@ EXPORT_DIALECTS: Final[dict[str, Dialect]] = {
     "anthropic": "anthropic",
 }
 """Message formats by the names that commands use; the format `foveal` keeps every event."""
+_SESSIONS_PER_PAGE: Final = 500
 MAX_SEARCHED_SESSIONS: Final = 2_000
 """Sessions, newest first, among which the newest one of a folder is looked for."""
 _LATEST_EVENTS: Final = 30
@@ -41,10 +45,9 @@ class SessionSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 async def find_session(store: Store, name: str) -> str:
     """Return the id of the session with this id, or of the only session whose id begins with it."""
-    ids = [info.id for info in await store.sessions()]
-    if name in ids:
+    if await session_exists(store, name):
         return name
-    found = [id for id in ids if id.startswith(name)]
+    found = [info.id async for info in all_sessions(store) if info.id.startswith(name)]
     if len(found) == 1:
         return found[0]
     if found:
@@ -54,7 +57,7 @@ async def find_session(store: Store, name: str) -> str:
 
 async def newest_session_of(store: Store, folder: str) -> str:
     """Return the id of the session of a folder that was active last."""
-    for info in (await _kept_sessions(store))[:MAX_SEARCHED_SESSIONS]:
+    for info in await store.sessions(limit=MAX_SEARCHED_SESSIONS, with_erased=False):
         if await _folder_of(store, info) == folder:
             return info.id
     raise FovealError(
@@ -69,12 +72,26 @@ async def session_summaries(store: Store, *, limit: int) -> list[SessionSummary]
         SessionSummary(
             info=info, folder=await _folder_of(store, info), tokens=await _last_tokens(store, info)
         )
-        for info in (await _kept_sessions(store))[:limit]
+        for info in await store.sessions(limit=limit, with_erased=False)
     ]
 
 
-async def _kept_sessions(store: Store) -> list[SessionInfo]:
-    return [info for info in await store.sessions() if not info.erased]
+async def all_sessions(store: Store) -> AsyncIterator[SessionInfo]:
+    """Yield all sessions, the most recently active first, and read them page by page."""
+    before: tuple[float, str] | None = None
+    while page := await store.sessions(limit=_SESSIONS_PER_PAGE, before=before):
+        for info in page:
+            yield info
+        before = page[-1].active, page[-1].id
+
+
+async def session_exists(store: Store, id: str) -> bool:
+    """Return whether a store has a session with this id, erased or not."""
+    try:
+        await store.end(id)
+    except UnknownSession:
+        return False
+    return True
 
 
 async def _folder_of(store: Store, info: SessionInfo) -> str:
@@ -110,35 +127,50 @@ def make_store_folder(path: Path) -> None:
         raise FovealError(f"{visible(str(path))} cannot be written: {advice}")
 
 
-class SessionExport(NamedTuple):
-    """A session as a file, and what the file contains in words."""
+class SessionExport:
+    """A session as a file that is written in parts: JSON Lines for `foveal`, else a JSON list of the dialect's
+    messages. Events that are stored during the export are not in it."""
 
-    data: bytes
-    size: str
+    def __init__(self, store: Store, info: SessionInfo, format: str) -> None:
+        self.size = ""
+        """What the file contains, in words; known after the last part."""
+        self._store, self._info, self._format = store, info, format
 
-
-def export_session(events: Sequence[Event], id: str, title: str, format: str) -> SessionExport:
-    """Return a session as a file: JSON Lines for `foveal`, else a JSON list of the dialect's messages."""
-    if format == "foveal":
-        lines = transcripts.write_events(events, id, title)
-        return SessionExport(
-            b"".join(line.rstrip(b"\n") + b"\n" for line in lines), _counted(len(events), "event")
-        )
-    messages = transcripts.write_messages((event.fact for event in events), EXPORT_DIALECTS[format])
-    return SessionExport(json.dumps(messages, indent=2).encode() + b"\n", _counted(len(messages), "message"))
+    async def parts(self) -> AsyncIterator[bytes]:
+        """Yield the bytes of the file."""
+        if self._format != "foveal":
+            view = await fold_view(self._store, self._info.id, end=self._info.events)
+            messages = transcripts.write_view(view, EXPORT_DIALECTS[self._format])
+            for number, message in enumerate(messages):
+                text = json.dumps(message, indent=2).replace("\n", "\n  ")
+                yield f"{',' if number else '['}\n  {text}".encode()
+            yield b"\n]\n" if messages else b"[]\n"
+            self.size = _counted(len(messages), "message")
+            return
+        yield b"".join(transcripts.write_events((), self._info.id, self._info.title))
+        async for events in read_slices(self._store, self._info.id, end=self._info.events):
+            yield b"".join(islice(transcripts.write_events(events, self._info.id), 1, None))
+        self.size = _counted(self._info.events, "event")
 
 
 def _counted(count: int, unit: str) -> str:
     return f"{count:,} {unit}{'s' * (count != 1)}"
 
 
-def write_new_file(path: Path, data: bytes, *, advice: str) -> None:
-    """Write a file that does not exist yet; `advice` says what to do if it exists."""
+@contextmanager
+def open_output(path: Path, *, advice: str, replaces: bool = False) -> Iterator[BinaryIO]:
+    """Open a file to write; `advice` says what to do if it exists. A new file is removed if writing it fails."""
     try:
-        with path.open("xb") as file:
-            file.write(data)
+        file = path.open("wb" if replaces else "xb")
     except FileExistsError:
         raise FovealError(f"{visible(str(path))} exists and was not overwritten: {advice}") from None
+    try:
+        with file:
+            yield file
+    except BaseException:
+        if not replaces:
+            path.unlink(missing_ok=True)
+        raise
 
 
 def print_skipped(problem: transcripts.UnreadableTranscript) -> None:

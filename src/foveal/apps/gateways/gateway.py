@@ -15,7 +15,7 @@ from foveal.config import Config
 from foveal.errors import BadSetting
 from foveal.server import LiveSession, Service, Turn
 from foveal.server.pairing import ChatPlatform, Pairing
-from foveal.stores.session_locks import SessionLock, SessionLocks
+from foveal.stores.session_locks import HeldLock, Locks
 
 LOG: Final = logging.getLogger("foveal.gateways")
 PLATFORMS: Final[tuple[tuple[ChatPlatform, str, str], ...]] = (
@@ -152,8 +152,8 @@ async def _state_text(bot: RunningBot, pair: str) -> str:
 
 
 async def listener_lock(
-    locks: SessionLocks, platform: ChatPlatform, connection: ConnectionState, *, sleep: Sleep
-) -> SessionLock:
+    locks: Locks, platform: ChatPlatform, connection: ConnectionState, *, sleep: Sleep
+) -> HeldLock:
     """Wait until no other server of this folder listens to the chat app, and return the lock.
 
     Only one server may listen: Telegram sends each message to one reader, and Discord sends it to all of them.

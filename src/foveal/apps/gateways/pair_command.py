@@ -53,10 +53,10 @@ def _user(text: str) -> int:
 async def pair(args: Namespace) -> int:
     """Print a code, list the paired users or remove one, and return the exit code."""
     from foveal.config import load
-    from foveal.server.data_folder import open_server_database
     from foveal.server.pairing import CODE_TTL_S, Pairing
+    from foveal.server.storage import open_service_database
 
-    async with open_server_database(load(project=False), os.environ, given=args.folder) as database:
+    async with open_service_database(load(project=False), os.environ, folder=args.folder) as database:
         pairing = Pairing(database)
         if args.list:
             return await _print_users(pairing, args.platform)

@@ -1,4 +1,4 @@
-"""Startup message of `foveal serve`: address, model, upstreams, tokens, folder, bots."""
+"""Startup message of `foveal serve`: address, model, upstreams, tokens, storage, bots."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def banner_lines(service: Service, url: str, *, upstreams: Upstreams, chat
         f'  drop-in   OpenAI(base_url="{url}/v1") → {await _upstream(service, upstreams, "openai")}',
         f'            Anthropic(base_url="{url}") → {await _upstream(service, upstreams, "anthropic")}',
         f"  tokens    {await _tokens_text(service)}",
-        f"  folder    {_short_path(runtime.data_folder.path)}",
+        f"  {_storage_text(service)}",
         f"  chats     {chats}",
         f"  API       {url}/openapi.json; health: /healthz; metrics: /metrics",
     ]
@@ -107,7 +107,14 @@ async def _schedules_text(service: Service) -> str:
 def explicit_folder(service: Service) -> Path | None:
     """Return the folder if it was set by a flag, so other commands need `--folder` too; otherwise None."""
     from_flag = service.runtime.config.source("server.folder").kind == "flag"
-    return service.runtime.data_folder.path if from_flag else None
+    return service.runtime.storage.folder if from_flag else None
+
+
+def _storage_text(service: Service) -> str:
+    storage = service.runtime.storage
+    return (
+        f"database  {storage.place}" if storage.folder is None else f"folder    {_short_path(storage.folder)}"
+    )
 
 
 def _short_path(path: Path) -> str:

@@ -1,12 +1,16 @@
-"""HTTP protocol with limits on the size and duration of headers and bodies.
+"""HTTP protocol with limits on headers and bodies, for clients that close one direction.
 
-uvicorn's parser has no such limits:
+uvicorn's parser has no such limits, and drops a request when the client ends its side of the connection:
 
 1. The headers of a request have at most `MAX_HEADER_BYTES` bytes and arrive within `HEADERS_TIMEOUT_S` seconds.
 2. Of a body, at least `MIN_BODY_BYTES_PER_CHECK` bytes arrive in each `BODY_CHECK_INTERVAL_S` seconds, or its end,
    except while the server itself has paused reading.
 3. The rest of a body whose response has already begun is read and discarded for one more interval; then the
    connection is closed.
+4. After a refusal, what the client still sends is discarded for a while: closing the connection at once would reset
+   it, and the client would lose the response.
+5. A client that ends its side after a complete request gets its response. One that has closed the connection
+   altogether looks the same until the first bytes of the response are sent; the request is processed either way.
 
 The module needs httptools, which is not installed on Windows: `listener` imports it only where it is there.
 """
@@ -24,6 +28,9 @@ from foveal.apps.http.http_headers import MAX_HEADER_BYTES, SECURITY_HEADERS
 HEADERS_TIMEOUT_S: Final = 30.0
 BODY_CHECK_INTERVAL_S: Final = 30.0
 MIN_BODY_BYTES_PER_CHECK: Final = 16 * 1024
+MAX_DISCARDED_BYTES: Final = 1 << 20
+"""Bytes that are discarded after a refusal."""
+MAX_DISCARDING_S: Final = 2.0
 
 
 class BoundedProtocol(HttpToolsProtocol):
@@ -40,6 +47,10 @@ class BoundedProtocol(HttpToolsProtocol):
         self._was_answered = False
         """The last check found that the response had begun before the body was complete."""
         self._timer: TimerHandle | None = None
+        self._has_ended = False
+        """The client has ended its side."""
+        self._to_discard: int | None = None
+        """Bytes to discard before the connection is closed; None unless the request was refused."""
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -51,6 +62,9 @@ class BoundedProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        if self._to_discard is not None:
+            self._discard(len(data))
+            return
         super().data_received(data)
         if not self._expected or self.transport.is_closing():
             return
@@ -79,6 +93,19 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _unsupported_upgrade_warning(self) -> None:
         """Log nothing: a request to upgrade the protocol is answered as plain HTTP."""
+
+    # ── The end of the client's side ─────────────────────────────────────────────────────────────────
+
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """Keep the connection open while a complete request waits for its response."""
+        waits = self.cycle is not None and not self.cycle.response_complete and not self._expected
+        self._has_ended = waits and self._to_discard is None
+        return self._has_ended
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self._has_ended and self.cycle.response_complete and not self.pipeline:
+            self.transport.close()
 
     # ── Time limits ──────────────────────────────────────────────────────────────────────────────────
 
@@ -117,10 +144,18 @@ class BoundedProtocol(HttpToolsProtocol):
             self._refuse(408, "the body of this request did not arrive in time")
 
     def _refuse(self, status: int, detail: str) -> None:
-        """Send an error in place of the application, and close the connection."""
+        """Send an error in place of the application, and close the connection after what the client still sends."""
         self._expect("")
         if not self.transport.is_closing():
             self.transport.write(_raw_response(status, detail))
+            self.transport.write_eof()
+            self._to_discard = MAX_DISCARDED_BYTES
+            self.loop.call_later(MAX_DISCARDING_S, self.transport.close)
+
+    def _discard(self, size: int) -> None:
+        assert self._to_discard is not None
+        self._to_discard -= size
+        if self._to_discard < 0:
             self.transport.close()
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from functools import partial
 from typing import Any, Final
 
 import uvicorn
@@ -80,9 +81,16 @@ def _start_error_text(task: asyncio.Task[None], listener: socket.socket) -> str:
     return _bind_error_text(error, host, port)
 
 
+def _stop_listening(server: uvicorn.Server) -> None:
+    for listening in server.servers:
+        listening.close()
+
+
 @asynccontextmanager
-async def run_server(app: ASGIApp, listener: socket.socket) -> AsyncIterator[None]:
-    """Answer requests while the block runs; the caller ends the requests in flight before it leaves the block."""
+async def run_server(app: ASGIApp, listener: socket.socket) -> AsyncIterator[Callable[[], None]]:
+    """Answer requests while the block runs; the caller ends the requests in flight before it leaves the block.
+
+    Yields a function that closes the listening socket, so that new connections are refused."""
     config: Any = {"http": _protocol(), "ws": "none", "lifespan": "off", "loop": "none"}
     server = _UvicornServer(
         uvicorn.Config(
@@ -103,7 +111,7 @@ async def run_server(app: ASGIApp, listener: socket.socket) -> AsyncIterator[Non
             if task.done():
                 raise FovealError(_start_error_text(task, listener))
             await asyncio.sleep(0.005)
-        yield
+        yield partial(_stop_listening, server)
     finally:
         server.should_exit = True
         await asyncio.wait([task])

@@ -27,6 +27,7 @@ from foveal.server.runtime import (
     InboxCounted,
     ProxyRequestEnded,
     ServiceEvent,
+    StoreFailed,
     SummaryRequestEnded,
     TurnEnded,
 )
@@ -103,6 +104,10 @@ class PrometheusMetrics:
             "Requests of drop-in conversations that this server wrote in a form that providers refuse.",
             ("dialect", "origin"),
         )
+        self._store_failures = self._counter(
+            "foveal_store_failures",
+            "Requests that could not be stored; drop-in requests are forwarded anyway.",
+        )
         self._turns = self._counter("foveal_turns", "Turns, by how they ended.", ("why",))
         self._turn_seconds = self._histogram("foveal_turn_seconds", "Duration of turns.")
         self._turn_errors = self._counter("foveal_errors", "Turns that failed, by error code.", ("code",))
@@ -148,6 +153,8 @@ class PrometheusMetrics:
                 self._summary_requests.labels(service_event.dialect, str(service_event.status)).inc()
             case IllegalRequestMade():
                 self._illegal_requests.labels(service_event.dialect, service_event.origin).inc()
+            case StoreFailed():
+                self._store_failures.inc()
             case InboxCounted():
                 self._waiting.set(service_event.count)
 

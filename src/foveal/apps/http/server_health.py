@@ -1,10 +1,15 @@
-"""`GET /healthz`: whether the server can store messages and is not stopping."""
+"""`GET /healthz`: whether the server can store messages, and what waits for an answer.
+
+1. The response comes within a second, whatever is locked: checks run in the background, each with a time limit.
+2. A degraded server has a part that cannot be used; `problems` says which, without names of tenants. The code is
+   200 if that is only the store of a tenant, and 503 if messages cannot be stored or the server is stopping.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from typing import Final
+from typing import Any, Final
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -14,42 +19,64 @@ from foveal.apps.http.shutdown import ShutdownState
 from foveal.errors import StoreError
 from foveal.server import Service
 
-WRITE_CHECK_TTL_S: Final = 1.0
-"""The result of a write check is reused this long."""
+CHECK_TTL_S: Final = 1.0
+"""The result of the checks is reused this long."""
+MAX_CHECK_S: Final = 0.5
+"""A check that takes longer counts as failed until it ends."""
 
 
 class Health:
-    """Endpoint that answers 200 if the status is `ok`, and 503 otherwise."""
+    """The endpoint."""
 
     def __init__(self, service: Service, shutdown: ShutdownState) -> None:
         self._service = service
         self._shutdown = shutdown
-        self._lock = asyncio.Lock()
+        self._check: asyncio.Task[None] | None = None
         self._checked_at = float("-inf")
         self._problem = ""
-        self._inbox = 0
+        self._unanswered = 0
+        self._oldest: float | None = None
 
     async def __call__(self, request: Request) -> Response:
-        async with self._lock:
-            if time.monotonic() - self._checked_at >= WRITE_CHECK_TTL_S:
-                await self._check()
-        status = "stopping" if self._shutdown.has_begun else self._problem or "ok"
-        sessions = self._service.live_sessions
-        body = {
-            "status": status,
-            "sessions_open": len(sessions),
-            "turns_running": sum(session.is_busy for session in sessions),
-            "inbox": self._inbox,
-        }
-        code = 200 if status == "ok" else 503
+        database = await self._database_problem()
+        failing = len(self._service.runtime.failing_stores)
+        stores = f"the stores of {failing} tenants cannot be used" if failing > 1 else ""
+        stores = "the store of a tenant cannot be used" if failing == 1 else stores
+        problems = [text for text in (database, stores) if text]
+        status = "stopping" if self._shutdown.has_begun else "degraded" if problems else "ok"
+        body = self._counts() | {"status": status, "problems": problems}
+        code = 503 if database or self._shutdown.has_begun else 200
         return Response(encode_json(body), status_code=code, media_type="application/json")
 
-    async def _check(self) -> None:
+    def _counts(self) -> dict[str, Any]:
+        sessions = self._service.live_sessions
+        age = None if self._oldest is None else max(0.0, self._service.runtime.clock() - self._oldest)
+        return {
+            "sessions_open": len(sessions),
+            "turns_running": sum(session.is_busy for session in sessions),
+            "inbox": self._unanswered,
+            "inbox_oldest_s": None if age is None else round(age, 1),
+        }
+
+    async def _database_problem(self) -> str:
+        """Return what is wrong with the service's own database, "" if nothing is. Requests share one check."""
+        if self._check is None and time.monotonic() - self._checked_at >= CHECK_TTL_S:
+            self._check = asyncio.create_task(self._check_database())
+        if self._check is not None:
+            _, late = await asyncio.wait([self._check], timeout=MAX_CHECK_S)
+            if late:
+                return "the database does not respond: it is locked or unreachable"
+        return self._problem
+
+    async def _check_database(self) -> None:
         """Write to the database, and count the messages that wait."""
+        runtime = self._service.runtime
         try:
-            await self._service.runtime.database.check_writable()
-            self._inbox = sum(count for _, _, count in await self._service.runtime.inbox.unfinished())
+            await runtime.database.check_writable()
+            self._unanswered, self._oldest = await runtime.inbox.unanswered()
             self._problem = ""
         except StoreError:
-            self._problem = "the store cannot be written"
-        self._checked_at = time.monotonic()
+            self._problem = "the database cannot be written"
+        finally:
+            self._checked_at = time.monotonic()
+            self._check = None

@@ -69,9 +69,9 @@ async def token(args: Namespace) -> int:
     """Run the subcommand and return the exit code."""
     from foveal.config import load
     from foveal.server.auth_tokens import AuthTokens
-    from foveal.server.data_folder import open_server_database
+    from foveal.server.storage import open_service_database
 
-    async with open_server_database(load(project=False), os.environ, given=args.folder) as database:
+    async with open_service_database(load(project=False), os.environ, folder=args.folder) as database:
         tokens = AuthTokens(database)
         if args.act == "create":
             return await _create(tokens, args.tenant, args.label)

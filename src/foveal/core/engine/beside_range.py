@@ -13,7 +13,7 @@ from foveal.core.view.view import View
 
 def names_outside(view: View, plan: Plan) -> set[str]:
     """Return all names that are shown outside of a plan's range."""
-    return set[str]().union(*(shown.name_counts() for shown in _messages_outside(view, plan)))
+    return set[str]().union(*(shown.names() for shown in _messages_outside(view, plan)))
 
 
 def likely_names_outside(view: View, plan: Plan, index: LedgerIndex) -> set[str]:
@@ -26,7 +26,7 @@ def likely_names_outside(view: View, plan: Plan, index: LedgerIndex) -> set[str]
         if shown.overlays is None and isinstance(shown.fact, ToolReturned | ModelSaid):
             names.update(index.words_of(Event(shown.seq, shown.fact)).split_names())
         else:
-            names.update(shown.name_counts())
+            names.update(shown.names())
     return names
 
 
@@ -35,6 +35,12 @@ def _messages_outside(view: View, plan: Plan) -> Iterator[ShownMessage]:
     for step in view.steps:
         if not plan.first <= step.seq <= plan.last or step.seq in keep:
             yield from step.shown_messages()
+
+
+def newest_hidden(view: View) -> int:
+    """Return the seq up to which the newest drop or summary has hidden messages; -1 if there is none."""
+    covered = view.covered_ranges[-1].ranges if view.covered_ranges else ()
+    return covered[-1][1] if covered else -1
 
 
 def summaries_in(view: View, log: Sequence[Event], plan: Plan) -> tuple[Compacted, ...]:

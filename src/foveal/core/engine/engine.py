@@ -22,7 +22,7 @@ from foveal.core.compaction.health import COMPACTION_TOPIC, CompactionHealth, Co
 from foveal.core.compaction.ledger.range_facts import LedgerIndex
 from foveal.core.compaction.plan import NoPlan, Plan, plan_range
 from foveal.core.compaction.summary_dialogue import ledger_summary
-from foveal.core.engine.beside_range import likely_names_outside, summaries_in
+from foveal.core.engine.beside_range import likely_names_outside, newest_hidden, summaries_in
 from foveal.core.engine.counting import anchor_at_view, calibrate
 from foveal.core.engine.engine_state import EngineState
 from foveal.core.engine.overflow import (
@@ -83,8 +83,10 @@ class Engine:
         *,
         log: Sequence[Event] = (),
         state: EngineState | None = None,
+        view: View | None = None,
     ) -> None:
-        """Without `state`, `log` is the whole log; with it, the events that the state needs and all newer ones."""
+        """Without `state`, `log` is the whole log; with it, the events that the state needs and all newer ones.
+        With an empty `view`, `apply` takes the events of a stored log one after the other."""
         self.model = model
         """The model, with the limits learned from its provider."""
         self.policy = policy
@@ -110,7 +112,9 @@ class Engine:
         self.unreduced_units = 0
         """Units of the whole conversation without reductions."""
         self.view: View
-        if state is None:
+        if view is not None:
+            self.view = view
+        elif state is None:
             self.view = fold(self.log, meter)
             self._recount()
             for event in self.log:
@@ -118,9 +122,8 @@ class Engine:
         else:
             self._resume(state, meter)
         self.next_seq = 1 + max(self.log[-1].seq if self.log else -1, -1 if state is None else state.seq)
-        last = next((event for event in reversed(self.log) if isinstance(event.fact, Opened)), None)
-        self.opened = last.fact if last is not None and isinstance(last.fact, Opened) else Opened(model="")
-        self.opened_seq = last.seq if last is not None else -1
+        opened = ((event.fact, event.seq) for event in reversed(self.log) if isinstance(event.fact, Opened))
+        self.opened, self.opened_seq = next(opened, (Opened(model=""), -1))
         self._apply_learned_limits()
         self._hard_limit = self.budget().hard
 
@@ -164,13 +167,14 @@ class Engine:
         self.view.meter.keep_only(seqs)
         self.ledger_index.keep_only(seqs)
 
-    def apply(self, event: Event) -> None:
-        """Take over an event that another process recorded."""
-        self.log.append(event)
-        self._effective = None
+    def apply(self, event: Event, *, is_effective: bool = True) -> None:
+        """Take over a stored event; one that is not effective only tells about the provider and about costs."""
         self.next_seq = event.seq + 1
-        self.view.advance(event)
-        self._account(event)
+        if is_effective:
+            self.log.append(event)
+            self._effective = None
+            self.view.advance(event)
+        self._account(event, is_effective=is_effective)
 
     def request_sent(self) -> None:
         """Note that a request was sent: from here on, `prefix_mover` is about the next one."""
@@ -206,12 +210,12 @@ class Engine:
                     self.prefix_mover = self.prefix_mover or event
         return event
 
-    def _account(self, event: Event) -> None:
+    def _account(self, event: Event, *, is_effective: bool = True) -> None:
         fact = event.fact
         if self.prefix_mover is None and may_move_prefix(fact):
             self.prefix_mover = event
         if isinstance(fact, CountedFact):
-            self.unreduced_units += self.view.meter.message(event.seq, fact)
+            self.unreduced_units += self.view.meter.message(event.seq, fact) * is_effective
         elif isinstance(fact, Opened):
             self.opened, self.opened_seq = fact, event.seq
         self._learn(event)
@@ -262,11 +266,9 @@ class Engine:
         ):
             return False
         rule = f"{self.policy.name}: seen"
-        clips = list(
-            repeated_lines.reference_clips(
-                self.view, event.seq, fact.content, saving=self.policy.refer, rule=rule
-            )
-        )
+        saving = self.policy.refer
+        found = repeated_lines.reference_clips(self.view, event.seq, fact.content, saving=saving, rule=rule)
+        clips = list(found)
         if limits.tokens is not None and sum(clipped.kept_tokens for clipped in clips) > limits.tokens:
             return False
         for clipped in clips:
@@ -331,7 +333,7 @@ class Engine:
             self._fitted_at is None and self.past_calls.is_reduced and self._fits(budget)
         ):
             return budget
-        self.ledger_index.prepare_newest(self.log if self.policy.compact else ())
+        self.ledger_index.prepare_newest(self.log if self.policy.compact else (), newest_hidden(self.view))
         refused = self.provider_limits.refusals > 0
         moment = replace(moment, paused=self.compaction_health.is_paused, refused=refused)
         for _ in range(MAX_REDUCTIONS):
@@ -425,9 +427,8 @@ class Engine:
 
     def plan_summary(self, *, reason: str, focus: str = "") -> Plan | NoPlan:
         """Return the range that a summary would replace now."""
-        return plan_range(
-            self.view, self.budget(), ladder.summary_terms(self.policy), reason=reason, focus=focus
-        )
+        terms = ladder.summary_terms(self.policy)
+        return plan_range(self.view, self.budget(), terms, reason=reason, focus=focus)
 
     def paid_facts(self, first: int) -> list[AnyFact]:
         """Return the facts from `first` up to the last summary that a model was paid for. They are kept even when
@@ -458,12 +459,9 @@ class Engine:
     def max_tokens(self) -> int:
         """Most tokens that the answer to the next request may take."""
         calibration, total = self.calibration, self.total_units
-        free = self.model.window - max(
-            calibration.upper(total), calibration.tokens(total) + self.budget().margin
-        )
-        most = min(self.model.max_output, free)
-        max_answer = self.provider_limits.max_answer
-        return max(1, min(most, max_answer) if max_answer else most)
+        needed = max(calibration.upper(total), calibration.tokens(total) + self.budget().margin)
+        most = min(self.model.max_output, self.model.window - needed)
+        return max(1, min(most, self.provider_limits.max_answer or most))
 
     def available_tokens(self, budget: Budget) -> int:
         """Return the tokens that a request may take."""

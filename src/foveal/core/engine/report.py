@@ -15,16 +15,13 @@ import msgspec
 
 from foveal.core.compaction.health import CompactionMetrics, read_metrics
 from foveal.core.engine.engine import Engine
+from foveal.core.engine.event_status import EventStatus, hidden_status, unsent_status
 from foveal.core.engine.prefix import PrefixBreak
 from foveal.core.log.events import (
     AnyFact,
     Compacted,
     Event,
     Instructed,
-    ModelSaid,
-    Pinned,
-    ToolReturned,
-    UserSaid,
     handle,
     kind,
 )
@@ -32,7 +29,7 @@ from foveal.core.models.budget import Budget, window_percent, window_share
 from foveal.core.tokens.message_tokens import PER_MESSAGE
 from foveal.core.view.fold import effective_events
 from foveal.core.view.request import ReducedCounts
-from foveal.core.view.steps import NO_RESULT, Level, ShownMessage, Step
+from foveal.core.view.steps import NO_RESULT, ShownMessage, Step
 from foveal.core.view.view import View
 from foveal.core.wire.safe_print import one_line
 
@@ -55,21 +52,6 @@ MAX_ESTIMATED_SHARE: Final = 0.25
 """Share of the next request that may be new since the newest report when its size counts as measured."""
 RECENT_TURNS: Final = 5
 """Turns from which the number of turns left is estimated."""
-
-
-class EventStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One event of the log, and how the next request shows it."""
-
-    handle: str
-    kind: str
-    level: Level | str
-    """A level of detail, or "-" for an event that is never sent."""
-    tokens: int = 0
-    """Tokens as it is shown; those of all events of a category add up to its total, but for rounding."""
-    rule: str = ""
-    """The rule that decided the level; "" for an event that is shown in full."""
-    by: str = ""
-    """The handle of the event that recorded it."""
 
 
 class Repair(msgspec.Struct, frozen=True, kw_only=True):
@@ -365,15 +347,15 @@ def event_status(engine: Engine, event: Event) -> EventStatus:
 
 def _status(engine: Engine, event: Event, tokens: Mapping[int, int], *, is_effective: bool) -> EventStatus:
     view, fact = engine.view, event.fact
-    can_be_sent = isinstance(fact, UserSaid | ModelSaid | ToolReturned | Instructed | Pinned | Compacted)
-    if not can_be_sent or (isinstance(fact, Pinned) and not fact.text):
-        return EventStatus(handle=event.handle, kind=kind(fact), level="-")
-    if not is_effective:
-        return EventStatus(handle=event.handle, kind=kind(fact), level="-", rule="rewound or reverted")
+    unsent = unsent_status(event, is_effective=is_effective)
+    if unsent is not None:
+        return unsent
     found = view.find(event.seq)
     shown = found[1] if found is not None else _aside(view, event.seq)
     if shown is None:
-        return _hidden_status(view, event)
+        is_orphan = event.seq in view.orphan_results
+        cover = view.cover_of(event.seq)
+        return hidden_status(event, cover, is_orphan=is_orphan, is_expanded=bool(view.expansions))
     by = next((handle(o.owner) for o in shown.overlays.values()), "") if shown.overlays else ""
     rule = shown.rule
     if found is not None and (expanded_by := _expanded_by(view, found[0])):
@@ -395,26 +377,6 @@ def _expanded_by(view: View, step: Step) -> str:
 
 def _aside(view: View, seq: int) -> ShownMessage | None:
     return next((shown for shown in view.asides.values() if shown.seq == seq), None)
-
-
-def _hidden_status(view: View, event: Event) -> EventStatus:
-    if event.seq in view.orphan_results:
-        rule = "repair: a result that no call waits for"
-        return EventStatus(handle=event.handle, kind=kind(event.fact), level="dropped", rule=rule)
-    cover = view.cover_of(event.seq)
-    if cover is None and isinstance(event.fact, ToolReturned):
-        rule = "its call is not shown"
-        return EventStatus(handle=event.handle, kind=kind(event.fact), level="dropped", rule=rule)
-    if isinstance(event.fact, Compacted):
-        rule = "the events it replaced are shown again" if view.expansions else "a newer summary replaces it"
-        return EventStatus(handle=event.handle, kind=kind(event.fact), level="-", rule=rule)
-    if cover is None:
-        return EventStatus(
-            handle=event.handle, kind=kind(event.fact), level="-", rule="replaced by a newer one"
-        )
-    return EventStatus(
-        handle=event.handle, kind=kind(event.fact), level=cover.level, rule=cover.rule, by=handle(cover.owner)
-    )
 
 
 # ── Text ──────────────────────────────────────────────────────────────────────────────────────────────

@@ -20,19 +20,16 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from foveal.core.log.events import AnyFact
-from foveal.core.redaction import patterns
-from foveal.core.redaction.patterns import Secret, find_private_keys
+from foveal.core.redaction.assignments import find_named
+from foveal.core.redaction.command_lines import find_logins, find_options
+from foveal.core.redaction.long_tokens import find_tokens
+from foveal.core.redaction.private_keys import find_private_keys
+from foveal.core.redaction.secret_values import Secret
 
-REDACTION_SCANS: Final = (find_private_keys, *patterns.PATTERN_SCANS, *patterns.ASSIGNMENT_SCANS)
-"""All scans; for overlapping hits the first one names the secret."""
 REFERENCE_FIELDS: Final = frozenset({"id", "call_id", "name", "origin"})
 """Fields of facts that are references, not text."""
 MIN_TEXT_CHARS: Final = 8
 """Characters of the shortest text that can contain a secret: `a://b:c@`."""
-PRECHECK_CHARS: Final = 1_000
-"""Shorter texts are checked by `_CANDIDATE` first; longer ones are faster to scan at once."""
-_CANDIDATE: Final = re.compile(r"[A-Za-z0-9_+/.~-]{16}|://|%3|[wW][oO]?[rR]?[dD]|earer|EARER|uthoriz")
-"""Matches every text with a secret and few others."""
 MAX_PASSES: Final = 8
 """Replacing one secret can reveal where an adjacent one ends, so scans repeat up to this often."""
 TAIL_CHARS: Final = 4
@@ -45,20 +42,30 @@ T = TypeVar("T")
 
 def find_secrets(text: str) -> list[Secret]:
     """Return the secrets in a text, in order; overlapping hits are merged."""
-    if len(text) < MIN_TEXT_CHARS or (len(text) < PRECHECK_CHARS and not _CANDIDATE.search(text)):
+    if len(text) < MIN_TEXT_CHARS:
         return []
-    hits = sorted(
-        ((hit, rank) for rank, scan in enumerate(REDACTION_SCANS) for hit in scan(text)),
-        key=lambda ranked: (ranked[0].start, ranked[1]),
-    )
     merged: list[Secret] = []
-    for hit, _ in hits:
+    for hit, _ in sorted(_scan(text), key=lambda ranked: (ranked[0].start, ranked[1])):
         if merged and hit.start < merged[-1].end:
             last = merged[-1]
             merged[-1] = last._replace(end=max(last.end, hit.end), tail=last.tail and hit.tail)
         else:
             merged.append(hit)
     return merged
+
+
+def _scan(text: str) -> list[tuple[Secret, int]]:
+    """Return the hits of all scans with their rank; for overlapping hits the first rank names the secret."""
+    ascii_text = text.encode("ascii", "replace")  # one byte per character, so that positions agree
+    if not text.isascii():
+        text = ascii_text.decode("ascii")
+    lower = ascii_text.lower()
+    ranked = [(hit, 1) for hit in find_tokens(text, ascii_text)]
+    ranked += [(hit, 2) for hit in find_named(text, lower)]
+    ranked += [(hit, 3) for hit in find_options(text, ascii_text)]
+    ranked += [(hit, 4) for hit in find_logins(text, ascii_text)]
+    ranked += [(hit, 0) for hit in find_private_keys(text, lower)]
+    return ranked
 
 
 def scrub(text: str, *, under: str = "") -> str:
@@ -68,6 +75,15 @@ def scrub(text: str, *, under: str = "") -> str:
         secrets = [hit for hit in find_secrets(context + text) if hit.end > len(context)]
         if not secrets:
             break
+        if (
+            context
+            and secrets[0].name == "password"
+            and secrets[0].start <= len(context)
+            and "\n" not in text
+        ):
+            secrets = [
+                secrets[0]._replace(end=len(context) + len(text))
+            ]  # the value of a field is one password
         text = _replace_secrets(text, secrets, shift=len(context))
     return text
 
@@ -114,7 +130,7 @@ def scrub_json(text: str) -> str:
     The text is not parsed as a whole, so unchanged parts stay as they were and depth is unlimited."""
     if not _may_have_secret(text):
         return text
-    keys = list(find_private_keys(text))
+    keys = list(find_private_keys(text, text.encode("ascii", "replace").lower()))
     starts = [key.start for key in keys]
 
     def literal(match: re.Match[str], group: str, *, under: str = "") -> str:

@@ -37,6 +37,8 @@ REFERENCE_UNITS: Final = 48
 """Units that a reference takes, about."""
 CHARS_PER_UNIT: Final = 4
 """Characters to a unit, roughly."""
+_BLOCK_LINES: Final = 16
+"""Lines that are compared at once."""
 
 
 class RepeatedRun(NamedTuple):
@@ -45,6 +47,10 @@ class RepeatedRun(NamedTuple):
     first: int
     last: int
     source: int
+
+    @property
+    def size(self) -> int:
+        return self.last - self.first
 
 
 def reference_clips(
@@ -95,16 +101,19 @@ def _find_runs(view: View, target: int, text: str, min_chars: int) -> list[Repea
     index.read_until(target)
     split = index.split(text)
     lines = split.lines
-    holders = {place: seqs for place, key in split.keys if (seqs := index.holders(key, before=target))}
+    holders = index.holders(split.keys, before=target)
     sources = {seq: _source_texts(view, seq) for seq in _most_frequent(holders.values())}
     found: list[RepeatedRun] = []
     taken = 0
     for place, seqs in holders.items():
         if place < taken:
             continue
-        texts = (source for seq in seqs for source in sources.get(seq, ()))
-        runs = [run for source in texts if (run := source.run(lines, place, taken)) is not None]
-        longest = max(runs, key=lambda run: run.last - run.first, default=None)
+        longest: RepeatedRun | None = None
+        for seq in seqs:
+            for source in sources.get(seq, ()):
+                run = source.run(lines, place, taken)
+                if run is not None and (longest is None or run.size > longest.size):
+                    longest = run
         if longest is not None and _is_worth_it(lines, longest, min_chars):
             found.append(longest)
             taken = longest.last
@@ -124,8 +133,7 @@ def _source_texts(view: View, seq: int) -> list[_SourceText]:
 
 
 def _is_worth_it(lines: list[str], run: RepeatedRun, min_chars: int) -> bool:
-    size = run.last - run.first
-    return size >= MIN_REPEATED_LINES and sum(map(len, lines[run.first : run.last])) + size >= min_chars
+    return sum(map(len, lines[run.first : run.last])) + run.size >= min_chars
 
 
 class _SourceText:
@@ -140,7 +148,8 @@ class _SourceText:
         """For each distance between the two texts, the line up to which they were compared."""
 
     def run(self, lines: list[str], place: int, taken: int) -> RepeatedRun | None:
-        """Return the lines around `place`, not before `taken`, that this text has in one piece."""
+        """Return the lines around `place`, not before `taken`, that this text has in one piece; None if they are
+        too few, or were compared before."""
         others, other = self._lines, self._places.get(lines[place], -1)
         distance = other - place
         if other < 0 or place < self._compared.get(distance, 0):
@@ -149,10 +158,22 @@ class _SourceText:
         while first > taken and first + distance > 0 and lines[first - 1] == others[first - 1 + distance]:
             first -= 1
         end = min(len(lines), len(others) - distance)
-        while last < end and lines[last] == others[last + distance]:
-            last += 1
+        if last < end and lines[last] == others[last + distance]:
+            last = _end_of_run(lines, others, last + 1, end, distance)
         self._compared[distance] = last
-        return RepeatedRun(first, last, self._seq)
+        return RepeatedRun(first, last, self._seq) if last - first >= MIN_REPEATED_LINES else None
+
+
+def _end_of_run(lines: list[str], others: list[str], last: int, end: int, distance: int) -> int:
+    """Return the first line from `last` to `end` that differs from the one at that distance."""
+    # A run of several lines is often long: many are compared at once.
+    while last + _BLOCK_LINES <= end and (
+        lines[last : last + _BLOCK_LINES] == others[last + distance : last + distance + _BLOCK_LINES]
+    ):
+        last += _BLOCK_LINES
+    while last < end and lines[last] == others[last + distance]:
+        last += 1
+    return last
 
 
 def _describe(view: View, seq: int) -> str:

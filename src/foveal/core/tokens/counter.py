@@ -39,6 +39,9 @@ _DIGITS: Final = re.compile(r"\d{2,}")
 Cut = Callable[[str, int], tuple[str, int]]
 """Cuts a text after some tokens; returns the beginning, and the tokens of the whole text."""
 
+MIN_KEPT_CHARS: Final = 1_000
+MAX_KEPT_CHARS: Final = 200_000
+"""The last text within these lengths is kept with its count."""
 _SLICES: Final = 64
 _GROWTH: Final = 8
 _PROBE_CHARS: Final = 256
@@ -89,11 +92,23 @@ class FunctionCounter:
         self.exact = exact
         self._measure = measure
         self._limit = limit
+        self._last: tuple[str, int] = ("", 0)
+        """The last text of some length, and its count: a summary is counted when it is composed and again when it
+        is shown, and a result when it is clipped and again when it is measured."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r})"
 
     def count(self, text: str) -> int:
+        if len(text) < MIN_KEPT_CHARS:
+            return self._count_once(text)
+        last, units = self._last  # read at once: other threads count too
+        if text is not last:
+            units = self._count_once(text)
+            self._last = (text, units) if len(text) <= MAX_KEPT_CHARS else ("", 0)
+        return units
+
+    def _count_once(self, text: str) -> int:
         if len(text) > self._limit:
             return _count_by_samples(self._bounded, text, self._limit // 2 // _SLICES)
         return self._bounded(text)

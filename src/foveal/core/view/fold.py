@@ -3,17 +3,23 @@
 An event is effective unless a later rewind or revert takes it back, or it is an expansion that a later user message
 has ended. Folding n events takes O(n), advancing by one takes O(1). A rewind, a revert, an expansion and the end of
 an expansion change which earlier events are effective, so after one of them the whole log is folded again.
+
+A log that is too long for memory is folded in two passes: `EffectiveLog.of` decides with events `without_text`, and
+its `empty_view` is then advanced by the effective events, which are read again in parts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from operator import attrgetter
-from typing import Final
+from typing import Final, NamedTuple
+
+from msgspec.structs import replace
 
 from foveal.core.log.events import (
     REDUCTIONS,
     AnyFact,
+    Clipped,
     Compacted,
     Dropped,
     Event,
@@ -21,11 +27,13 @@ from foveal.core.log.events import (
     Instructed,
     Masked,
     ModelSaid,
+    Noted,
     Reverted,
     Rewound,
     ToolReturned,
     UserSaid,
 )
+from foveal.core.log.ranges import Ranges
 from foveal.core.tokens.message_tokens import MessageTokens
 from foveal.core.view.steps import hidden_ranges
 from foveal.core.view.view import View
@@ -109,21 +117,63 @@ def _survives(fact: AnyFact, rewound: Rewound) -> bool:
     return rewound.keep_state or rewound.keep_reductions
 
 
+class EffectiveLog(NamedTuple):
+    """Which events of a whole log are effective, and what the others leave behind."""
+
+    events: list[Event]
+    """The effective events."""
+    expansions: tuple[Event, ...]
+    reverted_masks: Set[int] = frozenset()
+    reverted_summaries: Ranges = ()
+
+    @classmethod
+    def of(cls, log: Sequence[Event]) -> EffectiveLog:
+        """Return what is effective in a whole log; its events may be `without_text`."""
+        events = effective_events(log)
+        expansions = tuple(event for event in events if isinstance(event.fact, Expanded))
+        if len(events) == len(log):
+            return cls(events, expansions)
+        seqs = {event.seq for event in events}
+        return cls(events, expansions, _reverted_masks(log, seqs), tuple(_reverted_summaries(log, seqs)))
+
+    def empty_view(self, meter: MessageTokens) -> View:
+        """Return the view before the first effective event."""
+        return View(
+            meter,
+            expansions=self.expansions,
+            reverted_masks=self.reverted_masks,
+            reverted_summaries=self.reverted_summaries,
+        )
+
+
+_LIGHT_FACTS: Final[dict[type, AnyFact]] = {
+    UserSaid: UserSaid(content=""),
+    ModelSaid: ModelSaid(content=""),
+    ToolReturned: ToolReturned(call_id="", content=""),
+    Clipped: Clipped(target=-1, pieces=()),
+}
+_LIGHT_NOTE: Final = Noted(text="")
+
+
+def without_text(event: Event) -> Event:
+    """Return an event with only what decides which events are effective."""
+    fact = event.fact
+    match fact:
+        case Rewound() | Reverted() | Expanded() | Masked() | Dropped():
+            return event
+        case Compacted():
+            return Event(event.seq, replace(fact, summary="", chunks=()), event.at)
+        case Instructed():
+            return Event(event.seq, replace(fact, content=""), event.at)
+        case _:
+            return Event(event.seq, _LIGHT_FACTS.get(type(fact), _LIGHT_NOTE), event.at)
+
+
 def fold(log: Sequence[Event], meter: MessageTokens) -> View:
     """Return the view of a whole log."""
-    events = effective_events(log)
-    expansions = tuple(event for event in events if isinstance(event.fact, Expanded))
-    if len(events) < len(log):
-        seqs = {event.seq for event in events}
-        view = View(
-            meter,
-            expansions=expansions,
-            reverted_masks=_reverted_masks(log, seqs),
-            reverted_summaries=tuple(_reverted_summaries(log, seqs)),
-        )
-    else:
-        view = View(meter, expansions=expansions)
-    for event in events:
+    effective = EffectiveLog.of(log)
+    view = effective.empty_view(meter)
+    for event in effective.events:
         view.advance(event)
     return view
 

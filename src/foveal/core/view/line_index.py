@@ -10,9 +10,9 @@ only: every process finds the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
-from itertools import islice, repeat
+from itertools import islice
 from typing import Final
 from zlib import crc32
 
@@ -33,12 +33,10 @@ ReadTexts = Callable[[], Sequence[str]]
 def indexed_lines(lines: Sequence[str]) -> list[tuple[int, int]]:
     """Return the places and keys of the lines that the index holds."""
     # A checksum chooses evenly where neighbouring lines differ in one character only: listings, tables, logs.
-    encoded = map(str.encode, lines, repeat("utf-8"), repeat("surrogatepass"))
-    return [
-        (place, hash(line))
-        for place, (line, checksum) in enumerate(zip(lines, map(crc32, encoded), strict=True))
-        if not checksum & 3 and len(line) >= MIN_INDEXED_LINE_CHARS
-    ]
+    # Encoding all lines at once takes half the time of encoding each.
+    encoded = "\n".join(lines).encode("utf-8", "surrogatepass").split(b"\n")
+    chosen = [place for place, checksum in enumerate(map(crc32, encoded)) if not checksum & 3]
+    return [(place, hash(line)) for place in chosen if len(line := lines[place]) >= MIN_INDEXED_LINE_CHARS]
 
 
 class SplitText:
@@ -102,15 +100,23 @@ class LineIndex:
             self._live -= entries
             self._dead += entries
 
-    def holders(self, key: int, *, before: int) -> tuple[int, ...]:
-        """Return the newest messages older than `before` that show a line with this key."""
-        found = self._holders.get(key)
-        if found is None:
-            return ()
-        if isinstance(found, int):
-            return (found,) if found < before and found in self._entries else ()
-        shown = (seq for seq in reversed(found) if seq < before and seq in self._entries)
-        return tuple(islice(shown, MAX_HOLDERS_PER_LINE))
+    def holders(self, keys: Iterable[tuple[int, int]], *, before: int) -> dict[int, tuple[int, ...]]:
+        """Return for each place the newest messages older than `before` that show a line with its key; places
+        without any are left out."""
+        found: dict[int, tuple[int, ...]] = {}
+        entries = self._entries
+        for place, key in keys:
+            held = self._holders.get(key)
+            if held is None:
+                continue
+            if isinstance(held, int):
+                if held < before and held in entries:
+                    found[place] = (held,)
+                continue
+            shown = (seq for seq in reversed(held) if seq < before and seq in entries)
+            if newest := tuple(islice(shown, MAX_HOLDERS_PER_LINE)):
+                found[place] = newest
+        return found
 
     def read_until(self, seq: int) -> None:
         """Index the messages before `seq` that are not yet indexed."""

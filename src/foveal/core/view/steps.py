@@ -34,6 +34,7 @@ from foveal.core.log.ranges import Ranges, subtract_ranges
 from foveal.core.tokens.message_tokens import PER_MESSAGE, CountedFact, MessageTokens
 from foveal.core.view.text_facts import (
     count_names,
+    distinct_names,
     reports_failure,
     string_values,
 )
@@ -69,6 +70,7 @@ class ShownMessage:
         "_has_failed",
         "_is_incompressible",
         "_name_counts",
+        "_names",
         "fact",
         "marked_by",
         "overlays",
@@ -82,6 +84,7 @@ class ShownMessage:
         self.marked_by = -1
         """The event that gave it its newest cache marks; -1 when none did."""
         self._name_counts: dict[str, int] | None = None
+        self._names: tuple[str, ...] | None = None
         self._has_failed: bool | None = None
         self._is_incompressible = False
 
@@ -185,12 +188,12 @@ class ShownMessage:
         if self.overlays is None:
             self.overlays = {}
         self.overlays[part] = overlay
-        self._name_counts = None
+        self._name_counts = self._names = None
 
     def remove_overlay(self, part: int) -> None:
         """Show a part again as it was said."""
         if self.overlays and self.overlays.pop(part, None):
-            self._name_counts = None
+            self._name_counts = self._names = None
 
     # ── Derived facts, cached ────────────────────────────────────────────────────────────────────────
 
@@ -201,6 +204,14 @@ class ShownMessage:
             texts = [text_of(content), *(call.arguments for _, call in calls_of(content))]
             self._name_counts = count_names(texts)
         return self._name_counts
+
+    def names(self) -> tuple[str, ...]:
+        """Return the same names, each once. Without the numbers they take half the time."""
+        if self._names is None:
+            content = self.as_shown().content
+            texts = [text_of(content), *(call.arguments for _, call in calls_of(content))]
+            self._names = tuple(dict.fromkeys(chain.from_iterable(map(distinct_names, texts))))
+        return self._names
 
     def verbatim_texts(self) -> list[str]:
         """Return the texts that are shown as they were said, and the strings of such call arguments."""

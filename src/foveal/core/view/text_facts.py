@@ -15,8 +15,8 @@ _NAME: Final = re.compile(r"[A-Za-z0-9_./:@#\-]{5,200}")
 _MIN_NAME_CHARS: Final = 5
 _PUNCTUATION_BEFORE: Final = ":-#@"
 _PUNCTUATION_AFTER: Final = ".:-#/@"
-# A plain short word is no name: a name has a digit, a separator, mixed case or nine letters.
-_DISTINCTIVE: Final = re.compile(r"[\d_./:@#\-]|[a-z][A-Z]|[A-Za-z]{9}")
+_LONG_NAME_CHARS: Final = 9
+_CAMEL_CASE: Final = re.compile(r"[a-z][A-Z]")
 _EXIT_STATUS: Final = re.compile(
     r"(?:exit(?:ed)?[ _]?(?:with[ _]?)?(?:code|status)?|return[ _]?code|status)\W{1,4}(-?\d{1,3})\b",
     re.IGNORECASE,
@@ -44,20 +44,25 @@ def find_names(text: str) -> Iterator[str]:
     """Yield the identifiers, paths and numbers of a text in their order, repeats included."""
     for match in _NAME.finditer(text):
         name = match.group().lstrip(_PUNCTUATION_BEFORE).rstrip(_PUNCTUATION_AFTER)
-        if len(name) >= _MIN_NAME_CHARS and _DISTINCTIVE.search(name):
+        if len(name) >= _MIN_NAME_CHARS and _is_distinctive(name):
             yield name
 
 
 def distinct_names(text: str) -> Iterator[str]:
     """Yield the same names, each once. Most words of a text repeat, so each distinct one is looked at once."""
     seen: set[str] = set()
-    for word in dict.fromkeys(_NAME.findall(text)):
-        if _DISTINCTIVE.search(word):
-            name = word.lstrip(_PUNCTUATION_BEFORE).rstrip(_PUNCTUATION_AFTER)
-            is_name = name == word or (len(name) >= _MIN_NAME_CHARS and _DISTINCTIVE.search(name))
-            if is_name and name not in seen:
-                seen.add(name)
-                yield name
+    for word in filter(_is_distinctive, dict.fromkeys(_NAME.findall(text))):
+        name = word.lstrip(_PUNCTUATION_BEFORE).rstrip(_PUNCTUATION_AFTER)
+        is_name = name == word or (len(name) >= _MIN_NAME_CHARS and _is_distinctive(name))
+        if is_name and name not in seen:
+            seen.add(name)
+            yield name
+
+
+def _is_distinctive(word: str) -> bool:
+    """Return whether a word of the characters of names is a name. A plain short word is none: a name has a digit,
+    a separator, mixed case or nine letters."""
+    return len(word) >= _LONG_NAME_CHARS or not word.isalpha() or _CAMEL_CASE.search(word) is not None
 
 
 def name_candidates(text: str) -> set[str]:
@@ -103,7 +108,8 @@ def _has_failure(text: str) -> bool:
 def strip_line_number(line: str) -> str:
     """Return a line without surrounding blanks and without the number that a listing puts in front of it."""
     line = line.strip()
-    return _LINE_NUMBER.sub("", line, count=1) if line[:1].isdigit() else line
+    found = _LINE_NUMBER.search(line) if line[:1].isdigit() else None
+    return line[: found.start()] + line[found.end() :] if found else line
 
 
 def string_values(arguments: str) -> list[str]:

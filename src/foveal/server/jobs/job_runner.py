@@ -13,13 +13,13 @@ from typing import Final
 
 from foveal.core.log.events import Noted
 from foveal.errors import FovealError, NothingToAsk, StoreError, UnknownSession
-from foveal.server.jobs.dbos_engine import AttemptResult
+from foveal.server.jobs.job_engine import AttemptResult
 from foveal.server.jobs.queue import Job, JobQueue
 from foveal.server.jobs.retries import RETRYABLE_CODES
 from foveal.server.jobs.schedule_store import RunResult, ScheduleStore
 from foveal.server.live_session import LiveSession
 from foveal.server.service import Service
-from foveal.server.turns import Turn, TurnOutcome
+from foveal.server.turns import STOPPING_CODE, Turn, TurnOutcome
 
 SCHEDULE_NOTE_TOPIC: Final = "schedule"
 _log = logging.getLogger("foveal.work")
@@ -66,7 +66,7 @@ class JobRunner:
         if outcome.why != "failed":
             return await self._end(job, result="stopped" if outcome.why == "stopped" else "answered")
         if outcome.code in RETRYABLE_CODES and number + 1 < self._max_attempts:
-            await self._set_result(job, "retrying")
+            await self._schedules.mark_retrying(job)
             return "later"
         await self._give_up(job, outcome.problem or outcome.code, attempts=number + 1)
         return "done"
@@ -84,8 +84,11 @@ class JobRunner:
         try:
             tenant = self._service.tenant(job.tenant)
             live = await tenant.ensure(job.session, title=job.schedule)
-            turn = await self._turn(live, job, number)
-            return TurnOutcome(why="answered") if turn is None else await turn.outcome()
+            outcome = await self._outcome(live, job, number)
+            while outcome.code == STOPPING_CODE and not self._service.runtime.is_closing:
+                # Another process answered in this session and was stopped: this one asks again.
+                outcome = await self._outcome(live, job, max(number, 1))
+            return outcome
         except StoreError as problem:
             is_unknown = isinstance(problem, UnknownSession)
             return TurnOutcome(
@@ -94,6 +97,10 @@ class JobRunner:
         except Exception as problem:  # noqa: BLE001 (a job must never end the worker)
             text = str(problem) if isinstance(problem, FovealError) else ""
             return TurnOutcome(why="failed", problem=text, code=type(problem).__name__)
+
+    async def _outcome(self, live: LiveSession, job: Job, number: int) -> TurnOutcome:
+        turn = await self._turn(live, job, number)
+        return TurnOutcome(why="answered") if turn is None else await turn.outcome()
 
     async def _turn(self, live: LiveSession, job: Job, number: int) -> Turn | None:
         """Submit the prompt unless that was done. If its turn failed, ask the model again, or return the turn that
@@ -128,16 +135,13 @@ class JobRunner:
     # ── The end of a job ─────────────────────────────────────────────────────────────────────────────────
 
     async def _end(self, job: Job, *, result: RunResult = "answered") -> AttemptResult:
-        await self._set_result(job, result)
-        await self._queue.remove(job.id)
+        await self._schedules.end_job(job, result)
         self._submitted.discard(job.id)
         return "done"
 
-    async def _set_result(self, job: Job, result: RunResult) -> None:
-        if job.schedule:
-            await self._schedules.set_result(job.tenant, job.schedule, result)
-
     async def _give_up(self, job: Job, problem: str, *, attempts: int) -> None:
+        if await self._queue.get(job.id) is None:
+            return  # another executor has ended it
         count = "" if attempts < 2 else f" after {attempts} attempts"
         what = f"schedule {job.schedule!r}" if job.schedule else "background run"
         text = f"{what} ({job.key}): no answer{count}: {problem}"
@@ -150,7 +154,7 @@ class JobRunner:
 async def _note(live: LiveSession, text: str) -> None:
     """Append a note to the session, unless one of its newest 50 events is the same note."""
     note = Noted(text=text, topic=SCHEDULE_NOTE_TOPIC)
-    count = (await live.info()).events
+    count = (await live.end()).next_seq
     if any(event.fact == note for event in await live.events(first=max(0, count - 50))):
         return
     await live.add_note(text, topic=SCHEDULE_NOTE_TOPIC)

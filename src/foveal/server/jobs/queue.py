@@ -14,18 +14,9 @@ from collections.abc import Iterable
 from typing import Any, Final, Literal
 from uuid import uuid4
 
-import apsw
 import msgspec
 
-from foveal.server.database import Database
-
-SCHEMA: Final = (
-    """CREATE TABLE IF NOT EXISTS errands (
-        place INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE, tenant TEXT NOT NULL,
-        session TEXT NOT NULL, key TEXT NOT NULL, kind TEXT NOT NULL, prompt TEXT NOT NULL, schedule TEXT NOT NULL,
-        at REAL NOT NULL, taken INTEGER NOT NULL DEFAULT 0, UNIQUE (tenant, session, kind, key))""",
-    "CREATE INDEX IF NOT EXISTS errands_open ON errands (taken, place)",
-)
+from foveal.server.databases import Database, Transaction
 
 JobKind = Literal["run", "prepare"]
 _FIELDS: Final = "id, tenant, session, key, kind, prompt, schedule, at"
@@ -61,39 +52,46 @@ def new_job(
     )
 
 
-def insert_job(connection: apsw.Connection, job: Job) -> bool:
+async def insert_job(db: Transaction, job: Job) -> bool:
     """Insert a job in the caller's transaction; return False if its key is taken."""
-    connection.execute(
-        f"INSERT OR IGNORE INTO errands ({_FIELDS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-        msgspec.structs.astuple(job),
-    )
-    return connection.changes() == 1
+    sql = f"INSERT INTO errands ({_FIELDS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
+    return await db.execute(sql, *msgspec.structs.astuple(job)) == 1
 
 
-def has_open_job(connection: apsw.Connection, tenant: str, schedule: str) -> bool:
+async def has_open_job(db: Transaction, tenant: str, schedule: str) -> bool:
     """Return whether a schedule has an open job, in the caller's transaction."""
     sql = "SELECT 1 FROM errands WHERE tenant = ? AND schedule = ? LIMIT 1"
-    return connection.execute(sql, (tenant, schedule)).get is not None
+    return bool(await db.fetch(sql, tenant, schedule))
+
+
+async def delete_job(db: Transaction, id: str) -> bool:
+    """Delete a job in the caller's transaction; return False if it is no longer open."""
+    return await db.execute("DELETE FROM errands WHERE id = ?", id) == 1
 
 
 class JobQueue:
     def __init__(self, database: Database) -> None:
-        database.create_tables(SCHEMA)
         self._database = database
 
     async def add(self, job: Job) -> bool:
         """Add a job, durable when this returns; return False if its key is taken."""
-        return await self._database.write(lambda connection: insert_job(connection, job))
 
-    async def untaken(self, limit: int = 256) -> list[Job]:
-        """Return the jobs that no worker has taken, oldest first."""
-        sql = f"SELECT {_FIELDS} FROM errands WHERE taken = 0 ORDER BY place LIMIT ?"
-        return await self._database.read(lambda connection: _read(connection.execute(sql, (limit,))))
+        async def act(db: Transaction) -> bool:
+            await db.lock(f"jobs/{job.tenant}/{job.session}")  # places rise in the order of commits
+            return await insert_job(db, job)
+
+        return await self._database.write(act, tenant=job.tenant)
+
+    async def untaken(self, limit: int = 64) -> list[Job]:
+        """Return jobs that no worker has taken: the oldest of each tenant, then the second oldest, and so on."""
+        sql = f"""SELECT {_FIELDS} FROM errands WHERE taken = 0
+            ORDER BY row_number() OVER (PARTITION BY tenant ORDER BY place), place LIMIT ?"""
+        return _read(await self._database.read(lambda db: db.fetch(sql, limit)))
 
     async def get(self, id: str) -> Job | None:
         """Return a job; None if it is done or its session was deleted."""
         sql = f"SELECT {_FIELDS} FROM errands WHERE id = ?"
-        found = await self._database.read(lambda connection: _read(connection.execute(sql, (id,))))
+        found = _read(await self._database.read(lambda db: db.fetch(sql, id)))
         return found[0] if found else None
 
     async def open_runs_up_to(self, job: Job) -> list[Job]:
@@ -101,33 +99,27 @@ class JobQueue:
         sql = f"""SELECT {_FIELDS} FROM errands WHERE tenant = ? AND session = ? AND kind = 'run'
             AND place <= (SELECT place FROM errands WHERE id = ?) ORDER BY place"""
         values = job.tenant, job.session, job.id
-        return await self._database.read(lambda connection: _read(connection.execute(sql, values)))
+        return _read(await self._database.read(lambda db: db.fetch(sql, *values), tenant=job.tenant))
 
     async def mark_taken(self, ids: Iterable[str]) -> None:
         """Mark jobs as taken: the engine has them in its own database."""
         rows = [(id,) for id in ids]
-        await self._database.write(
-            lambda connection: connection.executemany("UPDATE errands SET taken = 1 WHERE id = ?", rows)
-        )
+        sql = "UPDATE errands SET taken = 1 WHERE id = ?"
+        await self._database.write(lambda db: db.execute_many(sql, rows))
 
     async def clear_taken(self) -> None:
         """Mark all jobs as not taken: a new worker starts and takes them again."""
-        await self._database.write(lambda connection: connection.execute("UPDATE errands SET taken = 0"))
-
-    async def remove(self, id: str) -> None:
-        await self._database.write(
-            lambda connection: connection.execute("DELETE FROM errands WHERE id = ?", (id,))
-        )
+        await self._database.write(lambda db: db.execute("UPDATE errands SET taken = 0 WHERE taken = 1"))
 
     async def delete_session(self, tenant: str, session: str) -> None:
         """Delete the jobs of a session."""
         sql = "DELETE FROM errands WHERE tenant = ? AND session = ?"
-        await self._database.write(lambda connection: connection.execute(sql, (tenant, session)))
+        await self._database.write(lambda db: db.execute(sql, tenant, session), tenant=tenant)
 
     async def count(self) -> int:
         """Return the number of open jobs."""
         sql = "SELECT count(*) FROM errands"
-        return await self._database.read(lambda connection: int(connection.execute(sql).get))
+        return int((await self._database.read(lambda db: db.fetch(sql)))[0][0])
 
 
 def _read(rows: Iterable[tuple[Any, ...]]) -> list[Job]:

@@ -14,23 +14,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, Literal
 
-import apsw
 import msgspec
 
 from foveal.errors import BadSetting, FovealError
-from foveal.server.database import Database
-from foveal.server.jobs import queue
-from foveal.server.jobs.queue import Job, has_open_job, insert_job, new_job
+from foveal.server.databases import Database, Transaction
+from foveal.server.jobs.queue import Job, delete_job, has_open_job, insert_job, new_job
 from foveal.server.jobs.schedule import Schedule, check_schedule, due_run, format_time, next_run
 
-SCHEMA: Final = (
-    """CREATE TABLE IF NOT EXISTS schedules (
-        tenant TEXT NOT NULL, name TEXT NOT NULL, session TEXT NOT NULL, cron TEXT NOT NULL, zone TEXT NOT NULL,
-        prompt TEXT NOT NULL, missed TEXT NOT NULL, enabled INTEGER NOT NULL, source TEXT NOT NULL,
-        following REAL NOT NULL, due REAL, result TEXT NOT NULL DEFAULT '',
-        PRIMARY KEY (tenant, name)) WITHOUT ROWID""",
-    "CREATE INDEX IF NOT EXISTS schedules_following ON schedules (enabled, following)",
-)
 MAX_SCHEDULES_PER_TENANT: Final = 1_000
 
 _FIELDS: Final = "tenant, name, session, cron, zone, prompt, missed, enabled, source, following, due, result"
@@ -78,73 +68,80 @@ class ScheduleIsConfigured(FovealError):
 
 class ScheduleStore:
     def __init__(self, database: Database) -> None:
-        database.create_tables(queue.SCHEMA)
-        database.create_tables(SCHEMA)
         self._database = database
 
     async def list(self, tenant: str) -> list[ScheduleState]:
         """Return a tenant's schedules, sorted by name."""
-        return await self._database.read(
-            lambda connection: _select(connection, "WHERE tenant = ? ORDER BY name", tenant)
-        )
+        where = "WHERE tenant = ? ORDER BY name"
+        return await self._database.read(lambda db: _select(db, where, tenant), tenant=tenant)
 
     async def get(self, tenant: str, name: str) -> ScheduleState:
-        return await self._database.read(lambda connection: _select_one(connection, tenant, name))
+        return await self._database.read(lambda db: _select_one(db, tenant, name), tenant=tenant)
 
     async def create(self, schedule: Schedule, *, now: float) -> ScheduleState:
         state = ScheduleState(schedule=check_schedule(schedule), next_due=next_run(schedule, after=now))
 
-        def act(connection: apsw.Connection) -> ScheduleState:
-            if _select(connection, "WHERE tenant = ? AND name = ?", *_key(schedule)):
-                _select_changeable(connection, *_key(schedule))
+        async def act(db: Transaction) -> ScheduleState:
+            await db.lock(_CHANGING)
+            if await _select(db, "WHERE tenant = ? AND name = ?", *_key(schedule)):
+                await _select_changeable(db, *_key(schedule))
                 raise ScheduleExists(schedule.name)
             sql = "SELECT count(*) FROM schedules WHERE tenant = ?"
-            if (count := connection.execute(sql, (schedule.tenant,)).get) >= MAX_SCHEDULES_PER_TENANT:
+            count = (await db.fetch(sql, schedule.tenant))[0][0]
+            if count >= MAX_SCHEDULES_PER_TENANT:
                 raise BadSetting(
                     "schedules", count + 1, f"at most {MAX_SCHEDULES_PER_TENANT:,}; delete some first"
                 )
-            _write(connection, state)
+            await _write(db, state)
             return state
 
-        return await self._database.write(act)
+        return await self._database.write(act, tenant=schedule.tenant)
 
     async def update(self, tenant: str, name: str, changes: dict[str, Any], *, now: float) -> ScheduleState:
         """Change fields of a schedule; raises `ScheduleIsConfigured` for one of the configuration."""
 
-        def act(connection: apsw.Connection) -> ScheduleState:
-            state = _select_changeable(connection, tenant, name)
+        async def act(db: Transaction) -> ScheduleState:
+            await db.lock(_CHANGING)
+            state = await _select_changeable(db, tenant, name)
             changed = check_schedule(msgspec.structs.replace(state.schedule, **changes))
             moved = any(getattr(changed, field) != getattr(state.schedule, field) for field in _TIME_FIELDS)
             next_due = next_run(changed, after=now) if moved else state.next_due
             state = msgspec.structs.replace(state, schedule=changed, next_due=next_due)
-            _write(connection, state)
+            await _write(db, state)
             return state
 
-        return await self._database.write(act)
+        return await self._database.write(act, tenant=tenant)
 
     async def delete(self, tenant: str, name: str) -> None:
-        def act(connection: apsw.Connection) -> None:
-            _select_changeable(connection, tenant, name)
-            connection.execute("DELETE FROM schedules WHERE tenant = ? AND name = ?", (tenant, name))
+        async def act(db: Transaction) -> None:
+            await db.lock(_CHANGING)
+            await _select_changeable(db, tenant, name)
+            await db.execute("DELETE FROM schedules WHERE tenant = ? AND name = ?", tenant, name)
 
-        await self._database.write(act)
+        await self._database.write(act, tenant=tenant)
 
     async def delete_session(self, tenant: str, session: str) -> None:
         """Delete the schedules of a session, except those of the configuration."""
-        sql = "DELETE FROM schedules WHERE tenant = ? AND session = ? AND source = 'api'"
-        await self._database.write(lambda connection: connection.execute(sql, (tenant, session)))
+
+        async def act(db: Transaction) -> None:
+            await db.lock(_CHANGING)
+            sql = "DELETE FROM schedules WHERE tenant = ? AND session = ? AND source = 'api'"
+            await db.execute(sql, tenant, session)
+
+        await self._database.write(act, tenant=tenant)
 
     async def set_configured(self, configured: Sequence[Schedule], *, now: float) -> None:
         """Replace the schedules of the configuration by these."""
 
-        def act(connection: apsw.Connection) -> None:
-            before = {_key(state.schedule): state for state in _select(connection, "")}
+        async def act(db: Transaction) -> None:
+            await db.lock(_CHANGING)
+            before = {_key(state.schedule): state for state in await _select(db, "")}
             names = {_key(schedule) for schedule in configured}
             for name, state in before.items():
                 if state.schedule.source == "config" and name not in names:
-                    connection.execute("DELETE FROM schedules WHERE tenant = ? AND name = ?", name)
+                    await db.execute("DELETE FROM schedules WHERE tenant = ? AND name = ?", *name)
             for schedule in configured:
-                _write(connection, _configured_state(schedule, before.get(_key(schedule)), now=now))
+                await _write(db, _configured_state(schedule, before.get(_key(schedule)), now=now))
 
         await self._database.write(act)
 
@@ -153,54 +150,72 @@ class ScheduleStore:
     async def queue_due_runs(self, *, now: float) -> int:
         """Queue a job for each schedule that is due; return the number of jobs."""
 
-        def act(connection: apsw.Connection) -> int:
-            return sum(_run_due(connection, state, now=now) for state in _select(connection, _DUE, now))
+        async def act(db: Transaction) -> int:
+            await db.lock(_CHANGING)
+            return sum([await _run_due(db, state, now=now) for state in await _select(db, _DUE, now)])
 
-        if not await self._database.read(lambda connection: len(_select(connection, f"{_DUE} LIMIT 1", now))):
+        if not await self._database.read(lambda db: _select(db, f"{_DUE} LIMIT 1", now)):
             return 0
         return await self._database.write(act)
 
     async def queue_run_now(self, tenant: str, name: str, *, now: float) -> str:
         """Queue a job outside of the schedule's times; return its key."""
 
-        def act(connection: apsw.Connection) -> str:
-            state = _select_one(connection, tenant, name)
+        async def act(db: Transaction) -> str:
+            await db.lock(_CHANGING)
+            state = await _select_one(db, tenant, name)
             job = _new_run(state.schedule, f"now/{now:.6f}", now=now)
-            insert_job(connection, job)
+            await insert_job(db, job)
             sql = "UPDATE schedules SET due = ?, result = 'waiting' WHERE tenant = ? AND name = ?"
-            connection.execute(sql, (now, tenant, name))
+            await db.execute(sql, now, tenant, name)
             return job.key
 
-        return await self._database.write(act)
+        return await self._database.write(act, tenant=tenant)
 
     async def next_due(self) -> float | None:
         """Return the earliest time at which a schedule is due."""
         sql = "SELECT min(following) FROM schedules WHERE enabled = 1"
-        return await self._database.read(lambda connection: connection.execute(sql).get)
+        due: float | None = (await self._database.read(lambda db: db.fetch(sql)))[0][0]
+        return due
 
-    async def set_result(self, tenant: str, name: str, result: RunResult) -> None:
-        """Set the state of a schedule's last run."""
-        await self._database.write(lambda connection: _set_result(connection, tenant, name, result))
+    async def mark_retrying(self, job: Job) -> None:
+        """Set the state of a job's schedule, unless another executor has ended the job."""
+        sql = """UPDATE schedules SET result = 'retrying' WHERE tenant = ? AND name = ?
+            AND EXISTS (SELECT 1 FROM errands WHERE id = ?)"""
+        values = job.tenant, job.schedule, job.id
+        await self._database.write(lambda db: db.execute(sql, *values), tenant=job.tenant)
+
+    async def end_job(self, job: Job, result: RunResult) -> None:
+        """Delete a job and set the state of its schedule, unless another executor has done so."""
+
+        async def act(db: Transaction) -> None:
+            if await delete_job(db, job.id):
+                sql = "UPDATE schedules SET result = ? WHERE tenant = ? AND name = ?"
+                await db.execute(sql, result, job.tenant, job.schedule)
+
+        await self._database.write(act, tenant=job.tenant)
 
 
+_CHANGING: Final = "schedules"
+"""The lock of transactions that read schedules and then change them."""
 _DUE: Final = "WHERE enabled = 1 AND following <= ?"
 
 
-def _run_due(connection: apsw.Connection, state: ScheduleState, *, now: float) -> bool:
+async def _run_due(db: Transaction, state: ScheduleState, *, now: float) -> bool:
     schedule = state.schedule
     try:
         run = due_run(schedule, now=now)
     except BadSetting:  # a zone that the system no longer has must not block all other schedules
         sql = "UPDATE schedules SET enabled = 0, result = 'failed' WHERE tenant = ? AND name = ?"
-        connection.execute(sql, _key(schedule))
+        await db.execute(sql, *_key(schedule))
         return False
-    if run.due is None or has_open_job(connection, *_key(schedule)):
+    if run.due is None or await has_open_job(db, *_key(schedule)):
         sql = "UPDATE schedules SET following = ? WHERE tenant = ? AND name = ?"
-        connection.execute(sql, (run.next_due, *_key(schedule)))
+        await db.execute(sql, run.next_due, *_key(schedule))
         return False
     sql = "UPDATE schedules SET following = ?, due = ?, result = 'waiting' WHERE tenant = ? AND name = ?"
-    connection.execute(sql, (run.next_due, run.due, *_key(schedule)))
-    return insert_job(connection, _new_run(schedule, format_time(run.due), now=now))
+    await db.execute(sql, run.next_due, run.due, *_key(schedule))
+    return await insert_job(db, _new_run(schedule, format_time(run.due), now=now))
 
 
 def _new_run(schedule: Schedule, when: str, *, now: float) -> Job:
@@ -231,19 +246,19 @@ def _key(schedule: Schedule) -> tuple[str, str]:
 # ── Rows ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _select(connection: apsw.Connection, where: str, *values: Any) -> list[ScheduleState]:
-    return list(_read(connection.execute(f"SELECT {_FIELDS} FROM schedules {where}", values)))
+async def _select(db: Transaction, where: str, *values: Any) -> list[ScheduleState]:
+    return list(_read(await db.fetch(f"SELECT {_FIELDS} FROM schedules {where}", *values)))
 
 
-def _select_one(connection: apsw.Connection, tenant: str, name: str) -> ScheduleState:
-    found = _select(connection, "WHERE tenant = ? AND name = ?", tenant, name)
+async def _select_one(db: Transaction, tenant: str, name: str) -> ScheduleState:
+    found = await _select(db, "WHERE tenant = ? AND name = ?", tenant, name)
     if not found:
         raise UnknownSchedule(name)
     return found[0]
 
 
-def _select_changeable(connection: apsw.Connection, tenant: str, name: str) -> ScheduleState:
-    state = _select_one(connection, tenant, name)
+async def _select_changeable(db: Transaction, tenant: str, name: str) -> ScheduleState:
+    state = await _select_one(db, tenant, name)
     if state.schedule.source == "config":
         raise ScheduleIsConfigured(name)
     return state
@@ -257,16 +272,13 @@ def _read(rows: Iterable[tuple[Any, ...]]) -> Iterable[ScheduleState]:
         yield ScheduleState(schedule=Schedule(**values), next_due=next_due, last_due=last_due, result=result)
 
 
-def _write(connection: apsw.Connection, state: ScheduleState) -> None:
+async def _write(db: Transaction, state: ScheduleState) -> None:
     values = msgspec.structs.asdict(state.schedule)
+    values["enabled"] = int(state.schedule.enabled)
     values |= {"following": state.next_due, "due": state.last_due, "result": state.result}
     fields = _FIELDS.split(", ")
     marks = ", ".join("?" * len(fields))
-    connection.execute(
-        f"INSERT OR REPLACE INTO schedules ({_FIELDS}) VALUES ({marks})", [values[field] for field in fields]
-    )
-
-
-def _set_result(connection: apsw.Connection, tenant: str, name: str, result: RunResult) -> None:
-    sql = "UPDATE schedules SET result = ? WHERE tenant = ? AND name = ?"
-    connection.execute(sql, (result, tenant, name))
+    changes = ", ".join(f"{field} = excluded.{field}" for field in fields)
+    sql = f"""INSERT INTO schedules ({_FIELDS}) VALUES ({marks})
+        ON CONFLICT (tenant, name) DO UPDATE SET {changes}"""
+    await db.execute(sql, *(values[field] for field in fields))

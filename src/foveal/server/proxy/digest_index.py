@@ -13,29 +13,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from operator import attrgetter
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
-import apsw
+from foveal.server.databases import Database, Transaction
 
-from foveal.server.database import Database
-
-SCHEMA: Final = (
-    "CREATE TABLE IF NOT EXISTS heads (tenant TEXT NOT NULL, session TEXT NOT NULL, digest BLOB NOT NULL,"
-    " seq INTEGER NOT NULL, turn INTEGER NOT NULL, words BLOB, stale INTEGER NOT NULL DEFAULT 0,"
-    " PRIMARY KEY (tenant, digest, session)) WITHOUT ROWID",
-    "CREATE INDEX IF NOT EXISTS heads_by_session ON heads(tenant, session, stale, seq)",
-    "CREATE TABLE IF NOT EXISTS beside (tenant TEXT NOT NULL, session TEXT NOT NULL, name TEXT NOT NULL,"
-    " words BLOB NOT NULL, PRIMARY KEY (tenant, session, name)) WITHOUT ROWID",
-)
-_MARK_STALE: Final = (
-    "UPDATE heads INDEXED BY heads_by_session SET stale = 1 WHERE tenant = ? AND session = ? AND seq > ?"
-)
-_EXISTS: Final = "SELECT 1 FROM heads WHERE tenant = ? AND digest = ? AND turn LIMIT 1"
-_FIND_SESSIONS: Final = (
-    "SELECT session, seq, turn, words FROM heads AS one WHERE tenant = ?1 AND digest = ?2 AND turn"
-    " ORDER BY stale, seq = (SELECT max(seq) FROM heads WHERE tenant = ?1 AND session = one.session"
-    " AND stale = 0) DESC LIMIT ?3"
-)
+# The inner query leads SQLite to the index by session; it would choose the primary key and read the whole tenant.
+_MARK_STALE: Final = """UPDATE heads SET stale = 1 WHERE tenant = ? AND session = ? AND digest IN
+    (SELECT digest FROM heads WHERE tenant = ? AND session = ? AND stale = 0 AND seq > ?)"""
+_DELETE_MESSAGES: Final = """DELETE FROM heads WHERE tenant = ? AND session = ? AND digest IN
+    (SELECT digest FROM heads WHERE tenant = ? AND session = ?)"""
+_FIND_SESSIONS: Final = """SELECT session, seq, turn, words FROM heads AS one
+    WHERE tenant = ? AND digest = ? AND turn > 0
+    ORDER BY stale, CASE WHEN seq = (SELECT max(seq) FROM heads WHERE tenant = one.tenant
+        AND session = one.session AND stale = 0) THEN 0 ELSE 1 END, session LIMIT ?"""
+_ADD_MESSAGE: Final = """INSERT INTO heads (tenant, session, digest, seq, turn, words, stale)
+    VALUES (?, ?, ?, ?, ?, ?, 0) ON CONFLICT (tenant, digest, session)
+    DO UPDATE SET seq = excluded.seq, turn = excluded.turn, words = excluded.words, stale = 0"""
+_SET_SIDE_STATE: Final = """INSERT INTO beside (tenant, session, name, words) VALUES (?, ?, ?, ?)
+    ON CONFLICT (tenant, session, name) DO UPDATE SET words = excluded.words"""
+FIRST_DIGESTS_TRIED: Final = 8
+"""Digests in the first query of a search for the longest history; each further query tries twice as many."""
+MAX_DIGESTS_TRIED: Final = 1_024
 MAX_CANDIDATE_SESSIONS: Final = 32
 """Sessions returned of those that contain the same history."""
 
@@ -62,58 +60,54 @@ class KnownSession(NamedTuple):
 
 class DigestIndex:
     def __init__(self, database: Database) -> None:
-        database.create_tables(SCHEMA)
         self._database = database
 
     async def find(self, tenant: str, digests: Sequence[bytes]) -> list[KnownSession]:
         """Return the sessions that contain the longest of these histories, which are ordered by length. Sessions
         that end with it come first. A history without a user message is never found."""
 
-        def act(connection: apsw.Connection) -> list[KnownSession]:
-            cursor = connection.cursor()
-            longest = next(
-                (digest for digest in reversed(digests) if cursor.execute(_EXISTS, (tenant, digest)).get),
-                None,
-            )
+        async def act(db: Transaction) -> list[KnownSession]:
+            longest = await _find_longest(db, tenant, digests)
             if longest is None:
                 return []
-            rows: list[Any] = cursor.execute(
-                _FIND_SESSIONS, (tenant, longest, MAX_CANDIDATE_SESSIONS)
-            ).fetchall()
+            rows = await db.fetch(_FIND_SESSIONS, tenant, longest, MAX_CANDIDATE_SESSIONS)
             return [KnownSession(session, IndexedMessage(longest, *row)) for session, *row in rows]
 
-        return await self._database.read(act)
+        return await self._database.read(act, tenant=tenant)
+
+    async def next_tenant(self, after: str) -> str | None:
+        """Return the first tenant with indexed sessions whose name comes after this one; None if there is none."""
+        sql = "SELECT min(tenant) FROM heads WHERE tenant > ?"
+        ((name,),) = await self._database.read(lambda db: db.fetch(sql, after))
+        return None if name is None else str(name)
 
     async def load(self, tenant: str, session: str) -> tuple[list[IndexedMessage], dict[str, bytes]]:
         """Return the current messages of a session in order, and its side state."""
 
-        def act(connection: apsw.Connection) -> tuple[list[IndexedMessage], dict[str, bytes]]:
-            rows = connection.execute(
-                "SELECT digest, seq, turn, words FROM heads WHERE tenant = ? AND session = ? AND stale = 0"
-                " ORDER BY seq",
-                (tenant, session),
-            )
-            named = connection.execute(
-                "SELECT name, words FROM beside WHERE tenant = ? AND session = ?", (tenant, session)
-            )
-            return [IndexedMessage(*row) for row in rows], {str(name): bytes(value) for name, value in named}
+        async def act(db: Transaction) -> tuple[list[IndexedMessage], dict[str, bytes]]:
+            sql = """SELECT digest, seq, turn, words FROM heads WHERE tenant = ? AND session = ? AND stale = 0
+                ORDER BY seq"""
+            messages = [IndexedMessage(*row) for row in await db.fetch(sql, tenant, session)]
+            sql = "SELECT name, words FROM beside WHERE tenant = ? AND session = ?"
+            return messages, {name: bytes(value) for name, value in await db.fetch(sql, tenant, session)}
 
-        return await self._database.read(act)
+        return await self._database.read(act, tenant=tenant)
 
     async def find_in_session(
         self, tenant: str, session: str, digests: Sequence[bytes]
     ) -> list[IndexedMessage]:
         """Return the messages of a session with these digests, stale or not, in order."""
 
-        def act(connection: apsw.Connection) -> list[IndexedMessage]:
-            sql = "SELECT seq, turn, words FROM heads WHERE tenant = ? AND digest = ? AND session = ?"
-            cursor = connection.cursor()
-            rows = ((digest, cursor.execute(sql, (tenant, digest, session)).get) for digest in digests)
-            return sorted(
-                (IndexedMessage(digest, *row) for digest, row in rows if row), key=attrgetter("seq")
-            )
+        async def act(db: Transaction) -> list[IndexedMessage]:
+            found: list[IndexedMessage] = []
+            for start in range(0, len(digests), MAX_DIGESTS_TRIED):
+                part = digests[start : start + MAX_DIGESTS_TRIED]
+                sql = f"""SELECT digest, seq, turn, words FROM heads
+                    WHERE tenant = ? AND session = ? AND digest IN ({_marks(part)})"""
+                found += [IndexedMessage(*row) for row in await db.fetch(sql, tenant, session, *part)]
+            return sorted(found, key=attrgetter("seq"))
 
-        return await self._database.read(act)
+        return await self._database.read(act, tenant=tenant)
 
     async def add(
         self,
@@ -128,30 +122,45 @@ class DigestIndex:
         rows = [(tenant, session, *message) for message in messages]
         named = [(tenant, session, name, value) for name, value in (side_state or {}).items()]
 
-        def act(connection: apsw.Connection) -> None:
+        async def act(db: Transaction) -> None:
+            await db.lock(f"digests/{tenant}/{session}")
             if rewound is not None:
-                connection.execute(_MARK_STALE, (tenant, session, rewound))
-            connection.executemany("REPLACE INTO heads VALUES (?, ?, ?, ?, ?, ?, 0)", rows)
-            connection.executemany("REPLACE INTO beside VALUES (?, ?, ?, ?)", named)
+                await db.execute(_MARK_STALE, tenant, session, tenant, session, rewound)
+            await db.execute_many(_ADD_MESSAGE, rows)
+            await db.execute_many(_SET_SIDE_STATE, named)
 
-        await self._database.write(act, durable=False)
+        await self._database.write(act, tenant=tenant, durable=False)
 
     async def deprioritise(self, tenant: str, found: KnownSession) -> None:
         """Let `find` return other sessions with the same history before this one."""
-
-        def act(connection: apsw.Connection) -> None:
-            connection.execute(
-                "UPDATE heads SET stale = 1 WHERE tenant = ? AND digest = ? AND session = ?",
-                (tenant, found.end.digest, found.session),
-            )
-
-        await self._database.write(act, durable=False)
+        sql = "UPDATE heads SET stale = 1 WHERE tenant = ? AND digest = ? AND session = ?"
+        values = tenant, found.end.digest, found.session
+        await self._database.write(lambda db: db.execute(sql, *values), tenant=tenant, durable=False)
 
     async def delete_session(self, tenant: str, session: str) -> None:
         """Delete the rows of a session."""
 
-        def act(connection: apsw.Connection) -> None:
-            for table in ("heads INDEXED BY heads_by_session", "beside"):
-                connection.execute(f"DELETE FROM {table} WHERE tenant = ? AND session = ?", (tenant, session))
+        async def act(db: Transaction) -> None:
+            await db.lock(f"digests/{tenant}/{session}")
+            await db.execute(_DELETE_MESSAGES, tenant, session, tenant, session)
+            await db.execute("DELETE FROM beside WHERE tenant = ? AND session = ?", tenant, session)
 
-        await self._database.write(act)
+        await self._database.write(act, tenant=tenant)
+
+
+async def _find_longest(db: Transaction, tenant: str, digests: Sequence[bytes]) -> bytes | None:
+    """Return the last of the digests that is indexed with a user message."""
+    end, size = len(digests), FIRST_DIGESTS_TRIED
+    while end > 0:
+        part = digests[max(0, end - size) : end]
+        sql = f"""SELECT DISTINCT digest FROM heads
+            WHERE tenant = ? AND digest IN ({_marks(part)}) AND turn > 0"""
+        known = {bytes(digest) for (digest,) in await db.fetch(sql, tenant, *part)}
+        if known:
+            return next(digest for digest in reversed(part) if digest in known)
+        end, size = end - len(part), min(size * 2, MAX_DIGESTS_TRIED)
+    return None
+
+
+def _marks(values: Sequence[bytes]) -> str:
+    return ", ".join("?" * len(values))

@@ -17,6 +17,8 @@ from contextlib import AbstractAsyncContextManager
 from operator import attrgetter
 from typing import Any, Final
 
+import msgspec
+
 from foveal.core import wire
 from foveal.core.log.events import AnyFact, Instructed, Noted, Rewound
 from foveal.core.view.request import Fitted, ReducedCounts
@@ -115,6 +117,9 @@ class _MessageFinder:
 
 LATE_ANSWER_TOPIC: Final = "answer"
 """Topic of the note with a reply that came too late to be an answer."""
+CHOICE_TOPIC: Final = "choice"
+"""Topic of the notes with the second and further choices of a reply; if the client continues with one of them, the
+session is rewound and the message is appended as the answer."""
 MAX_USAGE_RATIO: Final = 8
 """A reported prompt this many times larger than expected is not trusted."""
 
@@ -216,10 +221,11 @@ class Exchange:
         conversation, session = self.conversation, self.conversation.session
         if await self._has_changed():
             conversation.mark_outdated()
-            if not (await session.info()).erased:
+            if not (await session.end()).erased:
                 await session.append(Noted(text=reply.text, topic=LATE_ANSWER_TOPIC))
             return
-        events = await session.append(*reply.facts)
+        notes = (_choice_note(number, message) for number, message in enumerate(reply.other_choices, 2))
+        events = await session.append(*notes, *reply.facts)
         await self._observe(reply.usage)
         last = (
             conversation.last_message.digest
@@ -227,7 +233,8 @@ class Exchange:
             else empty_history_digest(self.request.dialect)
         )
         digest = extend_digests(last, reply.messages, self.request.dialect)[-1]
-        self._add_to_index(conversation, [conversation.add_message(digest, events[-1].seq, reply.facts)])
+        message = conversation.add_message(digest, events[-1].seq, reply.facts)
+        self._add_to_index(conversation, [message])
 
     async def _has_changed(self) -> bool:
         """Return whether another request changed the session, or the session was erased."""
@@ -242,3 +249,7 @@ class Exchange:
         fact = read_usage(usage) if isinstance(usage, dict) else None
         if fact is not None and fact.prompt <= MAX_USAGE_RATIO * max(self.tokens, 1_000):
             await self.conversation.session.observe(usage)
+
+
+def _choice_note(number: int, message: Json) -> Noted:
+    return Noted(text=msgspec.json.encode(message).decode(), topic=f"{CHOICE_TOPIC} {number}")

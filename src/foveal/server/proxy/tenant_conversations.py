@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
+from functools import partial
 from typing import Any, Final, NamedTuple
 from uuid import uuid4
 
@@ -31,12 +32,13 @@ from foveal.server.proxy.proxied_conversation import (
 from foveal.server.proxy.request_check import RequestCheck
 from foveal.server.proxy.upstream_summariser import SendUpstream, UpstreamSummariser
 from foveal.server.runtime import Runtime
-from foveal.server.service import Service
 from foveal.server.tenants import PROXY_ORIGIN, Tenant, check_session_id
 from foveal.sessions.session import Session
 
 MAX_IDLE_CONVERSATIONS: Final = 256
-"""Conversations that stay open while they are not used."""
+"""Conversations that stay open while they are not used: of one tenant, and about as many of all others."""
+MAX_KNOWN_SETTINGS: Final = 64
+"""Models whose settings are kept: reading them from the configuration takes longer than opening a session."""
 MAX_RECORDING_WAIT_S: Final = 30.0
 """Seconds to wait for a reply that is being recorded."""
 
@@ -76,8 +78,8 @@ class _Unwritten(NamedTuple):
 class PendingIndex:
     """Writes to the digest index that one tenant has not made yet."""
 
-    def __init__(self, tenant: str, index: DigestIndex) -> None:
-        self._tenant, self._index = tenant, index
+    def __init__(self, tenant: str, index: DigestIndex, on_failure: Callable[[StoreError], None]) -> None:
+        self._tenant, self._index, self._on_failure = tenant, index, on_failure
         self._unwritten: dict[str, _Unwritten] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -96,17 +98,20 @@ class PendingIndex:
             self.start(self.write(session))
 
     async def write(self, session: str) -> None:
-        """Write the messages of a session. A failed write is dropped: the index is only a cache."""
+        """Write the messages of a session. A failed write is reported and dropped: the index is only a cache."""
         unwritten = self._unwritten.pop(session, None)
-        if unwritten is not None:
-            with suppress(StoreError):
-                await self._index.add(
-                    self._tenant,
-                    session,
-                    unwritten.messages,
-                    side_state=unwritten.conversation.side_state,
-                    rewound=unwritten.rewound,
-                )
+        if unwritten is None:
+            return
+        try:
+            await self._index.add(
+                self._tenant,
+                session,
+                unwritten.messages,
+                side_state=unwritten.conversation.side_state,
+                rewound=unwritten.rewound,
+            )
+        except StoreError as problem:
+            self._on_failure(problem)
 
     async def write_all(self) -> None:
         for session in list(self._unwritten):
@@ -140,13 +145,25 @@ class _Incoming(NamedTuple):
 
 
 class TenantConversations:
-    def __init__(self, runtime: Runtime, tenant: Tenant, index: DigestIndex) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        tenant: Tenant,
+        index: DigestIndex,
+        *,
+        predecessor: asyncio.Task[None] | None = None,
+    ) -> None:
+        """`predecessor`: a task that still writes to the index what this object will look for there."""
         self._runtime, self._tenant, self._index = runtime, tenant, index
+        self._predecessor = predecessor
         self._open: OrderedDict[str, tuple[ProxiedConversation, UpstreamSummariser]] = OrderedDict()
         self._exchanges: dict[bytes, Exchange] = {}
         """Exchanges that wait for a reply, by the digest of their request."""
+        self._starting = 0
+        """Requests that are being recorded."""
+        self._known_settings: dict[str, tuple[Model, dict[str, Any]]] = {}
         self._last_digests = LastDigests()
-        self._pending = PendingIndex(tenant.name, index)
+        self._pending = PendingIndex(tenant.name, index, partial(runtime.store_failed, tenant.name))
         self._check = RequestCheck(tenant.name, runtime.emit)
 
     async def start_exchange(
@@ -154,8 +171,18 @@ class TenantConversations:
     ) -> Exchange:
         """Record a request and return its exchange. Raises `MalformedMessage`, `BadSetting` for an invalid session
         id, `SessionExists` for a session that the proxy did not open, and `StoreError`."""
+        self._starting += 1
+        try:
+            return await self._start(_Incoming(request, model, send), session_id)
+        finally:
+            self._starting -= 1
+
+    async def _start(self, incoming: _Incoming, session_id: str) -> Exchange:
+        request = incoming.request
+        if self._predecessor is not None:
+            await asyncio.wait([self._predecessor])
+            self._predecessor = None
         await self._wait_for_recording(request.digests)
-        incoming = _Incoming(request, model, send)
         if session_id:
             return await self._continue_named(check_session_id(session_id), incoming)
         for found in await self._find(request):
@@ -172,8 +199,17 @@ class TenantConversations:
             await conversation.session.close()
 
     @property
+    def tenant_name(self) -> str:
+        return self._tenant.name
+
+    @property
     def open_count(self) -> int:
         return len(self._open)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a request is being recorded or answered."""
+        return bool(self._starting or self._exchanges)
 
     # ── Finding the conversation ─────────────────────────────────────────────────────────────────────
 
@@ -362,8 +398,8 @@ class TenantConversations:
         await self._pending.write_all()
         messages, side_state = await self._index.load(self._tenant.name, conversation.id)
         first = messages[-1].seq + 1 if messages else 0
-        info = await self._tenant.fast_store.info(conversation.id)
-        if info.erased or first > info.events:
+        end = await self._tenant.fast_store.end(conversation.id)
+        if end.erased or first > end.next_seq:
             self._drop(conversation.id)
             raise SessionGone
         newer = await self._tenant.fast_store.read(conversation.id, first=first)
@@ -375,7 +411,7 @@ class TenantConversations:
         self, id: str, incoming: _Incoming, *, origin: str = ""
     ) -> ProxiedConversation:
         model = incoming.model
-        settings = self._runtime.config.session(model)
+        settings = self._settings(model)
         summariser = UpstreamSummariser(model.name, incoming.send, self._check)
         session = await Session.open(
             self._tenant.fast_store,
@@ -391,6 +427,14 @@ class TenantConversations:
         summariser.connect(conversation)
         await self._keep_open(conversation, summariser)
         return conversation
+
+    def _settings(self, model: Model) -> dict[str, Any]:
+        """Return the configured settings of sessions with a model."""
+        if model.name not in self._known_settings or self._known_settings[model.name][0] != model:
+            if len(self._known_settings) >= MAX_KNOWN_SETTINGS:
+                self._known_settings.clear()
+            self._known_settings[model.name] = model, self._runtime.config.session(model)
+        return dict(self._known_settings[model.name][1])
 
     async def _keep_open(self, conversation: ProxiedConversation, summariser: UpstreamSummariser) -> None:
         """Keep a conversation open, and close the least recently used ones above the limit."""
@@ -421,34 +465,3 @@ class TenantConversations:
 
 def _new_session_id() -> str:
     return f"d-{uuid4().hex}"
-
-
-# ── All tenants ───────────────────────────────────────────────────────────────────────────────────
-
-
-class ProxyConversations:
-    """The proxied conversations of all tenants."""
-
-    def __init__(self, service: Service) -> None:
-        self._service = service
-        self._index = DigestIndex(service.runtime.database)
-        self._tenants: dict[str, TenantConversations] = {}
-        service.runtime.add_delete_hook(self._delete_session)
-
-    def tenant(self, name: str) -> TenantConversations:
-        """Return the conversations of a tenant."""
-        if name not in self._tenants:
-            tenant = self._service.tenant(name)
-            self._tenants[name] = TenantConversations(self._service.runtime, tenant, self._index)
-        return self._tenants[name]
-
-    @property
-    def open_count(self) -> int:
-        return sum(conversations.open_count for conversations in self._tenants.values())
-
-    async def close(self) -> None:
-        for conversations in self._tenants.values():
-            await conversations.close()
-
-    async def _delete_session(self, tenant: str, session: str) -> None:
-        await self.tenant(tenant).delete_session(session)

@@ -5,14 +5,16 @@ The bytes are not trusted: a reply that cannot be read counts as none, and nothi
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from foveal.core import wire
 from foveal.core.log.events import AnyFact, Dialect, ModelSaid, Thinking, parts, text_of
 from foveal.core.wire.common import Json
+from foveal.ports import Reply
 from foveal.providers.anthropic import AnthropicReply
 from foveal.providers.base import StreamedReply
 from foveal.providers.openai_chat import ChatReply
@@ -20,16 +22,18 @@ from foveal.providers.openai_responses import ResponsesReply
 
 MAX_RECORDED_REPLY_BYTES: Final = 16 << 20
 """A larger reply is forwarded but not recorded."""
-_STREAM_END_MARKERS: Final[dict[Dialect, tuple[bytes, ...]]] = {
-    "openai_chat": (b"data: [DONE]", b"data:[DONE]"),
-    "openai_responses": (b"response.completed", b"response.incomplete", b"response.failed"),
-    "anthropic": (b"message_stop",),
+_STREAM_ENDS: Final[dict[Dialect, re.Pattern[bytes]]] = {
+    "openai_chat": re.compile(rb"data: ?\[DONE\]"),
+    "openai_responses": re.compile(rb"response\.(?:completed|incomplete|failed)"),
+    "anthropic": re.compile(rb"message_stop"),
 }
 
 
 class UpstreamReply(msgspec.Struct, frozen=True, kw_only=True):
     messages: list[Json]
     facts: tuple[AnyFact, ...]
+    other_choices: tuple[Json, ...] = ()
+    """The messages of all choices but the first, of a request with `n` above 1."""
     usage: Any = None
 
     @property
@@ -43,40 +47,53 @@ def read_reply(data: bytes, dialect: Dialect, *, streamed: bool) -> UpstreamRepl
         found = _streamed(data, dialect) if streamed else _whole(data, dialect)
         if found is None:
             return None
-        messages, usage = found
+        messages, usage, others = found
         facts = tuple(fact for chunk in wire.wire_for(dialect).read(messages) for fact in chunk.facts)
     except Exception:  # noqa: BLE001 (an upstream may send anything)
         return None
     has_content = any(isinstance(fact, ModelSaid) and _has_content(fact) for fact in facts)
-    return UpstreamReply(messages=messages, facts=facts, usage=usage) if has_content else None
+    if not has_content:
+        return None
+    return UpstreamReply(messages=messages, facts=facts, usage=usage, other_choices=others)
 
 
 def is_stream_end(chunk: bytes, dialect: Dialect) -> bool:
     """Return whether these bytes contain the event that ends a stream."""
-    return any(end in chunk for end in _STREAM_END_MARKERS[dialect])
+    return _STREAM_ENDS[dialect].search(chunk) is not None
 
 
 def _has_content(fact: ModelSaid) -> bool:
     return any(not isinstance(part, Thinking) and getattr(part, "text", "…") for part in parts(fact.content))
 
 
-def _whole(data: bytes, dialect: Dialect) -> tuple[list[Json], Any] | None:
+class _Found(NamedTuple):
+    messages: list[Json]
+    usage: Any
+    other_choices: tuple[Json, ...] = ()
+
+
+def _whole(data: bytes, dialect: Dialect) -> _Found | None:
     reply = msgspec.json.decode(data)
     match dialect:
         case "openai_chat":
-            choice = reply["choices"][0]
+            choice, *others = sorted(reply["choices"], key=_choice_index)
             usage = {**(reply.get("usage") or {}), "stop_reason": choice.get("finish_reason") or ""}
-            return [_chat(choice["message"])], usage
+            return _Found([_chat(choice["message"])], usage, tuple(_chat(one["message"]) for one in others))
         case "anthropic":
             if reply.get("type") != "message":
                 return None
             usage = {**(reply.get("usage") or {}), "stop_reason": reply.get("stop_reason") or ""}
-            return [{"role": "assistant", "content": reply["content"]}], usage
+            return _Found([{"role": "assistant", "content": reply["content"]}], usage)
         case _:
             items = ResponsesReply()
             items.add({"type": "response.completed", "response": reply})
             done = items.reply()
-            return (done.messages, done.usage) if reply.get("status") in _COMPLETE_STATES else None
+            return _Found(done.messages, done.usage) if reply.get("status") in _COMPLETE_STATES else None
+
+
+def _choice_index(choice: Json) -> int:
+    index = choice.get("index")
+    return index if isinstance(index, int) else 0
 
 
 _COMPLETE_STATES: Final = ("completed", "incomplete")
@@ -90,18 +107,47 @@ def _chat(message: Json) -> Json:
     return {name: value for name, value in fields.items() if not name.startswith("reasoning")}
 
 
-def _streamed(data: bytes, dialect: Dialect) -> tuple[list[Json], Any] | None:
-    reply = _STREAMED_REPLIES[dialect]()
+def _streamed(data: bytes, dialect: Dialect) -> _Found | None:
+    reply = ChatChoices() if dialect == "openai_chat" else _STREAMED_REPLIES[dialect]()
     for event in sse_events(data):
         reply.add(event)
     if not reply.is_complete:
         return None
     done = reply.reply()
-    return done.messages, done.usage
+    others = reply.other_messages() if isinstance(reply, ChatChoices) else ()
+    return _Found(done.messages, done.usage, others)
+
+
+class ChatChoices:
+    """A streamed reply of chat completions: one `ChatReply` for each choice."""
+
+    def __init__(self) -> None:
+        self._first = ChatReply()
+        self._others: dict[int, ChatReply] = {}
+
+    @property
+    def is_complete(self) -> bool:
+        return self._first.is_complete and all(other.is_complete for other in self._others.values())
+
+    def add(self, event: Json) -> None:
+        choices = event.get("choices") or []
+        if not any(_choice_index(choice) for choice in choices):
+            self._first.add(event)
+            return
+        for choice in choices:
+            index = _choice_index(choice)
+            reply = self._others.setdefault(index, ChatReply()) if index else self._first
+            reply.add({"choices": [choice]})
+        self._first.add({"usage": event.get("usage")})
+
+    def reply(self) -> Reply:
+        return self._first.reply()
+
+    def other_messages(self) -> tuple[Json, ...]:
+        return tuple(reply.message() for _, reply in sorted(self._others.items()))
 
 
 _STREAMED_REPLIES: Final[dict[Dialect, type[StreamedReply]]] = {
-    "openai_chat": ChatReply,
     "openai_responses": ResponsesReply,
     "anthropic": AnthropicReply,
 }

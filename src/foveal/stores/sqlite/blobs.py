@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
 
 import apsw
 
 from foveal.stores.compression import CutText, LinePacker, digest
+from foveal.stores.event_rows import BLOB_ROW_BYTES, MAX_COUNTED_SHARERS
 from foveal.stores.sqlite.schema import ID_STRIDE
-
-BLOB_ROW_BYTES: Final = 90
-"""Bytes of a blob's row beside its body: its digest, which is also in an index, and the rows that refer to it."""
 
 
 def insert_cuts(connection: apsw.Connection, packer: LinePacker, event: int, cuts: Sequence[CutText]) -> None:
@@ -34,10 +31,12 @@ def _insert_blob(connection: apsw.Connection, packer: LinePacker, text: bytes) -
 
 
 def blob_share(connection: apsw.Connection, key: int) -> float:
-    """Return the session's share of the bytes of its blobs: a blob counts equally for each session that uses it."""
+    """Return the session's share of the bytes of its blobs: a blob counts equally for each session that uses it, up
+    to `MAX_COUNTED_SHARERS`."""
     share: float = connection.execute(
         f"""
-        SELECT total(size * 1.0 / (SELECT count(DISTINCT event / {ID_STRIDE}) FROM cuts WHERE blob = blobs.id))
+        SELECT total(size * 1.0 / (SELECT count(*) FROM
+            (SELECT DISTINCT event / {ID_STRIDE} FROM cuts WHERE blob = blobs.id LIMIT {MAX_COUNTED_SHARERS})))
         FROM blobs WHERE id IN (SELECT blob FROM cuts WHERE event BETWEEN ? AND ?)
         """,
         (key * ID_STRIDE, key * ID_STRIDE + ID_STRIDE - 1),

@@ -93,7 +93,7 @@ _MAX_WAL_FILE_BYTES: Final = 8 << 20
 """Size to which SQLite shortens the file of the write-ahead log after a checkpoint."""
 
 
-def open_writer(path: str, *, durability: Durability, timeout: float) -> apsw.Connection:
+def open_writer(path: str, *, timeout: float) -> apsw.Connection:
     """Return a connection that writes; the file is created or migrated to this version's schema."""
     create_file(path)
     if not _has_wal(path):  # otherwise the header may be older than the log: `check_database` reads both
@@ -110,7 +110,7 @@ def open_writer(path: str, *, durability: Durability, timeout: float) -> apsw.Co
         connection.pragma("secure_delete", 1)
         migrate(connection)
         use_wal(connection, timeout)
-        connection.pragma("synchronous", durability)
+        connection.pragma("synchronous", "full")
         connection.pragma("journal_size_limit", _MAX_WAL_FILE_BYTES)
         connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0)
     except BaseException:
@@ -234,12 +234,17 @@ Work = Callable[[StoreConnection], T]
 
 
 class SqliteFile:
-    """The file of one store, shared by the threads of this process. All methods block."""
+    """The file of one store, shared by the threads of this process. All methods block.
 
-    def __init__(self, path: str, *, durability: Durability, timeout: float) -> None:
+    A write has the durability of its caller: two stores of different durability may share the file."""
+
+    def __init__(self, path: str, *, timeout: float) -> None:
         self.path = path
-        self.durability: Final = durability
         self._timeout = timeout
+        self._durability: Durability = "full"
+        """That of the last write; a new connection has `full`."""
+        self._opened = 0
+        """How often the file was opened."""
         self._lock = threading.Lock()
         self._writer: StoreConnection | None = None
         self._readers: deque[StoreConnection] = deque()
@@ -249,14 +254,15 @@ class SqliteFile:
         self._wal_restarts = True
         """Whether the next write starts the write-ahead log again, which waits for the disk at any durability."""
 
-    def write(self, work: Work[T]) -> T:
+    def write(self, work: Work[T], durability: Durability) -> T:
         """Run `work` in a transaction of its own, after the writers before it."""
-        return self.exclusive(lambda db: in_transaction(db, "BEGIN IMMEDIATE", work))
+        return self.exclusive(lambda db: in_transaction(db, "BEGIN IMMEDIATE", work), durability)
 
-    def exclusive(self, work: Work[T]) -> T:
+    def exclusive(self, work: Work[T], durability: Durability) -> T:
         """Run `work` while no other thread of this process writes, after the writers before it."""
         with self._lock, translate_errors(self.path):
             db = self._open()
+            self._set_durability(db, durability)
             db.connection.set_busy_timeout(int(self._timeout * 1000))
             try:
                 result = work(db)
@@ -266,27 +272,36 @@ class SqliteFile:
             return result
 
     def try_now(self, work: Work[bool]) -> bool:
-        """Run `work` if that waits for no lock and no disk; return whether it was done.
+        """Run `work` with durability `normal` if that waits for no lock and no disk; return whether it was done.
 
         Errors are ignored here: the caller then uses `exclusive`, which raises them."""
-        if self.durability == "full" or self._wal_restarts or not self._lock.acquire(blocking=False):
+        if self._wal_restarts or not self._lock.acquire(blocking=False):
             return False
         try:
-            return self._writer is not None and work(self._writer)
+            if self._writer is None:
+                return False
+            self._set_durability(self._writer, "normal")
+            return work(self._writer)
         except apsw.Error:
             return False
         finally:
             self._lock.release()
 
+    def _set_durability(self, db: StoreConnection, durability: Durability) -> None:
+        if durability != self._durability:
+            db.connection.pragma("synchronous", durability)
+            self._durability = durability
+
     def data_version(self) -> int | None:
-        """Return a number that changes when another connection writes the file; None if reading it would wait."""
+        """Return a number that changes when another connection writes the file, or this process opens it again;
+        None if reading it would wait."""
         if not self._lock.acquire(blocking=False):
             return None
         try:
             if self._writer is None:
                 return None
             found: int = self._writer.cursor.execute("PRAGMA data_version").get
-            return found
+            return self._opened << 32 | found
         except apsw.Error:
             return None
         finally:
@@ -299,10 +314,14 @@ class SqliteFile:
                 db = self._readers.pop()
             except IndexError:
                 db = self._new_reader()
+            opened = self._opened
             try:
                 return in_transaction(db, "BEGIN", work)
             finally:
-                self._readers.append(db)
+                if self._writer is not None and self._opened == opened:
+                    self._readers.append(db)
+                else:  # the file was released meanwhile
+                    db.connection.close()
 
     def _new_reader(self) -> StoreConnection:
         with self._lock:
@@ -318,9 +337,12 @@ class SqliteFile:
         if self._closed:
             raise StoreError(f"the store {self.path} is closed: open it again to use it")
         if self._writer is None:
-            connection = open_writer(self.path, durability=self.durability, timeout=self._timeout)
+            connection = open_writer(self.path, timeout=self._timeout)
             connection.set_wal_hook(self._record_wal_size)
             self._writer = StoreConnection.wrap(connection)
+            self._opened += 1
+            self._durability = "full"
+            self._wal_pages, self._checkpoint_at, self._wal_restarts = 0, CHECKPOINT_PAGES, True
         return self._writer
 
     # ── Write-ahead log ──────────────────────────────────────────────────────────────────────────────────
@@ -346,7 +368,7 @@ class SqliteFile:
             db.connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
 
         with suppress(StoreError):
-            self.exclusive(work)
+            self.exclusive(work, "full")
         self._wal_restarts = True
 
     def vacuum(self) -> None:
@@ -357,7 +379,7 @@ class SqliteFile:
             db.connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
 
         try:
-            self.exclusive(work)
+            self.exclusive(work, "full")
         except StoreUnusable as problem:
             raise StoreUnusable(
                 "the text was erased from the log, but deleted bytes may remain in the files: "
@@ -365,15 +387,23 @@ class SqliteFile:
             ) from problem
         self._wal_restarts = True
 
+    def release(self) -> None:
+        """Close all connections that are not in use; the next call opens the file again."""
+        with self._lock, translate_errors(self.path):
+            self._close_connections()
+
     def close(self) -> None:
         """Close all connections; later calls raise `StoreError`."""
         with self._lock, translate_errors(self.path):
             self._closed = True
-            while self._readers:
-                self._readers.pop().connection.close()
-            if self._writer:
-                self._writer.connection.close()
-                self._writer = None
+            self._close_connections()
+
+    def _close_connections(self) -> None:
+        while self._readers:
+            self._readers.pop().connection.close()
+        if self._writer:
+            writer, self._writer = self._writer, None
+            writer.connection.close()
 
 
 def in_transaction(db: StoreConnection, begin: str, work: Work[T]) -> T:

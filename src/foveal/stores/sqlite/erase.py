@@ -7,9 +7,8 @@ from typing import Final
 
 import apsw
 
-from foveal.core.log.codec import decode, encode
-from foveal.core.log.events import Erased, Event, kind
 from foveal.stores.compression import LinePacker
+from foveal.stores.event_rows import erase_line
 from foveal.stores.sqlite.queries import get_session
 from foveal.stores.sqlite.schema import EVENT_ROW_BYTES, ID_STRIDE
 
@@ -44,8 +43,8 @@ def _erased_bodies(
 ) -> list[tuple[int, bytes]]:
     """Return the id and the body after erasure of each event.
 
-    The blobs need not be read: without its cuts a line is still JSON, with empty strings, and names its kind. Only
-    a line that is itself a blob is decompressed."""
+    The blobs need not be read, because a line without its cuts names its kind. Only a line that is itself a blob is
+    decompressed."""
     found = connection.execute(
         "SELECT events.id, coalesce(blobs.body, events.body), blobs.id IS NOT NULL FROM events"
         " LEFT JOIN cuts ON event = events.id AND nr = 0 AND length(events.body) = 0"
@@ -53,12 +52,6 @@ def _erased_bodies(
         (first, last),
     )
     return [
-        (id, _erase_line(packer, packer.decompress_blob(body) if is_blob else packer.unpack(body)))
+        (id, erase_line(packer, packer.decompress_blob(body) if is_blob else packer.unpack(body)))
         for id, body, is_blob in found
     ]
-
-
-def _erase_line(packer: LinePacker, line: bytes) -> bytes:
-    fact = decode(line).fact
-    left = fact if isinstance(fact, Erased) else Erased(was=kind(fact))
-    return packer.pack(encode(Event(0, left))).body

@@ -8,42 +8,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from itertools import accumulate, groupby, pairwise
-from math import isfinite
-from typing import Final, NamedTuple
+from heapq import heappush, heappushpop
+from itertools import accumulate, groupby
+from math import inf, isfinite
+from typing import Final, NamedTuple, TypeAlias
 
 import apsw
 import msgspec
 
-from foveal.core.log.codec import decode, encode
+from foveal.core.log.codec import encode
 from foveal.core.log.events import Event
 from foveal.errors import Conflict, StoreError, UnknownSession
 from foveal.ports import Checkpoint, SessionInfo
-from foveal.stores.compression import MAX_INLINE_BYTES, CutText, LinePacker, PackedLine
+from foveal.stores.compression import MAX_INLINE_BYTES, CutText, LinePacker
+from foveal.stores.event_rows import MAX_COUNTED_SHARERS, EventRow, to_events
 from foveal.stores.sqlite.blobs import blob_share, insert_cuts
-from foveal.stores.sqlite.schema import EVENT_ROW_BYTES, ID_STRIDE
-
-
-class EventRow(NamedTuple):
-    """An event as it is inserted: its time and its packed line."""
-
-    at: float | None
-    packed: PackedLine
-
-
-def to_rows(packer: LinePacker, events: Sequence[Event]) -> list[EventRow]:
-    """Pack events for insertion; raises `StoreError` if their seqs are not consecutive."""
-    for before, after in pairwise(events):
-        if after.seq != before.seq + 1:
-            raise StoreError(f"event {after.seq} was given right after event {before.seq}; seqs are gapless")
-    return [
-        EventRow(_finite_or_none(event.at), packer.pack(encode(Event(0, event.fact)))) for event in events
-    ]
-
-
-def _finite_or_none(at: float | None) -> float | None:
-    return at if at is not None and isfinite(at) else None
-
+from foveal.stores.sqlite.schema import ACTIVE_LAG_S, EVENT_ROW_BYTES, ID_STRIDE
 
 # ── Writing ──────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -113,6 +93,15 @@ def rename(connection: apsw.Connection, session: str, title: str) -> None:
     )
 
 
+def restore_info(connection: apsw.Connection, info: SessionInfo) -> None:
+    """Set the title, the times and the erasure of a session as `info` has them."""
+    key = get_session(connection, info.id).key
+    connection.execute(
+        "UPDATE sessions SET title = ?, created = ?, active = ?, erased = ? WHERE key = ?",
+        (info.title, info.created, info.active, info.erased, key),
+    )
+
+
 def fork(connection: apsw.Connection, session: str, new: str, at: int, now: float) -> None:
     """Copy a session's rows up to event `at` to a new session; both share the blobs."""
     key, end, _ = get_session(connection, session)
@@ -134,6 +123,11 @@ def fork(connection: apsw.Connection, session: str, new: str, at: int, now: floa
         "INSERT INTO events SELECT id + :by, at, total, body FROM events"
         " WHERE id BETWEEN :first AND :last ORDER BY id",
         copied,
+    )
+    # Events without a time: the rows before them have moved `active` to their own time.
+    connection.execute(
+        "UPDATE sessions SET active = ? WHERE key = ? AND (SELECT at FROM events WHERE id = ?) IS NULL",
+        (now, copy, copied["last"]),
     )
     connection.execute(
         "INSERT INTO cuts SELECT event + :by, nr, place, blob FROM cuts WHERE event BETWEEN :first AND :last",
@@ -217,13 +211,10 @@ def pick(connection: apsw.Connection, packer: LinePacker, key: int, seqs: Iterab
 
 def _decode_events(packer: LinePacker, rows: apsw.Cursor, cuts: apsw.Cursor) -> list[Event]:
     cuts_of = {
-        event: [CutText(offset, packer.decompress_blob(body)) for _, offset, body in group]
+        event % ID_STRIDE: [CutText(offset, packer.decompress_blob(body)) for _, offset, body in group]
         for event, group in groupby(cuts, key=lambda row: row[0])
     }
-    return [
-        Event(id % ID_STRIDE, decode(packer.unpack(body, cuts_of.get(id, ()))).fact, at)
-        for id, at, body in rows
-    ]
+    return to_events(packer, ((id % ID_STRIDE, at, body) for id, at, body in rows), cuts_of)
 
 
 def checkpoint(connection: apsw.Connection, session: str) -> Checkpoint | None:
@@ -247,6 +238,10 @@ _SELECT_INFO: Final = f"""
 """
 
 
+InfoRow: TypeAlias = tuple[str, str, float, float, int, int, int, int]
+"""A row of `_SELECT_INFO`: id, title, created, active, events, bytes without blobs, erased, key."""
+
+
 def session_info(connection: apsw.Connection, session: str) -> SessionInfo:
     row = connection.execute(f"{_SELECT_INFO} WHERE sessions.id = ?", (session,)).get
     if row is None:
@@ -254,20 +249,69 @@ def session_info(connection: apsw.Connection, session: str) -> SessionInfo:
     return _info(row, blob_share(connection, row[-1]))
 
 
-def list_sessions(connection: apsw.Connection) -> list[SessionInfo]:
-    shares = dict(
+def list_sessions(
+    connection: apsw.Connection, *, limit: int | None, before: tuple[float, str] | None, with_erased: bool
+) -> list[SessionInfo]:
+    """Return a page of sessions, the most recently active first, of equally active ones the greater id."""
+    if limit is None:
+        rows = list(connection.execute(f"{_SELECT_INFO} WHERE erased <= ?", (with_erased,)))
+    else:
+        rows = [
+            row
+            for erased in range(1 + with_erased)
+            for row in _newest_rows(connection, limit=limit, before=before, erased=erased)
+        ]
+    listed = [row for row in rows if before is None or _place(row) < before]
+    page = sorted(listed, key=_place, reverse=True)[:limit]
+    shares = _all_blob_shares(connection) if limit is None else None
+    return [
+        _info(row, blob_share(connection, row[-1]) if shares is None else shares.get(row[-1], 0.0))
+        for row in page
+    ]
+
+
+def _newest_rows(
+    connection: apsw.Connection, *, limit: int, before: tuple[float, str] | None, erased: int
+) -> list[InfoRow]:
+    """Return the rows among which are the `limit` most recently active ones below `before`.
+
+    `sessions.active` is at most `ACTIVE_LAG_S` behind, so the walk over its index ends when no later row can be as
+    active as the last one of the page."""
+    last = (inf, "") if before is None else before
+    keys = connection.execute(
+        "SELECT key, active FROM sessions WHERE erased = ? AND active <= ? ORDER BY active DESC",
+        (erased, last[0]),
+    )
+    rows: list[InfoRow] = []
+    page: list[float] = []  # a heap with the activity of the best rows
+    for key, stored in keys:
+        if len(page) == limit and (not page or stored + ACTIVE_LAG_S < page[0]):
+            break
+        row: InfoRow = connection.execute(f"{_SELECT_INFO} WHERE key = ?", (key,)).get
+        if _place(row) < last:
+            rows.append(row)
+            (heappush if len(page) < limit else heappushpop)(page, row[3])
+    return rows
+
+
+def _all_blob_shares(connection: apsw.Connection) -> dict[int, float]:
+    """Return the share of each session in the bytes of its blobs, in one query."""
+    return dict(
         connection.execute(f"""
             WITH used AS (SELECT DISTINCT blob, event / {ID_STRIDE} AS session FROM cuts),
-                 sharing AS (SELECT blob, count(*) AS sessions FROM used GROUP BY blob)
+                 sharing AS (SELECT blob, min(count(*), {MAX_COUNTED_SHARERS}) AS sessions FROM used GROUP BY blob)
             SELECT session, sum(size * 1.0 / sessions)
             FROM used JOIN sharing USING (blob) JOIN blobs ON blobs.id = blob GROUP BY session
         """)
     )
-    rows = connection.execute(f"{_SELECT_INFO} ORDER BY 4 DESC, key DESC")
-    return [_info(row, shares.get(row[-1], 0.0)) for row in rows]
 
 
-def _info(row: tuple[str, str, float, float, int, int, int, int], share: float) -> SessionInfo:
+def _place(row: InfoRow) -> tuple[float, str]:
+    """Return what sessions are ordered by: activity and id."""
+    return row[3], row[0]
+
+
+def _info(row: InfoRow, share: float) -> SessionInfo:
     id, title, created, active, events, size, erased, _ = row
     return SessionInfo(
         id=id,

@@ -3,7 +3,8 @@
 A new file runs the same migrations as an old one: the schema is the list of migrations. A migration never changes
 after a release has shipped it; a later change is another migration.
 
-    sessions     one row per session; the id of its last event gives its length
+    sessions     one row per session; the id of its last event gives its length; `active` is the time of its newest
+                 event, or up to `ACTIVE_LAG_S` before it
     events       one row per event; its id is the session's key × 2³² + seq, so that a session's rows are adjacent;
                  `total` is the number of bytes that the session takes up to and including this event
     blobs        large texts, once per content
@@ -31,6 +32,10 @@ ID_STRIDE: Final = 1 << 32
 
 EVENT_ROW_BYTES: Final = 14
 """Bytes of an event's row beside its body: its id, its time, and its pointer in the page."""
+
+ACTIVE_LAG_S: Final = 1.0
+"""How far `sessions.active` may be behind the time of the session's newest event: several appends within a second
+write the session's row once."""
 
 _TABLES: Final = """
 CREATE TABLE sessions (
@@ -82,6 +87,17 @@ CREATE TABLE checkpoints (
 """
 
 
+_ACTIVITY: Final = f"""
+UPDATE sessions SET active = coalesce((SELECT at FROM events
+    WHERE id BETWEEN key * {ID_STRIDE} AND key * {ID_STRIDE} + {ID_STRIDE - 1} ORDER BY id DESC LIMIT 1), active);
+CREATE INDEX sessions_by_activity ON sessions(erased, active);
+CREATE TRIGGER activity_is_current AFTER INSERT ON events
+WHEN NEW.at NOT BETWEEN (SELECT active FROM sessions WHERE key = NEW.id / {ID_STRIDE})
+    AND (SELECT active FROM sessions WHERE key = NEW.id / {ID_STRIDE}) + {ACTIVE_LAG_S}
+BEGIN UPDATE sessions SET active = NEW.at WHERE key = NEW.id / {ID_STRIDE}; END;
+"""
+
+
 def _create_log(connection: apsw.Connection) -> None:
     connection.execute(_TABLES)
     connection.execute(_RULES)
@@ -92,7 +108,15 @@ def _create_caches(connection: apsw.Connection) -> None:
     FullTextIndex(connection).create()
 
 
-MIGRATIONS: Final[tuple[Callable[[apsw.Connection], None], ...]] = (_create_log, _create_caches)
+def _index_activity(connection: apsw.Connection) -> None:
+    connection.execute(_ACTIVITY)
+
+
+MIGRATIONS: Final[tuple[Callable[[apsw.Connection], None], ...]] = (
+    _create_log,
+    _create_caches,
+    _index_activity,
+)
 """`MIGRATIONS[n]` turns a file of version n into one of version n + 1."""
 
 STORE_SCHEMA_VERSION: Final = len(MIGRATIONS)

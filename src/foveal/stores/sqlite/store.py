@@ -1,6 +1,6 @@
 """Store of sessions in one SQLite file.
 
-1. The store's own threads wait for the disk: one writes, two read.
+1. Threads wait for the disk: one writes, two read. They belong to the store, or to the `StoreFiles` that it is in.
 2. Several processes may use the same file.
 3. A cancelled call may have been carried out: after cancelling an append, read the session again.
 """
@@ -9,24 +9,24 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Final, Self, TypeVar
 
 from foveal.core.log.events import Event
 from foveal.errors import BadSetting
-from foveal.ports import Checkpoint, Hit, SessionInfo
+from foveal.ports import Checkpoint, Hit, SessionEnd, SessionInfo
+from foveal.stores.event_rows import to_rows
+from foveal.stores.search_words import searchable_text
 from foveal.stores.sqlite import erase, queries
-from foveal.stores.sqlite.connection import Durability, SqliteFile, StoreConnection, Work, in_transaction
-from foveal.stores.sqlite.full_text import searchable_text
+from foveal.stores.sqlite.connection import Durability, StoreConnection, Work, in_transaction
 from foveal.stores.sqlite.schema import ID_STRIDE
-from foveal.stores.sqlite.threads import WorkerThreads
+from foveal.stores.sqlite.store_files import StoreFile, StoreFiles
+from foveal.stores.sqlite.threads import CallQueue
 
 T = TypeVar("T")
 
-_READER_THREADS: Final = 2
-_INDEX_BATCH_EVENTS: Final = 500
-"""Events that a search adds to the index in one transaction."""
+_INDEX_BATCH_EVENTS: Final = 64
+"""Events that a search adds to the index in one transaction: other writers wait for some milliseconds."""
 
 
 class SqliteStore:
@@ -41,15 +41,22 @@ class SqliteStore:
         durability: Durability = "full",
         timeout: float = 5.0,
         clock: Callable[[], float] = time.time,
+        files: StoreFiles | None = None,
     ) -> None:
-        """`timeout`: seconds to wait for another process that writes."""
+        """`timeout`: seconds to wait for another process that writes. `files`: share threads and connections with
+        other stores."""
         if durability not in ("full", "normal"):
             raise BadSetting("durability", durability, "`full` or `normal`")
-        self._file = SqliteFile(os.path.abspath(os.fspath(path)), durability=durability, timeout=timeout)
+        full_path = os.path.abspath(os.fspath(path))
+        shared = StoreFile(full_path, timeout=timeout) if files is None else files.get(full_path, timeout)
+        self._durability: Final = durability
         self._clock = clock
-        self._writer = WorkerThreads("foveal-write")
-        self._readers = WorkerThreads("foveal-read", threads=_READER_THREADS)
-        self._last_seqs = LastSeqCache()
+        self._files = files
+        self._shared = shared
+        self._file = shared.file
+        self._writer: CallQueue = shared.writer
+        self._readers: CallQueue = shared.readers
+        self._last_seqs = shared.last_seqs
 
     @property
     def path(self) -> str:
@@ -59,7 +66,7 @@ class SqliteStore:
     @property
     def durability(self) -> Durability:
         """What survives a power cut."""
-        return self._file.durability
+        return self._durability
 
     async def __aenter__(self) -> Self:
         try:
@@ -73,20 +80,27 @@ class SqliteStore:
         await self.close()
 
     async def close(self) -> None:
-        """Wait for the calls before this one, then close the file; closing twice is allowed."""
-        await self._writer.run(self._readers.stop)
-        await self._writer.run(self._file.close)
-        self._writer.stop()
+        """Wait for the calls before this one, then close the file; closing twice is allowed. A file that the store
+        shares stays open until `StoreFiles` closes it."""
+        await self._writer.run(self._readers.wait_until_empty)
+        if self._files is None:
+            await self._writer.run(self._file.close)
+            self._shared.stop_threads()
 
     async def append(self, session: str, events: Sequence[Event]) -> None:
         if not events:
             return
         now = self._clock()
+        self._use()
         with self._last_seqs.appending(session, self._file.data_version(), events[-1].seq + 1):
             # A small append that waits for nothing is done here; a thread would take longer to wake the loop.
-            if not self._file.try_now(lambda db: _append_one(db, session, events)):
+            if self._durability == "full" or not self._file.try_now(
+                lambda db: _append_one(db, session, events)
+            ):
                 await self._writer.run(
-                    lambda: self._file.exclusive(lambda db: _append_batch(db, session, events, now))
+                    lambda: self._file.exclusive(
+                        lambda db: _append_batch(db, session, events, now), self._durability
+                    )
                 )
         if self._file.needs_wal_checkpoint:
             self._writer.submit(self._file.checkpoint_wal)
@@ -135,14 +149,31 @@ class SqliteStore:
             await self._write(lambda db: _index_batch(db, session))
         return await self._read(lambda db: _search(db, session, query, limit))
 
-    async def sessions(self) -> list[SessionInfo]:
-        return await self._read(lambda db: queries.list_sessions(db.connection))
+    async def sessions(
+        self, *, limit: int | None = None, before: tuple[float, str] | None = None, with_erased: bool = True
+    ) -> list[SessionInfo]:
+        def work(db: StoreConnection) -> list[SessionInfo]:
+            return queries.list_sessions(db.connection, limit=limit, before=before, with_erased=with_erased)
+
+        return await self._read(work)
+
+    async def end(self, session: str) -> SessionEnd:
+        def work(db: StoreConnection) -> SessionEnd:
+            key, end, _ = queries.get_session(db.connection, session)
+            return SessionEnd(end, queries.is_erased(db.connection, key))
+
+        return await self._read(work)
 
     async def info(self, session: str) -> SessionInfo:
         return await self._read(lambda db: queries.session_info(db.connection, session))
 
     async def rename(self, session: str, title: str) -> None:
         await self._write(lambda db: queries.rename(db.connection, session, title))
+
+    async def restore_info(self, info: SessionInfo) -> None:
+        """Set the title, the times and the erasure of a copied session as the store has them that it came from."""
+        with self._last_seqs.invalidating():
+            await self._write(lambda db: queries.restore_info(db.connection, info))
 
     async def fork(self, session: str, new: str, *, at: int) -> None:
         now = self._clock()
@@ -154,19 +185,25 @@ class SqliteStore:
 
         with self._last_seqs.invalidating():
             await self._write(work)
-        await self._writer.run(self._file.vacuum)
+        await self._shared.vacuum()
 
     async def _read(self, work: Work[T]) -> T:
+        self._use()
         return await self._readers.run(lambda: self._file.read(work))
 
     async def _write(self, work: Work[T]) -> T:
-        return await self._writer.run(lambda: self._file.write(work))
+        self._use()
+        return await self._writer.run(lambda: self._file.write(work, self._durability))
+
+    def _use(self) -> None:
+        if self._files is not None:
+            self._files.use(self._shared)
 
 
 def _append_batch(db: StoreConnection, session: str, events: Sequence[Event], now: float) -> None:
     if _append_one(db, session, events):
         return
-    rows = queries.to_rows(db.packer, events)
+    rows = to_rows(db.packer, events)
 
     def work(db: StoreConnection) -> int:
         return queries.append(db.connection, db.packer, session, events[0].seq, rows, now)
@@ -199,72 +236,3 @@ def _search(db: StoreConnection, session: str, query: str, limit: int) -> list[H
         if limit > 0
         else []
     )
-
-
-# ── Cache of session ends ────────────────────────────────────────────────────────────────────────────────
-
-_MAX_CACHED_SESSIONS: Final = 10_000
-
-
-class LastSeqCache:
-    """Where sessions end, known without reading the file; for one event loop.
-
-    SQLite's `data_version` changes when another connection has written to the file. While it is the same, a session
-    ends where this store's last append left it.
-
-    1. Only a read makes an end known: it also tells whether the session is erased. An append moves a known end.
-    2. Of appends to a session that overlap, the last one to return is not always the last one that was stored.
-       After them the end is unknown until it is read again."""
-
-    def __init__(self) -> None:
-        self.changes = 0
-        """Grows before and after each change: an end that was read while this changed must not be cached."""
-        self._ends: dict[str, tuple[int, int]] = {}
-        self._newest: dict[str, int] = {}
-        """For sessions with an append in progress, the value of `changes` when the newest one began."""
-        self._uncertain: set[str] = set()
-
-    def is_end(self, session: str, version: int | None, end: int) -> bool:
-        """Return whether `end` is the session's next seq, as long as the file has this version."""
-        return version is not None and self._ends.get(session) == (version, end)
-
-    def set_end(self, session: str, version: int | None, end: int) -> None:
-        """Record that the session's next seq was `end` after the file had this version."""
-        if version is None or session in self._uncertain:
-            return
-        if len(self._ends) >= _MAX_CACHED_SESSIONS:
-            self._ends.clear()
-        self._ends[session] = version, end
-
-    @contextmanager
-    def appending(self, session: str, version: int | None, end: int) -> Iterator[None]:
-        """Cover an append after which the session's next seq is `end`.
-
-        A cancelled append may still be carried out at any later time, so its session is not cached again."""
-        self.changes += 1
-        number = self._newest[session] = self.changes
-        known = self._ends.pop(session, None)
-        try:
-            yield
-        except Exception:
-            raise
-        except BaseException:
-            self._uncertain.add(session)
-            raise
-        finally:
-            self.changes += 1
-            self._ends.pop(session, None)  # cached while this append was in progress
-            is_newest = self._newest.pop(session, None) == number
-        if is_newest and known is not None and known[0] == version:
-            self.set_end(session, version, end)
-
-    @contextmanager
-    def invalidating(self) -> Iterator[None]:
-        """Cover another change of sessions: ends that are cached or read meanwhile become invalid, and so do the
-        ends of appends in progress."""
-        try:
-            yield
-        finally:
-            self.changes += 1
-            self._ends.clear()
-            self._newest.clear()

@@ -1,5 +1,8 @@
 """Worker threads that wait for the disk in place of the event loop.
 
+Several files may share threads. Each file has its own `CallQueue`, which bounds how many of its calls run at once:
+a file that is locked does not take the threads of the others.
+
 Waking an event loop takes longer than a fast disk takes to write a page. So `run` first blocks for up to
 `MAX_BLOCKING_WAIT_S` before it yields to the loop. After a slow result it does not block for the next
 `SKIPPED_WAITS_AFTER_SLOW` calls.
@@ -9,10 +12,11 @@ from __future__ import annotations
 
 import asyncio
 import weakref
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from queue import SimpleQueue
-from threading import Lock, Thread
+from threading import Condition, Lock, Thread
 from typing import Any, Final, Generic, TypeVar
 
 T = TypeVar("T")
@@ -65,6 +69,23 @@ class _ThreadTask(Generic[T]):
         return self.result
 
 
+class _BlockingWaits:
+    """Decides for each result whether to block for it before yielding to the event loop."""
+
+    def __init__(self) -> None:
+        self._to_skip = 0
+
+    async def outcome(self, task: _ThreadTask[T]) -> T:
+        """Wait for a call and return what it returned, or raise what it raised."""
+        if self._to_skip:
+            self._to_skip -= 1
+            await task.wait()
+        elif not task.done.acquire(timeout=MAX_BLOCKING_WAIT_S):
+            self._to_skip = SKIPPED_WAITS_AFTER_SLOW
+            await task.wait()
+        return task.outcome()
+
+
 class WorkerThreads:
     """Threads that share a queue. They end with `stop`, or when this object is garbage-collected."""
 
@@ -73,28 +94,20 @@ class WorkerThreads:
         self._size = threads
         self._threads: list[Thread] = []
         self._tasks: SimpleQueue[_ThreadTask[Any] | None] = SimpleQueue()
-        self._waits_to_skip = 0
+        self._waits = _BlockingWaits()
+        self._lock = Lock()
         weakref.finalize(self, _stop_threads, self._tasks, threads)
 
     async def run(self, function: Callable[[], T]) -> T:
         """Call `function` in one of the threads and return its result. Cancelling the caller does not stop it."""
-        task = self.submit(function)
-        if self._waits_to_skip:
-            self._waits_to_skip -= 1
-            await task.wait()
-        elif not task.done.acquire(timeout=MAX_BLOCKING_WAIT_S):
-            self._waits_to_skip = SKIPPED_WAITS_AFTER_SLOW
-            await task.wait()
-        return task.outcome()
+        return await self._waits.outcome(self.submit(function))
 
     def submit(self, function: Callable[[], T]) -> _ThreadTask[T]:
         """Queue a call of `function` without waiting for it."""
-        if len(self._threads) < self._size:
-            thread = Thread(target=_run_tasks, args=(self._tasks,), name=self._name, daemon=True)
-            self._threads.append(thread)
-            thread.start()
         task = _ThreadTask(function)
         self._tasks.put(task)
+        if len(self._threads) < self._size:
+            self._start_thread()
         return task
 
     def stop(self) -> None:
@@ -102,6 +115,55 @@ class WorkerThreads:
         _stop_threads(self._tasks, len(self._threads))
         while self._threads:
             self._threads.pop().join()
+
+    def _start_thread(self) -> None:
+        with self._lock:  # a call queue submits its next call from one of the threads
+            if len(self._threads) < self._size:
+                thread = Thread(target=_run_tasks, args=(self._tasks,), name=self._name, daemon=True)
+                self._threads.append(thread)
+                thread.start()
+
+
+class CallQueue:
+    """Calls that begin in order, at most `at_once` at a time, in threads that other queues share."""
+
+    def __init__(self, threads: WorkerThreads, *, at_once: int = 1) -> None:
+        self._threads = threads
+        self._at_once = at_once
+        self._waiting: deque[_ThreadTask[Any]] = deque()
+        self._running = 0
+        self._changed = Condition()
+        self._waits = _BlockingWaits()
+
+    async def run(self, function: Callable[[], T]) -> T:
+        """Call `function` and return its result. Cancelling the caller does not stop it."""
+        return await self._waits.outcome(self.submit(function))
+
+    def submit(self, function: Callable[[], T]) -> _ThreadTask[T]:
+        """Queue a call of `function` without waiting for it."""
+        task = _ThreadTask(function)
+        with self._changed:
+            if self._running == self._at_once:
+                self._waiting.append(task)
+                return task
+            self._running += 1
+        self._threads.submit(lambda: self._run_in_turn(task))
+        return task
+
+    def wait_until_empty(self) -> None:
+        """Block until no call runs or waits; not in a thread that the calls need."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._running)
+
+    def _run_in_turn(self, task: _ThreadTask[Any]) -> None:
+        task.run()
+        with self._changed:
+            waiting = self._waiting.popleft() if self._waiting else None
+            if waiting is None:
+                self._running -= 1
+                self._changed.notify_all()
+        if waiting is not None:  # behind the calls of other queues
+            self._threads.submit(lambda: self._run_in_turn(waiting))
 
 
 def _run_tasks(tasks: SimpleQueue[_ThreadTask[Any] | None]) -> None:

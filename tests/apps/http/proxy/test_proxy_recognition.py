@@ -24,7 +24,7 @@ from foveal.core.log import (
     text_of,
 )
 from foveal.core.view import effective_events
-from support.provider_stand_in import StandIn
+from support.provider_stand_in import Answer, StandIn
 from support.upstream import (
     DEADLINE,
     Piece,
@@ -463,3 +463,24 @@ def test_many_conversations_stay_separate_with_few_open(
         for number, found in sessions.items():
             texts = visible_texts(proxy, found.pop())
             assert texts[: len(histories[number]) - 2] == [one["content"] for one in histories[number][:-2]]
+
+
+def test_conversations_of_many_tenants_continue_with_few_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("foveal.server.proxy.proxy_conversations.MAX_IDLE_TENANTS", 2)
+    monkeypatch.setattr("foveal.server.service.MAX_IDLE_TENANTS", 2)
+    monkeypatch.setattr("foveal.stores.sqlite.store_files.MAX_IDLE_FILES", 2)
+    answers = StandIn(script=lambda number: Answer(text=f"answer {number}"))
+    with answers as provider, ProxyServer(tmp_path, openai=provider.openai) as proxy:
+        tenants = [f"tenant-{number}" for number in range(6)]
+        clients = {tenant: Client(proxy, **{"x-foveal-token": proxy.token(tenant)}) for tenant in tenants}
+        histories = {tenant: [user(f"I am {tenant}.")] for tenant in tenants}
+        for turn in range(3):
+            for tenant, messages in histories.items():
+                messages += [clients[tenant].ask(messages), user(f"More {turn}.")]
+        assert proxy.upstreams.conversations.open_count <= 2
+        for tenant, messages in histories.items():
+            assert proxy.sessions(tenant) == [clients[tenant].session]
+            expected = [message["content"] for message in messages[:-1]]
+            assert visible_texts(proxy, clients[tenant].session, tenant) == expected

@@ -237,10 +237,30 @@ def test_a_server_detects_that_it_is_its_own_upstream(tmp_path: Path) -> None:
 
 def test_an_unwritable_store_does_not_stop_the_client(raw: RawUpstream, tmp_path: Path) -> None:
     with ProxyServer(tmp_path, openai=raw.openai) as proxy:
-        path = proxy.service.runtime.data_folder.tenant_file("default")
+        path = tmp_path / "server" / "tenants" / "default.db"
         path.write_bytes(b"this is no database, and it is longer than a header of one would be" * 20)
         reply = post(proxy, json={"model": "gpt-4.1", "messages": [user("Hello")]})
         assert (reply.status_code, reply.content) == (200, FINE)
         assert "not managed (the store" in reply.headers["x-foveal-reduced"]
         with pytest.raises(sqlite3.DatabaseError):
             sqlite3.connect(path).execute("SELECT * FROM sqlite_schema").fetchall()
+
+
+def test_an_unusable_store_is_reported_once_per_outage(
+    raw: RawUpstream, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with ProxyServer(tmp_path, openai=raw.openai) as proxy:
+        path = tmp_path / "server" / "tenants" / "default.db"
+        path.write_bytes(b"this is no database, and it is longer than a header of one would be" * 20)
+        for number in range(3):
+            reply = post(proxy, json={"model": "gpt-4.1", "messages": [user(f"Hello {number}")]})
+            assert reply.status_code == 200
+        logged = [record for record in caplog.records if "cannot be used" in record.getMessage()]
+        assert [record.levelname for record in logged] == ["ERROR"]
+        assert "foveal_store_failures_total 3.0" in httpx.get(f"{proxy.url}/metrics").text
+        assert httpx.get(f"{proxy.url}/healthz").json()["status"] == "degraded"
+        for file in path.parent.glob("default.db*"):
+            file.unlink()
+        reply = post(proxy, json={"model": "gpt-4.1", "messages": [user("Hello again")]})
+        assert reply.headers["x-foveal-reduced"] == "none"
+        assert httpx.get(f"{proxy.url}/healthz").json()["status"] == "ok"

@@ -14,7 +14,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from foveal.core.compaction.ledger import parse_command
+from foveal.core.compaction.ledger import parse_command, range_facts
+from foveal.core.compaction.ledger.event_facts import EventWords, read_words
 from foveal.core.compaction.ledger.ledger import Ledger, write_ledger
 from foveal.core.compaction.ledger.range_facts import LedgerIndex
 from foveal.core.compaction.ledger.sections import SECTION_HEADINGS
@@ -825,6 +826,32 @@ def test_distinct_names_are_all_names(text: str) -> None:
 # ── Index ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@given(st.text(st.sampled_from("abzAZ9_./:@#- "), max_size=40))
+def test_a_name_has_a_digit_a_separator_mixed_case_or_nine_letters(text: str) -> None:
+    words = (word.lstrip(":-#@").rstrip(".:-#/@") for word in re.findall(r"[A-Za-z0-9_./:@#\-]{5,200}", text))
+    is_name = re.compile(r"[\d_./:@#\-]|[a-z][A-Z]|[A-Za-z]{9}").search
+    assert list(find_names(text)) == [word for word in words if len(word) >= 5 and is_name(word)]
+
+
+def test_events_that_came_at_once_are_read_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[int] = []
+
+    def counted_words(event: Event) -> EventWords:
+        read.append(event.seq)
+        return read_words(event)
+
+    monkeypatch.setattr(range_facts, "read_words", counted_words)
+    facts = (fact for n in range(30) for fact in ran(f"cat {n}.py", f"thing_{n}"))
+    events = log(user_said("Go."), *facts)
+    index = LedgerIndex()
+    for _ in events:
+        before = len(read)
+        index.prepare_newest(events, since=10)
+        assert len(read) - before <= range_facts.MAX_PREPARED_AT_ONCE + range_facts.MAX_OLDER_PREPARED_AT_ONCE
+    assert len(read) == len(set(read))
+    assert {event.seq for event in events if event.seq > 10} <= set(read) < {event.seq for event in events}
+
+
 @given(scripted_histories(), st.data())
 def test_what_an_index_has_read_changes_no_ledger(story: ScriptedHistory, data: st.DataObject) -> None:
     events = log(*(fact for chunk in wire_for(story.dialect).read(story.messages) for fact in chunk.facts))
@@ -841,6 +868,7 @@ def test_what_an_index_has_read_changes_no_ledger(story: ScriptedHistory, data: 
         )
         indexed, fresh = (ledger.write(room=room, counter=ESTIMATE) for ledger in ledgers)
         assert indexed == fresh
+        index.prepare_newest(events[:last], since=data.draw(st.integers(-1, len(events)), "since"))
         if data.draw(st.booleans(), "forget"):
             index.forget_from(data.draw(st.integers(0, len(events)), "from"))
 

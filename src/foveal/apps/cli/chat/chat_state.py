@@ -122,7 +122,7 @@ class ChatState:
         await self.session.close()
         await self.writers.close()
         await self.provider.close()
-        self._use.close()
+        await self._use.close()
 
     # ── Opening a session ────────────────────────────────────────────────────────────────────────────
 
@@ -160,7 +160,7 @@ class ChatState:
         # `/context` counts the tools before the first message, and the start says which instructions are cut.
         await session.equip(self.toolbox.schemas)
         await self.instruction_files.refresh(session)
-        if await self._use.take(session.id, events=(await session.info()).events):
+        if await self._use.take(session.id, events=(await session.end()).next_seq):
             self._warn("another process has this session open: both write to it, and to the same files")
 
     @property
@@ -355,7 +355,7 @@ class ChatState:
 
     async def warn_of_other_writers(self) -> None:
         """Say how many events other processes have added to the session since the last call."""
-        added = self._use.take_foreign((await self.session.info()).events)
+        added = self._use.take_foreign((await self.session.end()).next_seq)
         if added:
             self._warn(f"another process has added {counted(added, 'event')} to this session")
 

@@ -26,6 +26,8 @@ from foveal.core.wire.safe_print import one_line
 from foveal.errors import FovealError
 from foveal.permissions.command_rules import SHELL_TOOL
 
+MAX_COMPLETED_SESSIONS: Final = 1_000
+"""Ids of sessions, newest first, that the Tab key completes."""
 DOUBLE_INTERRUPT_S: Final = 2.0
 """A second Ctrl-C within this time quits."""
 REFRESH_INTERVAL_S: Final = 0.25
@@ -90,7 +92,8 @@ class InteractiveChat:
                 self.screen.show_sandbox(state.sandbox.name if state.sandbox is not None else "")
             self.screen.show_status(report)
             loop = self._loop = ChatLoop(state, self.screen, on_taken=self._show_queue)
-            self._session_ids = tuple(info.id for info in await state.store.sessions() if not info.erased)
+            newest = await state.store.sessions(limit=MAX_COMPLETED_SESSIONS, with_erased=False)
+            self._session_ids = tuple(info.id for info in newest)
             state.warm_up()  # the prompt is shown already
             for text in self._typed_early:
                 loop.submit(text)

@@ -49,7 +49,7 @@ class SessionUse:
             self._lock.release()
         self._lock, self._id = None, ""
 
-    def close(self) -> None:
+    async def close(self) -> None:
         self.release()
         if self._locks is not None:
-            self._locks.close()
+            await self._locks.close()

@@ -39,7 +39,7 @@ from foveal.apps.gateways.gateway import (
 from foveal.config import Config
 from foveal.server import LiveSession, Service, Turn
 from foveal.server.pairing import Pairing
-from foveal.stores.session_locks import SessionLock, SessionLocks
+from foveal.stores.session_locks import HeldLock, Locks
 
 LOG: Final = logging.getLogger("foveal.gateways")
 RECONNECT_PAUSES_S: Final = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
@@ -77,9 +77,7 @@ async def discord(
 class DiscordGateway:
     """Runs a bot, and a new one after each lost connection that cannot be resumed."""
 
-    def __init__(
-        self, chats: ChatSessions, locks: SessionLocks, *, token: str, base: str, sleep: Sleep
-    ) -> None:
+    def __init__(self, chats: ChatSessions, locks: Locks, *, token: str, base: str, sleep: Sleep) -> None:
         self.connection = ConnectionState("Discord")
         self._chats = chats
         self._locks = locks
@@ -88,7 +86,7 @@ class DiscordGateway:
         self._sleep = sleep
         self._bot: DiscordBot | None = None
         """The bot that is logged in and can send."""
-        self._lock: SessionLock | None = None
+        self._lock: HeldLock | None = None
         """Held while this server listens."""
         self._unsent: list[tuple[int, Replies]] = []
         """Channels and replies to send as soon as the bot can send."""

@@ -28,7 +28,7 @@ from foveal.errors import FovealError
 from foveal.server.live_session import LiveSession
 from foveal.server.rate_limit import RateLimiter
 from foveal.server.turns import Turn
-from foveal.stores.session_locks import SessionLock, SessionLocks
+from foveal.stores.session_locks import HeldLock, Locks
 
 T = TypeVar("T")
 FIRST_RECONNECT_PAUSE_S: Final = 1.0
@@ -40,14 +40,14 @@ class TelegramGateway:
     """Runs one bot: polling, answers, buttons."""
 
     def __init__(
-        self, chats: ChatSessions, client: BotApiClient, locks: SessionLocks, *, sleep: Sleep = asyncio.sleep
+        self, chats: ChatSessions, client: BotApiClient, locks: Locks, *, sleep: Sleep = asyncio.sleep
     ) -> None:
         self.connection = ConnectionState("Telegram")
         self._chats = chats
         self._client = client
         self._locks = locks
         self._sleep = sleep
-        self._lock: SessionLock | None = None
+        self._lock: HeldLock | None = None
         """Held while this server listens, and until it has delivered its answers."""
         self._polling: asyncio.Task[None] | None = None
         self._sender = TelegramSender(client, sleep=sleep)

@@ -15,7 +15,8 @@ from msgspec import UNSET, Meta, Raw, UnsetType
 from msgspec.structs import asdict
 
 from foveal.agent import agent_events
-from foveal.core.engine.report import EventStatus, Report
+from foveal.core.engine.event_status import EventStatus
+from foveal.core.engine.report import Report
 from foveal.core.log import events
 from foveal.core.log.codec import plain
 from foveal.core.log.events import Dialect

@@ -44,6 +44,7 @@ from foveal.providers.local import download
 from foveal.providers.selection import FACTORY_VARIABLE
 from foveal.server import LiveSession
 from foveal.server.runtime import Runtime
+from foveal.sessions.log_reader import fold_view, read_slices
 
 # ── Models that a client may choose ──────────────────────────────────────────────────────────────────────
 # Never an address, and never a path of this machine.
@@ -168,22 +169,16 @@ class Cursor(msgspec.Struct, frozen=True, array_like=True):
 
 
 async def list_sessions(call: ApiCall[EmptyBody, ListQuery]) -> Response:
-    after = _decode_cursor(call.query.after) if call.query.after else None
-    found = sorted(await call.tenant.sessions(), key=_page_order)
-    if after is not None:
-        found = [info for info in found if _page_order(info) > (-after.active, after.id)]
-    page = found[: call.query.limit]
-    more = len(found) > len(page)
+    last = _decode_cursor(call.query.after) if call.query.after else None
+    before = None if last is None else (last.active, last.id)
+    found = await call.tenant.sessions(limit=call.query.limit + 1, before=before)
+    page, more = found[: call.query.limit], len(found) > call.query.limit
     return json_response(
         ApiSessions(
             sessions=[schemas.session_to_api(info) for info in page],
             next=_encode_cursor(page[-1]) if more else None,
         )
     )
-
-
-def _page_order(info: SessionInfo) -> tuple[float, str]:
-    return -info.active, info.id
 
 
 def _encode_cursor(info: SessionInfo) -> str:
@@ -223,7 +218,7 @@ async def get_usage(call: ApiCall[EmptyBody, EmptyBody]) -> Response:
 
 async def list_events(call: ApiCall[EmptyBody, EventsQuery]) -> Response:
     session, query = await call.session(), call.query
-    stored = (await session.info()).events
+    stored = (await session.end()).next_seq
     end = stored if query.last is UNSET else min(stored, query.last + 1)
     page: list[schemas.ApiEvent] = []
     size, first = 0, query.first
@@ -271,18 +266,24 @@ async def export_session(call: ApiCall[EmptyBody, ExportQuery]) -> Response:
     info = await session.info()
     if call.query.to == "foveal":
         return StreamingResponse(_export_lines(session, info.title, info.events), media_type=NDJSON_TYPE)
-    facts = [event.fact for event in await session.events()]
     dialect = _EXPORT_DIALECTS[call.query.to]
-    messages = await asyncio.to_thread(transcripts.write_messages, facts, dialect)
-    return Response(json.dumps(messages).encode(), media_type=JSON_TYPE)
+    return StreamingResponse(_export_messages(session, dialect, info.events), media_type=JSON_TYPE)
 
 
 async def _export_lines(session: LiveSession, title: str, end: int) -> AsyncGenerator[bytes, None]:
     """Yield the first `end` events in Foveal's own format; events stored during the export are not in it."""
     yield b"".join(transcripts.write_events([], session.id, title))
-    for first in range(0, end, EVENTS_PER_READ):
-        read = await session.events(first=first, last=min(first + EVENTS_PER_READ, end) - 1)
-        yield b"".join(islice(transcripts.write_events(read, session.id), 1, None))
+    async for events in read_slices(session.session.store, session.id, end=end):
+        yield b"".join(islice(transcripts.write_events(events, session.id), 1, None))
+
+
+async def _export_messages(session: LiveSession, dialect: Dialect, end: int) -> AsyncGenerator[bytes, None]:
+    """Yield what the view of the first `end` events shows, as a JSON list."""
+    view = await fold_view(session.session.store, session.id, end=end)
+    messages = await asyncio.to_thread(transcripts.write_view, view, dialect)
+    for number, message in enumerate(messages):
+        yield (", " if number else "[").encode() + json.dumps(message).encode()
+    yield b"]" if messages else b"[]"
 
 
 # ── Append, compact, undo, pin ───────────────────────────────────────────────────────────────────────────
@@ -310,7 +311,7 @@ async def append_messages(call: ApiCall[NewMessages, EmptyBody]) -> Response:
 async def compact_session(call: ApiCall[CompactBody, EmptyBody]) -> Response:
     session = await call.session()
     if call.body.background:
-        newest = (await session.info()).events - 1
+        newest = (await session.end()).next_seq - 1
         await call.require_worker().request_summary(call.tenant.name, session.id, newest)
         return json_response(schemas.ApiAccepted(session=session.id, key=""), status=202)
     done = await session.compact(call.body.focus)

@@ -6,7 +6,8 @@
    errors are returned to the client.
 3. Some providers accept a request, begin a stream, and report the overflow in its first event. So the beginning
    of a stream is held back until its first meaningful event, at most `FIRST_EVENT_TIMEOUT_S` seconds.
-4. The list of models and the token counts are only passed through; models that `server.models` does not allow are
+4. A retry of a request in flight joins it and gets the same response.
+5. The list of models and the token counts are only passed through; models that `server.models` does not allow are
    removed.
 """
 
@@ -15,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
+from collections.abc import Hashable
 from fnmatch import fnmatchcase
 from typing import Any, Final, NamedTuple
 
@@ -27,6 +29,11 @@ from foveal.apps.http import request_body
 from foveal.apps.http.http_errors import HttpError
 from foveal.apps.http.proxy import forwarded_headers
 from foveal.apps.http.proxy.response_stream import ProxyRequest, ResponseStream, is_event_stream
+from foveal.apps.http.proxy.shared_response import (
+    IDEMPOTENCY_HEADER,
+    JoinedResponse,
+    SharedResponse,
+)
 from foveal.apps.http.proxy.upstreams import Upstreams, UpstreamTarget, unreachable_error
 from foveal.config import Config
 from foveal.core.log.events import Dialect
@@ -122,6 +129,27 @@ class ProxyEndpoints:
         client_request = ClientRequest(dialect, body, self._upstreams.request_cache)
         self._limits.check(client_request)
         target = await self._upstreams.target(dialect, request.scope["headers"], query=request.url.query)
+        key = _retry_key(request, target, body)
+        earlier = await self._upstreams.in_flight.find(key, request)
+        if earlier is not None:
+            return await _join(earlier)
+        shared = self._upstreams.in_flight.begin(key, request)
+        try:
+            return await self._answer(request, client_request, target, shared, began=began)
+        except BaseException as error:
+            shared.end(error=error)
+            raise
+
+    async def _answer(
+        self,
+        request: Request,
+        client_request: ClientRequest,
+        target: UpstreamTarget,
+        shared: SharedResponse,
+        *,
+        began: float,
+    ) -> Response:
+        """Record a request that is no retry, send it upstream, and return the response."""
         if target.model_id and client_request.model:
             client_request.set_model(target.model_id)
         model = target.model or self._upstreams.model(client_request.model or "unknown")
@@ -135,6 +163,7 @@ class ProxyEndpoints:
             problem=problem,
             secret=target.secret,
             began=began,
+            shared=shared,
         )
         try:
             return await self._send(request, proxy_request, target)
@@ -152,9 +181,10 @@ class ProxyEndpoints:
         async def summarise(dialect: Dialect, body: bytes) -> tuple[int, bytes]:
             return await self._upstreams.send_and_read(target, body, timeout_s=SUMMARY_TIMEOUT_S)
 
-        conversations = self._upstreams.conversations.tenant(request.state.caller.tenant)
+        tenant = request.state.caller.tenant
         session_id = request.headers.get("x-foveal-session", "").strip()
         try:
+            conversations = self._upstreams.conversations.tenant(tenant)
             exchange = await conversations.start_exchange(
                 client_request, model, summarise, session_id=session_id
             )
@@ -168,8 +198,10 @@ class ProxyEndpoints:
                 f"the session {existing.session!r} belongs to /api/sessions: use it there, or use another id"
             )
             raise HttpError(409, detail, code="session_exists") from None
-        except StoreError:
+        except StoreError as failure:
+            self._runtime.store_failed(tenant, failure)
             return None, "the store cannot be used now"
+        self._runtime.store_recovered(tenant)
         return exchange, ""
 
     async def _send(self, request: Request, proxy_request: ProxyRequest, target: UpstreamTarget) -> Response:
@@ -212,6 +244,18 @@ class ProxyEndpoints:
         except (aiohttp.ClientError, OSError) as problem:
             response.close()
             raise unreachable_error(target, problem, silence_s=self._upstreams.silence_s) from None
+
+
+def _retry_key(request: Request, target: UpstreamTarget, body: bytes) -> Hashable:
+    """Return what a request has in common with its retries."""
+    headers = request.headers
+    names = ("authorization", "x-api-key", "x-foveal-session", IDEMPOTENCY_HEADER)
+    return request.state.caller.tenant, target.url, *(headers.get(name) for name in names), body
+
+
+async def _join(shared: SharedResponse) -> Response:
+    with shared.follow():
+        return JoinedResponse(shared, await shared.head())
 
 
 class RequestLimits(NamedTuple):

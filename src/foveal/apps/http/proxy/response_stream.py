@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Coroutine
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final
@@ -22,7 +23,8 @@ from starlette.types import Receive, Scope, Send
 
 from foveal.apps.http.http_errors import HttpError, error_format, stream_error_event
 from foveal.apps.http.proxy import forwarded_headers
-from foveal.errors import FovealError
+from foveal.apps.http.proxy.shared_response import SharedResponse
+from foveal.errors import FovealError, StoreError
 from foveal.server.proxy import upstream_reply
 from foveal.server.proxy.client_request import ClientRequest
 from foveal.server.proxy.exchange import Exchange
@@ -36,6 +38,8 @@ MIN_BYTES_FOR_THREAD: Final = 64 * 1024
 """Larger responses are parsed in a thread, so other requests do not wait."""
 MAX_EARLY_READS: Final = 3
 """How often text in a stream may look like its end before the stream ends."""
+DEADLINE_MOVES: Final = 16
+"""A deadline is moved when this part of its time has passed, so that it ends up to a sixteenth early."""
 _TAIL_BYTES: Final = 32
 """Bytes of the previous chunk that are searched again: the end marker may be split between two chunks."""
 
@@ -54,12 +58,15 @@ class ProxyRequest:
         problem: str,
         secret: str,
         began: float,
+        shared: SharedResponse,
     ) -> None:
         """`problem` says why there is no exchange: the request is forwarded without context management."""
         self.client_request = client_request
         self.exchange = exchange
         self.secret = secret
         """The server's own key, which no client may see."""
+        self.shared = shared
+        """The response, for retries of the request."""
         self._runtime, self._tenant, self._model, self._problem = runtime, tenant, model, problem
         self._began = self._response_arrived = began
         self._added_seconds = 0.0
@@ -100,7 +107,14 @@ class ProxyRequest:
         result = Response(body, status_code=response.status)
         headers = forwarded_headers.to_client(response.raw_headers, self.secret)
         result.raw_headers = [*headers, (b"content-length", str(len(body)).encode()), *self.headers()]
+        self.shared.start(result.status_code, result.raw_headers)
+        self.shared.add(body)
+        self.shared.end(is_complete=True)
         return result
+
+    def store_failed(self, problem: StoreError) -> None:
+        """Report that the response could not be recorded."""
+        self._runtime.store_failed(self._tenant, problem)
 
     def end(self, status: int = 0) -> None:
         """End the request and emit its event, once; `status` is the client's if it is not the upstream's."""
@@ -143,14 +157,21 @@ class ResponseStream(Response):
         super().__init__(status_code=response.status)
         self._request, self._response, self._proxy_request = request, response, proxy_request
         self._already_read, self._silence_s = already_read, silence_s
+        self._shared = proxy_request.shared
         self._exchange = proxy_request.exchange if response.status == 200 else None
         """The exchange that records the response; None if there is nothing to record, or no longer."""
         self._copy: list[bytes] = []
         self._copy_bytes = 0
+        self._tail = b""
+        """The end of the previous chunk."""
         self._early_reads_left = MAX_EARLY_READS
         self._connection_checked_at = time.monotonic()
         self._disconnected_at = 0.0
         """0 while the client is connected."""
+        self._is_sending = False
+        self._loop = asyncio.get_running_loop()
+        self._deadline = asyncio.timeout(None)
+        self._deadline_moved_at = 0.0
         headers = forwarded_headers.to_client(response.raw_headers, proxy_request.secret)
         self.raw_headers = [*headers, *proxy_request.headers()]
 
@@ -158,13 +179,16 @@ class ResponseStream(Response):
         try:
             async with self._response:
                 if is_event_stream(self._response):
-                    await self._forward_stream(send)
+                    # A task of its own: otherwise every chunk passes through the coroutines of all middleware.
+                    await asyncio.create_task(self._forward_stream(send))
                 else:
                     await self._forward_whole(send)
         except HttpError as error:
+            self._shared.end(error=error)
             self._proxy_request.end(error.status)
             raise
         finally:
+            self._shared.end()
             self._proxy_request.end()
 
     # ── Whole responses ──────────────────────────────────────────────────────────────────────────────
@@ -179,65 +203,110 @@ class ResponseStream(Response):
         except (aiohttp.ClientError, OSError) as problem:
             status = 504 if isinstance(problem, TimeoutError) else 502
             raise HttpError(status, "the provider's response broke off", code="broken_off") from None
-        body = forwarded_headers.without_secret(self._proxy_request.secret, b"".join(self._copy))
+        body = b"".join(self._copy)
         if self._copy_bytes > MAX_RECORDED_REPLY_BYTES:
             await self._forward_too_large(send, body)
             return
         if self._exchange is not None:
             self._exchange.mark_ending()
-        await self._start(send, length=len(body))
-        await self._send(send, body, more=False)
+        length = len(forwarded_headers.without_secret(self._proxy_request.secret, body))
+        await self._start(send, length=length)
+        await self._send_in_time(send, body)
+        await self._finish(send)
         await self._record(streamed=False)
 
     async def _forward_too_large(self, send: Send, beginning: bytes) -> None:
         """Forward a response that is too large to keep, without recording it."""
         self._copy, self._exchange = [], None
         await self._start(send)
-        await self._send(send, beginning)
+        await self._send_in_time(send, beginning)
         with suppress(aiohttp.ClientError, OSError):
             async for chunk in self._response.content.iter_any():
-                await self._send(send, chunk)
+                await self._send_in_time(send, chunk)
                 if await self._is_abandoned():
                     return
-            await self._send(send, b"", more=False)
+            await self._finish(send)
 
     # ── Streams ──────────────────────────────────────────────────────────────────────────────────────
+    # An answer has hundreds of chunks, so the work per chunk is kept small: one deadline covers reading and
+    # sending, and it is moved at most `DEADLINE_MOVES` times within the time that it allows.
 
     async def _forward_stream(self, send: Send) -> None:
         await self._start(send)
+        self._without_read_timeout()
         try:
             if self._already_read:
-                await self._forward_chunk(send, self._already_read)
-            async for chunk in self._response.content.iter_any():
-                await self._forward_chunk(send, chunk)
-                if await self._is_abandoned():
-                    return
+                await self._within_deadline(self._forward_chunk(send, self._already_read))
+            is_over = False
+            while not is_over:  # again if the client does not read: the response is still recorded
+                is_over = await self._within_deadline(self._forward_chunks(send))
         except TimeoutError:
             detail = f"the provider has not sent anything for {self._silence_s:,.0f} s (`server.silence`)"
             error = HttpError(504, detail, code="upstream_silent")
-            await self._send(send, stream_error_event(error, error_format(self._request.url.path)))
-            return
+            await self._send_in_time(send, stream_error_event(error, error_format(self._request.url.path)))
         except (aiohttp.ClientError, OSError):
             return  # the client's connection breaks off, as the upstream's did
-        await self._send(send, b"", more=False)
-        await self._record(streamed=True)
 
-    async def _forward_chunk(self, send: Send, chunk: bytes) -> None:
+    def _without_read_timeout(self) -> None:
+        """Turn off the time-out of aiohttp, which starts a timer for every chunk."""
+        connection = self._response.connection
+        if connection is not None and connection.protocol is not None:
+            connection.protocol.read_timeout = None
+
+    async def _within_deadline(self, work: Coroutine[Any, Any, bool]) -> bool:
+        """Return the result of `work`. False if the client does not read: then it counts as disconnected. Raises
+        `TimeoutError` if the upstream is silent."""
+        try:
+            async with asyncio.timeout(self._silence_s) as self._deadline:
+                self._deadline_moved_at = self._loop.time()
+                return await work
+        except TimeoutError:
+            if not self._is_sending:
+                raise
+            self._is_sending, self._disconnected_at = False, time.monotonic()
+            return False
+
+    def _move_deadline(self) -> None:
+        now = self._loop.time()
+        if now - self._deadline_moved_at > self._silence_s / DEADLINE_MOVES:
+            self._deadline_moved_at = now
+            self._deadline.reschedule(now + self._silence_s)
+
+    async def _forward_chunks(self, send: Send) -> bool:
+        """Forward chunks to the end of the response, and record it; return True when nothing is left to do."""
+        async for chunk in self._response.content.iter_any():
+            await self._forward_chunk(send, chunk)
+            if self._is_check_due() and await self._is_abandoned():
+                return True
+        self._deadline.reschedule(None)
+        await self._finish(send)
+        await self._record(streamed=True)
+        return True
+
+    async def _forward_chunk(self, send: Send, chunk: bytes) -> bool:
         """Forward a chunk; if it ends the stream, record the response before the upstream closes it."""
-        ends = False
-        if self._exchange is not None:
-            previous = b"".join(self._copy[-1:])
-            searched = (previous + chunk)[-len(chunk) - _TAIL_BYTES :]
-            ends = upstream_reply.is_stream_end(searched, self._proxy_request.client_request.dialect)
-            self._keep(chunk)
-            if self._copy_bytes > MAX_RECORDED_REPLY_BYTES:
-                self._copy, self._exchange = [], None
-            elif ends:
-                self._exchange.mark_ending()
+        self._move_deadline()
+        ends = self._exchange is not None and self._keep_streamed(chunk)
         await self._send(send, chunk)
         if ends and self._early_reads_left > 0:
             self._early_reads_left -= 1
+            self._deadline.reschedule(None)
             await self._record(streamed=True)
+            self._deadline.reschedule(self._loop.time() + self._silence_s)
+        return True
+
+    def _keep_streamed(self, chunk: bytes) -> bool:
+        """Keep a chunk for the recording; return whether it ends the stream."""
+        searched = self._tail + chunk
+        ends = upstream_reply.is_stream_end(searched, self._proxy_request.client_request.dialect)
+        self._tail = searched[-_TAIL_BYTES:]
+        self._keep(chunk)
+        if self._copy_bytes > MAX_RECORDED_REPLY_BYTES:
+            self._copy, self._exchange = [], None
+            return False
+        if ends and self._exchange is not None:
+            self._exchange.mark_ending()
+        return ends
 
     # ── Sending and recording ────────────────────────────────────────────────────────────────────────
 
@@ -245,31 +314,56 @@ class ResponseStream(Response):
         headers = self.raw_headers
         if length is not None:
             headers = [*headers, (b"content-length", str(length).encode())]
+        self._shared.start(self.status_code, headers)
         await send({"type": "http.response.start", "status": self.status_code, "headers": headers})
 
-    async def _send(self, send: Send, chunk: bytes, *, more: bool = True) -> None:
-        """Send a chunk to the client, unless it has disconnected; a client that does not read counts as that."""
-        chunk = forwarded_headers.without_secret(self._proxy_request.secret, chunk)
+    async def _send(self, send: Send, chunk: bytes) -> None:
+        """Send a chunk to the client, unless it has disconnected."""
+        if self._proxy_request.secret:
+            chunk = forwarded_headers.without_secret(self._proxy_request.secret, chunk)
+        self._shared.add(chunk)
         if not self._disconnected_at:
+            self._is_sending = True
             try:
-                async with asyncio.timeout(self._silence_s):
-                    await send({"type": "http.response.body", "body": chunk, "more_body": more})
-            except (TimeoutError, OSError):
+                await send({"type": "http.response.body", "body": chunk, "more_body": True})
+            except OSError:
                 self._disconnected_at = time.monotonic()
+            self._is_sending = False
+
+    async def _send_in_time(self, send: Send, chunk: bytes) -> None:
+        """Send a chunk to the client; a client that does not read counts as disconnected."""
+        try:
+            async with asyncio.timeout(self._silence_s):
+                await self._send(send, chunk)
+        except TimeoutError:
+            self._is_sending, self._disconnected_at = False, time.monotonic()
+
+    async def _finish(self, send: Send) -> None:
+        """Tell the client that the response is complete."""
+        self._shared.end(is_complete=True)
+        if not self._disconnected_at:
+            with suppress(OSError):
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     def _keep(self, chunk: bytes) -> None:
         self._copy_bytes += len(chunk)
         self._copy.append(chunk)
 
+    def _is_check_due(self) -> bool:
+        """Return whether `_is_abandoned` can be true."""
+        due = self._connection_checked_at + DISCONNECT_CHECK_INTERVAL_S
+        return bool(self._disconnected_at) or time.monotonic() > due
+
     async def _is_abandoned(self) -> bool:
-        """Return whether the client has disconnected and the response is not worth reading any further."""
+        """Return whether no client is connected and the response is not worth reading any further."""
         now = time.monotonic()
-        if not self._disconnected_at and now - self._connection_checked_at > DISCONNECT_CHECK_INTERVAL_S:
+        if not self._disconnected_at and self._is_check_due():
             self._connection_checked_at = now
             if await self._request.is_disconnected():
                 self._disconnected_at = now
-        late = now - self._disconnected_at > MAX_SECONDS_AFTER_DISCONNECT
-        return bool(self._disconnected_at) and (late or self._exchange is None)
+        if not self._disconnected_at or self._shared.followers:
+            return False
+        return self._exchange is None or now - self._disconnected_at > MAX_SECONDS_AFTER_DISCONNECT
 
     async def _record(self, *, streamed: bool) -> None:
         """Record the response if the copy is complete."""
@@ -281,8 +375,12 @@ class ResponseStream(Response):
         reply = read() if self._copy_bytes < MIN_BYTES_FOR_THREAD else await asyncio.to_thread(read)
         if reply is not None:
             self._exchange = None
-            with suppress(FovealError):  # the client's next request contains the reply again
+            try:
                 await exchange.record_reply(reply)
+            except StoreError as problem:  # the client's next request contains the reply again
+                self._proxy_request.store_failed(problem)
+            except FovealError:
+                return
 
 
 def is_event_stream(response: aiohttp.ClientResponse) -> bool:

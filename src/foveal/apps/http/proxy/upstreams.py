@@ -24,6 +24,7 @@ from yarl import URL
 from foveal.apps.http.http_errors import HttpError
 from foveal.apps.http.http_headers import Headers, header_value, is_loopback
 from foveal.apps.http.proxy import forwarded_headers
+from foveal.apps.http.proxy.shared_response import InFlightRequests
 from foveal.core.log.events import Dialect
 from foveal.core.models.model import Model, model
 from foveal.errors import ProviderError
@@ -33,7 +34,7 @@ from foveal.providers.selection import SERVICES
 from foveal.server.auth_tokens import TOKEN_PREFIX
 from foveal.server.proxy import upstream_reply
 from foveal.server.proxy.client_request import RequestCache
-from foveal.server.proxy.tenant_conversations import ProxyConversations
+from foveal.server.proxy.proxy_conversations import ProxyConversations
 from foveal.server.service import Service
 
 CONNECT_TIMEOUT_S: Final = 15.0
@@ -69,6 +70,7 @@ class Upstreams:
     def __init__(self, service: Service) -> None:
         self.conversations = ProxyConversations(service)
         self.request_cache = RequestCache()
+        self.in_flight = InFlightRequests()
         self.silence_s: int = service.runtime.config.get("server.silence")
         """Time that an upstream may send nothing."""
         self._id = secrets.token_hex(8)

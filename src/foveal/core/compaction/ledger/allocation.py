@@ -127,6 +127,8 @@ class _OpenSection:
         self.spent = 0
         self.due = 0.0
         """Units for useful items, divided by the weight: the section with the lowest value is next."""
+        self.next_cost = 0
+        """The cost of the next useful item. It changes only with items of this section."""
         self._sizes = sizes
 
     def cost(self, item: Item) -> int:
@@ -146,8 +148,12 @@ class _OpenSection:
         else:
             self.shown[slot] = before
 
-    def update_due(self, cost: int, *, is_first: bool) -> None:
-        self.due += cost / self.spec.weight / (_FIRST_ITEM_URGENCY if is_first else 1)
+    def schedule(self, *, is_first: bool) -> None:
+        """Set when the next useful item is due."""
+        if self.useful.item is not None:
+            self.next_cost = self.cost(self.useful.item)
+            urgency = _FIRST_ITEM_URGENCY if is_first else 1
+            self.due += max(0, self.next_cost) / self.spec.weight / urgency
 
     def lines(self) -> list[str]:
         shown = [self.shown[slot] for slot in sorted(self.shown)]
@@ -199,12 +205,12 @@ def _take_useful(opened: Sequence[_OpenSection], left: int) -> list[_Taken]:
     taken: list[_Taken] = []
     waiting = [section for section in opened if not section.useful.is_done]
     for section in waiting:
-        _schedule(section, is_first=True)
+        section.schedule(is_first=True)
     while waiting and left > 0:
         section = min(waiting, key=attrgetter("due"))
         item = section.useful.item
         assert item is not None
-        cost = section.cost(item)
+        cost = section.next_cost
         is_shorter = item.slot in section.shown and cost <= 0
         fits = cost <= left and _is_allowed(section, cost)
         if fits and not is_shorter:
@@ -214,14 +220,8 @@ def _take_useful(opened: Sequence[_OpenSection], left: int) -> list[_Taken]:
         if section.useful.is_done:
             waiting.remove(section)
         else:
-            _schedule(section, is_first=False)
+            section.schedule(is_first=False)
     return taken
-
-
-def _schedule(section: _OpenSection, *, is_first: bool) -> None:
-    item = section.useful.item
-    if item is not None:
-        section.update_due(max(0, section.cost(item)), is_first=is_first)
 
 
 def _shrink_to_room(

@@ -7,7 +7,7 @@ command, so that a ledger of a longer range continues where the one before it en
 from __future__ import annotations
 
 from collections.abc import Collection, Container, Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Final
 
 from foveal.core.compaction.ledger.allocation import Item, Section
@@ -25,6 +25,9 @@ from foveal.core.log.events import handle
 
 MAX_READ_FILES_TRACKED: Final = 400
 """Files that were only read, newest first; files that were changed are all tracked."""
+MAX_PATHS_KEPT: Final = 1_024
+"""Paths that are kept as they are shown: each ledger names most files of the one before again."""
+_MAX_PATH_CHARS: Final = 300
 _MAX_CHANGES_PER_FILE: Final = 3
 """Changes of one file that are told, newest first."""
 _INSTRUCTION_FILES: Final = word_set(
@@ -76,7 +79,7 @@ class TouchedFile:
 
     def read_item(self) -> str:
         """Return the path; a file with rules of the project has a line of its own."""
-        path = inline(self.path, 300)
+        path = _shown_path(self.path)
         return (
             f"{ITEM_PREFIX}{path}: the project's instructions, {handle(self.last)}"
             if self.is_instructions
@@ -94,7 +97,12 @@ class TouchedFile:
             for seq, change in reversed(self._changes[-max_changes:])
         ]
         where = "; ".join(told) or handle(self.last)
-        return f"{ITEM_PREFIX}{inline(self.path, 300)}: {', '.join(counted)}, {where}"
+        return f"{ITEM_PREFIX}{_shown_path(self.path)}: {', '.join(counted)}, {where}"
+
+
+@lru_cache(maxsize=MAX_PATHS_KEPT)
+def _shown_path(path: str) -> str:
+    return inline(path, _MAX_PATH_CHARS)
 
 
 class FileHistory:
@@ -136,7 +144,7 @@ def file_sections(
             FILES_HEADING,
             _change_items(changed),
             3.0,
-            needed=(Item(slot, inline(file.path, 300)) for slot, file in enumerate(changed)),
+            needed=(Item(slot, _shown_path(file.path)) for slot, file in enumerate(changed)),
             needed_share=_NEEDED_SHARE,
             left_out=lambda shown: _files_left_out(changed, shown, room),
             told_when_empty=True,
@@ -175,11 +183,17 @@ class CommandRun:
     """The latest run of a command, with its line once it is needed: most ledgers repeat those of the one before."""
 
     def __init__(self, action: ToolAction) -> None:
-        self._action = action
+        self._action: ToolAction | None = action
+
+    def release_text(self) -> None:
+        """Write the line now, and forget the call and its result."""
+        assert self.line
+        self._action = None
 
     @cached_property
     def line(self) -> str:
         action = self._action
+        assert action is not None, "the line is written before the call is forgotten"
         title = action.facts.title(MAX_CALL_TITLE_CHARS)
         return f"{ITEM_PREFIX}{title} → {describe_outcome(action)}, {handle(action.seq)}"
 
@@ -192,6 +206,14 @@ class CommandHistory:
         """By the command; the one that ran last is the last one."""
         self._tried: set[int] = set()
         """All commands."""
+        self._with_text: dict[int, CommandRun] = {}
+        """The latest runs whose calls are not forgotten."""
+
+    def release_texts(self) -> None:
+        """Forget the calls of all runs; their lines stay."""
+        for run in self._with_text.values():
+            run.release_text()
+        self._with_text = {}
 
     def add(self, action: ToolAction) -> None:
         command = action.command
@@ -200,7 +222,7 @@ class CommandHistory:
         self._tried.add(command.bare)
         if command.runs_program:
             self._latest.pop(command.bare, None)
-            self._latest[command.bare] = CommandRun(action)
+            self._latest[command.bare] = self._with_text[command.bare] = CommandRun(action)
 
     def newest_first(self, *, later: CommandHistory) -> list[CommandRun]:
         """Return the runs, without those of commands that ran again later."""

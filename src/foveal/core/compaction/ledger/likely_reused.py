@@ -20,7 +20,7 @@ from collections.abc import Container, Iterator, Sequence, Set
 from functools import cached_property
 from itertools import chain
 from math import log
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from foveal.core.compaction.ledger.event_facts import (
     EventWords,
@@ -29,7 +29,7 @@ from foveal.core.compaction.ledger.event_facts import (
     quotable_lines,
     quotable_text,
 )
-from foveal.core.compaction.ledger.range_facts import LedgerIndex, RangeFacts
+from foveal.core.compaction.ledger.range_facts import MAX_EVENTS_QUOTED, LedgerIndex, RangeFacts
 from foveal.core.compaction.ledger.sections import (
     EXCERPTS_HEADING,
     ITEM_PREFIX,
@@ -44,8 +44,6 @@ from foveal.core.view.text_facts import name_candidates, string_values
 
 MAX_NAMES_READ: Final = 2_000
 """Names in results, repeats included, that are read: those of the newest results."""
-MAX_EVENTS_READ: Final = 150
-"""Results that are read, and as many messages with calls: the newest."""
 LINES_SHARE: Final = 0.55
 """Share of the block for lines; more if there are few names."""
 AGE_UNITS: Final = 30_000
@@ -89,6 +87,10 @@ class _QuoteOrigin(NamedTuple):
     handle: str
 
 
+_FoundName: TypeAlias = tuple[str, int]
+"""A name, and the seq of the newest result that contains it."""
+
+
 class ReuseSigns:
     """The names and lines in the newest part of a range, without the events that stay visible."""
 
@@ -112,13 +114,13 @@ class ReuseSigns:
             if event.seq in keep:
                 continue
             if isinstance(fact, ToolReturned):
-                if names >= MAX_NAMES_READ or len(self.results) >= MAX_EVENTS_READ:
+                if names >= MAX_NAMES_READ or len(self.results) >= MAX_EVENTS_QUOTED:
                     break
                 words = words_of(event)
                 names += words.names.count("\n") + 1
                 chars += len(text_of(fact.content))
                 self.results.append((event, words))
-            elif isinstance(fact, ModelSaid) and len(self.calls) < MAX_EVENTS_READ:
+            elif isinstance(fact, ModelSaid) and len(self.calls) < MAX_EVENTS_QUOTED:
                 self.calls.append((event, words_of(event)))
             else:
                 continue
@@ -162,54 +164,66 @@ class ReuseSigns:
 
     # ── Names ──
 
-    def names(self, *, limit: int, shown: Set[str]) -> list[tuple[int, str]]:
+    def names(self, *, limit: int, shown: Set[str]) -> list[_FoundName]:
         """Return the names of results that are not `shown`, each with the seq of its newest result.
 
         The most valuable come first, those of equal value in alphabetical order."""
-        rated = [(-value, name, seq) for name, (value, seq) in self._mentioned.items() if name not in shown]
-        rated += self._unmentioned(limit * _SPARE_NAMES, shown)
-        rated.sort()
-        return [(seq, name) for _, name, seq in rated[:limit]]
+        by_value: dict[float, list[_FoundName]] = {}
+        self._rate_mentioned(by_value, shown)
+        self._rate_unmentioned(by_value, limit * _SPARE_NAMES, shown)
+        # There are few values, and about half of the names are returned: only these are sorted.
+        best: list[_FoundName] = []
+        for value in sorted(by_value, reverse=True):
+            best += sorted(by_value[value])
+            if len(best) >= limit:
+                break
+        return best[:limit]
 
     @cached_property
-    def _mentioned(self) -> dict[str, tuple[float, int]]:
-        """The names that calls contain, each with its value and the seq of its newest result."""
-        called = [(event.seq, words.split_names()) for event, words in self.calls]
-        mentions = Counter(chain.from_iterable(names for _, names in called))
-        both = mentions.keys() & self._times.keys()
-        returned, used = _newest_seqs(self._names, both), _newest_seqs(called, both)
-        return {
-            name: (
-                _value(self._times[name], mentions[name], name) / self._ages[max(returned[name], used[name])],
-                returned[name],
-            )
-            for name in both
-        }
+    def _called(self) -> list[tuple[int, list[str]]]:
+        """The names of each message with calls with its seq, newest first."""
+        return [(event.seq, words.split_names()) for event, words in self.calls]
 
-    def _unmentioned(self, limit: int, shown: Set[str]) -> list[tuple[float, str, int]]:
-        """Return the newest of the other names, each with its value, negative, and the seq of its newest result."""
-        found: list[tuple[float, str, int]] = []
+    @cached_property
+    def _mentions(self) -> Counter[str]:
+        """How many messages with calls contain each name that a result contains too."""
+        mentions = Counter(chain.from_iterable(names for _, names in self._called))
+        return Counter({name: mentions[name] for name in mentions.keys() & self._times.keys()})
+
+    def _rate_mentioned(self, by_value: dict[float, list[_FoundName]], shown: Set[str]) -> None:
+        """Add the names that calls contain."""
+        wanted = {name for name in self._mentions if name not in shown}
+        returned, used = _newest_seqs(self._names, wanted), _newest_seqs(self._called, wanted)
+        for name in wanted:
+            value = _value(self._times[name], self._mentions[name], name)
+            value /= self._ages[max(returned[name], used[name])]
+            by_value.setdefault(value, []).append((name, returned[name]))
+
+    def _rate_unmentioned(self, by_value: dict[float, list[_FoundName]], limit: int, shown: Set[str]) -> None:
+        """Add the newest of the other names, `limit` of them or a few more."""
         families: dict[str, int] = {}
         times = self._times
         rated = 0
-        done = {*shown, *self._mentioned}
+        done = {*shown, *self._mentions}
         for seq, names in self._names:
             fresh = [name for name in names if name not in done]
             done.update(fresh)
             rated += len(fresh)
             # Only the number of results and the form of a name count here, so there are few values for each age.
             age = self._ages[seq]
-            plain, joined = ([-value / age for value in values] for values in _UNMENTIONED_VALUES)
+            plain, joined = (
+                [by_value.setdefault(value / age, []) for value in values] for values in _UNMENTIONED_VALUES
+            )
             for name, family in zip(fresh, _families(fresh), strict=True):
                 if "0" in family:
                     families[family] = known = families.get(family, 0) + 1
                     if known > _MAX_FAMILY:
                         continue
-                values = joined if _is_joined(name) else plain
-                found.append((values[min(times[name], _MAX_RESULTS_COUNTED)], name, seq))
+                found = times[name]
+                groups = joined if "_" in name or "." in name or "/" in name else plain
+                groups[found if found < _MAX_RESULTS_COUNTED else _MAX_RESULTS_COUNTED].append((name, seq))
             if rated >= limit:
                 break
-        return found
 
     # ── Origins ──
 
@@ -243,7 +257,7 @@ def _value(results: int, mentions: int, name: str) -> float:
 
 
 def _is_joined(name: str) -> bool:
-    return not name.isalnum() and ("_" in name or "." in name or "/" in name)
+    return "_" in name or "." in name or "/" in name
 
 
 def _families(names: Sequence[str]) -> list[str]:
@@ -293,9 +307,15 @@ class _SourceExcerpt:
 class _Block:
     """The block while lines and names are being added."""
 
-    def __init__(self, signs: ReuseSigns, counter: TokenCounter) -> None:
+    def __init__(
+        self, signs: ReuseSigns, counter: TokenCounter, *, text: str, lines_elsewhere: Container[str]
+    ) -> None:
+        """What is in `text` or among the lines elsewhere is not quoted."""
         self._signs = signs
         self._counter = counter
+        self._text = text
+        self._words = frozenset(text.split())
+        self._lines_elsewhere = lines_elsewhere
         self._excerpts: dict[str, _SourceExcerpt] = {}
         self._waiting: Iterator[tuple[_QuoteOrigin, str]] = signs.lines()
         """Lines that are not added yet, the most valuable first."""
@@ -309,14 +329,21 @@ class _Block:
         """Return the quoted lines."""
         return "\n".join(line for excerpt in self._excerpts.values() for line in excerpt.lines)
 
-    def add_lines(self, *, text: str, elsewhere: Container[str], room: int) -> int:
+    def _is_shown(self, line: str) -> bool:
+        """Return whether a line is shown already."""
+        if line in self._lines_elsewhere:
+            return True
+        # A text that contains the line has each word inside of it. Looking up words takes a fraction of the search.
+        return self._words.issuperset(line.split()[1:-1]) and line in self._text
+
+    def add_lines(self, *, room: int) -> int:
         """Add lines that fit and were not added before, and return their units."""
         left, missed = room, list[tuple[_QuoteOrigin, str]]()
         for origin, line in self._waiting:
             if line in self._seen or len(line) > MAX_QUOTED_LINE_CHARS:
                 continue
             self._seen.add(line)
-            if line in elsewhere or line in text:
+            if self._is_shown(line):
                 continue
             quoted = quote_line(line)
             excerpt = self._excerpts.get(origin.source) or _SourceExcerpt(origin.source)
@@ -334,24 +361,24 @@ class _Block:
         self._waiting = chain(missed, self._waiting)
         return room - left
 
-    def add_names(self, candidates: Sequence[tuple[int, str]], *, room: int) -> None:
+    def add_names(self, candidates: Sequence[_FoundName], *, room: int) -> None:
         """Add the names that fit, several of one source under its title."""
         for_names = max(0, int(room * (1 - _TITLES_SHARE)) - _OTHERS_UNITS)
-        listed = ", ".join(name for _, name in candidates[: for_names // _MIN_UNITS_PER_NAME + 1])
+        listed = ", ".join([name for name, _ in candidates[: for_names // _MIN_UNITS_PER_NAME + 1]])
         end = self._counter.head(listed, for_names)
         fitting = candidates[: listed.count(", ", 0, end) + (end == len(listed) > 0)]
         # Where all names fit, each stands under its title as long as there is room for titles.
         all_fit = len(fitting) == len(candidates)
         left = room - (self._counter.count(listed) if all_fit else for_names) - _OTHERS_UNITS
-        by_source: dict[str, list[tuple[int, str]]] = {}
-        for seq, name in fitting:
-            by_source.setdefault(self._signs.source(seq), []).append((seq, name))
+        by_source: dict[str, list[_FoundName]] = {}
+        for found in fitting:
+            by_source.setdefault(self._signs.source(found[1]), []).append(found)
         others: list[str] = []
-        for source, found in sorted(by_source.items(), key=lambda one: -len(one[1])):
-            names = [name for _, name in found]
+        for source, together in sorted(by_source.items(), key=lambda one: -len(one[1])):
+            names = [name for name, _ in together]
             excerpt = self._excerpts.get(source) or _SourceExcerpt(source)
             if not excerpt.handles:
-                place = handle(max(seq for seq, _ in found))
+                place = handle(max(seq for _, seq in together))
                 has_title = all_fit or len(names) >= _MIN_NAMES_TOGETHER
                 cost = self._counter.count(excerpt.growth(place)) + 1 if has_title else 0
                 if not has_title or cost > left:
@@ -380,21 +407,21 @@ def write_excerpts(
     left = room - counter.count(EXCERPTS_HEADING) - 1
     if left <= 0:
         return ""
-    block = _Block(signs, counter)
-    left -= block.add_lines(text=text, elsewhere=lines_elsewhere, room=int(left * LINES_SHARE))
-    shown = elsewhere | name_candidates(text)
-    names = signs.names(limit=left // _MIN_UNITS_PER_NAME + 1, shown=shown | name_candidates(block.lines()))
+    block = _Block(signs, counter, text=text, lines_elsewhere=lines_elsewhere)
+    left -= block.add_lines(room=int(left * LINES_SHARE))
+    shown = elsewhere | name_candidates(f"{text}\n{block.lines()}")
+    names = signs.names(limit=left // _MIN_UNITS_PER_NAME + 1, shown=shown)
     # Where there are few names, more lines take their room.
     for_names = _units_with_titles(names, counter)
     if for_names < left:
-        left -= block.add_lines(text=text, elsewhere=lines_elsewhere, room=left - for_names)
+        left -= block.add_lines(room=left - for_names)
         quoted = name_candidates(block.lines())
-        names = [(seq, name) for seq, name in names if name not in quoted]
+        names = [found for found in names if found[0] not in quoted]
     block.add_names(names, room=left)
     return block.text()
 
 
-def _units_with_titles(names: Sequence[tuple[int, str]], counter: TokenCounter) -> int:
+def _units_with_titles(names: Sequence[_FoundName], counter: TokenCounter) -> int:
     """Return the units of the names, with a title for each source."""
-    listed = counter.count(", ".join(name for _, name in names))
-    return int(listed / (1 - _TITLES_SHARE)) + _OTHERS_UNITS + _TITLE_UNITS * len({seq for seq, _ in names})
+    listed = counter.count(", ".join([name for name, _ in names]))
+    return int(listed / (1 - _TITLES_SHARE)) + _OTHERS_UNITS + _TITLE_UNITS * len({seq for _, seq in names})

@@ -4,11 +4,15 @@
 2. `RangeFacts` is a fold over the facts of consecutive events. The index keeps the folds of the latest ranges: a
    ledger of a range that has grown at its end continues the fold of the ledger before.
 3. What a ledger says never depends on what is cached. An index is not needed, it only saves time.
+4. A fold of a long range does not need its texts: `release_texts` keeps those that a ledger may still quote.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections import deque
 from collections.abc import Iterable, Sequence, Set
+from operator import attrgetter
 from typing import Final
 
 from foveal.core.compaction.ledger.allocation import ItemSizes
@@ -25,15 +29,29 @@ from foveal.core.compaction.ledger.event_facts import (
 )
 from foveal.core.compaction.ledger.files_and_commands import CommandHistory, FileHistory
 from foveal.core.compaction.ledger.unresolved_errors import FailureHistory
-from foveal.core.log.events import Event, ToolReturned
+from foveal.core.log.events import Event, ModelSaid, ToolReturned
 from foveal.core.tokens.counter import Counter
 
 MAX_RANGES_KEPT: Final = 4
 """Ranges whose folds an index keeps, the latest ones."""
 MAX_PREPARED_AT_ONCE: Final = 16
-"""Events that are read before a ledger needs them: the messages of one or two turns."""
-MAX_WORDS_KEPT: Final = 480
-"""Events whose names and lines an index keeps: the latest. A ledger quotes from the newest part of its range."""
+"""New events that are read before a ledger needs them: the messages of one or two turns."""
+MAX_OLDER_PREPARED_AT_ONCE: Final = 2
+"""Older events that are read in addition, where many came at once: those of a first request."""
+MAX_WORDS_KEPT: Final = 1_200
+"""Events whose names and lines an index keeps, or a quarter more: the latest. A ledger quotes from the newest part
+of its range, and reads the names of what stays behind it."""
+_MAX_CALL_DISTANCE: Final = 16
+"""Events before a result among which its call is looked for when it is prepared."""
+_seq = attrgetter("seq")
+MAX_EVENTS_QUOTED: Final = 150
+"""Results that a ledger reads for lines and names to quote, and as many messages with calls: the newest."""
+MAX_MESSAGES_TOLD: Final = 60
+"""Messages of the model that a ledger looks at for a plan and for its last words, at most: the newest."""
+_SPARE: Final = 2
+"""How many times as many texts are kept: some of the newest events stay visible and are not quoted."""
+_RELEASED_RESULT: Final = ToolReturned(call_id="", content="")
+_RELEASED_MESSAGE: Final = ModelSaid(content="")
 
 
 class RangeFacts:
@@ -58,17 +76,25 @@ class RangeFacts:
         """Calls without a result, by their id."""
         self._replaced: list[tuple[int, ToolCallFacts]] = []
         """Calls without a result whose id another call has taken."""
+        self._results_with_text: deque[int] = deque()
+        """Places of results in `events`."""
+        self._messages_with_text: deque[int] = deque()
+        """Places of messages of the model in `events`."""
+        self._released_said = 0
         self._index = index
 
     def extend(self, events: Iterable[Event]) -> None:
         """Add the events that follow."""
         for event in events:
+            place = len(self.events)
             self.events.append(event)
             if isinstance(event.fact, ToolReturned):
+                self._results_with_text.append(place)
                 self._add_result(event, event.fact)
                 continue
             facts = self._index.of(event)
             if isinstance(facts, ModelFacts):
+                self._messages_with_text.append(place)
                 self._add_message(event, facts)
             elif isinstance(facts, UserFacts):
                 self.requests.append((event, facts))
@@ -97,6 +123,37 @@ class RangeFacts:
         self.commands.add(action)
         self.failures.add(action)
 
+    def release_texts(self) -> None:
+        """Forget the texts of results and of the model's messages that are too old to be quoted; facts stay."""
+        while len(self._results_with_text) > _SPARE * MAX_EVENTS_QUOTED:
+            place = self._results_with_text.popleft()
+            event = self.events[place]
+            self.by_result.pop(event.seq, None)
+            self.events[place] = Event(event.seq, _RELEASED_RESULT, event.at)
+        while len(self._messages_with_text) > _SPARE * MAX_EVENTS_QUOTED:
+            place = self._messages_with_text.popleft()
+            event = self.events[place]
+            self.events[place] = Event(event.seq, _RELEASED_MESSAGE, event.at)
+        while len(self.said) - self._released_said > _SPARE * MAX_MESSAGES_TOLD:
+            event = self.said[self._released_said]
+            self.said[self._released_said] = Event(event.seq, _RELEASED_MESSAGE, event.at)
+            self._released_said += 1
+        self.commands.release_texts()
+        self.failures.release_texts()
+
+    def has_texts_beside(self, keep: Set[int]) -> bool:
+        """Return whether all texts that a ledger may quote are there if the events of `keep` stay visible."""
+        for places, wanted in (
+            (self._results_with_text, MAX_EVENTS_QUOTED),
+            (self._messages_with_text, MAX_EVENTS_QUOTED),
+        ):
+            kept = sum(self.events[place].seq in keep for place in places)
+            if len(places) >= _SPARE * wanted and len(places) - kept < wanted:
+                return False
+        told = self.said[self._released_said :]
+        kept = sum(event.seq in keep for event in told)
+        return not self._released_said or len(told) - kept >= MAX_MESSAGES_TOLD
+
     def open_calls(self) -> list[ToolAction]:
         """Return the calls without a result, newest first."""
         calls = sorted((*self._replaced, *self._open.values()), key=lambda called: called[0])
@@ -113,6 +170,8 @@ class LedgerIndex:
         """Start empty, or with what another index has read in events."""
         self._facts: dict[int, EventFacts] = dict(known._facts) if known else {}
         self._words: dict[int, EventWords] = dict(known._words) if known else {}
+        self._prepared: tuple[int, int] | None = None
+        """The seqs of the oldest and the newest event that were prepared, with all between them."""
         self._failed: dict[tuple[int, int], bool] = dict(known._failed) if known else {}
         """Whether a result reports a failure, by its seq and the seq of its call."""
         self._ranges: dict[int, RangeFacts] = {}
@@ -130,8 +189,8 @@ class LedgerIndex:
         words = self._words.get(event.seq)
         if words is None:
             words = self._words[event.seq] = read_words(event)
-            if len(self._words) > MAX_WORDS_KEPT:
-                del self._words[next(iter(self._words))]
+            if len(self._words) > MAX_WORDS_KEPT * 5 // 4:
+                self._words = {seq: self._words[seq] for seq in sorted(self._words)[-MAX_WORDS_KEPT:]}
         return words
 
     def has_failed(self, seq: int, result: ToolReturned, called_at: int, call: ToolCallFacts) -> bool:
@@ -152,10 +211,43 @@ class LedgerIndex:
         self.of(event)
         self.words_of(event)
 
-    def prepare_newest(self, events: Sequence[Event]) -> None:
-        """Read the newest of these events. Of many at once, the others are read only if a ledger needs them."""
-        for event in events[-MAX_PREPARED_AT_ONCE:]:
-            self.prepare(event)
+    def prepare_newest(self, events: Sequence[Event], since: int = -1) -> None:
+        """Read the new ones of these events, the log so far. Of many at once, a few more are read each time, the
+        newest first and none before `since`, so that a ledger that comes later finds them read."""
+        if not events:
+            return
+        end = len(events)
+        low, high = self._prepared or (-1, -1)
+        new = end
+        while new > max(0, end - MAX_PREPARED_AT_ONCE) and events[new - 1].seq > high:
+            new -= 1
+        # If many came at once, there is a gap between these and those that were prepared before.
+        if self._prepared is None or (new and events[new - 1].seq > high):
+            low = events[new].seq
+        first = end
+        if low > since:
+            older = bisect_left(events, low, key=_seq)
+            first = max(0, older - MAX_OLDER_PREPARED_AT_ONCE, end - MAX_WORDS_KEPT)
+            for place in range(first, older):
+                self._prepare_with_call(events, place)
+        for place in range(new, end):
+            self._prepare_with_call(events, place)
+        self._prepared = min(low, events[first].seq if first < end else low), events[-1].seq
+
+    def _prepare_with_call(self, events: Sequence[Event], place: int) -> None:
+        """Read an event and, for a result, whether it reports a failure of its call."""
+        event = events[place]
+        self.prepare(event)
+        result = event.fact
+        if not isinstance(result, ToolReturned):
+            return
+        for other in reversed(events[max(0, place - _MAX_CALL_DISTANCE) : place]):
+            facts = self.of(other)
+            if isinstance(facts, ModelFacts):
+                for call in facts.calls:
+                    if call.call.id == result.call_id:
+                        self.has_failed(event.seq, result, other.seq, call)
+                        return
 
     def range_facts(self, events: Sequence[Event]) -> RangeFacts:
         """Return the facts about these events, which are consecutive effective events of the log."""
@@ -165,10 +257,34 @@ class LedgerIndex:
             known, done = RangeFacts(self), 0
         known.extend(events[done:])
         if events:
-            self._ranges[events[0].seq] = known
+            self._keep_range(events[0].seq, known)
+        return known
+
+    def _keep_range(self, first: int, facts: RangeFacts) -> None:
+        self._ranges[first] = facts
         if len(self._ranges) > MAX_RANGES_KEPT:
             del self._ranges[next(iter(self._ranges))]
-        return known
+
+    def known_events(self, first: int, last: int, *, keep: Set[int]) -> Sequence[Event]:
+        """Return the events of the fold that begins at `first`, for a ledger of a range from there to `last`; some
+        have no text any more. None of them if that ledger cannot continue the fold: it needs all events."""
+        known = self._ranges.get(first)
+        if known is not None and (known.events[-1].seq > last or not known.has_texts_beside(keep)):
+            del self._ranges[first]
+            known = None
+        return known.events if known is not None else ()
+
+    def extend_range(self, first: int, events: Sequence[Event]) -> Sequence[Event]:
+        """Continue the fold that begins at `first` with the events that follow it, and release texts; return all of
+        its events. A long range is folded in parts in this way."""
+        facts = self._ranges.pop(first, None) or RangeFacts(self)
+        facts.extend(events)
+        facts.release_texts()
+        self._keep_range(first, facts)
+        for event in events:
+            self._facts.pop(event.seq, None)
+        self._failed = {} if len(self._failed) > MAX_WORDS_KEPT else self._failed
+        return facts.events
 
     def facts_after(self, facts: RangeFacts, events: Iterable[Event]) -> RangeFacts:
         """Return the facts about the events after a range, with the same files under the same names."""
@@ -177,15 +293,17 @@ class LedgerIndex:
         return later
 
     def keep_only(self, seqs: Set[int]) -> None:
-        """Keep only what was read in these events."""
+        """Keep only what was read in these events, the folds without old texts, and words within their limit."""
         self._facts = {seq: facts for seq, facts in self._facts.items() if seq in seqs}
-        self._words = {seq: words for seq, words in self._words.items() if seq in seqs}
         self._failed = {key: failed for key, failed in self._failed.items() if key[0] in seqs}
-        self._ranges = {}
+        for facts in self._ranges.values():
+            facts.release_texts()
 
     def forget_from(self, seq: int) -> None:
         """Forget the events from `seq` on, because other events will get these seqs."""
         self._facts = {known: facts for known, facts in self._facts.items() if known < seq}
         self._words = {known: words for known, words in self._words.items() if known < seq}
+        if self._prepared is not None and self._prepared[1] >= seq:
+            self._prepared = (self._prepared[0], seq - 1) if self._prepared[0] < seq else None
         self._failed = {key: failed for key, failed in self._failed.items() if max(key) < seq}
         self._ranges = {first: facts for first, facts in self._ranges.items() if facts.events[-1].seq < seq}

@@ -70,6 +70,12 @@ class FailedCall:
     def lines(self) -> Sequence[str]:
         return _error_lines(self.action)
 
+    def release_text(self) -> None:
+        """Find the error lines now, and forget the result."""
+        if self.action.result is not None:
+            assert self.lines is not None
+            self.action = self.action._replace(result=None)
+
 
 class Failure(NamedTuple):
     """A failure that is not resolved."""
@@ -129,10 +135,7 @@ class FailureHistory:
     def unresolved(self, *, later: FailureHistory) -> list[Failure]:
         """Return the failures that no later call resolved or repeated, newest first; failed writes of files that
         were changed later come last. `later` has the calls after these ones."""
-        # What is resolved stays so when further calls are added.
-        self._failures = [
-            failed for failed in self._failures if self._is_open(failed, frozenset(), frozenset())
-        ]
+        self._discard_resolved()
         done, again = later._succeeded.keys(), later._tried.keys()
         found = [
             Failure(failed, self._changed_at(failed, later))
@@ -141,6 +144,18 @@ class FailureHistory:
         ]
         found.sort(key=lambda failure: failure.changed_at is not None)
         return found
+
+    def release_texts(self) -> None:
+        """Forget the results; the error lines of failures that are not resolved stay."""
+        self._discard_resolved()
+        for failed in self._failures:
+            failed.release_text()
+
+    def _discard_resolved(self) -> None:
+        """Forget what is resolved: it stays so when further calls are added."""
+        self._failures = [
+            failed for failed in self._failures if self._is_open(failed, frozenset(), frozenset())
+        ]
 
     def _is_open(self, failed: FailedCall, done: Set[_Target], again: Set[_Target]) -> bool:
         """Return whether something is left to be done with success, and was not tried again since."""

@@ -82,7 +82,7 @@ def mask_results(
 def _names_shown(view: View, hidden: Set[int]) -> set[str]:
     """Return the names that stay visible when the messages with these `id()`s are hidden."""
     messages = (shown for step in view.steps for shown in step.shown_messages())
-    return set[str]().union(*(shown.name_counts() for shown in messages if id(shown) not in hidden))
+    return set[str]().union(*(shown.names() for shown in messages if id(shown) not in hidden))
 
 
 def mask_result(

@@ -19,7 +19,7 @@ from foveal.apps.cli.chat.output.live_area import turns_left, usage_row
 from foveal.apps.cli.chat.output.styled_text import Row, bold, counted, dim, row, table_lines, text_rows
 from foveal.core import wire
 from foveal.core.compaction.health import CompactionHealth, read_metrics
-from foveal.core.engine.report import EventStatus
+from foveal.core.engine.event_status import EventStatus
 from foveal.core.log.events import Clipped, Compacted, CompactionFailed, Event, Instructed, kind, parse_handle
 from foveal.core.view.fold import effective_events
 from foveal.core.wire.safe_print import one_line
@@ -225,7 +225,7 @@ async def _instruction_text(state: ChatState, argument: str) -> list[Row]:
 
 
 async def sessions(state: ChatState, argument: str) -> list[Row]:
-    listed = [info for info in await state.store.sessions() if not info.erased]
+    listed = await state.store.sessions(limit=MAX_LISTED_SESSIONS + 1, with_erased=False)
     table = [
         (
             "→" if info.id == state.session.id else " ",
@@ -236,9 +236,5 @@ async def sessions(state: ChatState, argument: str) -> list[Row]:
         )
         for info in listed[:MAX_LISTED_SESSIONS]
     ]
-    more = (
-        [row(dim(f"  … and {len(listed) - MAX_LISTED_SESSIONS:,} older ones: `foveal sessions`"))]
-        if len(listed) > MAX_LISTED_SESSIONS
-        else []
-    )
+    more = [row(dim("  … and older ones: `foveal sessions`"))] if len(listed) > MAX_LISTED_SESSIONS else []
     return [*(row(line) for line in table_lines(table, right=(3,))), *more]

@@ -5,7 +5,6 @@ Each returns rows that say what it did and how to undo it.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -16,7 +15,7 @@ from foveal.apps.cli.chat.output.context_card import acts_text, window_source
 from foveal.apps.cli.chat.output.live_area import usage_row
 from foveal.apps.cli.chat.output.styled_text import Row, bold, counted, dim, row, text_rows
 from foveal.apps.cli.chat.user_interface import NO, Choice, Question
-from foveal.apps.cli.stored_sessions import EXPORT_DIALECTS, export_session, write_new_file
+from foveal.apps.cli.stored_sessions import EXPORT_DIALECTS, SessionExport, open_output
 from foveal.core import wire
 from foveal.core.log.events import (
     Compacted,
@@ -177,8 +176,9 @@ async def export(state: ChatState, argument: str) -> list[Row]:
     format = words[1] if len(words) > 1 else "foveal"
     if not words or len(words) > 2 or format not in ("foveal", *EXPORT_DIALECTS):
         raise FovealError(f"/export needs a file, and takes a format: foveal, {', '.join(EXPORT_DIALECTS)}")
-    events, info = await state.session.events(), await state.session.info()
-    exported = export_session(events, info.id, info.title, format)
+    exported = SessionExport(state.session.store, await state.session.info(), format)
     path = state.options.folder / Path(words[0]).expanduser()
-    await asyncio.to_thread(write_new_file, path, exported.data, advice="name another file")
+    with open_output(path, advice="name another file") as file:
+        async for data in exported.parts():
+            file.write(data)
     return [note(f"{exported.size} written to {path}", "good")]

@@ -22,7 +22,7 @@ _READ_EVENTS: Final = (300, 3_000, 30_000)
 
 async def show_recent_turns(session: Session, ui: UserInterface) -> None:
     """Show the last messages and answers of a session, each shortened; nothing if it has none."""
-    count = (await session.info()).events
+    count = (await session.end()).next_seq
     for wanted in _READ_EVENTS:
         turns = split_turns(effective_events(await session.events(first=max(0, count - wanted))))
         if len(turns) >= MAX_SHOWN_TURNS or wanted >= count:

@@ -1,62 +1,74 @@
-"""The server's SQLite database: tokens, inbox, chats, schedules, jobs, digest index.
+"""The server's database in a SQLite file.
 
-1. A `write` is one transaction and is durable when it returns. With `durable=False` it survives the end of the
-   process, but a power cut may lose the newest writes.
-2. Several processes may share the file. Each uses one thread for it, so the event loop never waits for the disk.
-3. Only the file's owner can read it. A file that Foveal did not create is refused and left unchanged.
-4. Each module that owns tables passes its schema to `create_tables`.
+1. Several processes may share the file. Each uses one thread for it, so the event loop never waits for the disk.
+2. Only the file's owner can read it. A file that Foveal did not create is refused and left unchanged.
+3. Write transactions run one after the other, so a lock in a transaction is held from its beginning.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import apsw
 
 from foveal.errors import StoreError, StoreUnusable
+from foveal.server.databases.database import Act, RowValues, Transaction
+from foveal.server.databases.sqlite_schema import SQLITE_TABLES
 from foveal.stores.sqlite.connection import connect, create_file, translate_errors, use_wal
+from foveal.stores.sqlite.read_only import open_read_only
 from foveal.stores.sqlite.threads import WorkerThreads
 
 T = TypeVar("T")
-Action = Callable[[apsw.Connection], T]
 
 SERVER_APPLICATION_ID: Final = 0x466F7653
 """`FovS`: distinguishes this file from a store and from other programs' files."""
 SERVER_SCHEMA_VERSION: Final = 1
 
 
-class Database:
-    def __init__(self, path: Path, *, timeout: float = 5.0) -> None:
+class SqliteDatabase:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        tables: Sequence[str] = SQLITE_TABLES,
+        timeout: float = 5.0,
+        is_read_only: bool = False,
+    ) -> None:
+        """`tables`: statements that create the tables; they must do nothing if the tables exist. A file that is
+        opened read-only is left as it is: it may lack tables."""
         self.path = path
-        self._pending_statements: list[str] = []
+        self._is_read_only = is_read_only
+        self._tables = tables
         self._timeout = timeout
         self._thread = WorkerThreads("foveal-database")
         self._connection: apsw.Connection | None = None
         self._closed = False
 
-    def create_tables(self, statements: Sequence[str]) -> None:
-        """Run these statements before the next transaction; they must do nothing if the tables exist."""
-        self._pending_statements.extend(statements)
-
-    async def write(self, act: Action[T], *, durable: bool = True) -> T:
+    async def write(
+        self, act: Act[T], *, tenant: str | None = None, durable: bool = True, repeatable: bool = False
+    ) -> T:
         """Run `act` in a write transaction and return its result."""
         self._check_open()
         return await self._thread.run(lambda: self._run_transaction("BEGIN IMMEDIATE", act, durable=durable))
 
-    async def read(self, act: Action[T]) -> T:
+    async def read(self, act: Act[T], *, tenant: str | None = None) -> T:
         """Run `act` in a read transaction: it sees one state of the database."""
         self._check_open()
         return await self._thread.run(lambda: self._run_transaction("BEGIN", act, durable=True))
 
     async def check_writable(self) -> None:
         """Raise `StoreUnusable` if the database cannot be written now."""
-        await self.write(lambda connection: connection.pragma("user_version", SERVER_SCHEMA_VERSION))
 
-    async def truncate_wal(self) -> None:
-        """Remove deleted text from the files: only what the tables hold remains."""
+        async def act(db: Transaction) -> None:
+            await db.execute(f"PRAGMA user_version = {SERVER_SCHEMA_VERSION}")
+
+        await self.write(act)
+
+    async def remove_deleted_text(self) -> None:
+        """Truncate the write-ahead log: only what the tables hold remains in the files."""
 
         def act() -> None:
             with translate_errors(str(self.path)), suppress(apsw.BusyError):
@@ -78,13 +90,13 @@ class Database:
 
     # ── Runs in the thread ───────────────────────────────────────────────────────────────────────────
 
-    def _run_transaction(self, begin: str, act: Action[T], *, durable: bool) -> T:
+    def _run_transaction(self, begin: str, act: Act[T], *, durable: bool) -> T:
         with translate_errors(str(self.path)):
             connection = self._open()
             connection.pragma("synchronous", "full" if durable else "normal")
             connection.execute(begin)
             try:
-                result = act(connection)
+                result = _run_to_end(act, _SqliteTransaction(connection))
                 connection.execute("COMMIT")
                 return result
             finally:
@@ -93,20 +105,22 @@ class Database:
 
     def _open(self) -> apsw.Connection:
         if self._connection is None:
-            create_file(str(self.path))
-            connection = connect(str(self.path), self._timeout)
+            if self._is_read_only:
+                connection = open_read_only(str(self.path), self._timeout)
+            else:
+                create_file(str(self.path))
+                connection = connect(str(self.path), self._timeout)
             try:
-                self._prepare(connection)
+                _refuse_foreign(connection, self.path)
+                if not self._is_read_only:
+                    self._prepare(connection)
             except BaseException:
                 connection.close()
                 raise
             self._connection = connection
-        if self._pending_statements:
-            self._run_pending_statements(self._connection)
         return self._connection
 
     def _prepare(self, connection: apsw.Connection) -> None:
-        _refuse_foreign(connection, self.path)
         use_wal(connection, self._timeout)
         connection.wal_autocheckpoint(1_000)
         connection.pragma("secure_delete", 1)
@@ -114,25 +128,54 @@ class Database:
         try:
             connection.pragma("application_id", SERVER_APPLICATION_ID)
             connection.pragma("user_version", SERVER_SCHEMA_VERSION)
+            for statement in self._tables:
+                connection.execute(statement)
             connection.execute("COMMIT")
         finally:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
 
-    def _run_pending_statements(self, connection: apsw.Connection) -> None:
-        statements, self._pending_statements = self._pending_statements, []
-        try:
-            with connection:
-                for statement in statements:
-                    connection.execute(statement)
-        except BaseException:
-            self._pending_statements = statements + self._pending_statements
-            raise
-
     def _close(self) -> None:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
+
+
+class _SqliteTransaction:
+    """Its methods never wait, so `_run_to_end` can run an act without an event loop."""
+
+    def __init__(self, connection: apsw.Connection) -> None:
+        self._connection = connection
+
+    async def fetch(self, sql: str, *values: Any) -> list[RowValues]:
+        return self._connection.execute(sql, values).fetchall()
+
+    async def execute(self, sql: str, *values: Any) -> int:
+        self._connection.execute(sql, values)
+        return self._connection.changes()
+
+    async def execute_many(self, sql: str, rows: Iterable[RowValues]) -> None:
+        self._connection.executemany(sql, rows)
+
+    async def lock(self, name: str) -> None:
+        """Do nothing: no other write transaction runs."""
+
+    async def try_lock(self, name: str) -> bool:
+        return True
+
+    async def check_lease(self, tenant: str, session: str) -> None:
+        """Do nothing: file locks end with their process and cannot be taken over."""
+
+
+def _run_to_end(act: Act[T], transaction: Transaction) -> T:
+    coroutine = act(transaction)
+    try:
+        coroutine.send(None)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+    coroutine.close()
+    raise RuntimeError("an act in a transaction awaits something else than its transaction")
 
 
 def _refuse_foreign(connection: apsw.Connection, path: Path) -> None:

@@ -1,0 +1,145 @@
+"""Measures redaction: time per megabyte, keys found of every format, and false alarms on ordinary text.
+
+Recorded conversations are measured too when `FOVEAL_BENCH_DATA` names a folder with `*.jsonl.gz` files, one
+conversation a line. Set `FOVEAL_BENCH_SHOW_HITS` to print what was found in them, to be judged by a person.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import random
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from bench.made_keys import MadeKey, made_forms, made_keys
+from bench.measure import Row, best_of
+from foveal.core.redaction import StreamRedactor, find_secrets, scrub
+
+MAX_SECONDS_PER_MB: Final = 0.010
+MAX_MISSED: Final = 0.01
+"""Share of generated keys that may be missed."""
+MAX_FALSE_PER_10_MB: Final = 1.0
+MEGABYTE: Final = 1_000_000
+DATA_VARIABLE: Final = "FOVEAL_BENCH_DATA"
+SHOW_VARIABLE: Final = "FOVEAL_BENCH_SHOW_HITS"
+
+
+def rows() -> Iterator[Row]:
+    for name, text in _texts().items():
+        limit = (
+            None if name == "lock file" else MAX_SECONDS_PER_MB
+        )  # each of its lines has a hash to be judged
+        yield Row(f"redact 1 MB, {name}", _seconds(text), limit=limit)
+    yield _missed_row("keys with a known format, missed", made_keys(seed=3))
+    yield _missed_row("secrets in a known form, missed", made_forms(seed=3))
+    log = _texts()["log"][:100_000]
+    yield Row("redact 100 kB as a stream of 20 characters", best_of(3, lambda: _stream(log)))
+    folder = os.environ.get(DATA_VARIABLE)
+    if folder:
+        yield from _recorded_rows(Path(folder))
+
+
+def _seconds(text: str) -> float:
+    return best_of(15, lambda: find_secrets(text))
+
+
+def _missed_row(what: str, cases: Iterable[MadeKey]) -> Row:
+    results = [(case, _leaks(case)) for case in cases]
+    missed = [case for case, leaks in results if leaks]
+    rules = len({case.rule for case, _ in results})
+    note = f"{len(missed)} of {len(results):,}, {rules} rules"
+    return Row(what, len(missed) / len(results), unit="%", limit=MAX_MISSED, note=note)
+
+
+def _leaks(case: MadeKey) -> bool:
+    """Return whether six successive characters of the second half of the key remain."""
+    text = scrub(case.text)
+    return any(case.key[at : at + 6] in text for at in range(len(case.key) // 2, len(case.key) - 6))
+
+
+def _stream(text: str) -> None:
+    redactor = StreamRedactor()
+    for at in range(0, len(text), 20):
+        redactor.feed(text[at : at + 20])
+    redactor.close()
+
+
+# ── Texts ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _texts() -> dict[str, str]:
+    pick = random.Random(1)
+    return {name: _fill(line, pick) for name, line in (("log", _log), ("code", _code), ("lock file", _lock))}
+
+
+def _fill(line: Any, pick: random.Random) -> str:
+    block = "".join(line(pick) for _ in range(3_000))
+    return (block * (MEGABYTE // len(block) + 1))[:MEGABYTE]
+
+
+def _log(pick: random.Random) -> str:
+    place = f"src/part_{pick.randint(1, 99)}/module_{pick.randint(1, 999)}.py:{pick.randint(1, 999)}"
+    request = f"{pick.getrandbits(64):016x} took {pick.randint(1, 99)} ms"
+    return f"2026-01-02T03:{pick.randint(10, 59)}:12Z INFO {place} request {request}\n"
+
+
+def _code(pick: random.Random) -> str:
+    names = pick.choices(
+        ("parser", "load_config", "window_size", "HTTPServer", "result", "self", "sort_key"), k=3
+    )
+    return (
+        f'    {names[0]} = {names[1]}.{names[2]}("{pick.choice(names)}", size={pick.randint(1, 99)})  # why\n'
+    )
+
+
+def _lock(pick: random.Random) -> str:
+    fields = {"version": f"1.{pick.randint(0, 99)}.0", "sha256": f"{pick.getrandbits(256):064x}"}
+    return f'    "package-{pick.randint(1, 999)}": {json.dumps(fields)},\n'
+
+
+# ── Recorded conversations ─────────────────────────────────────────────────────────────────────────────
+
+
+def _recorded_rows(folder: Path) -> Iterator[Row]:
+    texts = list(_recorded_texts(folder))
+    size = sum(map(len, texts)) / MEGABYTE
+    whole = "\n".join(texts)
+    pieces = [whole[at : at + MEGABYTE] for at in range(0, len(whole), MEGABYTE)][:-1:4]
+    seconds = sorted(best_of(5, lambda: find_secrets(piece)) for piece in pieces)  # noqa: B023
+    note = f"median of {len(pieces)}; slowest {seconds[-1] * 1000:.1f} ms"
+    yield Row(
+        "redact 1 MB, recorded conversations", seconds[len(seconds) // 2], limit=MAX_SECONDS_PER_MB, note=note
+    )
+    hits = [(text, hit) for text in texts for hit in find_secrets(text)]
+    if SHOW_VARIABLE in os.environ:
+        for text, hit in hits:
+            print(f"  {hit.name}: {text[max(0, hit.start - 60) : hit.end]!r}")
+    note = f"{len(hits)} hits in {size:.0f} MB, real secrets among them not subtracted"
+    yield Row(
+        "hits per 10 MB, recorded conversations",
+        len(hits) / size * 10,
+        unit="×",
+        limit=MAX_FALSE_PER_10_MB,
+        note=note,
+    )
+
+
+def _recorded_texts(folder: Path) -> Iterator[str]:
+    for path in sorted(folder.glob("*.jsonl.gz")):
+        with gzip.open(path, "rt", encoding="utf-8") as lines:
+            for line in lines:
+                for message in json.loads(line)["messages"]:
+                    yield from _message_texts(message)
+
+
+def _message_texts(message: dict[str, Any]) -> Iterator[str]:
+    for field in ("content", "reasoning_content"):
+        value = message.get(field)
+        if value:
+            yield value if isinstance(value, str) else json.dumps(value)
+    for call in message.get("tool_calls") or ():
+        arguments = call["function"]["arguments"]
+        yield arguments if isinstance(arguments, str) else json.dumps(arguments)

@@ -1,0 +1,243 @@
+"""Scan for values after a name: `api_key = …`, `DB_PASSWORD=…`, `Cookie: …`, "my password is …".
+
+1. A scan searches for the names; the other checks run only at these places.
+2. A name alone proves little (`password=password`, `token: str`), so the value must look like a secret too. After
+   the name of an environment variable (`DB_PASSWORD=`) every value counts that is no placeholder.
+3. Time is linear: repetitions that can fail are bounded, and unbounded ones are possessive.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from foveal.core.redaction.long_tokens import is_service_key
+from foveal.core.redaction.secret_values import (
+    Secret,
+    has_digit,
+    has_scattered_digits,
+    is_code,
+    is_hexadecimal,
+    is_placeholder,
+    is_uuid,
+    looks_like_password,
+    looks_like_spoken_password,
+    looks_random,
+)
+
+_AFTER_NAME: Final = rb"s?[0-9]?(?:_id)?[\"'`\\\])\s]{0,5}(?:[:=>,]|%3[ad])"
+_NAME_SCANS: Final = (
+    re.compile(rb"k(?:ey(?P<key>)|en(?<=token)(?P<token>)|ie(?<=cookie)(?P<cookie>))" + _AFTER_NAME),
+    re.compile(rb"c(?<=sec)ret(?:_?value)?(?P<secret>)" + _AFTER_NAME),
+    re.compile(
+        rb"w(?:or)?[dt](?P<password>)[0-9]?[\"'`\\\])]{0,3}(?=\s{0,2}(?:[:=>]|%3[ad]|is?t?\s|lautet\s))"
+    ),
+)
+"""Searched in the text in lower case."""
+_AUTHORIZATION_WORD: Final = re.compile(rb"z(?<=uthoriz)ation")
+_AUTHORIZATION: Final = re.compile(
+    r"(?i)z(?<=uthoriz)ation[\"'`\\\]]{0,4}(?:\s?[:=,]|%3[ad])\s{0,3}+(?:\\{0,3}[\"'`])?(?:%20)?"
+    r"(?P<scheme>[a-z0-9-]{3,16}(?:\s{1,2}|%20|\+))?(?P<value>[A-Za-z0-9._~+/-]{8,}+={0,2})"
+)
+
+
+def find_named(text: str, lower: bytes) -> Iterator[Secret]:
+    """Find secrets after a name; `lower` is the text in lower case with `?` for other characters than ASCII."""
+    for names in _NAME_SCANS:
+        for hit in names.finditer(lower):
+            yield from _JUDGES[hit.lastgroup or "key"](text, hit)
+    for word in _AUTHORIZATION_WORD.finditer(lower):
+        if found := _AUTHORIZATION.match(text, word.start()):
+            yield from _judge_authorization(text, found)
+
+
+# ── Keys, tokens and secrets ───────────────────────────────────────────────────────────────────────────
+
+_VALUE: Final = re.compile(r"[=>\s\"'`\\]{0,6}+(?P<value>[A-Za-z0-9_+/.~-]{8,}+={0,2})(?![(\[{])")
+_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{0,48}\Z")
+_NAME_WITH_BLANK: Final = re.compile(
+    r"(?i)(?:api|access|secret|private|signing|auth|master|account|bot|refresh)\s\Z"
+)
+_VARIABLE: Final = re.compile(r"[A-Z][A-Z0-9_]*\Z")
+_KEY_WORDS: Final = re.compile(
+    r"(?:api|access|secret|private|signing|encryption|master|account|storage|auth|admin|sharedaccess|subscription"
+    r"|service|license|webhook|deploy|hmac|aes)[_.-]?\Z"
+)
+_HARMLESS_WORDS: Final = re.compile(
+    r"(?:cache|primary|foreign|public|pub|sort|partition|idempotency|object|lookup|index|natural|unique|row|group|dedup"
+    r"|page|next|prev|previous|continuation|pagination|sync|csrf|xsrf|resume|cursor|cancellation|shard|routing|registry|s3"
+    r"|bucket|hash|host|sync|event|dict|map|translation|message|mon|tur|don)[_.-]?\Z"
+)
+_DOTTED_NAME: Final = re.compile(r"\.[A-Za-z_]+\.|^[a-z_]+\.[a-z_]")
+MIN_KEY_CHARS: Final = 16
+"""Characters of the shortest value of a key outside environment variables."""
+
+
+def _judge_key(text: str, hit: re.Match[bytes]) -> Iterator[Secret]:
+    return _judge(text, hit, kind="secret key")
+
+
+def _judge_token(text: str, hit: re.Match[bytes]) -> Iterator[Secret]:
+    return _judge(text, hit, kind="token")
+
+
+def _judge(text: str, hit: re.Match[bytes], *, kind: str) -> Iterator[Secret]:
+    value = _VALUE.match(text, hit.end())
+    if value is None or not has_digit(value["value"]):
+        return
+    end = hit.end(hit.lastgroup or "")
+    found = _NAME.search(text, max(0, end - 48), end)
+    name = found.group() if found else ""
+    if is_secret_name(name, before=text[max(0, end - 60) : end - len(name)]) and _is_key(
+        name, value["value"]
+    ):
+        yield Secret(*value.span("value"), kind)
+
+
+def is_secret_name(name: str, *, before: str = "") -> bool:
+    """Return whether a name that ends with `key`, `token` or `secret` is that of a secret."""
+    lower = name.lower()
+    word = next(word for word in ("key", "token", "value", "secret") if lower.endswith(word))
+    stem = lower[: -len(word)]
+    if _HARMLESS_WORDS.search(stem):
+        return False
+    if word != "key":
+        return True
+    qualified = _KEY_WORDS.search(stem) or (not stem and _NAME_WITH_BLANK.search(before))
+    return bool(qualified) or (bool(stem) and _VARIABLE.match(name) is not None and stem.endswith("_"))
+
+
+def _is_key(name: str, value: str) -> bool:
+    """Return whether a value looks like a key; the value of an environment variable needs less proof."""
+    if is_placeholder(value) or _DOTTED_NAME.search(value):
+        return False
+    if is_uuid(value):
+        return name.lower() != "token"
+    if is_service_key(name, value):
+        return True
+    long = len(value) >= MIN_KEY_CHARS
+    if _VARIABLE.match(name) and "_" in name:
+        return looks_random(value) or (long and has_scattered_digits(value))
+    return long and (looks_random(value) or is_hexadecimal(value))
+
+
+def _judge_authorization(text: str, hit: re.Match[str]) -> Iterator[Secret]:
+    is_call = text.startswith("(", hit.end())
+    value = hit["value"]
+    if (
+        not is_call
+        and (hit["scheme"] or len(value) >= MIN_KEY_CHARS)
+        and (has_digit(value) or looks_random(value))
+    ):
+        yield Secret(*hit.span("value"), "credential")
+
+
+# ── Cookies ────────────────────────────────────────────────────────────────────────────────────────────
+
+_COOKIE: Final = re.compile(
+    r"[\s\"'`\\]{0,4}(?P<name>[A-Za-z0-9_.%!#$&*+^|~-]{1,64})=\"?(?P<value>[^\s;,\"'`\\<>]{1,4096}+)\"?(?:;|%3[Bb])?"
+)
+_COOKIE_ATTRIBUTES: Final = frozenset(
+    ["path", "domain", "expires", "max-age", "samesite", "priority", "comment", "version"]
+)
+_SESSION_NAME: Final = re.compile(r"(?i)sess|sid|auth|token|jwt|remember|csrf|login|user")
+MIN_COOKIE_CHARS: Final = 8
+
+
+def _judge_cookies(text: str, hit: re.Match[bytes]) -> Iterator[Secret]:
+    return find_cookies(text, hit.end())
+
+
+def find_cookies(text: str, at: int) -> Iterator[Secret]:
+    """Find the values in a `Cookie` or `Set-Cookie` header whose pairs begin here."""
+    while pair := _COOKIE.match(text, at):
+        value = pair["value"]
+        if pair["name"].lower() not in _COOKIE_ATTRIBUTES and _is_session(pair["name"], value):
+            yield Secret(*pair.span("value"), "cookie")
+        if not pair.group().endswith((";", "%3B", "%3b")):
+            return
+        at = pair.end()
+
+
+def _is_session(name: str, value: str) -> bool:
+    if len(value) < MIN_COOKIE_CHARS or is_placeholder(value) or "(" in value:
+        return False
+    return has_digit(value) or looks_random(value) or _SESSION_NAME.search(name) is not None
+
+
+# ── Passwords ──────────────────────────────────────────────────────────────────────────────────────────
+
+_PASSWORD_NAME: Final = re.compile(r"(?i)(?P<before>[a-z0-9_.-]{0,32})(?:passw|pw|kennw)\Z")
+_SIGN: Final = re.compile(
+    r"(?P<sign>\s{0,2}(?::=|=>|[:=]|%3[AaDd])|>|(?P<spoken>\s(?:is|ist|lautet)))\s{0,3}+(?P<quote>\\{0,3}[\"'`])?"
+)
+_QUOTED: Final = {
+    quote: re.compile(rf"[^{quote}\n\\]{{4,128}}+(?={escape}{quote})")
+    for quote, escape in (('"', r"\\{0,3}"), ("'", r"\\{0,3}"), ("`", r"\\{0,3}"))
+}
+_UNQUOTED: Final = re.compile(
+    r"(?:[^\s\"'`\\<>&;,)\]}%]"
+    r"|[&;,](?=[^\s\"'`\\<>&;,)\]}])(?!(?:amp;)?[A-Za-z_][\w.-]{0,40}\s?[=:])"
+    r"|[)\]}](?=[A-Za-z0-9])|[<>](?![/A-Za-z])(?=[A-Za-z0-9!])|%(?!26|3[Bb]|2[027]|0[AaDd]|3[EeCc]|40)){4,128}+"
+)
+_LAST_SIGNS: Final = ".:"
+_PAIR_BEFORE: Final = re.compile(r"(?:;\s?|[A-Za-z]=[^\s,;()]{1,64} )\Z")
+_PAIR_AFTER: Final = re.compile(r";|\s[A-Za-z_]{2,20}=[^\s,]")
+
+
+def _judge_password(text: str, hit: re.Match[bytes]) -> Iterator[Secret]:
+    name = _PASSWORD_NAME.search(text, max(0, hit.start() - 40), hit.start() + 1)
+    sign = _SIGN.match(text, hit.end())
+    if name is None or sign is None:
+        return
+    value = password_at(text, sign.end(), quote=sign["quote"] or "")
+    if value is None:
+        return
+    start, end = value
+    password = text[start:end]
+    if is_placeholder(password) or (is_code(password) and not sign["quote"]):
+        return
+    variable = text[name.start() : hit.end("password")].strip("\"'")
+    if (
+        looks_like_password(password)
+        or (sign["spoken"] and looks_like_spoken_password(password))
+        or (_is_prose(sign) and looks_like_spoken_password(password))
+        or (_is_variable(variable) and sign["sign"] == "=" and not sign.group().endswith(" "))
+        or (not sign["sign"].endswith((":", ">")) and _in_connection(text, name.start(), end))
+    ):
+        yield Secret(start, end, "password", tail=False)
+
+
+def password_at(text: str, at: int, *, quote: str = "") -> tuple[int, int] | None:
+    """Return where the password that begins here starts and ends: up to its quote, or as far as a word goes."""
+    hit = _QUOTED[quote[-1]].match(text, at) if quote else None
+    if hit is None:
+        hit = _UNQUOTED.match(text, at)
+    if hit is None:
+        return None
+    end = hit.end() - (len(hit.group()) - len(hit.group().rstrip(_LAST_SIGNS)))
+    return (at, end) if end - at >= 4 else None
+
+
+def _is_variable(name: str) -> bool:
+    return name.isupper()
+
+
+def _is_prose(sign: re.Match[str]) -> bool:
+    """Return whether a colon and a blank stand before the value, without quotes: `Password: …`."""
+    return sign.group().endswith(": ")
+
+
+def _in_connection(text: str, start: int, end: int) -> bool:
+    """Return whether the pair is one of several `name=value` pairs, separated by semicolons or blanks."""
+    return bool(_PAIR_BEFORE.search(text, max(0, start - 70), start) or _PAIR_AFTER.match(text, end))
+
+
+_JUDGES: Final[dict[str, Callable[[str, re.Match[bytes]], Iterator[Secret]]]] = {
+    "key": _judge_key,
+    "token": _judge_token,
+    "secret": _judge_key,
+    "cookie": _judge_cookies,
+    "password": _judge_password,
+}

@@ -1,0 +1,137 @@
+"""Scan for secrets in command lines and addresses: `curl -u`, `mysql -p`, `--token`, `https://user:password@`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from foveal.core.redaction.assignments import find_cookies, password_at
+from foveal.core.redaction.secret_values import Secret, has_scattered_digits, is_placeholder, looks_random
+
+MAX_COMMAND_LINE_CHARS: Final = 400
+"""Characters before an option in which its command is searched."""
+_OPTION: Final = re.compile(
+    rb"-(?<![A-Za-z0-9_-]-)(?:(?P<login>[uU]|-user|-proxy-user)(?=[ ='\"]|[a-z])"
+    rb"|(?P<short>[pPa])(?=[^\s-]| ['\"]?[^\s'\"-])|(?P<cookie>b|-cookie)(?=[ ='\"])"
+    rb"|-[a-z-]{0,24}?(?:(?P<password>pass(?:word|wd)?|pwd)|(?P<key>key|token|secret))(?=[ =]))"
+)
+_START: Final = re.compile(r"[ =]{0,2}(?P<quote>[\"'])?")
+_WORD_START: Final = r"(?<![^\s;|&$(\"'`/])"
+_HTTP_COMMAND: Final = re.compile(_WORD_START + r"(?:curl|wget|https?(?= )|xh|aria2c)\b")
+_LOGIN: Final = re.compile(r"(?P<user>[^\s:\"'/=$@]{1,64}):")
+_ATTACHED_PASSWORD: Final = re.compile(
+    _WORD_START + r"(?:mysql(?:dump|admin|show|import|check)?|mariadb|mycli)\b"
+)
+_SEPARATE_PASSWORD: Final = re.compile(
+    _WORD_START + r"(?:sshpass|(?:docker|podman) login|mongo(?:sh|dump|restore)?)\b"
+)
+_REDIS: Final = re.compile(_WORD_START + r"redis-cli\b")
+COMMAND_NAMES: Final = (
+    r"curl|wget|https?(?= )|xh|aria2c|my(?:sql\w*|cli)|mariadb|sshpass|docker|podman|mongo\w*|redis-cli"
+)
+"""A pattern that matches the name of a command whose options can be secret, or the first word of it."""
+_OPTION_VALUE: Final = re.compile(r"(?:[ ]{1,2}|=)[\"']?(?P<value>[A-Za-z0-9_+/.~-]{16,}+={0,2})")
+
+
+def find_options(text: str, ascii_text: bytes) -> Iterator[Secret]:
+    for hit in _OPTION.finditer(ascii_text):
+        kind = hit.lastgroup
+        if kind == "key":
+            yield from _key_option(text, hit.end())
+        elif kind == "password":
+            yield from _password_option(text, hit.end())
+        elif kind == "short":
+            yield from _short_option(text, hit)
+        elif kind and _HTTP_COMMAND.search(_command_before(text, hit.start())):
+            yield from _login_option(text, hit.end()) if kind == "login" else _cookie_option(text, hit.end())
+
+
+def _command_before(text: str, at: int) -> str:
+    """Return the part of the command line before a position; a backslash continues a line."""
+    lines = text[max(0, at - MAX_COMMAND_LINE_CHARS) : at].split("\n")
+    first = len(lines) - 1
+    while first and lines[first - 1].endswith("\\"):
+        first -= 1
+    return "\n".join(lines[first:])
+
+
+def _key_option(text: str, at: int) -> Iterator[Secret]:
+    hit = _OPTION_VALUE.match(text, at)
+    if hit and (
+        looks_random(hit["value"]) or (has_scattered_digits(hit["value"]) and hit["value"].isalnum())
+    ):
+        yield Secret(*hit.span("value"), "secret key")
+
+
+def _password_option(text: str, at: int) -> Iterator[Secret]:
+    """Find `--password …`; a plain word counts after `=` or before another option, since sentences name options."""
+    for secret in _password(text, at):
+        is_word = text[secret.start : secret.end].isalpha() and text.startswith(" ", at)
+        if not is_word or text.startswith(" -", secret.end):
+            yield secret
+
+
+def _short_option(text: str, hit: re.Match[bytes]) -> Iterator[Secret]:
+    command = _command_before(text, hit.start())
+    attached = not text.startswith(" ", hit.end())
+    letter = text[hit.end() - 1]
+    if (
+        (letter == "p" and attached and _ATTACHED_PASSWORD.search(command))
+        or (letter in "pP" and not attached and _SEPARATE_PASSWORD.search(command))
+        or (letter == "a" and not attached and _REDIS.search(command))
+    ):
+        yield from _password(text, hit.end())
+
+
+def _password(text: str, at: int) -> Iterator[Secret]:
+    start = _START.match(text, at)
+    span = password_at(text, start.end(), quote=start["quote"] or "") if start else None
+    if span and not is_placeholder(text[slice(*span)]) and not text.startswith("-", span[0]):
+        yield Secret(*span, "password", tail=False)
+
+
+def _login_option(text: str, at: int) -> Iterator[Secret]:
+    start = _START.match(text, at)
+    user = _LOGIN.match(text, start.end()) if start else None
+    span = password_at(text, user.end(), quote=(start["quote"] or "") if start else "") if user else None
+    if span and user and not is_placeholder(text[slice(*span)]) and text[slice(*span)] != user["user"]:
+        yield Secret(*span, "password", tail=False)
+
+
+def _cookie_option(text: str, at: int) -> Iterator[Secret]:
+    start = _START.match(text, at)
+    if start:
+        yield from find_cookies(text, start.end())
+
+
+# ── Addresses ──────────────────────────────────────────────────────────────────────────────────────────
+
+MAX_LOGIN_CHARS: Final = 512
+"""Characters between `//` and `@` of an address."""
+_ADDRESS_LOGIN: Final = re.compile(r"//(?P<user>[^\s/?#@:,\"'`<>\\]*+):(?P<password>[^\s/?,\"'`<>\\]*)")
+_ENCODED_LOGIN: Final = re.compile(
+    r"%2[Ff]%2[Ff](?P<user>(?:[A-Za-z0-9_.~+-]|%(?!3[Aa]|40|2[Ff]))*+)%3[Aa]"
+    r"(?P<password>(?:[A-Za-z0-9_.~+-]|%(?!40|2[Ff]))++)"
+)
+
+
+_ADDRESS_END: Final = re.compile(rb"@(?<=[^\s@\"'`]@)(?=[A-Za-z0-9\[$_{<%])")
+
+
+def find_logins(text: str, ascii_text: bytes) -> Iterator[Secret]:
+    """Find passwords in addresses such as `postgres://user:password@host`."""
+    for sign in _ADDRESS_END.finditer(ascii_text):
+        yield from _login_before(text, sign.start(), ("//",), _ADDRESS_LOGIN)
+    at = ascii_text.find(b"%")
+    while at >= 0:
+        if text.startswith("40", at + 1):
+            yield from _login_before(text, at, ("%2F%2F", "%2f%2f"), _ENCODED_LOGIN)
+        at = ascii_text.find(b"%", at + 1)
+
+
+def _login_before(text: str, at: int, starts: tuple[str, ...], login: re.Pattern[str]) -> Iterator[Secret]:
+    begin = max(text.rfind(start, max(0, at - MAX_LOGIN_CHARS), at) for start in starts)
+    hit = login.fullmatch(text, begin, at) if begin >= 0 else None
+    if hit and hit["password"] != hit["user"] and not is_placeholder(hit["password"]):
+        yield Secret(*hit.span("password"), "password", tail=False)

@@ -1,0 +1,358 @@
+"""Scan for keys and tokens: long runs of letters, digits and a few signs, judged by what they begin with.
+
+1. Runs of at least `MIN_TOKEN_CHARS` characters are found in one pass over a translated copy of the text; all other
+   checks look only at these places.
+2. A run counts if it has the format of a service (`key_formats`), is a JWT, or stands after a text that introduces
+   a secret (`Bearer`, the number of a bot, the address of a webhook, the name of a service).
+3. Time is linear: a check reads a bounded part of the text before a run, and no part of a run again and again.
+"""
+
+from __future__ import annotations
+
+import binascii
+import re
+from base64 import urlsafe_b64decode
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+from foveal.core.redaction.key_formats import KEY_FORMATS, SERVICE_KEYS, to_pattern
+from foveal.core.redaction.secret_values import Secret, has_digit, has_scattered_digits, looks_random
+
+MIN_TOKEN_CHARS: Final = 20
+MIN_BLOB_CHARS: Final = 512
+"""Base64 of this length is data, not a key; only its beginning is checked."""
+_IN_TOKEN: Final = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-~+")
+_CLASSES: Final = bytes(97 if byte in _IN_TOKEN else 32 for byte in range(256))
+_RUN: Final = b"a" * MIN_TOKEN_CHARS
+_MIXED: Final = re.compile("[0-9A-Z]")
+_BLOB: Final = re.compile(rf"[A-Za-z0-9+/]{{{MIN_BLOB_CHARS},}}+")
+EDGE: Final = (
+    r"(?:(?<![A-Za-z0-9])|(?<=\\[nrtbf])|(?<=%[0-9A-Fa-f]{2})|(?<=\\u[0-9A-Fa-f]{4})"
+    r"|(?<=\x1b\[[0-9]m)|(?<=\x1b\[[0-9]{2}m)|(?<=\x1b\[[0-9];[0-9]{2}m))"
+)
+"""The beginning of a word, also after an escape of JSON, a URL or a terminal."""
+_TOKEN_CHAR: Final = "[A-Za-z0-9_-]"
+
+
+def find_tokens(text: str, ascii_text: bytes) -> Iterator[Secret]:
+    """Find keys and tokens; `ascii_text` is the text with `?` for each other character."""
+    classes = ascii_text.translate(_CLASSES)
+    at = classes.find(_RUN)
+    while at >= 0:
+        end = classes.find(b" ", at + MIN_TOKEN_CHARS)
+        end = len(text) if end < 0 else end
+        if _MIXED.search(text, at, end):
+            found = _find_by_format(text, at, end)
+            if not found and (after := _find_by_context(text, at, end)):
+                found = [after]
+            yield from found
+            end = max(end, found[-1].end) if found else end
+            if text.startswith("/", end) and (blob := _BLOB.match(text, at)):
+                end = blob.end()
+        at = classes.find(_RUN, end)
+
+
+# ── Formats of services ────────────────────────────────────────────────────────────────────────────────
+
+
+class _Format(NamedTuple):
+    prefix: str
+    pattern: re.Pattern[str]
+    kind: str
+    proof: Callable[[str], object]
+
+
+_PROOFS: Final[dict[str, Callable[[str], object]]] = {"": bool, "digit": has_digit, "random": looks_random}
+_FORMATS: Final = sorted(
+    (
+        _Format(prefix, re.compile(re.escape(prefix) + to_pattern(row.rest)), row.kind, _PROOFS[row.proof])
+        for row in KEY_FORMATS
+        for prefix in row.prefixes.split()
+    ),
+    key=lambda each: -len(each.prefix),
+)
+"""Longer prefixes come first."""
+_JWT_START: Final = "eyJ"
+_ENCODED_JWT_START: Final = "ZXlK"
+_ENCODED_KEY_START: Final = "LS0tLS1CRUdJTi"
+"""Base64 of `-----BEGIN`."""
+_STARTS: Final = sorted(
+    {each.prefix for each in _FORMATS} | {_JWT_START, _ENCODED_JWT_START, _ENCODED_KEY_START}
+)
+
+
+def _by_first_letter(starts: list[str]) -> str:
+    """Return a pattern that matches any of the strings and compares the first letter once."""
+    letters = sorted({start[0] for start in starts})
+    groups = ("|".join(re.escape(start[1:]) for start in starts if start[0] == letter) for letter in letters)
+    return "|".join(f"{re.escape(letter)}(?:{group})" for letter, group in zip(letters, groups, strict=True))
+
+
+_START: Final = re.compile(f"(?P<start>{_by_first_letter(_STARTS)})")
+_INNER_START: Final = re.compile(f"[_.~+/-](?P<start>{_by_first_letter(_STARTS)})")
+_ESCAPE: Final = re.compile(
+    r"(?<=\\)[nrtbf]|(?<=\\)u[0-9A-Fa-f]{4}|(?<=%)[0-9A-Fa-f]{2}|(?<=\x1b\[)[0-9]{1,2}m|(?<=\x1b\[[0-9];)[0-9]{1,2}m"
+)
+"""An escape of JSON, a URL or a terminal, which ends where a token begins."""
+_FORMATS_BY_START: Final = {
+    start: [each for each in _FORMATS if start.startswith(each.prefix) or each.prefix.startswith(start)]
+    for start in _STARTS
+}
+
+
+def _find_by_format(text: str, at: int, end: int) -> list[Secret]:
+    """Return the keys that begin in a run: at its start, after an escape, or after a sign in it."""
+    if at and text[at - 1] in "./":
+        at = _start_of_parts(text, at)
+    if at and text[at - 1] in "\\%[;" and (escape := _ESCAPE.match(text, at, end)):
+        at = escape.end()
+    hit = _START.match(text, at, end) or _INNER_START.search(text, at, end)
+    found: list[Secret] = []
+    while hit:
+        prefix = hit["start"]
+        secret, at = _format_at(text, hit.end() - len(prefix), prefix)
+        if secret:
+            found.append(secret)
+        hit = _INNER_START.search(text, at, end)
+    return found
+
+
+def _format_at(text: str, start: int, prefix: str) -> tuple[Secret | None, int]:
+    """Return the key that begins here, if any, and the end of the text that was read."""
+    end = start + len(prefix)
+    if special := _SPECIAL.get(prefix[:4]) or _SPECIAL.get(prefix[:3]):
+        run = _BASE64_RUN.match(text, start)
+        end = max(end, run.end() if run else 0)
+        if secret := special(text, start):
+            return secret, secret.end
+    for each in _FORMATS_BY_START[prefix]:
+        match = each.pattern.match(text, start)
+        if match and each.proof(match.group()):
+            return Secret(*match.span(), each.kind), match.end()
+        end = max(end, match.end() if match else 0)
+    return None, end
+
+
+_JWT: Final = re.compile(
+    rf"eyJ(?P<head>{_TOKEN_CHAR}{{8,}}+)\.(?:eyJ{_TOKEN_CHAR}{{4,}}+(?:\.{_TOKEN_CHAR}*+)?"
+    rf"|{_TOKEN_CHAR}*+\.{_TOKEN_CHAR}{{8,}}+(?:\.{_TOKEN_CHAR}++)*+)"
+)
+_JWT_FIELD: Final = re.compile(rb'"(?:alg|typ|kid|enc)"')
+_MAX_HEADER_CHARS: Final = 400
+_BASE64_RUN: Final = re.compile(r"[A-Za-z0-9+/_-]++={0,2}")
+
+
+def _jwt_at(text: str, start: int) -> Secret | None:
+    hit = _JWT.match(text, start)
+    if hit and _JWT_FIELD.search(_decode(f"eyJ{hit['head']}"[:_MAX_HEADER_CHARS])):
+        return Secret(*hit.span(), "JWT")
+    return None
+
+
+def _encoded_jwt_at(text: str, start: int) -> Secret | None:
+    hit = _BASE64_RUN.match(text, start)
+    inner = _decode(hit.group()[:_MAX_HEADER_CHARS]) if hit else b""
+    head = inner.partition(b".")[0].decode("ascii", "replace")
+    return Secret(*hit.span(), "JWT") if hit and _JWT_FIELD.search(_decode(head)) else None
+
+
+def _encoded_key_at(text: str, start: int) -> Secret | None:
+    """Return a private key that is Base64-encoded again, as in a Kubernetes secret."""
+    run = _BASE64_RUN.match(text, start)
+    if run and len(run.group()) >= 56 and b"PRIVATE KEY" in _decode(run.group()[:56]):
+        return Secret(*run.span(), "private key", tail=False)
+    return None
+
+
+_SPECIAL: Final[dict[str, Callable[[str, int], Secret | None]]] = {
+    _JWT_START: _jwt_at,
+    _ENCODED_JWT_START: _encoded_jwt_at,
+    _ENCODED_KEY_START[:4]: _encoded_key_at,
+}
+
+
+def _decode(encoded: str) -> bytes:
+    try:
+        return urlsafe_b64decode(encoded[: len(encoded) // 4 * 4].replace("+", "-").replace("/", "_"))
+    except (binascii.Error, ValueError):
+        return b""
+
+
+# ── Context of a run ───────────────────────────────────────────────────────────────────────────────────
+
+MAX_CONTEXT_CHARS: Final = 128
+"""Characters before a run that can introduce it."""
+MAX_PARTS_CHARS: Final = 64
+"""Characters before a run that dots or slashes join to it."""
+_PARTS: Final = re.compile(r"[A-Za-z0-9_~.+/-]*")
+
+
+def _start_of_parts(text: str, at: int) -> int:
+    """Return where the parts begin that dots or slashes join to a run."""
+    backwards = _PARTS.match(text[max(0, at - MAX_PARTS_CHARS) : at][::-1])
+    return at - len(backwards.group()) if backwards else at
+
+
+def _find_by_context(text: str, at: int, end: int) -> Secret | None:
+    if text.find("auth", max(0, at - 12), at) >= 0 and (login := _basic_auth(text, at)):
+        return login
+    if not _DIGITS.search(text, at, min(end, at + 64)):
+        return None
+    before = text[max(0, at - MAX_CONTEXT_CHARS) : at]
+    last = before[-1:]
+    if last == ":" or before.endswith("%"):
+        found = _bot_token(text, at, end)
+    elif last == ".":
+        found = _dotted_token(text, at, end)
+    elif last == "/":
+        found = _webhook(text, before, at)
+    elif last == "|":
+        found = _facebook_token(text, at, end)
+    else:
+        found = None
+    return (
+        found
+        or _azure_secret(text, at, end)
+        or _bearer(text, before, at, end)
+        or _service_key(text, before, at)
+    )
+
+
+_AUTH_NAME: Final = re.compile(r"auth[\"'\\]{0,4}\s?[:=]\s?[\"'\\]{0,4}\Z")
+_BASE64: Final = re.compile(r"[A-Za-z0-9+/]++={0,2}")
+
+
+def _basic_auth(text: str, at: int) -> Secret | None:
+    """Return the value of `"auth": "…"` in a Docker configuration: Base64 of a user and a password."""
+    value = _BASE64.match(text, at) if _AUTH_NAME.search(text, max(0, at - 12), at) else None
+    decoded = _decode(value.group()) if value else b""
+    return (
+        Secret(*value.span(), "credential") if value and decoded.isascii() and b":" in decoded[1:] else None
+    )
+
+
+_BOT_ID: Final = re.compile(rf"(?:{EDGE}|(?<=bot))[0-9]{{6,12}}(?::|%)\Z")
+_BOT_BODY: Final = re.compile(rf"{_TOKEN_CHAR}{{35}}(?!{_TOKEN_CHAR})")
+
+
+def _bot_token(text: str, at: int, end: int) -> Secret | None:
+    number = _BOT_ID.search(text, max(0, at - 20), at)
+    encoded = 2 if text[at - 1] == "%" else 0
+    if number is None or (encoded and text[at : at + 2].upper() != "3A"):
+        return None
+    body = _BOT_BODY.match(text, at + encoded)
+    return (
+        Secret(number.start(), body.end(), "Telegram token") if body and looks_random(body.group()) else None
+    )
+
+
+_DISCORD: Final = re.compile(rf"{EDGE}[MNO]{_TOKEN_CHAR}{{21,29}}\.{_TOKEN_CHAR}{{6}}\.\Z")
+_TERRAFORM: Final = re.compile(rf"{EDGE}[A-Za-z0-9]{{14}}\.atlasv1\.\Z")
+_AZURE: Final = re.compile(
+    r"(?<![A-Za-z0-9_~.-])[A-Za-z0-9_~.]{3}[0-9]Q~[A-Za-z0-9_~.-]{31,34}(?![A-Za-z0-9_~.-])"
+)
+_TOKEN_REST: Final = re.compile(r"[A-Za-z0-9_=-]+")
+
+
+def _dotted_token(text: str, at: int, end: int) -> Secret | None:
+    if text.startswith(".", max(0, at - 8)):
+        kind, head = "Discord token", _DISCORD.search(text, max(0, at - 39), at)
+    elif text.startswith("atlasv1", max(0, at - 8)):
+        kind, head = "Terraform token", _TERRAFORM.search(text, max(0, at - 24), at)
+    else:
+        return None
+    rest = _TOKEN_REST.match(text, at)
+    if head and rest and rest.end() - at >= 27 and looks_random(text[head.start() : rest.end()]):
+        return Secret(head.start(), rest.end(), kind)
+    return None
+
+
+def _azure_secret(text: str, at: int, end: int) -> Secret | None:
+    if text.find("Q~", at, end) < 0:
+        return None
+    hit = _AZURE.search(text, max(0, at - 6), min(len(text), end + 64))
+    return Secret(*hit.span(), "Azure secret") if hit and looks_random(hit.group()) else None
+
+
+_WEBHOOK: Final = re.compile(
+    r"(?:hooks\.slack\.com/[a-z]{1,20}/|webhooks/[0-9]{6,25}/|webhook\.office\.com/webhookb2/)(?P<value>[A-Za-z0-9/_@-]{16,}+)"
+)
+
+
+def _webhook(text: str, before: str, at: int) -> Secret | None:
+    start = before.rfind("hook")
+    if start < 0:
+        return None
+    hit = _WEBHOOK.search(text, max(0, at - MAX_CONTEXT_CHARS), min(len(text), at + 300))
+    return Secret(*hit.span("value"), "webhook address") if hit and hit.end() > at else None
+
+
+_FACEBOOK_ID: Final = re.compile(rf"{EDGE}[0-9]{{15,16}}\|\Z")
+
+
+def _facebook_token(text: str, at: int, end: int) -> Secret | None:
+    number = _FACEBOOK_ID.search(text, max(0, at - 18), at)
+    return Secret(number.start(), end, "Facebook token") if number and 27 <= end - at <= 40 else None
+
+
+_BEARER: Final = re.compile(r"(?i)bearer(?:\s{1,2}|%20|\+)(?P<value>[A-Za-z0-9._~+/-]{12,}+={0,2})")
+
+
+def _bearer(text: str, before: str, at: int, end: int) -> Secret | None:
+    near = before[-9:].lower()
+    if "bearer" not in near and text[at : at + 6].lower() != "bearer":
+        return None
+    hit = _BEARER.search(text, max(0, at - 9), end)
+    hit = _BEARER.match(text, hit.start()) if hit else None
+    if (
+        hit
+        and not text.startswith("(", hit.end())
+        and (has_digit(hit["value"]) or looks_random(hit["value"]))
+    ):
+        return Secret(*hit.span("value"), "bearer token")
+    return None
+
+
+_SERVICE_PATTERNS: Final = {
+    name: [re.compile(to_pattern(row.rest)) for row in SERVICE_KEYS if name in row.service.split()]
+    for row in SERVICE_KEYS
+    for name in row.service.split()
+}
+SERVICE_NAMES: Final = _by_first_letter(sorted(_SERVICE_PATTERNS))
+"""A pattern that matches the name of a service in lower case."""
+_SERVICES: Final = re.compile(SERVICE_NAMES)
+_DIGITS: Final = re.compile("[0-9]")
+_VALUE_MARKS: Final = "\"'`\\ \t="
+_NAME_MARKS: Final = "\"'`\\ \t:=>?,|])"
+_NAME_BACKWARDS: Final = re.compile(r"[A-Za-z0-9_. -]*")
+_MAX_NAME_CHARS: Final = 48
+
+
+def _service_key(text: str, before: str, at: int) -> Secret | None:
+    """Return a key after a name that contains the name of its service."""
+    trimmed = before.rstrip(_VALUE_MARKS)
+    if not trimmed or (trimmed[-1] not in ":>,|?" and "=" not in before[len(trimmed) :]):
+        return None
+    backwards = _NAME_BACKWARDS.match(trimmed.rstrip(_NAME_MARKS)[: -_MAX_NAME_CHARS - 1 : -1])
+    name = backwards.group()[::-1].lower() if backwards else ""
+    end = _service_key_end(text, name, at)
+    return Secret(at, end, "secret key") if end and has_scattered_digits(text[at:end]) else None
+
+
+def _service_key_end(text: str, name: str, at: int) -> int | None:
+    """Return where the key ends that begins here and has the format of the service that the name contains."""
+    hits = (pattern.match(text, at) for pattern in _patterns_for(name))
+    return next((hit.end() for hit in hits if hit), None)
+
+
+@lru_cache(maxsize=1024)
+def _patterns_for(name: str) -> list[re.Pattern[str]]:
+    """Return the formats of the service that a name contains; a text repeats few names."""
+    service = _SERVICES.search(name)
+    return _SERVICE_PATTERNS[service.group()] if service else []
+
+
+def is_service_key(name: str, value: str) -> bool:
+    """Return whether a value has the format of the service that its name contains."""
+    return _service_key_end(value, name.lower(), 0) == len(value)

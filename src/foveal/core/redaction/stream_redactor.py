@@ -1,0 +1,77 @@
+"""Redaction of a stream: text that arrives in pieces is masked as if it had arrived whole.
+
+1. However the text is split, the results of `feed` and `close`, joined, are `scrub` of the whole text.
+2. Only text that may become a secret is held back: the last word, and the words before it after a name or a command
+   that can introduce a secret. At most `MAX_HELD_BACK_CHARS` characters are held back; a longer text without a
+   place to cut is redacted as it stands.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from foveal.core.redaction.command_lines import COMMAND_NAMES
+from foveal.core.redaction.long_tokens import SERVICE_NAMES
+from foveal.core.redaction.private_keys import MAX_KEY_BLOCK_CHARS, find_private_keys, open_block_start
+from foveal.core.redaction.redact import scrub
+
+MAX_HELD_BACK_CHARS: Final = MAX_KEY_BLOCK_CHARS + 8_192
+MAX_CUTS_TRIED: Final = 64
+"""Places that are tried in one call, from the last."""
+_INTRODUCTION: Final = re.compile(
+    r"""(?ix) (?: key | token | secret | cookie | authoriz | bearer | auth ) [^\n]{0,24} \s* \Z
+      | (?: passw | pwd | pwor | kennw ) .{0,260} \Z
+      | (?: api | access | private | signing | master | account ) \s \Z
+      | ; \s{0,4} \Z | [a-z]=[^\s,;()]{1,64} \s \Z
+      | -[\w-]{1,40} \s{1,2} \Z
+    """,
+    re.DOTALL,
+)
+_INTRODUCTION_CHARS: Final = 300
+_SERVICE: Final = re.compile(f"(?i)(?:{SERVICE_NAMES})[^\\n]{{0,80}}\\Z")
+_COMMAND: Final = re.compile(rf"\b(?:{COMMAND_NAMES})\b(?:[^\n]|(?<=\\)\n)*\Z")
+_COMMAND_CHARS: Final = 480
+
+
+class StreamRedactor:
+    """Redacts a text that arrives in pieces."""
+
+    def __init__(self) -> None:
+        self._held = ""
+
+    def feed(self, piece: str) -> str:
+        """Take the next piece and return the text that is complete, without its secrets."""
+        self._held += piece
+        cut = _safe_cut(self._held)
+        if not cut and len(self._held) > MAX_HELD_BACK_CHARS:
+            cut = len(self._held)
+        done, self._held = self._held[:cut], self._held[cut:]
+        return scrub(done)
+
+    def close(self) -> str:
+        """Return the rest at the end of the stream."""
+        done, self._held = self._held, ""
+        return scrub(done)
+
+
+def _safe_cut(text: str) -> int:
+    """Return the last position at which no secret can begin before and end after; 0 if there is none."""
+    open_block = open_block_start(text)
+    end = len(text) if open_block is None else open_block
+    blocks = list(find_private_keys(text, text.encode("ascii", "replace").lower())) if "-----" in text else []
+    for _ in range(MAX_CUTS_TRIED):
+        while end and not text[end - 1].isspace():
+            end -= 1
+        around = next((block for block in blocks if block.start < end < block.end), None)
+        if around is None and (not end or _is_safe(text, end)):
+            return end
+        end = around.start if around else end - 1
+    return 0
+
+
+def _is_safe(text: str, cut: int) -> bool:
+    near = text[max(0, cut - _INTRODUCTION_CHARS) : cut]
+    if _INTRODUCTION.search(near) or _SERVICE.search(near):
+        return False
+    return _COMMAND.search(text, max(0, cut - _COMMAND_CHARS), cut) is None

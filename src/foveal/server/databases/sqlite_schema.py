@@ -1,0 +1,66 @@
+"""The server's tables in SQLite.
+
+Some names predate the words of the code and stay for existing files: `rooms` holds the model of each session,
+`errands` the jobs, and a column `face` the chat platform.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+SQLITE_TABLES: Final = (
+    # inbox
+    """CREATE TABLE IF NOT EXISTS inbox (
+        id INTEGER PRIMARY KEY AUTOINCREMENT, tenant TEXT NOT NULL, session TEXT NOT NULL, key TEXT NOT NULL,
+        kind TEXT NOT NULL, content BLOB, dialect TEXT NOT NULL, at REAL NOT NULL, state TEXT NOT NULL,
+        since INTEGER NOT NULL DEFAULT -1, why TEXT NOT NULL DEFAULT '', problem TEXT NOT NULL DEFAULT '',
+        sort TEXT NOT NULL DEFAULT '', UNIQUE (tenant, session, key)) STRICT""",
+    "CREATE INDEX IF NOT EXISTS inbox_open ON inbox(tenant, session, id) WHERE state <> 'done'",
+    "CREATE INDEX IF NOT EXISTS inbox_done ON inbox(at) WHERE state = 'done'",
+    """CREATE TABLE IF NOT EXISTS rooms (
+        tenant TEXT NOT NULL, session TEXT NOT NULL, model TEXT NOT NULL,
+        PRIMARY KEY (tenant, session)) STRICT, WITHOUT ROWID""",
+    # auth_tokens
+    """CREATE TABLE IF NOT EXISTS tokens (
+        id TEXT PRIMARY KEY, hash BLOB UNIQUE, tenant TEXT NOT NULL, label TEXT NOT NULL, created REAL NOT NULL,
+        revoked REAL) WITHOUT ROWID""",
+    # chats
+    """CREATE TABLE IF NOT EXISTS chats (
+        face TEXT NOT NULL, chat INTEGER NOT NULL, number INTEGER NOT NULL,
+        PRIMARY KEY (face, chat)) STRICT, WITHOUT ROWID""",
+    """CREATE TABLE IF NOT EXISTS chat_messages (
+        face TEXT NOT NULL, key TEXT NOT NULL, chat INTEGER NOT NULL, session TEXT NOT NULL, state TEXT NOT NULL,
+        at REAL NOT NULL, PRIMARY KEY (face, key)) STRICT, WITHOUT ROWID""",
+    "CREATE INDEX IF NOT EXISTS chat_messages_at ON chat_messages(at)",
+    # pairing
+    """CREATE TABLE IF NOT EXISTS pairing_codes (
+        face TEXT NOT NULL, code BLOB NOT NULL, until REAL NOT NULL, PRIMARY KEY (face, code)
+    ) STRICT, WITHOUT ROWID""",
+    """CREATE TABLE IF NOT EXISTS pairing_misses (
+        face TEXT NOT NULL, user INTEGER NOT NULL, at REAL NOT NULL
+    ) STRICT""",
+    "CREATE INDEX IF NOT EXISTS pairing_misses_by_user ON pairing_misses (face, user)",
+    """CREATE TABLE IF NOT EXISTS paired (
+        face TEXT NOT NULL, user INTEGER NOT NULL, since REAL NOT NULL, PRIMARY KEY (face, user)
+    ) STRICT, WITHOUT ROWID""",
+    # jobs/queue
+    """CREATE TABLE IF NOT EXISTS errands (
+        place INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE, tenant TEXT NOT NULL,
+        session TEXT NOT NULL, key TEXT NOT NULL, kind TEXT NOT NULL, prompt TEXT NOT NULL, schedule TEXT NOT NULL,
+        at REAL NOT NULL, taken INTEGER NOT NULL DEFAULT 0, UNIQUE (tenant, session, kind, key))""",
+    "CREATE INDEX IF NOT EXISTS errands_open ON errands (taken, place)",
+    # jobs/schedule_store
+    """CREATE TABLE IF NOT EXISTS schedules (
+        tenant TEXT NOT NULL, name TEXT NOT NULL, session TEXT NOT NULL, cron TEXT NOT NULL, zone TEXT NOT NULL,
+        prompt TEXT NOT NULL, missed TEXT NOT NULL, enabled INTEGER NOT NULL, source TEXT NOT NULL,
+        following REAL NOT NULL, due REAL, result TEXT NOT NULL DEFAULT '',
+        PRIMARY KEY (tenant, name)) WITHOUT ROWID""",
+    "CREATE INDEX IF NOT EXISTS schedules_following ON schedules (enabled, following)",
+    # proxy/digest_index
+    "CREATE TABLE IF NOT EXISTS heads (tenant TEXT NOT NULL, session TEXT NOT NULL, digest BLOB NOT NULL,"
+    " seq INTEGER NOT NULL, turn INTEGER NOT NULL, words BLOB, stale INTEGER NOT NULL DEFAULT 0,"
+    " PRIMARY KEY (tenant, digest, session)) WITHOUT ROWID",
+    "CREATE INDEX IF NOT EXISTS heads_by_session ON heads(tenant, session, stale, seq)",
+    "CREATE TABLE IF NOT EXISTS beside (tenant TEXT NOT NULL, session TEXT NOT NULL, name TEXT NOT NULL,"
+    " words BLOB NOT NULL, PRIMARY KEY (tenant, session, name)) WITHOUT ROWID",
+)

@@ -1,0 +1,155 @@
+"""Where a server keeps its data: a folder with SQLite files, or a PostgreSQL database.
+
+1. `Storage` opens everything that the service stores: its tables, the sessions of each tenant, locks and wake-ups.
+2. A folder needs nothing else and serves one machine. A database is shared by the processes of several machines.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Protocol
+
+from foveal.config import Config
+from foveal.errors import FovealError
+from foveal.ports import Store
+from foveal.server.data_folder import DataFolder, data_folder_path
+from foveal.server.databases import Database
+from foveal.stores import SqliteStore
+from foveal.stores.session_locks import Locks, SessionLocks
+from foveal.stores.sqlite import StoreFiles
+
+
+class Wakeups(Protocol):
+    """Tells waiting tasks of all processes that something has changed; a hint that may be lost."""
+
+    async def notify(self, topic: str) -> None:
+        """Call the subscribers of a topic in every process that shares the storage."""
+        ...
+
+    def subscribe(self, topic: str, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call `callback` in the event loop after each `notify`; return a function that ends this."""
+        ...
+
+
+class Storage(Protocol):
+    """Opens what a service stores. `close` comes after what it has opened was closed."""
+
+    @property
+    def place(self) -> str:
+        """Where the data is, for users; without a password."""
+        ...
+
+    @property
+    def folder(self) -> Path | None:
+        """The data folder; None for a database server."""
+        ...
+
+    @property
+    def jobs_database_url(self) -> str:
+        """URL of the job engine's database, with its password; for a file, `sqlite:///` and the unquoted path."""
+        ...
+
+    @property
+    def wakeups(self) -> Wakeups: ...
+
+    def open_database(self) -> Database: ...
+
+    def open_locks(self) -> Locks: ...
+
+    def open_store(self, tenant: str, *, durable: bool = True) -> Store:
+        """Return the sessions of a tenant. With `durable=False` an append does not wait for the disk."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+def open_storage(config: Config, environment: Mapping[str, str], *, folder: Path | None = None) -> Storage:
+    """Return the storage of the configuration: `server.database`, or else the data folder."""
+    url = config.get("server.database")
+    if not url:
+        return FolderStorage(DataFolder.create(data_folder_path(config, environment, given=folder)))
+    try:
+        from foveal.server.postgres_storage import PostgresStorage
+    except ImportError as problem:
+        if (problem.name or "").startswith("foveal"):
+            raise
+        raise FovealError(
+            f"a PostgreSQL database needs {problem.name}: install it with pip install 'foveal[postgres]'"
+        ) from None
+    return PostgresStorage(url)
+
+
+@asynccontextmanager
+async def open_service_database(
+    config: Config, environment: Mapping[str, str], *, folder: Path | None = None
+) -> AsyncIterator[Database]:
+    """Open the service's tables for a command that runs beside the server."""
+    storage = open_storage(config, environment, folder=folder)
+    database = storage.open_database()
+    try:
+        yield database
+    finally:
+        await database.close()
+        await storage.close()
+
+
+# ── A folder ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class LocalWakeups:
+    """`Wakeups` within one process; other processes notice a change when they poll."""
+
+    def __init__(self) -> None:
+        self._callbacks: dict[str, list[Callable[[], None]]] = {}
+
+    async def notify(self, topic: str) -> None:
+        loop = asyncio.get_running_loop()
+        for callback in self._callbacks.get(topic, ()):
+            loop.call_soon(callback)
+
+    def subscribe(self, topic: str, callback: Callable[[], None]) -> Callable[[], None]:
+        self._callbacks.setdefault(topic, []).append(callback)
+        return lambda: self._unsubscribe(topic, callback)
+
+    def _unsubscribe(self, topic: str, callback: Callable[[], None]) -> None:
+        callbacks = self._callbacks[topic]
+        callbacks.remove(callback)
+        if not callbacks:
+            del self._callbacks[topic]
+
+
+class FolderStorage:
+    """SQLite files in one folder of this machine."""
+
+    def __init__(self, data_folder: DataFolder) -> None:
+        self.data_folder = data_folder
+        self.wakeups: Wakeups = LocalWakeups()
+        self._files = StoreFiles()
+
+    @property
+    def place(self) -> str:
+        return str(self.data_folder.path)
+
+    @property
+    def folder(self) -> Path | None:
+        return self.data_folder.path
+
+    @property
+    def jobs_database_url(self) -> str:
+        return f"sqlite:///{self.data_folder.jobs_file}"
+
+    def open_database(self) -> Database:
+        return self.data_folder.open_database()
+
+    def open_locks(self) -> Locks:
+        return SessionLocks(self.data_folder.lock_file)
+
+    def open_store(self, tenant: str, *, durable: bool = True) -> Store:
+        path = self.data_folder.tenant_file(tenant)
+        return SqliteStore(path, durability="full" if durable else "normal", files=self._files)
+
+    async def close(self) -> None:
+        await self._files.close()

@@ -1,0 +1,389 @@
+"""Pool of connections to a PostgreSQL database: transactions, timeouts, errors.
+
+1. A process has one `PostgresPool` per database, used by one event loop.
+2. All state belongs to a transaction: the tenant, the timeouts and the durability are set with `SET LOCAL`, and no
+   statement is prepared. So a pooler such as PgBouncer may stand between, in transaction mode too.
+3. `transaction` takes a connection and begins; `run` sends fixed statements, BEGIN and COMMIT in one round trip.
+   A connection that breaks at BEGIN is replaced: BEGIN is the check of a pooled connection.
+4. No wait for the server is endless: a connection on which no reply arrives in time is cut.
+5. Errors of psycopg become `StoreError`s that say what to do; they never contain the password.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from functools import lru_cache
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
+
+import psycopg
+from psycopg import conninfo, sql
+from psycopg.pq import TransactionStatus
+from psycopg_pool import AsyncConnectionPool, PoolClosed, PoolTimeout
+
+from foveal.errors import StoreError, StoreUnusable
+from foveal.stores.postgres.error_advice import ConnectionLost, TransactionUndone, translate_errors
+
+Connection: TypeAlias = psycopg.AsyncConnection[tuple[Any, ...]]
+Rows: TypeAlias = list[tuple[Any, ...]]
+T = TypeVar("T")
+
+MAX_CONNECTIONS: Final = 10
+"""Connections of one process, unless the pool is made with another number."""
+MAX_CONNECT_S: Final = 5
+MAX_POOL_WAIT_S: Final = 10.0
+"""Longest wait for a free connection, and for a database that cannot be reached."""
+MAX_STATEMENT_S: Final = 10.0
+MAX_LOCK_WAIT_S: Final = 3.0
+MAX_IDLE_IN_TRANSACTION_S: Final = 10.0
+REPLY_MARGIN_S: Final = 5.0
+"""How much longer than the server's own limit for a statement the client waits for its reply: only a lost network
+or server exceeds it."""
+
+
+class SqlStatement(NamedTuple):
+    """An SQL statement and its values."""
+
+    sql: str
+    values: Sequence[object] | Mapping[str, object] = ()
+    is_large: bool = False
+    """Whether its values or rows have many bytes: it is then sent in binary form, which needs more steps."""
+
+
+class TransactionOptions(NamedTuple):
+    """How a transaction runs."""
+
+    tenant: str | None
+    """The tenant whose rows it sees; None for work of the service that may see all of them."""
+    durable: bool = True
+    """Whether COMMIT waits for the disk."""
+    snapshot: bool = False
+    """Whether all statements see one state of the database, and none writes."""
+    statement_s: float = MAX_STATEMENT_S
+    lock_s: float = MAX_LOCK_WAIT_S
+
+    @property
+    def begin(self) -> str:
+        return "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY" if self.snapshot else "BEGIN"
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """The settings of the transaction, by name."""
+        found = {
+            "search_path": "foveal",
+            "foveal.tenant": self.tenant or "",
+            "foveal.all_tenants": "on" if self.tenant is None else "off",
+            "statement_timeout": f"{round(self.statement_s * 1000)}ms",
+            "lock_timeout": f"{round(self.lock_s * 1000)}ms",
+            "idle_in_transaction_session_timeout": f"{round(MAX_IDLE_IN_TRANSACTION_S * 1000)}ms",
+        }
+        return found if self.durable else {**found, "synchronous_commit": "off"}
+
+
+class WatchedConnection(psycopg.AsyncConnection[tuple[Any, ...]]):
+    """A connection that is cut when the server does not reply.
+
+    The timeouts of the server do not help when its replies are lost on the way."""
+
+    reply_s: float = MAX_STATEMENT_S + REPLY_MARGIN_S
+
+    async def wait(self, gen: Any, *arguments: Any, **options: Any) -> Any:
+        timer = asyncio.get_running_loop().call_later(self.reply_s, _shut_down, self.pgconn.socket)
+        try:
+            return await super().wait(gen, *arguments, **options)
+        finally:
+            timer.cancel()
+
+
+def _shut_down(descriptor: int) -> None:
+    with suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as shared:
+        shared.shutdown(socket.SHUT_RDWR)
+
+
+class PostgresPool:
+    """Connections to one database, for one event loop; opens with `open`, `async with` or the first transaction."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        connections: int = MAX_CONNECTIONS,
+        wait_s: float = MAX_POOL_WAIT_S,
+        statement_s: float = MAX_STATEMENT_S,
+        reply_margin_s: float = REPLY_MARGIN_S,
+    ) -> None:
+        """`url`: `postgresql://user:password@host:port/database`; `wait_s`: longest wait for a connection;
+        `statement_s`: longest statement, unless a transaction sets another limit."""
+        self._url = url
+        self.name: Final = describe_url(url)
+        """Host, port and database, without user and password."""
+        self.wait_s: Final = wait_s
+        self._connections = connections
+        self._statement_s = statement_s
+        self._reply_margin_s = reply_margin_s
+        self._pool: AsyncConnectionPool[WatchedConnection] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._opening = asyncio.Lock()
+        self._closed = False
+
+    async def __aenter__(self) -> PostgresPool:
+        await self.open()
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.close()
+
+    async def open(self) -> None:
+        """Connect once, so that a wrong URL or password is an error now; opening twice is allowed."""
+        if self._pool is None:
+            await self._check_reachable()
+        await self._opened()
+
+    async def close(self) -> None:
+        """Close all connections; later calls raise `StoreError`. Closing twice is allowed."""
+        self._closed = True
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            await pool.close()
+
+    @asynccontextmanager
+    async def transaction(
+        self,
+        tenant: str | None,
+        *,
+        durable: bool = True,
+        snapshot: bool = False,
+        statement_s: float | None = None,
+        lock_s: float = MAX_LOCK_WAIT_S,
+    ) -> AsyncIterator[Connection]:
+        """Run the block in a transaction that is undone when it raises.
+
+        Raises `ConnectionLost` with `outcome_unknown` if the connection breaks during COMMIT."""
+        options = TransactionOptions(tenant, durable, snapshot, statement_s or self._statement_s, lock_s)
+        async with self._connection() as first:
+            connection = await self._begin(first, options)
+            try:
+                with translate_errors(self.name):
+                    yield connection
+                with translate_errors(self.name, committing=not snapshot):
+                    await connection.commit()
+            finally:
+                await _roll_back(connection)
+                if connection is not first:
+                    await self._give_back(connection)
+
+    async def run(
+        self,
+        tenant: str | None,
+        *statements: SqlStatement,
+        durable: bool = True,
+        snapshot: bool = False,
+        repeatable: bool = False,
+        statement_s: float | None = None,
+    ) -> list[Rows]:
+        """Run statements as one transaction, in one round trip; return the rows of each.
+
+        If the connection breaks, a snapshot is tried again, and so is what is `repeatable`: running it twice is the
+        same as running it once. Other statements raise `ConnectionLost` with `outcome_unknown`. A transaction that
+        the server has undone, because of a deadlock for example, is tried again too."""
+        options = TransactionOptions(tenant, durable, snapshot, statement_s or self._statement_s)
+        until = time.monotonic() + self.wait_s
+        while True:
+            try:
+                async with self._connection() as connection:
+                    return await self._send(connection, options, statements)
+            except ConnectionLost:
+                if not (snapshot or repeatable) or time.monotonic() > until:
+                    raise
+            except TransactionUndone:
+                if time.monotonic() > until:
+                    raise
+
+    async def _send(
+        self, connection: WatchedConnection, options: TransactionOptions, statements: Sequence[SqlStatement]
+    ) -> list[Rows]:
+        connection.reply_s = options.statement_s + self._reply_margin_s
+        send = _send_binary if any(statement.is_large for statement in statements) else _send_text
+        try:
+            with translate_errors(self.name, committing=not options.snapshot):
+                return await send(connection, options, statements)
+        finally:
+            await _roll_back(connection)
+
+    async def _begin(self, first: WatchedConnection, options: TransactionOptions) -> WatchedConnection:
+        """Begin on `first`, or on another connection if that one has broken."""
+        connection, until = first, time.monotonic() + self.wait_s
+        while True:
+            connection.reply_s = options.statement_s + self._reply_margin_s
+            try:
+                with translate_errors(self.name):
+                    await connection.execute(_begin_text(options))
+                return connection
+            except BaseException as problem:
+                if connection is not first:
+                    await self._give_back(connection)
+                if not isinstance(problem, ConnectionLost) or time.monotonic() > until:
+                    raise
+            connection = await self._take()
+
+    # ── Connections ──────────────────────────────────────────────────────────────────────────────────────
+
+    @asynccontextmanager
+    async def _connection(self) -> AsyncIterator[WatchedConnection]:
+        connection = await self._take()
+        try:
+            yield connection
+        finally:
+            await self._give_back(connection)
+
+    async def _take(self) -> WatchedConnection:
+        pool = await self._opened()
+        try:
+            return await pool.getconn()
+        except PoolTimeout:
+            await self._check_reachable()
+            raise StoreUnusable(
+                f"{self.name}: all {self._connections} connections of this process were in use for"
+                f" {self.wait_s:g} s: try again, or allow more connections"
+            ) from None
+        except PoolClosed:
+            raise self._closed_error() from None
+
+    async def _give_back(self, connection: WatchedConnection) -> None:
+        pool = self._pool
+        if pool is None:
+            await connection.close()
+        else:
+            await pool.putconn(connection)
+
+    async def _opened(self) -> AsyncConnectionPool[WatchedConnection]:
+        if self._closed:
+            raise self._closed_error()
+        if self._pool is None:
+            async with self._opening:
+                if self._pool is None:
+                    self._pool = await self._open_pool()
+        if self._loop is not asyncio.get_running_loop():
+            raise StoreError(
+                f"{self.name}: a pool belongs to the event loop that opened it; make one per loop"
+            )
+        return self._pool
+
+    async def _open_pool(self) -> AsyncConnectionPool[WatchedConnection]:
+        self._loop = asyncio.get_running_loop()
+        pool: AsyncConnectionPool[WatchedConnection] = AsyncConnectionPool(
+            self._url,
+            connection_class=WatchedConnection,
+            kwargs=_connect_options(),
+            min_size=1,
+            max_size=self._connections,
+            open=False,
+            timeout=self.wait_s,
+            reconnect_timeout=self.wait_s,
+            name=self.name,
+        )
+        await pool.open()
+        return pool
+
+    async def _check_reachable(self) -> None:
+        """Connect once and raise the error that this gives."""
+        if self._closed:
+            raise self._closed_error()
+        with translate_errors(self.name, connecting=True):
+            connection = await psycopg.AsyncConnection.connect(self._url, **_connect_options())
+            await connection.close()
+
+    def _closed_error(self) -> StoreError:
+        return StoreError(f"the store {self.name} is closed: open it again to use it")
+
+
+async def _send_text(
+    connection: WatchedConnection, options: TransactionOptions, statements: Sequence[SqlStatement]
+) -> list[Rows]:
+    """Send everything as one message, with the values as literals: half the work of `_send_binary`."""
+    writer = psycopg.AsyncClientCursor(connection)
+    texts = [writer.mogrify(statement.sql, statement.values) for statement in statements]
+    cursor = await connection.execute("; ".join([_begin_text(options), *texts, "COMMIT"]).encode())
+    cursor.nextset()  # of BEGIN
+    results: list[Rows] = []
+    for _ in statements:
+        cursor.nextset()
+        results.append(await cursor.fetchall() if cursor.description else [])
+    return results
+
+
+async def _send_binary(
+    connection: WatchedConnection, options: TransactionOptions, statements: Sequence[SqlStatement]
+) -> list[Rows]:
+    """Send everything without waiting for the replies in between, with the values and rows in binary form."""
+    async with connection.pipeline():
+        await connection.execute(options.begin)
+        await connection.execute(_settings_text(options))
+        cursors = [await connection.execute(s.sql, s.values, binary=True) for s in statements]
+        await connection.execute("COMMIT")
+    return [await cursor.fetchall() if cursor.description else [] for cursor in cursors]
+
+
+@lru_cache(maxsize=4096)
+def _begin_text(options: TransactionOptions) -> str:
+    return f"{options.begin}; {_settings_text(options)}"
+
+
+def _settings_text(options: TransactionOptions) -> str:
+    settings = (
+        sql.SQL("set_config({}, {}, true)").format(name, value) for name, value in options.settings.items()
+    )
+    return sql.SQL("SELECT {}").format(sql.SQL(", ").join(settings)).as_string()
+
+
+async def _roll_back(connection: WatchedConnection) -> None:
+    """Undo what was not committed; a connection that cannot do that is closed."""
+    if connection.pgconn.transaction_status == TransactionStatus.IDLE or connection.closed:
+        return
+    try:
+        await connection.rollback()
+    except psycopg.Error:
+        await connection.close()
+
+
+def _connect_options() -> dict[str, Any]:
+    return {
+        "autocommit": True,  # `BEGIN` and `COMMIT` are sent explicitly
+        "prepare_threshold": None,
+        "connect_timeout": MAX_CONNECT_S,
+        "tcp_user_timeout": 10_000,
+        "keepalives_idle": 10,
+        "keepalives_interval": 5,
+        "keepalives_count": 3,
+        "application_name": "foveal",
+    }
+
+
+def describe_url(url: str) -> str:
+    """Return host, port and database of a URL, without user and password; raises `StoreUnusable`."""
+    try:
+        parts = conninfo.conninfo_to_dict(url)
+    except psycopg.Error:
+        # The message of libpq may repeat a part of the password.
+        raise StoreUnusable(
+            "the database's URL cannot be read: write postgresql://user:password@host:port/database, with special"
+            " characters of the password percent-encoded"
+        ) from None
+    host = parts.get("host") or "localhost"
+    port = f":{parts['port']}" if parts.get("port") else ""
+    return f"postgresql://{host}{port}/{parts.get('dbname') or parts.get('user') or ''}"
+
+
+__all__ = [
+    "MAX_CONNECTIONS",
+    "Connection",
+    "ConnectionLost",
+    "PostgresPool",
+    "Rows",
+    "SqlStatement",
+    "describe_url",
+]

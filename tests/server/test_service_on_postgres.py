@@ -1,0 +1,240 @@
+"""Tests of services of several processes on one PostgreSQL database."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from foveal.config import load
+from foveal.core.log import ModelSaid, UserSaid, text_of
+from foveal.server import LiveSession, Service
+from foveal.server.postgres_storage import PostgresStorage
+from foveal.server.runtime import Runtime
+from foveal.stores.postgres.leases import LeaseTimes
+from foveal.testing import Scripted
+from support.cutting_proxy import CuttingProxy
+from support.gated_provider import GatedProvider, run
+from support.paths import SUPPORT, TESTS
+from support.service_process import Echo
+
+SHORT = LeaseTimes(lease=4.0, renew=0.5, give_up=3.2, poll=0.3)
+
+
+@asynccontextmanager
+async def member(url: str, provider: Scripted, *, listens: bool = True) -> AsyncIterator[Service]:
+    """Open a service as another process would: with a pool and leases of its own."""
+    config = load(Path("/nowhere"), environ={}, user_folder=Path("/nowhere"))
+    storage = PostgresStorage(url, times=SHORT, listens=listens, connections=4)
+    service = Service(Runtime(config, storage, environment={}))
+    service.runtime._providers[""] = provider
+    try:
+        yield service
+    finally:
+        await service.close()
+
+
+@asynccontextmanager
+async def members(url: str, *providers: Scripted, **more: Any) -> AsyncIterator[list[Service]]:
+    async with AsyncExitStack() as stack:
+        yield [await stack.enter_async_context(member(url, provider, **more)) for provider in providers]
+
+
+async def spoken(live: LiveSession) -> list[str]:
+    said = (event.fact for event in await live.events() if isinstance(event.fact, UserSaid | ModelSaid))
+    return [text_of(fact.content) for fact in said]
+
+
+async def demo(service: Service) -> LiveSession:
+    return await service.tenant("default").ensure("demo")
+
+
+@run
+async def test_messages_through_two_processes_are_answered_once_and_in_order(service_url: str) -> None:
+    async with members(service_url, Echo(), Echo()) as services:
+        lives = [await demo(service) for service in services]
+
+        async def send(n: int) -> str:
+            turn = await lives[n % 2].submit(f"message {n}", key=f"k{n}")
+            outcome = await turn.outcome()
+            return outcome.text
+
+        answers = await asyncio.gather(*(send(n) for n in range(12)))
+        assert answers == [f"echo of message {n}" for n in range(12)]
+        said = await spoken(lives[0])
+        assert said[1::2] == [f"echo of {text}" for text in said[::2]]
+        assert sorted(said[::2]) == sorted(f"message {n}" for n in range(12))
+        assert await services[0].runtime.inbox.unfinished() == []
+
+
+@pytest.mark.parametrize(("listens", "limit_s"), [(True, 0.15), (False, 1.5)])
+@run
+async def test_a_process_gets_the_answer_of_another_as_soon_as_it_is_stored(
+    service_url: str, listens: bool, limit_s: float
+) -> None:
+    busy = GatedProvider("one", "two", "three")
+    async with members(service_url, busy, Scripted(), listens=listens) as (first, second):
+        here, there = await demo(first), await demo(second)
+        one = await here.submit("1")
+        await busy.asked_once.wait()
+        two = await there.submit("2")
+        three = await here.submit("3")
+        await asyncio.sleep(0.3)  # `there` waits for the lease
+        delays: list[float] = []
+
+        async def watch() -> None:
+            await _until_done(first, two.key)
+            stored = time.monotonic()
+            assert (await two.outcome()).text == "two"
+            delays.append(time.monotonic() - stored)
+
+        watching = asyncio.create_task(watch())
+        busy.gate.set()
+        await watching
+        assert delays[0] <= limit_s
+        assert [(await turn.outcome()).text for turn in (one, three)] == ["one", "three"]
+
+
+async def _until_done(service: Service, key: str) -> None:
+    sql = "SELECT 1 FROM inbox WHERE key = ? AND state = 'done'"
+    while not await service.runtime.database.read(lambda db: db.fetch(sql, key)):
+        await asyncio.sleep(0.005)
+
+
+@run
+async def test_a_turn_whose_lease_was_lost_stops_and_its_reader_gets_the_other_answer(
+    service_url: str,
+) -> None:
+    paused = GatedProvider("never stored")
+    async with members(service_url, paused, Echo()) as (first, second):
+        here, there = await demo(first), await demo(second)
+        turn = await here.submit("1", key="k")
+        await paused.asked_once.wait()
+        leases: Any = first.runtime.locks
+        leases._heartbeat.cancel()  # as if the process were paused
+        other = await there.submit("2")
+        assert (await other.outcome()).text == "echo of 2"
+        paused.gate.set()
+        outcome = await turn.outcome()
+        assert (outcome.why, outcome.text) == ("answered", "echo of 1")
+        assert await spoken(there) == ["1", "echo of 1", "2", "echo of 2"]
+        paused.gate.set()
+        again = await here.submit("3")
+        assert (await again.outcome()).why == "answered"
+
+
+# ── Processes ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@contextmanager
+def worker(url: str, name: str) -> Iterator[subprocess.Popen[str]]:
+    """A process that answers messages of `demo` slowly, and prints what it does."""
+    command = [sys.executable, str(SUPPORT / "postgres_service_process.py"), url, name]
+    environment = os.environ | {"PYTHONPATH": str(TESTS)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.send_signal(signal.SIGCONT)
+            process.kill()
+
+
+def line(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+@run
+async def test_a_stopped_process_that_continues_writes_nothing_after_the_takeover(service_url: str) -> None:
+    with worker(service_url, "paused") as process:
+        assert await asyncio.to_thread(line, process) == "asked"
+        process.send_signal(signal.SIGSTOP)
+        async with member(service_url, Echo()) as service:
+            live = await demo(service)
+            began = time.monotonic()
+            outcome = await (await live.submit("second")).outcome()
+            assert outcome.text == "echo of second"
+            assert time.monotonic() - began <= SHORT.lease + 1.5
+            process.send_signal(signal.SIGCONT)
+            assert await asyncio.to_thread(line, process) == "answered: echo of first of paused"
+            said = await spoken(live)
+            assert said == ["first of paused", "echo of first of paused", "second", "echo of second"]
+
+
+@run
+async def test_the_messages_of_a_killed_process_are_answered_by_another(service_url: str) -> None:
+    with worker(service_url, "killed") as process:
+        assert await asyncio.to_thread(line, process) == "asked"
+        async with member(service_url, Echo()) as service:
+            process.kill()
+            began = time.monotonic()
+            live = await demo(service)
+            recovery = asyncio.create_task(service._recover_periodically())
+            while await service.runtime.inbox.unfinished():
+                await asyncio.sleep(0.05)
+            recovery.cancel()
+            assert time.monotonic() - began <= SHORT.lease + 4.0
+            assert await spoken(live) == ["first of killed", "echo of first of killed"]
+
+
+# ── A database that cannot be reached ────────────────────────────────────────────────────────────────────
+
+
+@run
+async def test_the_reader_in_a_process_that_was_cut_off_gets_the_answer_of_the_other(
+    service_url: str,
+) -> None:
+    cut_off = GatedProvider("never stored")
+    with CuttingProxy(service_url) as proxy:
+        async with member(proxy.url, cut_off) as first, member(service_url, Echo()) as second:
+            here, there = await demo(first), await demo(second)
+            turn = await here.submit("1")
+            await cut_off.asked_once.wait()
+            proxy.swallow()
+            other = await (await there.submit("2")).outcome()
+            assert other.text == "echo of 2"
+            cut_off.gate.set()
+            proxy.restore()
+            outcome = await turn.outcome()
+            assert (outcome.why, outcome.text) == ("answered", "echo of 1")
+            assert await spoken(there) == ["1", "echo of 1", "2", "echo of 2"]
+
+
+@run
+async def test_an_outage_longer_than_a_lease_loses_and_doubles_nothing(service_url: str) -> None:
+    provider = GatedProvider("first answer", "second answer")
+    with CuttingProxy(service_url) as proxy:
+        async with member(proxy.url, provider) as service:
+            live = await demo(service)
+            turn = await live.submit("1")
+            await provider.asked_once.wait()
+            proxy.refuse()
+            await asyncio.sleep(SHORT.lease * 1.5)
+            provider.gate.set()
+            proxy.restore()
+            outcome = await turn.outcome()
+            assert outcome.why == "answered"
+            assert await spoken(live) == ["1", outcome.text]
+            assert await service.runtime.inbox.unfinished() == []
+
+
+@run
+async def test_a_message_is_stored_once_although_the_reply_to_its_commit_is_lost(service_url: str) -> None:
+    with CuttingProxy(service_url) as proxy:
+        async with member(proxy.url, Echo()) as service:
+            live = await demo(service)
+            for n in range(5):
+                proxy.cut_next_commit()
+                assert (await (await live.submit(f"{n}")).outcome()).text == f"echo of {n}"
+            said = await spoken(live)
+            assert said == [text for n in range(5) for text in (f"{n}", f"echo of {n}")]
+            assert proxy.cut == 5

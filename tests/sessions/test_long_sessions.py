@@ -1,0 +1,265 @@
+"""Long sessions: work and memory follow what is new, never the length of the log."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+from collections.abc import Callable, Coroutine, Sequence
+from functools import wraps
+from typing import Any
+
+import pytest
+
+from foveal.core.compaction.health import CompactionOutcome
+from foveal.core.compaction.ledger import likely_reused, range_facts
+from foveal.core.compaction.ledger.range_facts import LedgerIndex
+from foveal.core.compaction.plan import Plan
+from foveal.core.compaction.summary_dialogue import ledger_summary
+from foveal.core.engine import Engine
+from foveal.core.engine.beside_range import likely_names_outside, summaries_in
+from foveal.core.engine.report import event_status
+from foveal.core.log import AnyFact, Call, Compacted, Event, ModelSaid, Opened, Text, ToolReturned, UserSaid
+from foveal.core.view import effective_events
+from foveal.sessions import Session, event_writer
+from foveal.sessions.fitter import RequestFitter
+from foveal.sessions.log_reader import MAX_SLICE_EVENTS, SLICE_CHARS, fold_log, last_opened, read_slices
+from foveal.sessions.offload import MAX_LOOP_EVENTS, SWITCH_INTERVAL_S, offload
+from foveal.stores.memory import MemoryStore
+
+SMALL: dict[str, Any] = {"model": "gpt-4.1", "window": 6_000, "reserve": 500, "tokenizer": "estimate"}
+
+
+def run(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    @wraps(test)
+    def wrapped(*args: Any, **kwargs: Any) -> None:
+        asyncio.run(test(*args, **kwargs))
+
+    return wrapped
+
+
+class CountingStore(MemoryStore):
+    """A store that counts the events it returns."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reads: list[int] = []
+
+    async def read(self, session: str, *, first: int = 0, last: int | None = None) -> list[Event]:
+        return self._counted(await super().read(session, first=first, last=last))
+
+    async def pick(self, session: str, seqs: Sequence[int]) -> list[Event]:
+        return self._counted(await super().pick(session, seqs))
+
+    def _counted(self, events: list[Event]) -> list[Event]:
+        self.reads.append(len(events))
+        return events
+
+    def forget_checkpoint(self, session: str) -> None:
+        self._sessions[session].checkpoint = None
+
+
+def turn(number: int) -> list[AnyFact]:
+    call = Call(id=f"c{number}", name="bash", arguments=f'{{"command": "cat src/part_{number % 40}.py"}}')
+    failed = "\nValueError: value_{number} is wrong\nexit 1" if number % 7 == 0 else ""
+    lines = "\n".join(f"line {n} of part_{number}.py says value_{number}_{n}" for n in range(12))
+    return [
+        UserSaid(content=f"request {number}: look at src/part_{number % 40}.py please"),
+        ModelSaid(content=(Text(text=f"I read part {number}."), call)),
+        ToolReturned(call_id=call.id, content=lines + failed),
+        ModelSaid(content=f"part_{number}.py is fine."),
+    ]
+
+
+async def run_turns(session: Session, turns: range) -> None:
+    for number in turns:
+        await session.append(*turn(number))
+        await session.fit()
+
+
+async def full_engine(session: Session) -> Engine:
+    return Engine(*session._writer.settings, log=await session.store.read(session.id))
+
+
+def shown(engine: Engine) -> list[Any]:
+    return [fact for step in engine.view.steps for fact in step.facts()]
+
+
+# ── Cuts ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@run
+async def test_a_cut_reads_what_it_cuts_and_not_the_history() -> None:
+    store = CountingStore()
+    session = await Session.open(store, "demo", **SMALL)
+    await run_turns(session, range(40))
+    read: list[int] = []
+    for start in (40, 140):
+        store.reads.clear()
+        await run_turns(session, range(start, start + 60))
+        read.append(sum(store.reads))
+    assert any(isinstance(event.fact, Compacted) for event in await store.read("demo", first=600))
+    assert read[1] <= 1.2 * read[0] + 20
+    assert max(store.reads[:-1]) < 120, "the view and what is new"
+
+
+@run
+async def test_a_continued_ledger_equals_one_of_the_whole_range(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (range_facts, likely_reused):
+        monkeypatch.setattr(module, "MAX_EVENTS_QUOTED", 10)
+    write, cuts = RequestFitter._write_ledger, list[int]()
+
+    async def write_and_compare(self: RequestFitter, engine: Engine, plan: Plan) -> CompactionOutcome:
+        written = await write(self, engine, plan)
+        events = effective_events(await self._writer.store.read(self._writer.id, first=plan.first))
+        assert written == ledger_summary(
+            plan,
+            events,
+            counter=engine.view.meter.counter,
+            ratio=engine.calibration.ratio,
+            earlier=summaries_in(engine.view, engine.log, plan),
+            elsewhere=likely_names_outside(engine.view, plan, LedgerIndex()),
+        )
+        cuts.append(plan.last)
+        return written
+
+    monkeypatch.setattr(RequestFitter, "_write_ledger", write_and_compare)
+    store = MemoryStore()
+    session = await Session.open(store, "demo", **SMALL)
+    await run_turns(session, range(80))
+    await session.rewind(session.last - 6)
+    await run_turns(session, range(80, 130))
+    again = await Session.open(store, "demo", **SMALL)
+    await run_turns(again, range(130, 150))
+    assert len(cuts) > 10
+    facts = session._writer.engine.ledger_index._ranges  # type: ignore[union-attr]
+    assert any(len(known.by_result) < 30 < len(known.events) for known in facts.values()), (
+        "texts were released"
+    )
+
+
+# ── Opening ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def import_turns(store: MemoryStore, count: int) -> None:
+    facts = [Opened(model="gpt-4.1"), *(fact for number in range(count) for fact in turn(number))]
+    await store.append("demo", [Event(seq, fact) for seq, fact in enumerate(facts)])
+
+
+@run
+async def test_an_imported_session_is_opened_in_parts_and_then_has_a_checkpoint() -> None:
+    store = CountingStore()
+    await import_turns(store, 500)
+    session = await Session.open(store, "demo", **SMALL)
+    assert max(store.reads) <= MAX_SLICE_EVENTS
+    await session.fit()
+    checkpoint = await store.checkpoint("demo")
+    assert checkpoint is not None
+    assert len(checkpoint.needed) < 200
+    store.reads.clear()
+    again = await Session.open(store, "demo", **SMALL)
+    assert sum(store.reads) < 200
+    assert (await again.fit()).facts == (await session.fit()).facts
+
+
+@run
+async def test_a_log_folded_in_parts_equals_the_whole_fold() -> None:
+    store = CountingStore()
+    session = await Session.open(store, "demo", **SMALL)
+    await session.pin("Never touch main.py")
+    await run_turns(session, range(60))
+    await session.rewind(session.last - 9)
+    await run_turns(session, range(60, 100))
+    await session.undo()
+    await session.append(UserSaid(content="again"))
+    whole = await full_engine(session)
+    folded = await fold_log(store, "demo", session._writer.settings)
+    assert shown(folded) == shown(whole)
+    assert folded.state() == whole.state()
+    assert len(folded.log) < len(whole.log)
+
+
+@run
+async def test_an_expanded_range_of_a_long_log_is_shown_for_one_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_writer, "MAX_WHOLE_EVENTS", 50)
+    store = CountingStore()
+    session = await Session.open(store, "demo", **SMALL)
+    await run_turns(session, range(40))
+    await session.expand(3)
+    again = await Session.open(store, "demo", **SMALL)
+    assert shown(await again._writer.load()) == shown(await full_engine(session))
+    await again.append(UserSaid(content="go on"))
+    assert shown(await again._writer.load()) == shown(await full_engine(again))
+
+
+@run
+async def test_a_checkpoint_does_not_grow_with_the_session() -> None:
+    store = CountingStore()
+    session = await Session.open(store, "demo", **SMALL)
+    sizes: list[int] = []
+    for start in (0, 200):
+        await run_turns(session, range(start, start + 100))
+        found = await store.checkpoint("demo")
+        assert found is not None
+        sizes.append(len(found.state) + len(found.needed))
+    assert sizes[1] <= 1.5 * sizes[0]
+
+
+@run
+async def test_the_last_model_is_found_without_reading_the_log() -> None:
+    store = CountingStore()
+    session = await Session.open(store, "demo", **SMALL)
+    await run_turns(session, range(100))
+    await Session.open(store, "demo", **{**SMALL, "model": "gpt-4o"})
+    store.reads.clear()
+    opened = await last_opened(store, "demo")
+    assert opened is not None
+    assert opened.model == "gpt-4o"
+    assert sum(store.reads) < 200
+
+
+# ── Reading ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@run
+async def test_why_is_answered_from_the_events_after_the_event() -> None:
+    store = CountingStore()
+    session = await Session.open(store, "demo", **SMALL)
+    await session.append(ToolReturned(call_id="nobody", content="a result without a call"))
+    await run_turns(session, range(30))
+    await session.rewind(session.last - 5)
+    await run_turns(session, range(30, 40))
+    whole = await full_engine(session)
+    for event in await session.events():
+        assert await session.why(event.seq) == event_status(whole, event), event
+    newest = session.last - 60
+    store.reads.clear()
+    await session.why(newest)
+    assert sum(store.reads) <= 60 + 2 * MAX_SLICE_EVENTS
+
+
+@run
+async def test_large_events_are_read_in_small_slices() -> None:
+    store = CountingStore()
+    facts = [UserSaid(content="x" * (SLICE_CHARS // 2 if seq >= 20 else 10)) for seq in range(100)]
+    await store.append("demo", [Event(seq, fact) for seq, fact in enumerate(facts)])
+    read = [event async for events in read_slices(store, "demo", end=100) for event in events]
+    assert [event.fact for event in read] == facts
+    assert max(store.reads[2:]) <= 2
+
+
+# ── Threads ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@run
+async def test_only_much_work_leaves_the_event_loop() -> None:
+    here = threading.get_ident()
+    assert await offload(threading.get_ident, events=MAX_LOOP_EVENTS) == here
+    assert await offload(threading.get_ident, events=MAX_LOOP_EVENTS + 1) != here
+
+
+@run
+async def test_threads_take_short_turns_only_during_offloaded_work() -> None:
+    usual = sys.getswitchinterval()
+    assert await offload(sys.getswitchinterval, events=1_000) == pytest.approx(SWITCH_INTERVAL_S)
+    assert sys.getswitchinterval() == usual

@@ -1,0 +1,332 @@
+"""Tests of leases and wake-ups on a real PostgreSQL server, with short times."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from typing import Any
+
+import pytest
+
+from foveal.errors import LeaseLost
+from foveal.stores.postgres.connection import PostgresPool, SqlStatement
+from foveal.stores.postgres.leases import LeaseTimes, SessionLeases
+from foveal.stores.postgres.wakeups import PostgresWakeups
+from support.gated_provider import run
+
+SHORT = LeaseTimes(lease=1.0, renew=0.2, give_up=0.6, poll=0.3)
+LONG = LeaseTimes(lease=30.0, renew=5.0, give_up=20.0, poll=0.5)
+
+
+class Member:
+    """What one process of a cluster has: a pool, wake-ups and leases."""
+
+    def __init__(self, url: str, times: LeaseTimes, *, listens: bool) -> None:
+        self.pool = PostgresPool(url, connections=4)
+        self.wakeups = PostgresWakeups(self.pool, url, listens=listens)
+        self.leases = SessionLeases(self.pool, self.wakeups, times=times)
+
+    async def fenced(self, session: str, act: Callable[[Any], Any]) -> None:
+        """Write as the store does: compare the epoch in the transaction of the write."""
+        async with self.pool.transaction("t") as connection:
+            epoch = self.leases.epoch("t", session)
+            sql = "SELECT 1 FROM foveal.lease WHERE tenant = 't' AND name = %s AND epoch = %s FOR SHARE"
+            if not await (await connection.execute(sql, (session, epoch))).fetchall():
+                raise LeaseLost(session)
+            await act(connection)
+
+    async def close(self) -> None:
+        await self.leases.close()
+        await self.wakeups.close()
+        await self.pool.close()
+
+
+@asynccontextmanager
+async def cluster(
+    url: str, size: int = 2, *, times: LeaseTimes = SHORT, listens: bool = True
+) -> AsyncIterator[list[Member]]:
+    async with AsyncExitStack() as stack:
+        members = [Member(url, times, listens=listens) for _ in range(size)]
+        for member in members:
+            stack.push_async_callback(member.close)
+        yield members
+
+
+def pause(leases: SessionLeases) -> None:
+    """Stop the renewals, as if the process were paused; its block goes on."""
+    assert leases._heartbeat is not None
+    leases._heartbeat.cancel()
+
+
+@run
+async def test_a_lease_has_one_holder_and_epochs_rise(postgres_url: str) -> None:
+    async with cluster(postgres_url) as (one, other):
+        epochs = []
+        for member in (one, other, one):
+            async with member.leases.lock("t", "s"):
+                epochs.append(member.leases.epoch("t", "s"))
+                assert await one.leases.try_lock("t", "s") is None
+                assert await other.leases.try_lock("t", "s") is None
+                free = await other.leases.try_lock("t", "another")
+                assert free is not None
+                free.release()
+                free.release()
+            assert member.leases.epoch("t", "s") is None
+        assert epochs == sorted(set(epochs))
+
+
+@run
+async def test_tasks_of_one_process_and_of_others_hold_a_lease_one_after_the_other(postgres_url: str) -> None:
+    async with cluster(postgres_url, 3, times=LONG) as members:
+        inside = most = 0
+
+        async def critical_section(member: Member) -> None:
+            nonlocal inside, most
+            async with member.leases.lock("t", "s"):
+                inside += 1
+                most = max(most, inside)
+                await asyncio.sleep(0.001)
+                inside -= 1
+
+        await asyncio.gather(*(critical_section(members[n % 3]) for n in range(30)))
+        assert (inside, most) == (0, 1)
+
+
+@run
+async def test_a_held_lease_is_renewed_and_outlasts_its_time(postgres_url: str) -> None:
+    async with cluster(postgres_url) as (one, other), one.leases.lock("t", "s"):
+        await asyncio.sleep(SHORT.lease * 2)
+        assert await other.leases.try_lock("t", "s") is None
+        await one.fenced("s", lambda connection: connection.execute("SELECT 1"))
+
+
+@run
+async def test_a_paused_holder_is_taken_over_and_cannot_write(postgres_url: str) -> None:
+    async with cluster(postgres_url) as (paused, other):
+
+        async def write_late() -> None:
+            async with paused.leases.lock("t", "s"):
+                pause(paused.leases)
+                began = time.monotonic()
+                async with other.leases.lock("t", "s"):
+                    assert time.monotonic() - began <= SHORT.lease + 0.5
+                    await other.fenced("s", lambda connection: connection.execute("SELECT 1"))
+                    assert paused.leases.epoch("t", "s") is not None, "so that a write is refused"
+                    await paused.fenced("s", lambda connection: connection.execute("SELECT 1"))
+
+        with pytest.raises(LeaseLost):
+            await write_late()
+
+
+@run
+async def test_the_block_is_cancelled_when_its_lease_is_lost(postgres_url: str) -> None:
+    async with cluster(postgres_url) as (one, _):
+
+        async def lose() -> None:
+            async with one.leases.lock("t", "s"):
+                await one.pool.run(None, SqlStatement("UPDATE foveal.lease SET epoch = epoch + 1"))
+                await asyncio.sleep(60)
+
+        with pytest.raises(LeaseLost):
+            await lose()
+        await asyncio.sleep(0)  # nothing of the cancellation is left
+        async with one.leases.lock("t", "s"):
+            pass
+
+
+@run
+async def test_a_block_that_ends_just_as_its_lease_is_lost_is_not_cancelled(postgres_url: str) -> None:
+    async with cluster(postgres_url) as (one, _):
+
+        async def end(problem: Exception | None) -> None:
+            async with one.leases.lock("t", "s"):
+                one.leases._held["t", "s"].lose()
+                if problem is not None:
+                    raise problem
+
+        await end(None)
+        await asyncio.sleep(0.01)
+        with pytest.raises(ValueError, match="own"):
+            await end(ValueError("own"))
+        await asyncio.sleep(0.01)
+
+
+@run
+async def test_a_blocked_event_loop_keeps_a_lease_that_was_not_taken_over(postgres_url: str) -> None:
+    async with cluster(postgres_url) as (one, _), one.leases.lock("t", "s"):
+        for _ in range(2):
+            time.sleep(SHORT.lease * 1.2)
+            await asyncio.sleep(SHORT.renew)
+        await one.fenced("s", lambda connection: connection.execute("SELECT 1"))
+
+
+@run
+async def test_an_outside_cancellation_stays_one(postgres_url: str) -> None:
+    async with cluster(postgres_url, times=LONG) as (one, other):
+        entered = asyncio.Event()
+
+        async def hold() -> None:
+            async with one.leases.lock("t", "s"):
+                entered.set()
+                await asyncio.sleep(60)
+
+        task = asyncio.create_task(hold())
+        await entered.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        async with asyncio.timeout(5), other.leases.lock("t", "s"):
+            pass
+
+
+@run
+async def test_a_cancelled_wait_leaves_no_lease_behind(postgres_url: str) -> None:
+    async with cluster(postgres_url, times=LONG) as (one, other):
+        for delay in (0.0, 0.0005, 0.001, 0.002, 0.004):
+
+            async def hold() -> None:
+                async with one.leases.lock("t", "s"):
+                    await asyncio.sleep(60)
+
+            task = asyncio.create_task(hold())
+            await asyncio.sleep(delay)
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+            async with asyncio.timeout(5), other.leases.lock("t", "s"):
+                pass
+
+
+@run
+async def test_several_hundred_leases_are_renewed_in_one_statement(postgres_url: str) -> None:
+    async with cluster(postgres_url) as (one, other), AsyncExitStack() as stack:
+        held = [await one.leases.try_lock("t", f"s{n}") for n in range(300)]
+        for lease in held:
+            assert lease is not None
+            stack.callback(lease.release)
+        calls: list[Any] = []
+        send = one.pool.run
+
+        async def counted(*arguments: Any, **options: Any) -> Any:
+            calls.append(arguments)
+            return await send(*arguments, **options)
+
+        one.pool.run = counted  # type: ignore[method-assign]
+        await asyncio.sleep(SHORT.lease * 1.5)
+        one.pool.run = send  # type: ignore[method-assign]
+        assert 3 <= len(calls) <= 10
+        assert await other.leases.try_lock("t", "s299") is None
+        assert not any(held.is_lost for held in one.leases._held.values())
+
+
+@run
+async def test_increments_under_a_lease_are_neither_lost_nor_doubled(postgres_url: str) -> None:
+    """Whatever is paused and taken over, each successful write saw the one before it."""
+    chance = random.Random(16)
+    async with cluster(postgres_url, 3) as members:
+        async with members[0].leases.lock("t", "s"):
+            pass
+        await members[0].pool.run(None, SqlStatement("CREATE TABLE foveal.counter AS SELECT 0 AS n"))
+        written = lost = 0
+
+        async def increment(member: Member) -> None:
+            nonlocal written, lost
+            with suppress(LeaseLost):
+                async with member.leases.lock("t", "s"):
+                    ((n,),) = (await member.pool.run("t", SqlStatement("SELECT n FROM foveal.counter")))[0]
+                    if chance.random() < 0.2:
+                        pause(member.leases)
+                        await asyncio.shield(asyncio.create_task(asyncio.sleep(SHORT.lease * 1.3)))
+                    else:
+                        await asyncio.sleep(chance.random() * 0.01)
+                    sql = "UPDATE foveal.counter SET n = %s"
+                    await member.fenced("s", lambda connection: connection.execute(sql, (n + 1,)))
+                    written += 1
+                return
+            lost += 1
+
+        await asyncio.gather(*(increment(members[n % 3]) for n in range(24)))
+        ((n,),) = (await members[0].pool.run("t", SqlStatement("SELECT n FROM foveal.counter")))[0]
+        assert n == written
+        assert lost > 0
+        assert written + lost == 24
+
+
+# ── Wake-ups ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def _wait_times(url: str, rounds: int, *, listens: bool) -> list[float]:
+    """Return how long after each release a process that waits has the lease."""
+    async with cluster(url, times=LeaseTimes(), listens=listens) as (one, other):
+        times = []
+        for _ in range(rounds):
+            async with one.leases.lock("t", "s"):
+                waiting = asyncio.create_task(_taken_at(other))
+                await asyncio.sleep(0.1)
+                released = time.monotonic()
+            times.append(await waiting - released)
+        return sorted(times)
+
+
+async def _taken_at(member: Member) -> float:
+    async with member.leases.lock("t", "s"):
+        return time.monotonic()
+
+
+@run
+async def test_a_waiting_process_is_woken_by_the_release(postgres_url: str) -> None:
+    times = await _wait_times(postgres_url, 20, listens=True)
+    assert times[-2] <= 0.15, times
+
+
+@run
+async def test_without_notifications_a_waiting_process_polls(postgres_url: str) -> None:
+    times = await _wait_times(postgres_url, 3, listens=False)
+    assert times[-1] <= 1.5, times
+
+
+@run
+async def test_a_wake_up_reaches_all_processes_and_only_subscribers_of_its_topic(postgres_url: str) -> None:
+    async with cluster(postgres_url, 3) as members:
+        woken: list[tuple[int, str]] = []
+        ends = [
+            member.wakeups.subscribe(topic, lambda n=n, topic=topic: woken.append((n, topic)))
+            for n, member in enumerate(members)
+            for topic in ("inbox", "jobs")
+        ]
+        await _until(lambda: all(member.wakeups._is_listening for member in members))
+        await asyncio.sleep(0.05)  # the calls that follow a new connection
+        woken.clear()
+        await members[1].wakeups.notify("inbox")
+        await _until(lambda: len(woken) == 3)
+        await asyncio.sleep(0.05)
+        assert sorted(woken) == [(n, "inbox") for n in range(3)]
+        for end in ends:
+            end()
+        await members[1].wakeups.notify("inbox")
+        await asyncio.sleep(0.05)
+        assert len(woken) == 3
+
+
+@run
+async def test_a_lost_connection_is_replaced_and_subscribers_are_called(postgres_url: str) -> None:
+    async with cluster(postgres_url) as (one, other):
+        woken = asyncio.Event()
+        one.wakeups.subscribe("inbox", woken.set)
+        await _until(lambda: one.wakeups._is_listening)
+        woken.clear()
+        kill = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'foveal wake-ups'"
+        await other.pool.run(None, SqlStatement(kill))
+        await asyncio.wait_for(woken.wait(), 5)
+        woken.clear()
+        await other.wakeups.notify("inbox")
+        await asyncio.wait_for(woken.wait(), 5)
+
+
+async def _until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():
+            await asyncio.sleep(0.01)

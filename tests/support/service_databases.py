@@ -1,0 +1,63 @@
+"""The service's database for tests: a SQLite file, or a database on a real PostgreSQL server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from functools import cache
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from foveal.server.databases import Database, SqliteDatabase
+
+
+@asynccontextmanager
+async def open_database(place: Path | str) -> AsyncIterator[Database]:
+    """Open the database in a folder, or that of a PostgreSQL URL."""
+    if isinstance(place, Path):
+        database: Database = SqliteDatabase(place / "service.db")
+        try:
+            yield database
+        finally:
+            await database.close()
+        return
+    from foveal.server.databases.postgres_database import PostgresDatabase
+    from foveal.stores.postgres.connection import PostgresPool
+
+    async with PostgresPool(place) as pool:
+        database = PostgresDatabase(pool)
+        yield database
+        await database.close()
+
+
+def place_of(text: str) -> Path | str:
+    """Return the place that a process was given as an argument."""
+    return text if text.startswith("postgresql:") else Path(text)
+
+
+@contextmanager
+def service_database_url() -> Iterator[str]:
+    """Create a database with the service's tables, and drop it afterwards."""
+    from support import postgres_server
+
+    url = postgres_server.fresh_database(template=_template())
+    try:
+        yield url
+    finally:
+        postgres_server.drop_database(url)
+
+
+@cache
+def _template() -> str:
+    """Create a database with the tables once per process: copying it is faster than migrating."""
+    from support import postgres_server
+
+    url = postgres_server.fresh_database()
+
+    async def migrate() -> None:
+        async with open_database(url) as database:
+            await database.check_writable()
+
+    asyncio.run(migrate())
+    return urlsplit(url).path[1:]
