@@ -7,6 +7,10 @@ PIP := $(PY) -m pip --disable-pip-version-check -q
 # The first installation takes minutes on a slow network, so it shows what pip downloads.
 LOUD_PIP := $(PY) -m pip --disable-pip-version-check
 
+# Compiling the tests takes ten seconds in each of pytest's processes, so the first run does it once, beside mypy.
+CACHED := PYTHONDONTWRITEBYTECODE=
+COMPILE := $(CACHED) $(PY) -m pytest --collect-only -qq -n 0 >/dev/null 2>&1
+
 .PHONY: chat serve test lint bench soak refresh-models clean
 
 chat: $(VENV)/.chat
@@ -18,14 +22,14 @@ serve: $(VENV)/.serve
 test: $(VENV)/.test
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/ruff format --check -q .
-	@$(VENV)/bin/mypy
-	@$(PY) -m pytest -n 3 --dist worksteal
+	@$(VENV)/bin/mypy & types=$$!; [ -d tests/__pycache__ ] || $(COMPILE); wait $$types
+	@$(CACHED) $(PY) -m pytest -n 3 --dist worksteal
 
 bench: $(VENV)/.bench
 	@$(PY) -m bench
 
 soak: $(VENV)/.test
-	@FOVEAL_SOAK=1 $(PY) -m pytest -n 2 --dist worksteal
+	@FOVEAL_SOAK=1 $(CACHED) $(PY) -m pytest -n 2 --dist worksteal
 
 refresh-models: $(VENV)/.chat
 	@$(PY) tools/refresh_models.py

@@ -2,7 +2,7 @@
 
 python -m bench                   run all groups
 python -m bench fit clip          run some of: import clip fold memory fit peers store session recall
-                                  compaction ledger dropin survival redaction
+                                  compaction ledger dropin survival redaction server
 python -m bench.table             print the stored results as Markdown
 """
 
@@ -12,6 +12,7 @@ import importlib
 import json
 import os
 import platform
+import signal
 import sys
 import time
 from pathlib import Path
@@ -21,7 +22,7 @@ from bench.measure import Row, progress
 
 GROUPS: Final = (
     "import", "clip", "fold", "memory", "fit", "peers", "store", "session", "recall", "compaction", "ledger",
-    "dropin", "survival", "redaction",
+    "dropin", "survival", "redaction", "server",
 )  # fmt: skip
 RESULTS: Final = Path(__file__).parent / "results" / "latest.json"
 
@@ -30,6 +31,9 @@ def main(names: list[str]) -> None:
     unknown = [name for name in names if name not in GROUPS]
     if unknown:
         sys.exit(f"unknown benchmark {unknown[0]!r}; available: {', '.join(GROUPS)}")
+    signal.signal(
+        signal.SIGTERM, lambda *_: sys.exit(143)
+    )  # so that groups end the processes that they started
     machine = _machine()
     print(f"{machine['python']}, {machine['processor']}, {machine['cores']} cores, load {machine['load']}")
     rows = [(group, row) for group in names or GROUPS for row in _run_group(group)]

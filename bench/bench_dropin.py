@@ -10,10 +10,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import re
-import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -21,14 +17,14 @@ from statistics import median
 from typing import Any, Final, NamedTuple
 
 from bench.loopback import PAUSE, PIECES, KeepAliveConnection, pieces, reply, streamed_text
-from bench.measure import Row, progress
+from bench.measure import Row, progress, quantile
+from bench.processes import cpu_seconds, server, upstream
 
 MESSAGES: Final = 200
 CONVERSATIONS: Final = 12
 REQUESTS: Final = 25
 CLIENT_COUNTS: Final = (50, 200, 500)
 STREAMS_PER_CLIENT: Final = 3
-_URL: Final = re.compile(r"http://127\.0\.0\.1:(\d+)")
 
 
 def rows() -> Iterator[Row]:
@@ -49,7 +45,7 @@ def _latency_rows(port: int, upstream: int) -> Iterator[Row]:
     first, later = asyncio.run(_added_latency(port, upstream))
     note = f"{len(later)} requests in {CONVERSATIONS} conversations"
     yield Row(f"added to a request with {MESSAGES} messages, p50", median(later), limit=0.005, note=note)
-    yield Row("added to a request, p99", _quantile(later, 0.99), limit=0.025)
+    yield Row("added to a request, p99", quantile(later, 0.99), limit=0.025)
     yield Row(f"added to a first request with {MESSAGES} messages, p50", median(first))
 
 
@@ -59,9 +55,9 @@ def _client_rows(clients: int, port: int, upstream: int, pid: int) -> Iterator[R
     if hasattr(os, "sched_setaffinity"):
         _on_one_core(pid)
     direct = asyncio.run(_stream_all(upstream, clients, "run"))
-    before = _cpu_seconds(pid)
+    before = cpu_seconds(pid)
     through = asyncio.run(_stream_all(port, clients, "run"))
-    cpu = (_cpu_seconds(pid) - before) / len(through.first_bytes)
+    cpu = (cpu_seconds(pid) - before) / len(through.first_bytes)
     name = f"{clients} streaming clients"
     note = (
         f"{STREAMS_PER_CLIENT} requests each; an answer has {PIECES} pieces, one every {PAUSE * 1000:.0f} ms"
@@ -69,7 +65,7 @@ def _client_rows(clients: int, port: int, upstream: int, pid: int) -> Iterator[R
     yield Row(f"{name}: CPU time per request", cpu, limit=0.003, note=note)
     yield Row(f"{name}: requests per second and core", 1 / cpu, "requests")
     for share, label in ((0.5, "p50"), (0.99, "p99")):
-        added = _quantile(through.first_bytes, share) - _quantile(direct.first_bytes, share)
+        added = quantile(through.first_bytes, share) - quantile(direct.first_bytes, share)
         yield Row(f"{name}: added to the first byte, {label}", max(added, 0.0))
     yield Row(f"{name}: streams that lost a byte", through.lost + direct.lost, "×", 0.0)
     note = f"{through.seconds:.2f} s"
@@ -166,62 +162,17 @@ async def _stream_client(port: int, name: str, delay: float) -> tuple[int, list[
     return lost, firsts
 
 
-def _cpu_seconds(pid: int) -> float:
-    """Return the CPU time that a process has used, of all its threads."""
-    with open(f"/proc/{pid}/stat", encoding="ascii") as file:
-        fields = file.read().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def _quantile(values: list[float], share: float) -> float:
-    return sorted(values)[int(len(values) * share)]
-
-
 # ── Processes ────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @contextmanager
 def _server_and_upstream() -> Iterator[tuple[int, int, int]]:
     """Start both; yield the server's port, upstream's port, and the process id of the server."""
-    with tempfile.TemporaryDirectory(prefix="foveal-bench-") as folder, _upstream() as upstream:
-        settings = [f"server.openai_url=http://127.0.0.1:{upstream}/v1", "server.rate=0"]
-        with _server(folder, settings) as (port, pid):
-            yield port, upstream, pid
-
-
-@contextmanager
-def _upstream() -> Iterator[int]:
-    command = [sys.executable, "-m", "bench.loopback"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        yield int(process.stdout.readline())
-        process.communicate("")
-
-
-@contextmanager
-def _server(folder: str, settings: list[str]) -> Iterator[tuple[int, int]]:
-    """Start a server on a free port; yield the port and the process id."""
-    command = [sys.executable, "-m", "foveal.apps", "serve", "--port", "0", "--folder", folder]
-    command += [part for setting in settings for part in ("--set", setting)]
-    log = os.path.join(folder, "stderr")
-    with open(log, "w+", encoding="utf-8") as errors, subprocess.Popen(command, stderr=errors) as process:
-        try:
-            yield _port(process, log), process.pid
-        finally:
-            process.terminate()
-            process.wait(60)
-
-
-def _port(process: subprocess.Popen[bytes], log: str) -> int:
-    end = time.monotonic() + 60
-    while time.monotonic() < end and process.poll() is None:
-        with open(log, encoding="utf-8") as file:
-            text = file.read()
-        found = _URL.search(text)
-        if found and '"listening"' in text:
-            return int(found[1])
-        time.sleep(0.05)
-    raise RuntimeError("the server did not start")
+    with (
+        upstream() as upstream_port,
+        server(settings=[f"server.openai_url=http://127.0.0.1:{upstream_port}/v1"]) as running,
+    ):
+        yield running.port, upstream_port, running.pid
 
 
 def _on_one_core(pid: int) -> None:

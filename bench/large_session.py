@@ -1,8 +1,9 @@
-"""A session of 50,000 events: CPU of each operation, and how long it delays another coroutine.
+"""A session of 50,000 events: CPU of each operation, and how long it delays another coroutine or client.
 
 `python -m bench.large_session [EVENTS]` builds two sessions in one SQLite file and prints a row for each operation.
 Session `turns` was written turn by turn and has a checkpoint; session `imported` has the same messages without
-reductions and without a checkpoint, as after an import.
+reductions and without a checkpoint, as after an import. `client_rows` runs turns in both on a real server, while
+other clients ask it for a small session.
 
 A delay is wall time, so it includes what other processes of the machine take. `busy` is the CPU time that the
 thread of the event loop used without a break, which other processes do not change.
@@ -17,13 +18,18 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from itertools import islice
 from pathlib import Path
+from statistics import median
 from typing import Any, Final, NamedTuple
 
-from bench.measure import Row, progress
+import aiohttp
+
+from bench.measure import Row, display, progress
+from bench.processes import server
 from bench.work import coding_session
 from foveal.core.log import AnyFact, Event, ModelSaid, Opened, UserSaid
 from foveal.core.wire import wire_for
 from foveal.ports import Store
+from foveal.server import DataFolder
 from foveal.sessions import Session
 from foveal.sessions.log_reader import read_slices
 from foveal.stores import open_store
@@ -154,6 +160,71 @@ def rows(count: int = EVENTS) -> Iterator[Row]:
 
 async def _collect(path: Path, id: str) -> list[Operation]:
     return [operation async for operation in operations(path, id)]
+
+
+# ── Clients of a server ──────────────────────────────────────────────────────────────────────────────────
+
+
+def client_rows(count: int = EVENTS) -> Iterator[Row]:
+    """Yield how long a turn in each session takes, and how long it delays other clients."""
+    with tempfile.TemporaryDirectory(prefix="foveal-bench-") as folder:
+        asyncio.run(build(DataFolder.create(Path(folder)).tenant_file("default"), count))
+        settings = ("tokenizer=estimate", f"window={SETTINGS['window']}")
+        with server(settings=settings, folder=folder) as running:
+            for id in ("turns", "imported"):
+                progress(f"large session: a turn in {id} …")
+                yield from asyncio.run(_turn_rows(running.url, id, count))
+
+
+async def _turn_rows(url: str, id: str, count: int) -> list[Row]:
+    about = {"turns": "", "imported": ", without a checkpoint"}[id]
+    found = []
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(120)) as http:
+        async with http.post(f"{url}/api/sessions", json={"id": f"beside-{id}"}) as reply:
+            assert reply.status == 201, await reply.text()
+        idle = OtherClient(http, f"{url}/api/sessions/beside-{id}")
+        await idle.run_beside(asyncio.sleep(2.0))
+        usual, longest = median(idle.seconds), max(idle.seconds) * 1e3
+        for turn in ("first turn", "second turn"):
+            other = OtherClient(http, f"{url}/api/sessions/beside-{id}")
+            seconds = await other.run_beside(_run_turn(http, f"{url}/api/sessions/{id}/turns"))
+            name = f"{turn} in {count:,} events{about}"
+            delay = max(0.0, max(other.seconds) - usual)
+            note = f"beyond {usual * 1e3:.1f} ms; before the turn up to {longest:.0f} ms"
+            note += f"; the turn took {display(seconds, 's')}"
+            found.append(Row(f"{name}: longest delay of another client", delay, limit=MAX_DELAY_S, note=note))
+    return found
+
+
+async def _run_turn(http: aiohttp.ClientSession, url: str) -> None:
+    async with http.post(url, json={"text": "What did we do first?", "stream": False}) as reply:
+        assert reply.status == 200, await reply.text()
+        await reply.read()
+
+
+class OtherClient:
+    """A client that asks for the same page again and again, and how long each answer took."""
+
+    def __init__(self, http: aiohttp.ClientSession, url: str) -> None:
+        self.seconds: list[float] = []
+        self._http = http
+        self._url = url
+
+    async def run_beside(self, act: Awaitable[None]) -> float:
+        """Ask until `act` has ended; return the seconds that it took."""
+        start, task = time.perf_counter(), asyncio.ensure_future(act)
+        while not task.done():
+            await self._ask()
+            await asyncio.sleep(TICK_S)
+        await task
+        return time.perf_counter() - start
+
+    async def _ask(self) -> None:
+        start = time.perf_counter()
+        async with self._http.get(self._url) as reply:
+            assert reply.status == 200, await reply.text()
+            await reply.read()
+        self.seconds.append(time.perf_counter() - start)
 
 
 if __name__ == "__main__":

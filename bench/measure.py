@@ -10,8 +10,9 @@ from statistics import mean, median
 from typing import Any, Final, Literal, NamedTuple, Self
 
 Unit = Literal[
-    "s", "×", "%", "modules", "summaries", "requests", "runs", "events", "MB", "descriptors", "threads"
-]
+    "s", "×", "%", "modules", "summaries", "requests", "runs", "events", "MB", "descriptors", "threads",
+    "appends/s", "turns/s",
+]  # fmt: skip
 
 _SCALES: Final = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
 
@@ -24,6 +25,8 @@ class Row(NamedTuple):
     unit: Unit = "s"
     limit: float | None = None
     note: str = ""
+    at_least: bool = False
+    """The target is reached from `limit` upwards, not downwards."""
 
     @property
     def measured(self) -> str:
@@ -31,13 +34,17 @@ class Row(NamedTuple):
 
     @property
     def target(self) -> str:
-        return "" if self.limit is None else f"≤ {display(self.limit, self.unit, digits=2)}"
+        sign = "≥" if self.at_least else "≤"
+        return "" if self.limit is None else f"{sign} {display(self.limit, self.unit, digits=2)}"
 
     @property
     def verdict(self) -> str:
         if self.limit is None:
             return ""
-        return "ok" if self.value is not None and self.value <= self.limit else "missed"
+        if self.value is None:
+            return "missed"
+        is_met = self.value >= self.limit if self.at_least else self.value <= self.limit
+        return "ok" if is_met else "missed"
 
     def plain(self) -> dict[str, Any]:
         """Return the row as it is stored in the results file."""
@@ -72,6 +79,10 @@ class Turns(NamedTuple):
     def of(cls, seconds: Sequence[float]) -> Turns:
         ranked = sorted(seconds)
         return cls(median(ranked), mean(ranked), ranked[int(len(ranked) * 0.99)], ranked[-1])
+
+
+def quantile(values: Sequence[float], share: float) -> float:
+    return sorted(values)[int(len(values) * share)]
 
 
 def seconds_of(act: Callable[[], object]) -> float:

@@ -13,7 +13,7 @@ def table() -> str:
     lines = ["| | what | measured | target | | note |", "|---|---|--:|--:|---|---|"]
     group = ""
     for plain in results["rows"]:
-        row = Row(*(plain[field] for field in Row._fields))
+        row = Row(**{field: plain[field] for field in Row._fields if field in plain})
         verdict = "**missed**" if row.verdict == "missed" else row.verdict
         shown = "" if plain["group"] == group else plain["group"]
         group = plain["group"]

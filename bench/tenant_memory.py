@@ -11,18 +11,16 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from http.client import HTTPConnection
 from pathlib import Path
-from threading import Thread
 from typing import Any, Final, NamedTuple
 
 from bench.measure import Row, progress
+from bench.processes import server, upstream
 from foveal.server import AuthTokens, DataFolder
 from foveal.testing import Scripted
 
@@ -30,6 +28,7 @@ TENANTS: Final = 1_000
 MAX_MB: Final = 300
 MAX_DESCRIPTORS: Final = 200
 MAX_THREADS: Final = 100
+ENVIRONMENT: Final = {"FOVEAL_PROVIDER": "bench.tenant_memory:provider", "OPENAI_API_KEY": "sk-bench"}
 
 
 class ProcessUse(NamedTuple):
@@ -49,16 +48,17 @@ class ProcessUse(NamedTuple):
 
 def rows(tenants: int = TENANTS) -> Iterator[Row]:
     """Yield what the server uses after all tenants have used it, and what the last request cost."""
-    with tempfile.TemporaryDirectory(prefix="foveal-bench-") as folder, _upstream() as upstream:
+    with tempfile.TemporaryDirectory(prefix="foveal-bench-") as folder, upstream() as upstream_port:
         secrets = asyncio.run(_make_tokens(Path(folder), tenants))
-        with _server(folder, upstream) as (port, pid):
-            before = ProcessUse.of(pid)
+        settings = [f"server.openai_url=http://127.0.0.1:{upstream_port}/v1"]
+        with server(settings=settings, folder=folder, environment=ENVIRONMENT) as running:
+            before = ProcessUse.of(running.pid)
             began = time.perf_counter()
             for number, secret in enumerate(secrets):
                 progress(f"server: tenant {number} of {tenants} …")
-                _use_once(port, secret)
+                _use_once(running.port, secret)
             seconds = (time.perf_counter() - began) / tenants
-            after = ProcessUse.of(pid)
+            after = ProcessUse.of(running.pid)
     name = f"{tenants:,} tenants, each used once"
     note = f"{before.megabytes:.0f} MB at start"
     yield Row(f"{name}: memory of the server", after.megabytes, "MB", MAX_MB, note)
@@ -97,44 +97,9 @@ def _use_once(port: int, secret: str) -> None:
     connection.close()
 
 
-# ── Processes ────────────────────────────────────────────────────────────────────────────────────────────
-
-
 def provider(name: str | None = None, **_: Any) -> Scripted:
     """Return the provider of the server's own sessions: it answers at once."""
     return Scripted(name="openai/gpt-4.1")
-
-
-@contextmanager
-def _upstream() -> Iterator[int]:
-    command = [sys.executable, "-m", "bench.loopback"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        yield int(process.stdout.readline())
-        process.communicate("")
-
-
-@contextmanager
-def _server(folder: str, upstream: int) -> Iterator[tuple[int, int]]:
-    """Start a server on a free port; yield the port and the process id."""
-    command = [sys.executable, "-m", "foveal.apps", "serve", "--port", "0", "--folder", folder]
-    for setting in (f"server.openai_url=http://127.0.0.1:{upstream}/v1", "server.rate=0"):
-        command += ["--set", setting]
-    environment = {
-        **os.environ,
-        "FOVEAL_PROVIDER": "bench.tenant_memory:provider",
-        "OPENAI_API_KEY": "sk-bench",
-    }
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process:
-        assert process.stderr is not None
-        try:
-            line = next(line for line in process.stderr if '"listening"' in line)
-            drain = Thread(target=process.stderr.read, daemon=True)
-            drain.start()
-            yield int(json.loads(line)["url"].rpartition(":")[2]), process.pid
-        finally:
-            process.terminate()
-            process.wait(60)
 
 
 if __name__ == "__main__":

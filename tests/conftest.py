@@ -3,6 +3,7 @@ fixture that several files use."""
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,12 +18,18 @@ if TYPE_CHECKING:
 QUIET = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
 
 settings.register_profile(
-    "foveal", derandomize=True, deadline=None, database=None, suppress_health_check=QUIET
+    "foveal", derandomize=True, deadline=None, database=None, suppress_health_check=QUIET, max_examples=50
 )
 settings.register_profile(
     "soak", parent=settings.get_profile("foveal"), derandomize=False, max_examples=2_000
 )
 settings.load_profile("soak" if os.environ.get("FOVEAL_SOAK") else "foveal")
+
+
+def pytest_collection_finish() -> None:
+    """Keep the collected tests and their modules out of every later garbage collection: they stay to the end."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture

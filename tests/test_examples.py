@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from support import warm_start
 from support.paths import ROOT
 from support.provider_stand_in import StandIn
 
@@ -98,6 +99,10 @@ def run(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+def run_demo(*options: object) -> subprocess.CompletedProcess[str]:
+    return warm_start.run(["-m", "foveal.apps.cli.demo", *options], cwd=ROOT, encoding="utf-8")
+
+
 def test_the_examples_are_numbered_without_a_gap_and_each_is_checked() -> None:
     assert [path.stem for path in EXAMPLES] == list(SAYS)
     assert [int(path.stem[:2]) for path in EXAMPLES] == list(range(1, len(EXAMPLES) + 1))
@@ -142,19 +147,19 @@ def test_the_demo_shows_reductions_and_that_nothing_is_lost() -> None:
 @pytest.mark.parametrize("policy", ["economy", "rolling", "recent"])
 @pytest.mark.parametrize("window", [3_000, 16_000, 200_000])
 def test_the_demo_fits_every_window_under_every_preset(policy: str, window: int) -> None:
-    done = run("-m", "foveal.apps.cli.demo", "--policy", policy, "--window", str(window))
+    done = run_demo("--policy", policy, "--window", window)
     assert done.returncode == 0, done.stdout[-500:] + done.stderr
     assert "38 of 38" in done.stdout
 
 
 def test_the_demo_says_what_does_not_fit() -> None:
-    done = run("-m", "foveal.apps.cli.demo", "--policy", "off")
+    done = run_demo("--policy", "off")
     assert done.returncode == 1
     assert "ContextOverflow: context needs" in done.stdout
 
 
 def test_the_demo_names_a_bad_setting() -> None:
-    done = run("-m", "foveal.apps.cli.demo", "--policy", "thrifty")
+    done = run_demo("--policy", "thrifty")
     assert done.returncode == 2
     assert done.stderr.startswith("foveal: policy = 'thrifty' is not allowed: one of economy, handoff, ")
 

@@ -1,13 +1,14 @@
 """The laws on every recorded conversation, with three windows and every preset.
 
-The tests need ../shared/data beside the checkout. In long conversations the expensive checks run at every 16th
-call; FOVEAL_SOAK=1 runs them at every call.
+The tests need ../shared/data beside the checkout. They replay a part of the combinations, and in long conversations
+the expensive checks run at every 16th call; FOVEAL_SOAK=1 replays all of them and checks every call.
 """
 
 from __future__ import annotations
 
 import gzip
 import json
+import math
 import os
 from collections.abc import Iterator
 from functools import cache
@@ -136,7 +137,9 @@ def replay(messages: list[Json], window: int, policy: str) -> None:
 
 WINDOWS: Final = (8_000, 32_000, 128_000)
 OTHERS_SHARE: Final = 3
-"""Of the conversations, one in this many is replayed under the other policies."""
+"""Of the conversations, one in this many is replayed with larger windows and under the other policies."""
+MAX_REPLAYED: Final = 24
+"""Conversations of a file that one test replays; the tests of other windows and policies replay others."""
 
 
 def windows(policy: str) -> tuple[int, ...]:
@@ -157,16 +160,19 @@ CASES: Final[list[Any]] = [
 
 @pytest.mark.parametrize(("path", "window", "policy"), CASES)
 def test_every_recorded_conversation_keeps_the_laws(path: Path, window: int, policy: str) -> None:
-    for messages in selected(path, policy):
+    for messages in selected(path, policy, window):
         replay(messages, window, policy)
 
 
-def selected(path: Path, policy: str) -> list[list[Json]]:
-    """Return all conversations for the default policy and a third for each of the others; all with FOVEAL_SOAK."""
+def selected(path: Path, policy: str, window: int) -> list[list[Json]]:
+    """Return the most conversations for the default policy in the smallest window; all with FOVEAL_SOAK."""
     found = conversations(path)
-    if SOAK or policy == "economy" or len(found) < OTHERS_SHARE:
+    if SOAK:
         return found
-    return found[list(PRESETS).index(policy) % OTHERS_SHARE :: OTHERS_SHARE]
+    share = 1 if policy == "economy" and window == WINDOWS[0] else min(OTHERS_SHARE, len(found))
+    step = max(share, math.ceil(share * len(found) / MAX_REPLAYED))
+    first = list(PRESETS).index(policy) + WINDOWS.index(window)
+    return found[first % step :: step]
 
 
 def test_the_estimate_agrees_with_the_recount_of_these_tests() -> None:

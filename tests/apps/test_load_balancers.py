@@ -1,4 +1,4 @@
-"""The load balancers of `docs/deploy.md`, with their documented configuration, before two servers on one database."""
+"""Load balancers, configured as in `docs/deploy.md`, in front of two servers on one database."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ import shutil
 import socket
 import subprocess
 import threading
-import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -78,11 +77,13 @@ class Cluster:
         self.servers = [self.start(port) for port in self.ports]
         port = free_port()
         command = {"nginx": nginx, "haproxy": haproxy}[balancer](folder, port, self.ports)
-        process = subprocess.Popen([_path(command[0]), *command[1:]], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        process = subprocess.Popen(
+            [_path(command[0]), *command[1:]], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
         stack.callback(process.wait)
         stack.callback(process.kill)
         self.url = f"http://127.0.0.1:{port}"
-        until(lambda: self._is_ready())
+        until(self._is_ready)
 
     def start(self, port: int) -> Server:
         settings = {"server.port": port, "server.hosts": HOST, "server.grace": 20}
@@ -120,6 +121,7 @@ class FollowedTurn(threading.Thread):
 
     def run(self) -> None:
         with (
+            suppress(httpx.HTTPError),  # its server was killed
             self.cluster.client() as client,
             client.stream("POST", f"/api/sessions/{self.session}/turns", json=self.body) as response,
         ):
@@ -137,9 +139,7 @@ class FollowedTurn(threading.Thread):
 
 def running(cluster: Cluster) -> Server:
     """Return the server that runs a turn."""
-    return until(
-        lambda: next((s for s in cluster.servers if s.ask("/healthz").json["turns_running"]), None)
-    )
+    return until(lambda: next((s for s in cluster.servers if s.ask("/healthz").json["turns_running"]), None))
 
 
 def test_a_stream_arrives_piece_by_piece(cluster: Cluster) -> None:
@@ -153,3 +153,67 @@ def test_a_stream_arrives_piece_by_piece(cluster: Cluster) -> None:
     turn.join(DEADLINE)
     assert turn.events[-1][0] == "outcome"
     assert turn.events[-1][1]["text"] == "You said: hold on"
+
+
+def test_a_restart_loses_no_turn_and_refuses_no_request(cluster: Cluster) -> None:
+    with cluster.client() as client:
+        for number in range(6):
+            assert client.post("/api/sessions", json={"id": f"s{number}"}).status_code == 201
+    turn = FollowedTurn(cluster, "s0", "hold on", "k1")
+    turn.start()
+    until(lambda: "streamed" in turn.names())
+    old = running(cluster)
+    old.interrupt()
+    old.wait_for("stopping")
+    assert statuses(cluster, "while it stops") == {200}
+    cluster.gate.touch()
+    turn.join(DEADLINE)
+    assert turn.events[-1][1]["text"] == "You said: hold on"
+    assert old.wait() == 0
+    assert statuses(cluster, "while it is away") == {200}
+    cluster.start(cluster.ports[cluster.servers.index(old)])
+    assert statuses(cluster, "when it is back") == {200}
+
+
+def statuses(cluster: Cluster, text: str) -> set[int]:
+    """Send a message to each of the other sessions."""
+    with cluster.client() as client:
+        return {
+            client.post(f"/api/sessions/s{number}/turns", json={"text": text, "stream": False}).status_code
+            for number in range(1, 6)
+        }
+
+
+def test_a_turn_whose_server_dies_is_followed_to_its_end_on_another(cluster: Cluster) -> None:
+    with cluster.client() as client:
+        assert client.post("/api/sessions", json={"id": "demo"}).status_code == 201
+        turn = FollowedTurn(cluster, "demo", "hold on", "k1")
+        turn.start()
+        until(lambda: "streamed" in turn.names())
+        running(cluster).kill()
+        cluster.gate.touch()
+        turn.join(DEADLINE)
+        assert "outcome" not in turn.names()
+        rest = client.get(f"/api/sessions/demo/turns/{turn.turn}", headers={"Last-Event-ID": "2"})
+        assert json.loads(rest.text.rpartition("event: outcome\ndata: ")[2])["text"] == "You said: hold on"
+        again = client.post(
+            "/api/sessions/demo/turns", json={"text": "hold on", "key": "k1", "stream": False}
+        )
+        assert again.json()["outcome"]["text"] == "You said: hold on"
+        kinds = [event["kind"] for event in client.get("/api/sessions/demo/events").json()["events"]]
+    assert kinds.count("user_said") == 1
+
+
+def test_a_half_closed_client_gets_its_answer(cluster: Cluster) -> None:
+    with cluster.client() as client:
+        assert client.post("/api/sessions", json={"id": "demo"}).status_code == 201
+    body = json.dumps({"text": "hello", "stream": False}).encode()
+    head = f"POST /api/sessions/demo/turns HTTP/1.1\r\nHost: {HOST}\r\nContent-Type: application/json\r\n"
+    place = urlsplit(cluster.url)
+    with socket.create_connection((place.hostname or "", place.port or 0), timeout=DEADLINE) as connection:
+        connection.sendall(f"{head}Connection: close\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
+        connection.shutdown(socket.SHUT_WR)
+        response = b""
+        while data := connection.recv(1 << 16):
+            response += data
+    assert b"You said: hello" in response

@@ -301,7 +301,7 @@ def test_a_server_for_other_machines_needs_a_token(
 # ── Shutdown and health ────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_turn_longer_than_the_grace_period_is_stopped_and_stored(tmp_path: Path) -> None:
+def test_a_turn_longer_than_the_grace_period_is_stopped_and_its_message_kept(tmp_path: Path) -> None:
     async def scene() -> tuple[str, list[Any]]:
         environment = {"FOVEAL_PROVIDER": "support.serve_process:scripted", "GATE": str(tmp_path / "never")}
         settings = load(tmp_path, flags={"tokenizer": "estimate"}, environ={}, user_folder=tmp_path)
@@ -314,8 +314,8 @@ def test_a_turn_longer_than_the_grace_period_is_stopped_and_stored(tmp_path: Pat
             await shut_down(service, ShutdownState(), StopSignal(), grace=0.0)
             return (await turn.outcome()).why, await service.runtime.inbox.unfinished()
 
-    assert asyncio.run(scene()) == ("stopped", [])
-    assert stored_messages(tmp_path / "server", "demo")[0] == ("user", "hold on")
+    assert asyncio.run(scene()) == ("stopped", [("default", "demo", 1)])
+    assert stored_messages(tmp_path / "server", "demo") == [("user", "hold on")]
 
 
 def test_health_is_503_if_the_store_cannot_be_written(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -12,7 +13,7 @@ import pytest
 from foveal.config import load
 from foveal.errors import FovealError
 from foveal.server.storage import FolderStorage, open_storage
-from support.serve_process import environment_of, serving
+from support.serve_process import environment_of, serving, until
 
 
 def with_password(url: str) -> str:
@@ -37,6 +38,24 @@ def test_a_session_in_a_database_survives_its_server(postgres_url: str) -> None:
         listed = server.ask("/api/sessions").json["sessions"]
         assert [session["id"] for session in listed] == ["demo"]
         assert server.ask("/healthz").json["status"] == "ok"
+
+
+def test_a_stopping_server_refuses_connections_and_ends_its_streams(
+    postgres_url: str, tmp_path: Path
+) -> None:
+    environment = {"FOVEAL_DATABASE": postgres_url, "GATE": str(tmp_path / "gate")}
+    with serving(environment=environment) as server:
+        server.ask("/api/sessions", body={"id": "demo"})
+        with ThreadPoolExecutor(1) as pool:
+            turn = pool.submit(server.ask, "/api/sessions/demo/turns", body={"text": "hold on"})
+            until(lambda: server.ask("/healthz").json["turns_running"])
+            server.interrupt()
+            server.wait_for("stopping")
+            with pytest.raises(ConnectionRefusedError):
+                until(lambda: server.ask("/healthz").status == 0)
+            (tmp_path / "gate").touch()
+            assert b'"text":"You said: hold on","why":"answered"' in turn.result().body
+        assert server.wait() == 0
 
 
 def test_a_database_that_cannot_be_reached_ends_the_command_with_one_sentence(tmp_path: Path) -> None:

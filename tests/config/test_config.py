@@ -6,7 +6,6 @@ import json
 import os
 import re
 import subprocess
-import sys
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -34,6 +33,7 @@ from foveal.core.policies import PRESETS, policy
 from foveal.errors import BadSetting
 from foveal.instructions import ROOT_MARKERS, InstructionRules
 from foveal.project import EveryItem
+from support import warm_start
 from support.effort import bounded
 from support.paths import ROOT
 
@@ -543,14 +543,8 @@ def run_foveal(*arguments: str, cwd: Path, home: Path, **environ: str) -> subpro
     path = os.pathsep.join(
         filter(None, (str(Path(foveal.__file__).parent.parent), os.environ.get("PYTHONPATH")))
     )
-    return subprocess.run(
-        [sys.executable, "-m", "foveal.apps", *arguments],
-        cwd=cwd,
-        env={"HOME": str(home), "PATH": os.environ["PATH"], "PYTHONPATH": path, **environ},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    environment = {"HOME": str(home), "PATH": os.environ["PATH"], "PYTHONPATH": path, **environ}
+    return warm_start.run(["-m", "foveal.apps", *arguments], cwd=cwd, env=environment, encoding="utf-8")
 
 
 def test_foveal_config_prints_every_value_with_its_source(folders: ConfigFolders) -> None:

@@ -9,6 +9,7 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any
 
 import pytest
@@ -43,10 +44,12 @@ from foveal.server import (
 from foveal.server.turns import TURN_NOTE_TOPIC
 from foveal.sessions import Session
 from foveal.testing import Scripted
+from support import warm_start
 from support.gated_provider import GatedProvider, run
 from support.legality import check_chat
 from support.paths import SUPPORT
 from support.service_process import KILL_POINTS, script
+from support.warm_start import WarmProcess
 
 
 def configured(tmp_path: Path, **flags: Any) -> Config:
@@ -431,6 +434,9 @@ async def test_observers_get_turns_stored_events_and_the_inbox_count(tmp_path: P
         live = await service.tenant("default").create("demo")
         await (await live.submit("Hi.")).outcome()
         await live.wait_idle()
+        async with asyncio.timeout(10):
+            while not any(isinstance(o, InboxCounted) and o.count == 0 for o in seen):
+                await asyncio.sleep(0.02)
     kinds = [type(occurrence) for occurrence in seen]
     assert kinds.index(TurnBegan) < kinds.index(TurnEnded)
     assert [o.why for o in seen if isinstance(o, TurnEnded)] == ["answered"]
@@ -485,6 +491,23 @@ async def test_a_needed_summary_is_requested_from_the_worker(
 
 
 @run
+async def test_a_turn_that_a_shutdown_stops_is_answered_after_the_next_start(tmp_path: Path) -> None:
+    provider = GatedProvider("never stored")
+    async with opened(tmp_path, provider=provider) as service:
+        live = await service.tenant("default").create("demo")
+        turn = await live.submit("first", key="k")
+        await provider.asked_once.wait()
+        await service.end_turns(grace=0.0)
+        outcome = await turn.outcome()
+        assert (outcome.why, outcome.code, outcome.is_pending) == ("stopped", "stopping", True)
+    async with opened(tmp_path, "the answer") as service:
+        assert await service.recover() == 1
+        live = await service.tenant("default").session("demo")
+        assert (await (await live.submit("first", key="k")).outcome()).text == "the answer"
+        assert spoken(await events(live)) == ["first", "the answer"]
+
+
+@run
 async def test_shutdown_waits_for_the_turn_and_keeps_the_next_message(
     tmp_path: Path,
 ) -> None:
@@ -509,25 +532,11 @@ async def test_shutdown_waits_for_the_turn_and_keeps_the_next_message(
         assert spoken(await events(live)) == asked
 
 
-@run
-async def test_a_turn_longer_than_the_grace_is_stopped_and_stored(tmp_path: Path) -> None:
-    provider = GatedProvider("never")
-    async with opened(tmp_path, provider=provider) as service:
-        live = await service.tenant("default").create("demo")
-        turn = await live.submit("first")
-        await provider.asked_once.wait()
-        await service.end_turns(grace=0.0)
-        assert (await turn.outcome()).why == "stopped"
-    async with opened(tmp_path) as service:
-        assert await service.recover() == 0
-
-
 # ── Several processes ─────────────────────────────────────────────────────────────────────────────────
 
 
-def process(folder: Path, *arguments: str) -> subprocess.Popen[bytes]:
-    command = [sys.executable, str(SUPPORT / "service_process.py"), str(folder), *arguments]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.PIPE)
+def process(folder: Path, *arguments: str) -> WarmProcess:
+    return warm_start.start([SUPPORT / "service_process.py", folder, *arguments], stdout=PIPE, stdin=PIPE)
 
 
 @pytest.mark.parametrize("point", KILL_POINTS)
@@ -786,7 +795,7 @@ async def test_a_service_closes_while_another_process_holds_a_session_lock(
     async with opened(tmp_path, "Yes.") as service:
         live = await service.tenant("default").create("demo")
         command = [sys.executable, "-c", HOLDER, str(tmp_path / "served" / "turnstile.lock")]
-        with subprocess.Popen(command, stdout=subprocess.PIPE) as holder:
+        with subprocess.Popen(command, stdout=PIPE) as holder:
             assert holder.stdout is not None
             assert holder.stdout.readline() == b"held\n"
             turn = await live.submit("Hello.")

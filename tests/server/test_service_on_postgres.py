@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any
 
+import psycopg
 import pytest
 
 from foveal.config import load
@@ -22,10 +22,12 @@ from foveal.server.postgres_storage import PostgresStorage
 from foveal.server.runtime import Runtime
 from foveal.stores.postgres.leases import LeaseTimes
 from foveal.testing import Scripted
+from support import warm_start
 from support.cutting_proxy import CuttingProxy
 from support.gated_provider import GatedProvider, run
 from support.paths import SUPPORT, TESTS
 from support.service_process import Echo
+from support.warm_start import WarmProcess
 
 SHORT = LeaseTimes(lease=4.0, renew=0.5, give_up=3.2, poll=0.3)
 
@@ -132,15 +134,46 @@ async def test_a_turn_whose_lease_was_lost_stops_and_its_reader_gets_the_other_a
         assert (await again.outcome()).why == "answered"
 
 
+@run
+async def test_a_message_whose_answer_could_not_be_stored_is_answered_once_the_store_works(
+    service_url: str,
+) -> None:
+    provider = GatedProvider("lost", "stored")
+    async with member(service_url, provider) as service:
+        live = await demo(service)
+        turn = await live.submit("1", key="k")
+        await provider.asked_once.wait()
+        async with await psycopg.AsyncConnection.connect(service_url) as other:
+            await other.execute("LOCK TABLE foveal.event IN EXCLUSIVE MODE")
+            provider.gate.set()
+            await _until_waits_no_more(service_url)
+            await other.rollback()
+        outcome = await turn.outcome()
+        assert (outcome.why, outcome.code, outcome.is_pending) == ("failed", "StoreUnusable", True)
+        await live.wait_idle()
+        again = await live.submit("1", key="k")
+        assert (await again.outcome()).text == "stored"
+        assert await spoken(live) == ["1", "stored"]
+
+
+async def _until_waits_no_more(url: str) -> None:
+    """Wait until a statement has waited for the lock of another, and given up."""
+    sql = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+    async with await psycopg.AsyncConnection.connect(url, autocommit=True) as connection:
+        for waiting in (1, 0):
+            while (await (await connection.execute(sql)).fetchall())[0][0] != waiting:
+                await asyncio.sleep(0.01)
+
+
 # ── Processes ────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @contextmanager
-def worker(url: str, name: str) -> Iterator[subprocess.Popen[str]]:
+def worker(url: str, name: str) -> Iterator[WarmProcess]:
     """A process that answers messages of `demo` slowly, and prints what it does."""
-    command = [sys.executable, str(SUPPORT / "postgres_service_process.py"), url, name]
+    command = [SUPPORT / "postgres_service_process.py", url, name]
     environment = os.environ | {"PYTHONPATH": str(TESTS)}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, text=True) as process:
+    with warm_start.start(command, stdout=PIPE, env=environment, encoding="utf-8") as process:
         try:
             yield process
         finally:
@@ -148,7 +181,7 @@ def worker(url: str, name: str) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
-def line(process: subprocess.Popen[str]) -> str:
+def line(process: WarmProcess) -> str:
     assert process.stdout is not None
     return process.stdout.readline().strip()
 

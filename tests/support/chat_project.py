@@ -24,6 +24,7 @@ from foveal.core.tokens.counter import counter
 from foveal.core.view import Fitted
 from foveal.core.view.fold import fold
 from foveal.stores import open_store
+from support import warm_start
 from support.legality import check_chat
 from support.terminal import Terminal
 
@@ -74,12 +75,16 @@ class ChatProject:
         return Terminal("chat", *args, env={**self.env, **(env or {})}, cwd=self.folder, **how)
 
     def run_piped(
-        self, *args: object, input: str = "", env: Mapping[str, str] | None = None
+        self, *args: object, input: str = "", env: Mapping[str, str] | None = None, is_cold: bool = False
     ) -> subprocess.CompletedProcess[str]:
+        """Run a command to its end; `is_cold` starts a new interpreter for it."""
+        command = ["-m", "foveal.apps", *map(str, args)]
+        env = {**self.env, **(env or {})}
+        if not is_cold:
+            return warm_start.run(command, input=input, env=env, cwd=self.folder, encoding="utf-8")
         return subprocess.run(
-            [sys.executable, "-m", "foveal.apps", *map(str, args)],
-            input=input, env={**self.env, **(env or {})}, cwd=self.folder, capture_output=True, encoding="utf-8",
-            timeout=60, check=False,
+            [sys.executable, *command],
+            input=input, env=env, cwd=self.folder, capture_output=True, encoding="utf-8", timeout=60, check=False,
         )  # fmt: skip
 
     def events(self, session: str = "s") -> list[Event]:

@@ -1,19 +1,32 @@
-"""A guard against work that grows without bound. It is no claim of speed: those live in bench/.
+"""How much work a test does: examples of properties, and a guard against work that grows without bound.
 
-What counts are the CPU seconds of this process, without the garbage collector, whose work depends on all that other
-tests have left in memory. The bound is some hundred times what is usual, so that noise never fails a test.
+The guard is no claim of speed: those live in bench/. What counts are the CPU seconds of this process, without the
+garbage collector, whose work depends on all that other tests have left in memory. The bound is some hundred times
+what is usual, so that noise never fails a test.
 """
 
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from time import process_time
 from typing import Final
 
+from hypothesis import settings
+
 BOUND: Final = 30.0
 """CPU seconds."""
+
+
+SOAK_FACTOR: Final = 20
+"""How many times as many examples `make soak` tries, at random."""
+
+
+def examples(count: int) -> settings:
+    """The number of examples of a property whose examples take long."""
+    return settings(max_examples=count * (SOAK_FACTOR if os.environ.get("FOVEAL_SOAK") else 1))
 
 
 @contextmanager

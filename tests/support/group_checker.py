@@ -40,7 +40,7 @@ def check_group(group: ServerGroup, lines: Sequence[ClientLine]) -> CheckedRun:
     for line in lines:
         by_session[line.session].append(line)
     for session, own in by_session.items():
-        _check_clients(session, own, stored[session])
+        check_clients(session, own, stored[session])
     return _counted(lines)
 
 
@@ -77,7 +77,8 @@ def _check_rows(group: ServerGroup, stored: dict[str, list[str]]) -> None:
     }
 
 
-def _check_clients(session: str, lines: Sequence[ClientLine], stored: Sequence[str]) -> None:
+def check_clients(session: str, lines: Sequence[ClientLine], stored: Sequence[str]) -> None:
+    """Check what the clients of a session have logged against its messages."""
     places = {text.split()[1]: place for place, text in enumerate(stored)}
     sent, acknowledged = _first(lines, "sent"), _first(lines, "acknowledged")
     assert [line for line in lines if line.what == "gave up"] == []

@@ -1,8 +1,8 @@
 """Clients of several servers, in a process of their own: `python group_client.py ORDER LOG`.
 
 ORDER is a JSON file with a `ClientOrder`. Each writer sends its messages one after the other, each to a server that
-it picks at random, with a key; it sends a message again until it has the answer. LOG gets a line of JSON for all that
-was sent, acknowledged and answered, with the time of the machine's monotonic clock, which all processes share.
+it picks at random, with a key; it sends a message again until it has the answer. LOG gets a line of JSON for each
+message that was sent, acknowledged or answered, with the time of the monotonic clock, which all processes share.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ class ClientOrder(msgspec.Struct, frozen=True, kw_only=True):
     reply_s: float
     """Seconds without a byte after which a client asks another server."""
     deadline_s: float
-    background_share: float
+    background_share: float = 0.15
+    slow_share: float = 0.1
+    """Messages that take the model up to a second, so that a fault often meets a turn."""
     seed: int
     stop: str
 
@@ -70,7 +72,8 @@ class Clients:
         number = 0
         while number < order.messages or not Path(order.stop).exists():
             key = f"{session}-{writer}-{number}"
-            text = message_text(key, random.randrange(1_000_000))
+            slow_s = round(random.uniform(0.2, 1.0), 1) if random.random() < order.slow_share else 0.0
+            text = message_text(key, random.randrange(1_000_000), slow_s=slow_s)
             in_background = random.random() < order.background_share
             while not await self._try(
                 http, session, key, text, random.randrange(len(order.urls)), in_background

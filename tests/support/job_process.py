@@ -35,8 +35,8 @@ from foveal.server.runtime import Runtime
 from foveal.testing import Scripted
 
 QUICK = WorkerTiming(
-    poll_s=0.05,
-    engine_poll_s=0.05,
+    poll_s=0.1,
+    engine_poll_s=0.2,
     retry_delays_s=(0.05,) * 200,
     recovery_interval_s=0.3,
     executor=ExecutorTiming(heartbeat_s=0.4, silent_s=2.0),

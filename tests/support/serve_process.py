@@ -15,19 +15,19 @@ import os
 import re
 import signal
 import socket
-import subprocess
-import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from subprocess import DEVNULL, PIPE
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 from foveal.ports import ReplyPiece
 from foveal.testing import Scripted
+from support import warm_start
 
 HERE: Final = Path(__file__).parents[1]
 DEADLINE: Final = 60.0
@@ -96,10 +96,9 @@ class Server:
         self.url = ""
         self._lines: list[str] = []
         self._news = threading.Condition()
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "foveal.apps", "serve", "--port=0", f"--folder={folder}", *arguments],
-            env=dict(environment), cwd=folder.parent, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE, encoding="utf-8", errors="replace",
+        self._process = warm_start.start(
+            ["-m", "foveal.apps", "serve", "--port=0", f"--folder={folder}", *arguments],
+            env=environment, cwd=folder.parent, stdin=DEVNULL, stdout=DEVNULL, stderr=PIPE, encoding="utf-8",
         )  # fmt: skip
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()

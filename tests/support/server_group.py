@@ -1,4 +1,4 @@
-"""Three `foveal serve` processes on one database, each through its own proxy, and the faults that they must survive.
+"""Three `foveal serve` processes on one database, each through its own proxy, and their faults.
 
 A fault is a method that returns when it has begun and ended. A server that was ended is started again on its port
 with its folder. `later_release` makes servers that start from then on run a copy of the source with another version
@@ -38,19 +38,21 @@ from support.serve_process import HERE, HttpReply, ask, environment_of
 SERVERS: Final = 3
 STEP_LIMIT_S: Final = 60.0
 """Seconds that any step may take on a busy machine."""
+MAX_STARTS: Final = 4
 LATER_VERSION: Final = "99.0.0"
+_MAIN: Final = """
+import runpy, sys, time
+shift, real = float(sys.argv.pop(1)), time.time
+time.time = lambda: real() + shift
+runpy.run_module("support.grouped_server", run_name="__main__")
+"""
+"""Moves the clock of a server before it imports anything. libfaketime 0.9.10 would break `time.sleep`."""
 _LATER_MIGRATION: Final = """
 SERVICE_MIGRATIONS = (
-    *SERVICE_MIGRATIONS, Migration(SERVICE_MIGRATIONS[-1].version + 1, ("ALTER TABLE foveal.inbox ADD COLUMN later text",))
+    *SERVICE_MIGRATIONS,
+    Migration(SERVICE_MIGRATIONS[-1].version + 1, ("ALTER TABLE foveal.inbox ADD COLUMN later text",)),
 )
 """
-
-
-def faketime_library() -> Path | None:
-    """Return the library of libfaketime, from FOVEAL_FAKETIME or the Debian package; None if it is missing."""
-    given = os.environ.get("FOVEAL_FAKETIME")
-    found = [Path(given)] if given else sorted(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"))
-    return next((path for path in found if path.exists()), None)
 
 
 def free_port(random: Random) -> int:
@@ -65,8 +67,12 @@ def free_port(random: Random) -> int:
 class GroupMember:
     """One server: its port, folder and proxy stay the same over its restarts."""
 
-    def __init__(self, name: str, folder: Path, proxy: CuttingProxy, environment: dict[str, str]) -> None:
+    def __init__(
+        self, name: str, folder: Path, proxy: CuttingProxy, environment: dict[str, str], *, clock_s: float
+    ) -> None:
+        """`clock_s`: how many seconds its clock is ahead."""
         self.name = name
+        self._clock_s = clock_s
         self.proxy = proxy
         self.url = f"http://127.0.0.1:{free_port(Random())}"
         self._folder = folder
@@ -85,29 +91,30 @@ class GroupMember:
         if source is not None:
             environment["PYTHONPATH"] = os.pathsep.join([str(source), environment["PYTHONPATH"]])
         port = self.url.rpartition(":")[2]
-        command = [sys.executable, "-m", "support.grouped_server", f"--port={port}"]
+        command = [sys.executable, "-c", _MAIN, str(self._clock_s), f"--port={port}"]
         command += [
             f"--folder={self._folder / 'data'}",
             "--set",
             "tokenizer=estimate",
             "--set",
-            "server.grace=5",
+            "server.grace=1",
         ]
         with (self._folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
                 command, env=environment, cwd=self._folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log
             )
 
-    def wait_until_ready(self) -> None:
-        """Wait until the server answers requests, and start it again if it could not reach its database."""
+    def wait_until_ready(self) -> bool:
+        """Wait until the server answers requests; return False if it has ended."""
         until = time.monotonic() + STEP_LIMIT_S
         while time.monotonic() < until:
             try:
                 if ask(self.url, "/healthz").status:
-                    return
+                    return True
             except OSError:
                 time.sleep(0.05)
-            assert self.is_running, f"{self.name} has ended:\n{self.log[-3000:]}"
+            if not self.is_running:
+                return False
         raise AssertionError(f"{self.name} does not answer:\n{self.log[-3000:]}")
 
     @property
@@ -143,6 +150,14 @@ class ServerGroup:
         """The name of the server and the message, for each request to the model."""
         lines = (self._folder / "asked").read_text("utf-8").splitlines()
         return [(line.split(" ", 1)[0], line.split(" ", 1)[1]) for line in lines]
+
+    def any_member(self) -> int:
+        return self._random.randrange(len(self.members))
+
+    def history(self) -> str:
+        """Return the faults, each with the second at which it began."""
+        began = self.happened[0][0]
+        return "; ".join(f"{at - began:.0f} s {what}" for at, what in self.happened)
 
     def ask(self, member: int, path: str, **how: Any) -> HttpReply:
         return ask(self.members[member].url, path, **how)
@@ -186,8 +201,13 @@ class ServerGroup:
         self.start(member)
 
     def start(self, member: int) -> None:
-        self.members[member].start(self._release)
-        self.members[member].wait_until_ready()
+        """Start a server; as a service manager does, again if it could not reach its database."""
+        for _ in range(MAX_STARTS):
+            self.members[member].start(self._release)
+            if self.members[member].wait_until_ready():
+                return
+            self._note(f"{member} did not start")
+        raise AssertionError(self.members[member].log[-3000:])
 
     def pause(self, member: int, seconds: float) -> None:
         """Stop a server for longer than its leases, and let it go on."""
@@ -209,7 +229,7 @@ class ServerGroup:
         self._note("later release")
         source = self._folder / "later"
         package = Path(foveal.__file__).parent
-        shutil.copytree(package, source / "foveal", ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(package, source / "foveal")  # with the compiled files: the server starts sooner
         face = source / "foveal" / "__init__.py"
         text, count = re.subn(
             r'__version__ = "[^"]+"', f'__version__ = "{LATER_VERSION}"', face.read_text("utf-8")
@@ -293,10 +313,8 @@ class LeaseWatch:
 
 
 @contextmanager
-def server_group(
-    folder: Path, random: Random, *, is_short: bool, clocks: tuple[str, ...] = ()
-) -> Iterator[ServerGroup]:
-    """Run a group; the last server gets no notifications. `clocks`: what libfaketime adds to each server's clock."""
+def server_group(folder: Path, random: Random, *, is_short: bool) -> Iterator[ServerGroup]:
+    """Run a group. The last server gets no notifications, and the clocks of two servers are an hour off."""
     with own_server() as database, ExitStack() as stack:
         members = []
         for number in range(SERVERS):
@@ -311,25 +329,21 @@ def server_group(
                 GROUP_ASKED=str(folder / "asked"),
                 GROUP_TIMES="short" if is_short else "",
                 GROUP_LISTENS="no" if number == SERVERS - 1 else "yes",
-                **(_faketime(clocks[number]) if number < len(clocks) and clocks[number] else {}),
             )
-            members.append(GroupMember(f"server{number}", folder / f"server{number}", proxy, environment))
+            place = folder / f"server{number}"
+            members.append(GroupMember(place.name, place, proxy, environment, clock_s=3600.0 * (1 - number)))
         group = ServerGroup(folder, database, members, random)
         (folder / "asked").touch()
         try:
             for member in members:
                 member.start(None)
             for member in members:
-                member.wait_until_ready()
+                assert member.wait_until_ready(), member.log
             yield group
         finally:
             for member in members:
                 if member.is_running:
                     member.end(signal.SIGKILL)
-
-
-def _faketime(clock: str) -> dict[str, str]:
-    return {"LD_PRELOAD": str(faketime_library()), "FAKETIME": clock, "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
 
 
 class ClientProcess:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import select
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from subprocess import PIPE
 from typing import Final
 
+from support import warm_start
 from support.paths import SUPPORT
 
 DEADLINE: Final = 60.0
@@ -28,10 +28,10 @@ class StartedWorker:
         self.name = name
         self._printed = b""
         program = SUPPORT / "job_process.py"
-        self._process = subprocess.Popen(
-            [sys.executable, str(program), str(folder), name, *([url] if url else [])],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
+        self._process = warm_start.start(
+            [program, folder, name, *([url] if url else [])],
+            stdin=PIPE,
+            stdout=PIPE,
             env={**os.environ, **(environment or {})},
         )
 

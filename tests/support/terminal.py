@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import fcntl
 import os
-import pty
 import select
-import signal
 import struct
+import subprocess
 import sys
 import termios
 import time
@@ -18,11 +17,16 @@ from typing import Self
 
 import pyte
 
+from support import warm_start
+
 CTRL_C, CTRL_D, ENTER, ESCAPE, TAB = "\x03", "\x04", "\r", "\x1b", "\t"
 
 
 class Terminal:
-    """Runs `foveal …` in a terminal with this many columns and rows."""
+    """Runs `foveal …` in a terminal with this many columns and rows.
+
+    `support.warm_start` starts Python programs; with `is_cold`, a new interpreter does, for tests of the start.
+    """
 
     def __init__(
         self,
@@ -32,16 +36,19 @@ class Terminal:
         columns: int = 80,
         rows: int = 24,
         command: Sequence[str] = (sys.executable, "-m", "foveal.apps"),
+        is_cold: bool = False,
     ) -> None:
         self.screen = pyte.HistoryScreen(columns, rows, history=100_000)
         self.raw = b""
         """Everything that was written to the terminal."""
         self._stream = pyte.ByteStream(self.screen)
-        self._pid, self._file = pty.fork()
-        if self._pid == 0:
-            os.chdir(cwd)
-            os.execvpe(command[0], [*command, *map(str, args)], dict(env))
+        self._file, inner = os.openpty()
         self.resize(columns, rows)
+        try:
+            start = _start_cold if is_cold or command[0] != sys.executable else _start_warm
+            self._process = start([*command, *args], env, cwd, inner)
+        finally:
+            os.close(inner)
 
     def __enter__(self) -> Self:
         return self
@@ -56,13 +63,11 @@ class Terminal:
     @property
     def pid(self) -> int:
         """The process of the program."""
-        return self._pid
+        return self._process.pid
 
     def close(self) -> None:
-        if self._pid:
-            os.kill(self._pid, signal.SIGKILL)
-            os.waitpid(self._pid, 0)
-            self._pid = 0
+        self._process.kill()
+        self._process.wait()
         os.close(self._file)
 
     # ── input ───────────────────────────────────────────────────────────────────────────────────────
@@ -119,13 +124,10 @@ class Terminal:
         until = time.monotonic() + seconds
         while self._read(0.05) and time.monotonic() < until:
             pass
-        while time.monotonic() < until:
-            pid, status = os.waitpid(self._pid, os.WNOHANG)
-            if pid:
-                self._pid = 0
-                return os.waitstatus_to_exitcode(status)
-            time.sleep(0.02)
-        raise AssertionError(f"it did not end\n{self.text[-3000:]}")
+        try:
+            return self._process.wait(max(0.0, until - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"it did not end\n{self.text[-3000:]}") from None
 
     def _read(self, seconds: float) -> bool:
         """Read what the program writes; return False when it has ended."""
@@ -140,3 +142,23 @@ class Terminal:
             self.raw += data
             self._stream.feed(data)
         return True
+
+
+def _start_warm(
+    command: Sequence[object], env: Mapping[str, str], cwd: Path, inner: int
+) -> warm_start.WarmProcess:
+    return warm_start.start(
+        command[1:], env=env, cwd=cwd, stdin=inner, stdout=inner, stderr=inner, is_terminal=True
+    )
+
+
+def _start_cold(
+    command: Sequence[object], env: Mapping[str, str], cwd: Path, inner: int
+) -> subprocess.Popen[bytes]:
+    def take_terminal() -> None:
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+    return subprocess.Popen(
+        list(map(str, command)), env=dict(env), cwd=cwd, stdin=inner, stdout=inner, stderr=inner,
+        start_new_session=True, preexec_fn=take_terminal,
+    )  # fmt: skip

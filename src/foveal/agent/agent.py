@@ -58,7 +58,7 @@ from foveal.core.log.events import (
 )
 from foveal.core.view.request import Fitted
 from foveal.core.wire.usage import read_usage
-from foveal.errors import FovealError, ProviderError
+from foveal.errors import FovealError, ProviderError, StoreUnusable
 from foveal.instructions.touched_paths import paths_in
 from foveal.ports import PromptProgress, Provider, Reply, RetryWait
 from foveal.sessions.session import Session
@@ -208,6 +208,8 @@ class Agent:
         """Calls of the newest reply that have no result yet."""
         self._partial_text = ""
         """The text so far of a reply that is not yet stored."""
+        self._leaves_log = False
+        """Whether an interrupted turn stores nothing more: its answer is stored, or it runs again."""
         self._reported = -1
         """Reductions up to this event have been reported."""
 
@@ -229,13 +231,12 @@ class Agent:
         """Continue where another process ended: calls that it left without a result get one that says so."""
         await self._prepare()
         self._reported = self.session.last
-        self._open_calls = await self.session.open_calls()
-        if self._open_calls:
-            await self._end_early("the process ended")
+        await self._close_calls("the process ended")
 
     async def answer(self) -> AsyncGenerator[AgentEvent, None]:
         """Run the rest of a turn whose user message is stored; the session is legal however it ends."""
         why: Literal["answered", "steps"] = "steps"
+        self._leaves_log = False
         try:
             for _ in range(self._max_steps):
                 async for event in self._step():
@@ -248,12 +249,20 @@ class Agent:
                     async for event in events:
                         yield event
         except (asyncio.CancelledError, GeneratorExit):
-            await asyncio.shield(self._end_early("interrupted by the user"))
+            if not self._leaves_log:
+                await asyncio.shield(self._end_early("interrupted by the user"))
+            raise
+        except StoreUnusable as problem:
+            await self._close_calls(str(problem))
             raise
         except FovealError as problem:
             await self._end_early(str(problem), partial=getattr(problem, "partial", ""))
             raise
         yield TurnFinished(why=why, report=await self.session.report())
+
+    def postpone(self) -> None:
+        """Store nothing more if the turn is interrupted from now on: another process runs it again."""
+        self._leaves_log = True
 
     async def _prepare(self) -> None:
         if self.guidance is not None:
@@ -311,15 +320,16 @@ class Agent:
     async def _store_reply(self, reply: Reply, max_tokens: int) -> AsyncIterator[AgentEvent]:
         events = await self.session.take(*reply.messages, dialect=self.provider.dialect)
         self._partial_text = ""
-        said = [event for event in events if isinstance(event.fact, ModelSaid)]
-        self._open_calls = [call for event in said for _, call in calls_of(_said_content(event))]
+        said = [(event.handle, event.fact.content) for event in events if isinstance(event.fact, ModelSaid)]
+        self._open_calls = [call for _, content in said for _, call in calls_of(content)]
+        self._leaves_log |= not self._open_calls
         if reply.usage is not None:
             await self.session.observe(reply.usage)
-        text = "\n".join(text_of(_said_content(event)) for event in said)
+        text = "\n".join(text_of(content) for _, content in said)
         yield ModelAnswered(
             text=text,
             calls=len(self._open_calls),
-            handle=said[-1].handle if said else "",
+            handle=said[-1][0] if said else "",
             max_tokens=max_tokens if reply.stop in TRUNCATED_STOPS else 0,
         )
         async for event in self._run_hooks(HookOccasion(at="after_model", session=self.session, reply=reply)):
@@ -460,6 +470,12 @@ class Agent:
                 verdicts.append(verdict)
         return verdicts
 
+    async def _close_calls(self, why: str) -> None:
+        """Give the open calls a result. They are read from the log: the store may have what it did not confirm."""
+        self._partial_text, self._open_calls = "", await self.session.open_calls()
+        if self._open_calls:
+            await self._end_early(why)
+
     async def _end_early(self, why: str, *, partial: str = "") -> None:
         """Leave a session that can continue: store the partial text and give every call a result."""
         facts: list[AnyFact] = []
@@ -480,8 +496,3 @@ class Agent:
 def _is_reduction(fact: AnyFact) -> bool:
     is_pause_note = isinstance(fact, Noted) and fact.topic == "compaction"
     return is_pause_note or isinstance(fact, (*REDUCTIONS, CompactionFailed))
-
-
-def _said_content(event: Event) -> Content:
-    assert isinstance(event.fact, ModelSaid)
-    return event.fact.content

@@ -93,8 +93,7 @@ class Inbox:
                 _check_retry(await _newest(db, tenant, session), session)
             if await db.try_lock(_DELETING):
                 await db.execute("DELETE FROM inbox WHERE state = 'done' AND at < ?", now - DONE_KEY_TTL_S)
-            if content is not None:
-                await _add_open_runs(db, tenant, session)
+            if content is not None and await _add_open_runs(db, tenant, session):
                 added = await _select_entry(
                     db, "tenant = ? AND session = ? AND key = ?", tenant, session, key
                 )
@@ -141,6 +140,12 @@ class Inbox:
         """Return the message of a session that arrived last."""
         return await self._database.read(lambda db: _newest(db, tenant, session), tenant=tenant)
 
+    async def recent(self, tenant: str, session: str, *, limit: int) -> list[InboxEntry]:
+        """Return the messages of a session that arrived last, the newest first."""
+        sql = f"SELECT {_COLUMNS} FROM inbox WHERE tenant = ? AND session = ? ORDER BY id DESC LIMIT ?"
+        rows = await self._database.read(lambda db: db.fetch(sql, tenant, session, limit), tenant=tenant)
+        return [InboxEntry(*row) for row in rows]
+
     async def unfinished(self, *, before: float = inf) -> list[tuple[str, str, int]]:
         """Return tenant, session and message count for each session with messages that are not done and whose
         oldest such message arrived before `before`."""
@@ -186,18 +191,20 @@ class Inbox:
         await self._database.remove_deleted_text()
 
 
-async def _add_open_runs(db: Transaction, tenant: str, session: str) -> None:
+async def _add_open_runs(db: Transaction, tenant: str, session: str) -> bool:
     """Add the prompts of background runs that were stored before, so that they are answered before. The worker that
-    runs them finds them by their keys."""
+    runs them finds them by their keys. Return whether there are any."""
     sql = (
         "SELECT key, prompt, at FROM errands WHERE tenant = ? AND session = ? AND kind = 'run' ORDER BY place"
     )
-    for key, prompt, at in await db.fetch(sql, tenant, session):
+    runs = await db.fetch(sql, tenant, session)
+    for key, prompt, at in runs:
         await db.execute(
             """INSERT INTO inbox (tenant, session, key, kind, content, dialect, at, state)
             VALUES (?, ?, ?, 'say', ?, '', ?, 'waiting') ON CONFLICT (tenant, session, key) DO NOTHING""",
             *(tenant, session, key, msgspec.json.encode(prompt), at),
         )
+    return bool(runs)
 
 
 async def _newest(db: Transaction, tenant: str, session: str) -> InboxEntry | None:

@@ -30,13 +30,13 @@ from foveal.ports import Hit, Reply, ReplyPiece, SessionEnd, SessionInfo
 from foveal.server.inbox import InboxEntry
 from foveal.server.runtime import LOG, Runtime
 from foveal.server.turns import (
-    STOPPING_CODE,
     Turn,
     TurnOutcome,
     TurnRunner,
     answer_topic,
     end_turn_from_log,
     failed_outcome,
+    postponed_outcome,
     session_deleted_outcome,
 )
 from foveal.sessions.session import Session
@@ -71,7 +71,8 @@ MAX_ENDED_TURNS: Final = 64
 """Ended turns of a session whose events can still be read."""
 ANSWER_POLL_S: Final = 1.0
 """How often a process that waits for another one looks for its answers, if no wake-up arrives."""
-POSTPONED: Final = "the server is stopping: the message is kept and will be answered after the next start"
+MAX_UNSTORED_ANSWERS: Final = 3
+"""Answers to a message that a process could not store, after which its turn fails: each has its price."""
 TurnListener = Callable[["LiveSession", Turn], Awaitable[None]]
 
 
@@ -105,6 +106,8 @@ class LiveSession:
         self._task: asyncio.Task[None] | None = None
         self._has_new_messages = False
         self._is_deleting = False
+        self._unstored: dict[int, int] = {}
+        """How many answers to a message could not be stored, by its id in the inbox."""
 
     @property
     def model(self) -> str:
@@ -130,8 +133,16 @@ class LiveSession:
         return await self._enqueue(key or f"again-{newest.id if newest else 0}", None, "")
 
     def turn(self, id: str) -> Turn | None:
-        """Return a turn that runs, waits or ended recently."""
+        """Return a turn that runs, waits or ended recently in this process."""
         return next((turn for turn in self._turns.values() if turn.id == id), None)
+
+    async def find_turn(self, id: str) -> Turn | None:
+        """Return a turn that runs, waits or ended recently, in this process or another one."""
+        if (known := self.turn(id)) is not None:
+            return known
+        recent = await self._runtime.inbox.recent(self.tenant, self.id, limit=MAX_ENDED_TURNS)
+        entry = next((entry for entry in recent if entry.turn_id == id), None)
+        return None if entry is None else await self._attach(entry)
 
     def process_inbox(self) -> None:
         """Start answering the messages in the inbox unless a task already does."""
@@ -184,13 +195,18 @@ class LiveSession:
             dialect=dialect,
             now=self._runtime.clock(),
         )
+        turn = await self._attach(entry)
+        if is_new:
+            self._runtime.emit_inbox_count_soon()
+        return turn
+
+    async def _attach(self, entry: InboxEntry) -> Turn:
+        """Return the turn of a message, which ends here too if another process answers or has answered it."""
         turn = self._turn(entry)
         if entry.state == "done" and turn.state != "ended":
-            await end_turn_from_log(self.session, entry, turn)  # it ended before this process started
+            await end_turn_from_log(self.session, entry, turn)
         elif entry.state != "done":
             self.process_inbox()
-        if is_new:
-            await self._runtime.emit_inbox_count()
         return turn
 
     def _turn(self, entry: InboxEntry) -> Turn:
@@ -231,7 +247,7 @@ class LiveSession:
 
     def _postpone_turns(self) -> None:
         """End the waiting turns for their callers; the next start answers the messages."""
-        self._end_all(TurnOutcome(why="stopped", problem=POSTPONED, code=STOPPING_CODE, is_pending=True))
+        self._end_all(postponed_outcome())
 
     def _end_all(self, outcome: TurnOutcome) -> None:
         """End all turns except the running one with this outcome."""
@@ -251,11 +267,16 @@ class LiveSession:
             if entry is None:
                 return
             turn = self._running = self._turn(entry)
+            tries = self._unstored.pop(entry.id, 0)
+            keeps = tries + 1 < MAX_UNSTORED_ANSWERS
+            runner = TurnRunner(self._runtime, self._agent, entry, turn, keeps_unstored=keeps)
             try:
-                await TurnRunner(self._runtime, self._agent, entry, turn).run()
+                await runner.run()
             finally:
                 self._running = None
-            await self._runtime.emit_inbox_count()
+                if runner.is_unstored:
+                    self._unstored[entry.id] = tries + 1
+            self._runtime.emit_inbox_count_soon()
             await self._notify_listeners(turn)
 
     @asynccontextmanager

@@ -5,11 +5,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from hashlib import blake2b
 from typing import Any, Final, Literal, Protocol
 from weakref import WeakValueDictionary
@@ -19,7 +20,7 @@ import msgspec
 from foveal.config import Config
 from foveal.core.log.events import Event
 from foveal.core.redaction import redact_fact, scrub
-from foveal.errors import StoreError
+from foveal.errors import FovealError, StoreError
 from foveal.ports import Provider
 from foveal.providers.selection import provider_from_config
 from foveal.server.databases import Database
@@ -111,6 +112,8 @@ MAX_IDLE_PROVIDERS: Final = 64
 """Providers of different models that are kept open while no session uses them."""
 MAX_IDLE_SESSIONS: Final = 256
 """Live sessions of all tenants that stay open while they are not used."""
+INBOX_COUNT_DELAY_S: Final = 0.2
+"""Seconds after which a change of the inbox is reported."""
 STORE_FAILURE_TTL_S: Final = 60.0
 """A store counts as failing for this long after its last failure, unless it is used successfully before."""
 Observer = Callable[[ServiceEvent], None]
@@ -153,6 +156,9 @@ class Runtime:
         """Live sessions of all tenants that are in use or were used last, by tenant and id."""
         self._store_failures: dict[str, float] = {}
         """The monotonic time of the last failure, by tenant."""
+        self._counting: asyncio.Task[None] | None = None
+        self._is_count_due = False
+        """The inbox has changed since it was counted."""
         self._observers: list[Observer] = []
         self._delete_hooks: list[DeleteHook] = []
         self._download_progress: Callable[[Any], None] = lambda _: None
@@ -233,6 +239,22 @@ class Runtime:
             unanswered = await self.inbox.unanswered()
             self.emit(InboxCounted(tenant="", session="", count=unanswered.number))
 
+    def emit_inbox_count_soon(self) -> None:
+        """Count once for all calls of the next `INBOX_COUNT_DELAY_S`: turns do not wait for it."""
+        self._is_count_due = True
+        if self._observers and self._counting is None and not self.is_closing:
+            self._counting = asyncio.create_task(self._count_inbox())
+
+    async def _count_inbox(self) -> None:
+        try:
+            while self._is_count_due:
+                await asyncio.sleep(INBOX_COUNT_DELAY_S)
+                self._is_count_due = False
+                with suppress(FovealError):
+                    await self.emit_inbox_count()
+        finally:
+            self._counting = None
+
     async def run_delete_hooks(self, tenant: str, session: str) -> None:
         for hook in self._delete_hooks:
             await hook(tenant, session)
@@ -244,6 +266,9 @@ class Runtime:
         self.is_closing = True
 
     async def close(self) -> None:
+        if self._counting is not None:
+            self._counting.cancel()
+            await asyncio.wait([self._counting])
         async with AsyncExitStack() as stack:
             stack.push_async_callback(self.storage.close)
             stack.push_async_callback(self.locks.close)

@@ -134,8 +134,8 @@ class Service:
             unsubscribe()
 
     async def end_turns(self, *, grace: float) -> None:
-        """Begin no new turn, wait up to `grace` seconds for the running ones, then stop the rest and store their
-        text so far. Messages that were not taken wait for the next start."""
+        """Begin no new turn, wait up to `grace` seconds for the running ones, then stop the rest. Messages without
+        an answer stay in the inbox: another process answers them, or the next start."""
         self.runtime.begin_closing()
         busy = [asyncio.create_task(live.wait_idle()) for live in self.live_sessions if live.is_busy]
         if not busy:

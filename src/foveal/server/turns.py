@@ -29,7 +29,7 @@ from foveal.agent.agent_events import (
 )
 from foveal.core.engine.report import Report
 from foveal.core.log.events import Event, ModelSaid, Noted, UserSaid, calls_of, text_of
-from foveal.errors import FovealError, LeaseLost, ProviderError
+from foveal.errors import FovealError, LeaseLost, ProviderError, StoreUnusable
 from foveal.server.inbox import InboxEntry
 from foveal.server.redacted_events import redacted_events
 from foveal.server.runtime import Runtime, TurnBegan, TurnEnded
@@ -39,6 +39,7 @@ from foveal.sessions.session import Session
 MAX_KEPT_TURN_EVENTS: Final = 1_000
 """Events of an ended turn that are kept whole until the next turn ends."""
 _event_number: Final = itemgetter(0)
+POSTPONED: Final = "the server is stopping: the message is kept and will be answered after the next start"
 STOPPING_CODE: Final = "stopping"
 """Code of a turn that ended because its server stops, not because a user stopped it."""
 EndReason = Literal["answered", "steps", "denied", "stopped", "failed"]
@@ -114,6 +115,11 @@ class Turn:
     # ── For the runner ───────────────────────────────────────────────────────────────────────────────
 
     @property
+    def is_stopped(self) -> bool:
+        """Whether `stop` was called."""
+        return self._stopped
+
+    @property
     def text(self) -> str:
         """The newest answer of the model."""
         return self._text
@@ -166,7 +172,13 @@ def answer_topic(tenant: str, session: str) -> str:
 class TurnRunner:
     """Runs one turn; the caller holds the session lock."""
 
-    def __init__(self, runtime: Runtime, agent: Agent, entry: InboxEntry, turn: Turn) -> None:
+    def __init__(
+        self, runtime: Runtime, agent: Agent, entry: InboxEntry, turn: Turn, *, keeps_unstored: bool = True
+    ) -> None:
+        """`keeps_unstored`: whether a message whose answer cannot be stored stays in the inbox."""
+        self.is_unstored = False
+        """Whether the answer could not be stored and the message was kept."""
+        self._keeps_unstored = keeps_unstored
         self._runtime = runtime
         self._agent = agent
         self._session = agent.session
@@ -175,8 +187,9 @@ class TurnRunner:
         self._report: Report | None = None
 
     async def run(self) -> None:
-        """Run the turn to its end and mark the message as done. Raises if the message cannot be written to the log:
-        then it stays in the inbox. After `LeaseLost` the turn is open: the process that has taken over ends it."""
+        """Run the turn to its end and mark the message as done, unless the server stops before. Raises if the
+        message or its answer cannot be written to the log: then it stays in the inbox. After `LeaseLost` the turn
+        is open: the process that has taken over ends it."""
         turn, began, model = self._turn, time.monotonic(), self._agent.provider.name
         place = {"tenant": turn.tenant, "session": turn.session, "turn": turn.id, "model": model}
 
@@ -197,6 +210,8 @@ class TurnRunner:
             emit_ended(outcome)
             raise
         emit_ended(outcome)
+        if outcome.is_pending:
+            return
         await self._runtime.storage.wakeups.notify(answer_topic(turn.tenant, turn.session))
         if outcome.why != "failed":
             await self._request_summary()
@@ -204,6 +219,9 @@ class TurnRunner:
     async def _run(self) -> TurnOutcome:
         answer = await self._record_message()  # stopping the turn takes effect only after this
         outcome = await self._outcome(asyncio.create_task(self._answer(answer)))
+        if outcome.is_pending:
+            self._turn.end(outcome)
+            return outcome
         try:
             await self._runtime.inbox.finish(
                 self._entry, why=outcome.why, problem=outcome.problem, code=outcome.code
@@ -226,7 +244,7 @@ class TurnRunner:
                     )
 
     async def _outcome(self, task: asyncio.Task[EndReason]) -> TurnOutcome:
-        self._turn.begin(task.cancel)
+        self._turn.begin(lambda: self._cancel(task))
         try:
             await asyncio.wait([task])
         except asyncio.CancelledError:
@@ -237,14 +255,26 @@ class TurnRunner:
             raise
         text = self._turn.text
         if task.cancelled():
-            code = STOPPING_CODE if self._runtime.is_closing else ""
-            return TurnOutcome(why="stopped", text=text, code=code, report=self._report)
+            return self._stopped_outcome(text)
         problem = task.exception()
-        if isinstance(problem, LeaseLost):
+        is_wanted = not self._turn.is_stopped or self._runtime.is_closing
+        self.is_unstored = isinstance(problem, StoreUnusable) and self._keeps_unstored and is_wanted
+        if problem is not None and (self.is_unstored or isinstance(problem, LeaseLost)):
             raise problem
         if problem is None:
             return TurnOutcome(why=task.result(), text=text, report=self._report)
         return failed_outcome(problem, text=text)
+
+    def _cancel(self, task: asyncio.Task[EndReason]) -> None:
+        if self._runtime.is_closing:
+            self._agent.postpone()
+        task.cancel()
+
+    def _stopped_outcome(self, text: str) -> TurnOutcome:
+        """Return the outcome of a turn that a user or the end of the server has stopped."""
+        if not self._runtime.is_closing:
+            return TurnOutcome(why="stopped", text=text, report=self._report)
+        return replace(postponed_outcome(), text=text, report=self._report)
 
     async def _record_message(self) -> ModelAnswered | None:
         """Write the message to the log unless a process that died did so; return the answer it stored, if any."""
@@ -336,6 +366,11 @@ def failed_outcome(problem: BaseException, *, text: str = "", is_pending: bool =
         if isinstance(problem, ProviderError):
             code = problem.code or code
     return TurnOutcome(why="failed", text=text, problem=message, code=code, is_pending=is_pending)
+
+
+def postponed_outcome() -> TurnOutcome:
+    """Return the outcome of a turn whose server stops; another server or the next start answers the message."""
+    return TurnOutcome(why="stopped", problem=POSTPONED, code=STOPPING_CODE, is_pending=True)
 
 
 def session_deleted_outcome() -> TurnOutcome:

@@ -125,6 +125,11 @@ class EventWriter:
 
     # ── Reading ──────────────────────────────────────────────────────────────────────────────────────
 
+    def begin(self) -> Engine:
+        """Return the engine of a session that does not exist yet. If it does, the first commit finds out."""
+        self._engine = Engine(*self.settings)
+        return self._engine
+
     async def load(self) -> Engine:
         """Return the engine as of the last event that this process knows to be stored."""
         if self._engine is None:

@@ -98,6 +98,8 @@ class Session:
             self._writer, background, clock, prepares_summaries=options.prepares_summaries
         )
         self._manual = ManualCompaction(self._writer, self._fitter, background, self._lock)
+        self._unstored: tuple[AnyFact, ...] = ()
+        """What a new session begins with, until its first facts are stored."""
         self._discarding: asyncio.Task[None] | None = None
         """Records that a summary is discarded; kept here because the event loop does not keep tasks alive."""
 
@@ -116,23 +118,27 @@ class Session:
         clock: Callable[[], float] | None = None,
         options: SessionOptions = DEFAULT_OPTIONS,
         begin: Sequence[AnyFact] = (),
+        is_new: bool = False,
         **settings: Unpack[SettingArguments],
     ) -> Self:
         """Open a session, or create it. A change of model or policy is recorded. `summarise` writes summaries: an
         async callable that receives a request, or several as fallbacks; without it, summaries are written from the
         log alone. `prompt` is a text, or `file://…`, that replaces Foveal's. `begin` are facts that a new session
-        starts with, stored in the same transaction as its first event, which also names the working `folder`."""
+        starts with, stored in the same transaction as its first event, which also names the working `folder`. With
+        `is_new`, no session has this id: nothing is read, and the session is stored with the first `append`."""
         clock = clock or time.time
         background = BackgroundCompaction(
             summariser_chain(summarise), prompt=prompt_text(prompt), clock=time.monotonic, progress=progress
         )
         session = cls(store, id, resolve_settings(model, **settings), clock, background, options=options)
         async with session._lock:
-            engine = await session._writer.load()
+            engine = session._writer.begin() if is_new else await session._writer.load()
             before = engine.opened
             about = raw({"folder": folder}) if folder and not engine.next_seq else UNSET
             opened = Opened(model=engine.model.name, policy=engine.policy.name, settings=about, origin=origin)
-            if origin or (opened.model, opened.policy) != (before.model, before.policy):
+            if is_new:
+                session._unstored = (opened, *begin)
+            elif origin or (opened.model, opened.policy) != (before.model, before.policy):
                 await session._writer.commit([opened, *(() if engine.next_seq else begin)])
         return session
 
@@ -146,7 +152,9 @@ class Session:
                     "fact", fact, "a fact of `foveal.core.log.events`; messages of a provider go to `take`"
                 )
         async with self._lock:
-            events = tuple(await self._writer.commit(facts))
+            begin = len(self._unstored)
+            events = tuple(await self._writer.commit((*self._unstored, *facts)))[begin:]
+            self._unstored = ()
             if facts and isinstance(facts[-1], ModelSaid) and not calls_of(facts[-1].content):
                 await self._fitter.turn_finished()
             return events

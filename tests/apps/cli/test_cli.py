@@ -46,6 +46,7 @@ from foveal.core.log import (
 from foveal.sessions import Session
 from foveal.stores import SqliteStore
 from foveal.transcripts import read
+from support import warm_start
 from support.histories import session as history
 from support.legality import check_anthropic, check_chat, check_responses
 from support.paths import TRANSCRIPTS
@@ -79,10 +80,8 @@ def store(tmp_path: Path) -> Path:
 
 
 def run_foveal(store: Path | None, *args: object, **how: Any) -> subprocess.CompletedProcess[bytes]:
-    command = [sys.executable, "-m", "foveal.apps", *map(str, args)]
-    env = {**os.environ, "PYTHONUTF8": "1", **({"FOVEAL_STORE": str(store)} if store else {})}
-    how.setdefault("stdout", subprocess.PIPE)
-    return subprocess.run(command, env=env, stderr=subprocess.PIPE, timeout=60, check=False, **how)
+    env = {**os.environ, "PYTHONUNBUFFERED": "", **({"FOVEAL_STORE": str(store)} if store else {})}
+    return warm_start.run(["-m", "foveal.apps", *args], env=env, **how)
 
 
 def output_of(store: Path, *args: object, code: int = 0) -> str:
@@ -743,10 +742,10 @@ def test_a_closed_pipe_is_no_error(store: Path, command: str) -> None:
 def test_demo_parses_its_own_options_and_other_commands_reject_unknown_ones(
     store: Path,
 ) -> None:
-    command = [sys.executable, "-m", "foveal.apps"]
-    demo = subprocess.run([*command, "demo", "--fast", "--window", "16000"], capture_output=True, check=True)
+    command = ["-m", "foveal.apps"]
+    demo = warm_start.run([*command, "demo", "--fast", "--window", "16000"])
     assert b"16,000 tokens" in demo.stdout
-    wrong = subprocess.run([*command, "sessions", "--fast"], capture_output=True, check=False)
+    wrong = warm_start.run([*command, "sessions", "--fast"])
     assert (wrong.returncode, b"unrecognized arguments: --fast" in wrong.stderr) == (2, True)
 
 

@@ -327,3 +327,7 @@ def test_a_request_is_a_child_of_the_clients_span() -> None:
     assert format(span.context.trace_id, "032x") == trace
     assert dict(span.attributes or {})["http.response.status_code"] == 500
     assert CANARY not in span.to_json()
+
+
+def test_there_is_no_tracing_without_a_tracer_provider() -> None:
+    assert Tracing.create() is None

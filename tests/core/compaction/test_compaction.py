@@ -11,7 +11,7 @@ from random import Random
 from typing import Any, Final
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -56,6 +56,7 @@ from foveal.core.tokens import MessageTokens
 from foveal.core.view import Step, View, advance, effective_events, hidden_ranges
 from foveal.core.view.fold import fold
 from foveal.errors import UnknownHandle
+from support.effort import examples
 from support.histories import (
     CHECKS,
     DIALECTS,
@@ -82,8 +83,8 @@ from support.histories import (
     wire_bytes,
 )
 
-some = settings(max_examples=100)
-few = settings(max_examples=40)
+some = examples(40)
+few = examples(20)
 SUMMARISING: Final = ("handoff", "sliding-summary", "recent-summary", "confirm", "economy")
 presets = st.sampled_from(SUMMARISING)
 windows = st.sampled_from((1_500, 3_000, 8_000))
@@ -207,7 +208,7 @@ def has_summary_of_nothing(log: Sequence[Event]) -> bool:
     return False
 
 
-@settings(max_examples=400)
+@examples(100)
 @given(logs_with_summaries)
 def test_the_newest_of_overlapping_summaries_covers_an_event(
     log: list[Event],
@@ -225,7 +226,7 @@ def test_the_newest_of_overlapping_summaries_covers_an_event(
                 assert cover.owner == owner.seq
 
 
-@settings(max_examples=400)
+@examples(100)
 @given(logs_with_summaries)
 def test_a_summary_is_shown_until_newer_ones_cover_its_whole_range(log: list[Event]) -> None:
     if has_summary_of_nothing(log):
@@ -244,7 +245,7 @@ def test_a_summary_is_shown_until_newer_ones_cover_its_whole_range(log: list[Eve
             assert owner is None or owner.seq in shown, "what is hidden is covered by a summary that is shown"
 
 
-@settings(max_examples=300)
+@examples(100)
 @given(logs_with_summaries, st.randoms(use_true_random=False))
 def test_undoing_summaries_in_any_order_equals_the_log_without_them(log: list[Event], dice: Random) -> None:
     summaries = [event.seq for event in log if isinstance(event.fact, Compacted)]
@@ -258,7 +259,7 @@ def test_undoing_summaries_in_any_order_equals_the_log_without_them(log: list[Ev
     assert describe_view(view) == describe_view(folded(without))
 
 
-@settings(max_examples=200)
+@examples(70)
 @given(logs_with_summaries)
 def test_a_view_advanced_through_summaries_equals_a_fold_of_the_log(log: list[Event]) -> None:
     view = View(MessageTokens(ESTIMATE))
@@ -371,7 +372,7 @@ def thinks(step: Step) -> bool:
     return not isinstance(content, str) and any(isinstance(part, Thinking) for part in content)
 
 
-@settings(max_examples=300)
+@examples(100)
 @given(
     st.builds(
         log_of,
@@ -789,7 +790,7 @@ def test_a_summary_is_not_followed_by_another_at_the_next_call(preset: str) -> N
 # ── What requests contain afterwards ──────────────────────────────────────────────────────────────────
 
 
-@settings(max_examples=120)
+@examples(40)
 @given(long_stories, presets, windows, st.booleans())
 def test_requests_after_compactions_are_legal_and_keep_what_must_stay(
     story: ScriptedHistory, preset: str, window: int, asking: bool
@@ -1302,7 +1303,7 @@ def with_open_error(seed: int) -> tuple[list[Json], list[int]]:
     return messages, calls
 
 
-@settings(max_examples=60)
+@examples(30)
 @given(
     st.integers(0, 2**32),
     st.sampled_from(sorted(USELESS)),

@@ -8,13 +8,14 @@ from typing import Any, Final, get_args, get_type_hints
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from foveal.core.compaction import CompactionMetrics, SummaryRequest
 from foveal.core.engine import COMPACTION_REASONS, DURATION_BUCKETS_S, Histogram, Metrics
 from foveal.core.engine.metrics import SHARE_BUCKETS
 from foveal.core.log import AnyFact, Compacted, CompactionFailed, Event, Overflowed, UserSaid, raw
+from support.effort import examples
 from support.histories import context, session
 
 _LINE: Final = re.compile(r"([a-z_]+)(?:\{([^}]*)\})? (\S+)")
@@ -177,7 +178,7 @@ outcomes = st.one_of(
 )
 
 
-@settings(max_examples=100)
+@examples(40)
 @given(st.lists(outcomes, max_size=12))
 def test_the_text_parsed_back_is_what_the_events_say(facts: list[AnyFact]) -> None:
     samples, types = counted(*facts)

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 import anthropic
 import openai
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -36,6 +36,7 @@ from foveal.core.tokens.message_tokens import MessageTokens
 from foveal.core.view.fold import fold
 from foveal.sessions import Session
 from foveal.stores.memory import MemoryStore
+from support.effort import examples
 from support.histories import (
     CHECKS,
     ESTIMATE,
@@ -159,7 +160,7 @@ def check_never_unchanged(sent: list[Sent]) -> None:
     assert len(sent) <= MAX_RESENDS + 1
 
 
-@settings(max_examples=80)
+@examples(40)
 @given(
     presets,
     st.integers(2, 25),
@@ -290,7 +291,7 @@ def test_a_large_reserve_does_not_use_up_a_learned_limit(stated: bool) -> None:
 # ── Limits that the error states ────────────────────────────────────────────────────────────────
 
 
-@settings(max_examples=60)
+@examples(30)
 @given(presets, st.integers(1_500, 7_000), st.floats(0.6, 1.9))
 def test_when_the_error_states_both_numbers_the_second_request_is_accepted(
     preset: str, limit: int, ratio: float

@@ -7,7 +7,7 @@ from random import Random
 from typing import Any, Final
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from foveal import ContextOverflow, Report, Session
@@ -34,6 +34,7 @@ from foveal.core.log import (
 from foveal.core.log.events import Pinned, text_of
 from foveal.core.view.request import Fitted
 from foveal.stores.memory import MemoryStore
+from support.effort import examples
 from support.histories import (
     TOOLS,
     ManualClock,
@@ -76,7 +77,7 @@ def run_context(
     return sent, ctx.log, ctx.report()
 
 
-@settings(deadline=None, max_examples=40)
+@examples(20)
 @given(
     scripted_histories(turns=6, steps=5, max_lines=60),
     st.sampled_from((1_500, 3_000, 8_000)),
@@ -137,7 +138,7 @@ async def run_session(seed: int, repeats: Random | None) -> tuple[list[Fitted], 
     return sent, await opened.events()
 
 
-@settings(deadline=None, max_examples=25)
+@examples(15)
 @given(st.integers(0, 9_999), st.integers(0, 9_999))
 def test_repeated_fits_and_reopened_sessions_change_nothing(seed: int, repeats: int) -> None:
     plain = asyncio.run(run_session(seed, None))

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import random
-import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager
+from subprocess import PIPE
 from typing import Any
 
 import psycopg
@@ -18,10 +17,12 @@ from foveal.core.log import Erased, Event, Noted, UserSaid
 from foveal.errors import BadSetting, Conflict, LeaseLost, StoreError, StoreUnusable
 from foveal.ports import Checkpoint
 from foveal.stores import open_store
+from foveal.stores.postgres import store as store_module
 from foveal.stores.postgres.connection import PostgresPool
 from foveal.stores.postgres.error_advice import translate_errors
 from foveal.stores.postgres.schema import STORE_MIGRATIONS, grant, migrate
 from foveal.stores.postgres.store import PostgresStore
+from support import warm_start
 from support.cutting_proxy import CommitFault, CuttingProxy
 from support.paths import TESTS
 from support.postgres_server import database_url, own_server
@@ -190,10 +191,8 @@ async def _restart(stop: Callable[[], None], start: Callable[[], None]) -> None:
 
 def test_exactly_one_of_several_processes_wins_each_seq_on_postgresql(postgres_url: str) -> None:
     count = 25
-    commands = [
-        [sys.executable, str(WORKER), postgres_url, f"process {nr}", str(count)] for nr in range(PROCESSES)
-    ]
-    children = [subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE) for line in commands]
+    commands = [[WORKER, postgres_url, f"process {nr}", count] for nr in range(PROCESSES)]
+    children = [warm_start.start(command, stdout=PIPE, stderr=PIPE) for command in commands]
     try:
         answers = [child.communicate(timeout=CHILD_TIMEOUT_S) for child in children]
     finally:
@@ -241,6 +240,42 @@ def test_a_writer_whose_lease_was_taken_over_writes_nothing(postgres_url: str) -
                 await store.append("new", said(1))
             assert await store.sessions() == [before]
             assert await store.read("a") == said(3)
+
+    run(work())
+
+
+def test_the_holder_of_a_lease_takes_the_end_of_a_session_from_memory_for_a_moment(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_module, "KNOWN_END_TTL_S", 60.0)  # this machine may be slow
+
+    async def work() -> None:
+        epochs: dict[str, int | None] = {"a": 7}
+        pool = PostgresPool(postgres_url)
+        async with (
+            PostgresStore(pool, epoch_of=epochs.get, owns_pool=True) as store,
+            opened(postgres_url) as other,
+        ):
+            await _set_lease(pool, "a", 7)
+            await store.append("a", said(2))
+            assert await store.read_new("a", first=2) == ([], False)
+            await store.append("a", said(1, first=2))
+            await other.append("a", said(1, first=3))  # a writer without a lease
+            assert await store.read_new("a", first=3) == ([], False)
+            with pytest.raises(Conflict):
+                await store.append("a", said(1, first=3))
+            assert await store.read_new("a", first=3) == (said(1, first=3), False)
+            await other.append("a", said(1, first=4))
+            assert await store.read_new("a", first=4) == ([], False)
+            monkeypatch.setattr(store_module, "KNOWN_END_TTL_S", 0.0)
+            assert await store.read_new("a", first=4) == (said(1, first=4), False)
+            await other.append("a", said(1, first=5))
+            monkeypatch.setattr(store_module, "KNOWN_END_TTL_S", 60.0)
+            epochs["a"] = 8
+            assert await store.read_new("a", first=5) == (said(1, first=5), False)
+            epochs["a"] = None
+            await other.append("a", said(1, first=6))
+            assert await store.read_new("a", first=6) == (said(1, first=6), False)
 
     run(work())
 
@@ -375,6 +410,16 @@ def test_a_role_without_rights_is_told_what_the_owner_must_run(postgres_url: str
     finally:
         _as_owner(postgres_url, "DROP OWNED BY no_rights")
         _as_owner(postgres_url, "DROP ROLE no_rights")
+
+
+def test_a_process_continues_when_its_tables_get_a_later_version(postgres_url: str) -> None:
+    async def work() -> None:
+        async with PostgresPool(postgres_url) as pool:
+            await PostgresStore(pool, "alice").append("a", said(1))
+            _as_owner(postgres_url, "UPDATE foveal.schema_version SET version = 99")
+            await PostgresStore(pool, "bob").append("a", said(1))  # a tenant that it had not opened before
+
+    run(work())
 
 
 def test_tables_of_a_later_version_are_refused(postgres_url: str) -> None:

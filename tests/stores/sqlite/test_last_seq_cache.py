@@ -74,6 +74,17 @@ def test_the_end_of_a_session_is_unknown_after_a_cancelled_append() -> None:
     assert not cache.is_end("s", 7, 3)
 
 
+def test_the_append_that_creates_a_session_makes_its_end_known() -> None:
+    cache = LastSeqCache()
+    with cache.appending("old", 7, 3):
+        pass
+    with cache.appending("new", 7, 3, creates=True):
+        pass
+    assert not cache.is_end("old", 7, 3)
+    assert cache.is_end("new", 7, 3)
+    assert not cache.is_end("new", 8, 3)
+
+
 def test_another_change_of_sessions_invalidates_the_cache() -> None:
     cache = LastSeqCache()
     cache.set_end("s", 1, 5)

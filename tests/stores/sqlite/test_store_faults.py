@@ -11,12 +11,12 @@ import random
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from subprocess import PIPE
 from typing import IO, Final
 
 import apsw
@@ -25,8 +25,10 @@ import pytest
 from foveal.core.log import Erased, Event, Noted
 from foveal.errors import StoreError, StoreUnusable
 from foveal.stores import SqliteStore, open_store
+from support import warm_start
 from support.paths import SUPPORT
 from support.store_worker import SESSION, batch, event
+from support.warm_start import WarmProcess
 
 SOAK: Final = bool(os.environ.get("FOVEAL_SOAK"))
 ROUNDS: Final = 500 if SOAK else 50
@@ -40,10 +42,9 @@ def path(tmp_path: Path) -> Path:
 
 
 @contextmanager
-def worker(*args: object) -> Iterator[subprocess.Popen[bytes]]:
+def worker(*args: object) -> Iterator[WarmProcess]:
     """Start a child process; kill it at the end."""
-    command = [sys.executable, str(WORKER), *map(str, args)]
-    child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    child = warm_start.start([WORKER, *args], stdin=PIPE, stdout=PIPE, stderr=PIPE)
     try:
         yield child
     finally:
@@ -103,7 +104,7 @@ def test_acknowledged_events_survive_kill_9_at_any_moment(path: Path, durability
     assert _is_intact(path)
 
 
-def _spawn_and_kill(spawner: subprocess.Popen[bytes], seconds: float, *, opened: bool) -> int:
+def _spawn_and_kill(spawner: WarmProcess, seconds: float, *, opened: bool) -> int:
     """Kill a child some time after its start, or after it has opened the file; return its last acknowledged seq."""
     assert spawner.stdin is not None
     assert spawner.stdout is not None
@@ -175,12 +176,8 @@ def test_a_killed_erasure_is_atomic_and_can_be_repeated(path: Path, seed: int) -
 
 def test_exactly_one_of_eight_processes_wins_each_seq(path: Path) -> None:
     count = 100 if SOAK else 25
-    commands = [
-        [sys.executable, str(WORKER), "compete", str(path), f"process {nr}", str(count)] for nr in range(8)
-    ]
-    children = [
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) for command in commands
-    ]
+    commands = [[WORKER, "compete", path, f"process {nr}", count] for nr in range(8)]
+    children = [warm_start.start(command, stdout=PIPE, stderr=PIPE) for command in commands]
     try:
         answers = [child.communicate(timeout=CHILD_TIMEOUT_S) for child in children]
     finally:
@@ -198,7 +195,7 @@ def test_exactly_one_of_eight_processes_wins_each_seq(path: Path) -> None:
 def test_a_locked_file_is_a_clear_error_until_it_is_unlocked(path: Path) -> None:
     write(path, 0, 3)
 
-    async def work(holder: subprocess.Popen[bytes]) -> None:
+    async def work(holder: WarmProcess) -> None:
         assert holder.stdout is not None
         assert holder.stdout.readline() == b"held\n"
         async with SqliteStore(path, timeout=0.2) as store:

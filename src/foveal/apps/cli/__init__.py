@@ -47,18 +47,23 @@ def main(argv: Sequence[str] | None = None, *, others: Sequence[CommandTable] = 
     if rest:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     try:
-        result = _find_command(args.command, others)(args)
-        if isinstance(result, int):
-            return result
-        from asyncio import run
-
-        return run(result)
+        code = _run(_find_command(args.command, others)(args))
+        sys.stdout.flush()  # so that a closed pipe is noticed here and not when the interpreter exits
+        return code
     except BrokenPipeError:  # the reader of the output has closed the pipe, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (FovealError, OSError) as problem:
         print(f"foveal: {visible(str(problem))}", file=sys.stderr)
         return 1
+
+
+def _run(result: Coroutine[Any, Any, int] | int) -> int:
+    if isinstance(result, int):
+        return result
+    from asyncio import run
+
+    return run(result)
 
 
 def _find_command(

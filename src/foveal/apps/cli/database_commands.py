@@ -1,6 +1,7 @@
-"""Command `database`: the tables of Foveal in a PostgreSQL database.
+"""Command `database`: the tables of a PostgreSQL database, and copies of a server's data.
 
     foveal database migrate [URL] [--grant ROLE]     create the tables, or bring them to this version
+    foveal database copy FROM TO                     copy everything, and compare it event by event
 
 Servers and `foveal.open_store` migrate by themselves if their role may create tables. Run the command beforehand
 with the role that owns the database; the servers' role then needs only the rights that `--grant` gives it.
@@ -10,31 +11,54 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
+import time
 from argparse import Namespace
 from importlib.util import find_spec
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from foveal.core.wire.safe_print import visible
-from foveal.errors import BadSetting
+from foveal.errors import BadSetting, FovealError
+
+if TYPE_CHECKING:
+    from foveal.server.copying import CopyProgress
 
 COMMANDS: Final = ("database",)
 
 
 def add_commands(commands: Any) -> None:
     """Add the command to the parser."""
-    about = "create and migrate the tables in a PostgreSQL database"
+    about = "create the tables in a PostgreSQL database; copy a server's data to or from it"
     database = commands.add_parser("database", help=about, description=about)
-    subcommands = database.add_subparsers(dest="act", required=True, metavar="migrate")
+    subcommands = database.add_subparsers(dest="act", required=True, metavar="migrate|copy")
     about = "create Foveal's tables, or bring them to this version"
     migrate = subcommands.add_parser("migrate", help=about, description=about)
     about = "postgresql://user@host/database; default: server.database of the configuration (FOVEAL_DATABASE)"
     migrate.add_argument("url", nargs="?", metavar="URL", help=about)
     about = "let this role read and write the tables, but not change them"
     migrate.add_argument("--grant", metavar="ROLE", help=about)
+    _add_copy(subcommands)
+
+
+def _add_copy(subcommands: Any) -> None:
+    about = "copy sessions and service tables, and compare them event by event; an interrupted copy continues"
+    copy = subcommands.add_parser("copy", help=about, description=about)
+    about = "a server's data folder, a store file, or postgresql://user@host/database; it is only read"
+    copy.add_argument("source", metavar="FROM", help=about)
+    about = "the same; a path that does not exist becomes a store file if it ends in .db, otherwise a folder"
+    copy.add_argument("target", metavar="TO", help=about)
+    about = "the tenant whose sessions a store file gets; for those of a store file, default: default"
+    copy.add_argument("--tenant", metavar="NAME", help=about)
+    about = (
+        "copy only the sessions, while a server uses FROM; run again without it when the server has stopped"
+    )
+    copy.add_argument("--live", action="store_true", help=about)
 
 
 async def database(args: Namespace) -> int:
     """Run the subcommand and return the exit code."""
+    if args.act == "copy":
+        return await _copy(args)
     return await _migrate(args.url or _configured_url(), args.grant)
 
 
@@ -80,3 +104,52 @@ async def _migrate_jobs(url: str, role: str | None) -> None:
 def _print_change(component: str, before: int, after: int) -> None:
     done = f"version {after}, unchanged" if before == after else f"{before} → {after}"
     print(f"  {component:<8} {done}")
+
+
+# ── Copy ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+COPY_PROGRESS_INTERVAL_S: Final = 2.0
+
+
+async def _copy(args: Namespace) -> int:
+    from foveal.server.copying import CopyProgress, copy_database, copy_place
+
+    source, target = copy_place(args.source), copy_place(args.target)
+    progress = CopyProgress(_ProgressPrinter())
+    print(f"{visible(source.name)} → {visible(target.name)}", file=sys.stderr)
+    try:
+        await copy_database(source, target, progress, tenant=args.tenant, is_live=args.live)
+    except (FovealError, OSError) as problem:
+        if not progress.events and not progress.rows:
+            raise
+        raise FovealError(
+            f"{problem} (compared so far: {_counts(progress)}; a further run continues)"
+        ) from problem
+    print(f"compared and equal: {_counts(progress)}")
+    print(f"copied by this run: {progress.new_events:,} events, {progress.new_rows:,} rows")
+    for table, rows in progress.rows.items():
+        print(f"  {table:<15} {rows:,}")
+    if args.live:
+        print("not copied: the service tables; stop the server, then run this again without --live")
+    elif not progress.rows and (source.is_file or target.is_file):
+        print("not copied: the service tables, because a store file has none")
+    return 0
+
+
+class _ProgressPrinter:
+    """Prints the progress of a copy on standard error, at intervals."""
+
+    def __init__(self) -> None:
+        self._printed = time.monotonic()
+
+    def __call__(self, progress: CopyProgress) -> None:
+        if time.monotonic() - self._printed >= COPY_PROGRESS_INTERVAL_S:
+            self._printed = time.monotonic()
+            print(f"  {visible(progress.place)}: {_counts(progress)}", file=sys.stderr, flush=True)
+
+
+def _counts(progress: CopyProgress) -> str:
+    return (
+        f"{progress.tenants:,} tenants, {progress.sessions:,} sessions, {progress.events:,} events,"
+        f" {progress.rows.total():,} rows"
+    )

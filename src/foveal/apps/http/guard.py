@@ -27,7 +27,7 @@ from foveal.apps.http.http_headers import (
     token_of,
 )
 from foveal.config import Config
-from foveal.errors import FovealError
+from foveal.errors import FovealError, StoreError
 from foveal.server.auth_tokens import AuthTokens, TokenCaller
 from foveal.server.rate_limit import RateLimiter
 
@@ -35,6 +35,9 @@ from foveal.server.rate_limit import RateLimiter
 
 CALLER_TTL_S: Final = 1.0
 """A token that was looked up is cached this long, so a revoked token is accepted at most this long."""
+MAX_OUTAGE_CALLER_S: Final = 600.0
+"""While the database is away, a token that was valid this long ago is still accepted, so that clients of the proxy
+can work on."""
 MAX_CACHED_CALLERS: Final = 1_000
 CALLER_WITHOUT_TOKEN: Final = TokenCaller(tenant="default")
 """The caller of every request while no token was ever created."""
@@ -51,7 +54,8 @@ class CallerCache:
         self._loopback = loopback
         self._clock = clock
         self._cached: dict[str, tuple[TokenCaller, float]] = {}
-        self._checked_at = float("-inf")
+        self._checked_at = self._answered_at = float("-inf")
+        """When it was last checked whether tokens are needed, and when the database last said so."""
         self._is_token_needed = False
 
     async def caller(self, headers: Headers) -> TokenCaller | None:
@@ -67,15 +71,25 @@ class CallerCache:
     async def is_token_needed(self) -> bool:
         """Return whether requests need a token: on a public address always, on loopback from the first token on."""
         if not self._is_token_needed and self._clock() - self._checked_at >= CALLER_TTL_S:
-            self._is_token_needed = not self._loopback or await self._tokens.any_exist()
-            self._checked_at = self._clock()
+            try:
+                self._is_token_needed = not self._loopback or await self._tokens.any_exist()
+            except StoreError:
+                if self._clock() - self._answered_at > MAX_OUTAGE_CALLER_S:
+                    raise
+            else:
+                self._checked_at = self._answered_at = self._clock()
         return self._is_token_needed
 
     async def _owner(self, secret: str) -> TokenCaller | None:
         known = self._cached.get(secret)
         if known is not None and self._clock() - known[1] < CALLER_TTL_S:
             return known[0]
-        found = await self._tokens.authenticate(secret)
+        try:
+            found = await self._tokens.authenticate(secret)
+        except StoreError:
+            if known is not None and self._clock() - known[1] < MAX_OUTAGE_CALLER_S:
+                return known[0]
+            raise
         self._cached.pop(secret, None)
         if found is not None:
             if len(self._cached) >= MAX_CACHED_CALLERS:

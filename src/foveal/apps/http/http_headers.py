@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from ipaddress import ip_address
 from typing import Final, TypeAlias
 
@@ -26,6 +27,9 @@ SECURITY_HEADERS: Final[Headers] = (
     (b"referrer-policy", b"no-referrer"),
 )
 NO_STORE: Final = (b"cache-control", b"no-store")
+_SECURITY_HEADER_NAMES: Final = frozenset(name for name, _ in SECURITY_HEADERS)
+MAX_CACHED_HOSTS: Final = 64
+"""Host names for which it is kept whether they are loopback: parsing an address takes longer than most checks."""
 _VALID_REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 _PORT: Final = re.compile(r":\d{0,5}$")
 
@@ -51,6 +55,7 @@ def headers_too_large(headers: Headers) -> bool:
 # ── Origin of a request ──────────────────────────────────────────────────────────────────────────────────
 
 
+@lru_cache(maxsize=MAX_CACHED_HOSTS)
 def is_loopback(host: str) -> bool:
     """Return whether a host name or address is the loopback interface of this machine."""
     name = host.lower().rstrip(".").strip("[]")
@@ -133,8 +138,8 @@ def response_headers(headers: Iterable[tuple[bytes, bytes]], *, id: str) -> list
 
     An upstream's own `X-Request-Id` stays; the id then goes into `X-Foveal-Request-Id`.
     """
-    replaced = {name for name, _ in SECURITY_HEADERS}
-    kept = [(name.lower(), value) for name, value in headers if name.lower() not in replaced]
+    lower = [(name.lower(), value) for name, value in headers]
+    kept = [(name, value) for name, value in lower if name not in _SECURITY_HEADER_NAMES]
     names = {name for name, _ in kept}
     if b"cache-control" not in names:
         kept.append(NO_STORE)

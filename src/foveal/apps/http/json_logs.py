@@ -51,7 +51,9 @@ def log_event(
         logged = {name: _short(value) for name, value in (fields or {}).items()}
         if problem is not None:
             logged |= {"error": type(problem).__name__, "places": stack_places(problem)}
-        _log.log(level, event, extra={"fields": logged})
+        # `Logger.log` would search the stack for the caller, which these lines do not name.
+        extra = {"fields": logged}
+        _log.handle(_log.makeRecord(LOGGER_NAME, level, "", 0, event, (), None, extra=extra))
 
 
 def log_service_event(service_event: ServiceEvent) -> None:

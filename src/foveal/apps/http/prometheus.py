@@ -6,6 +6,7 @@ values come from closed sets: no session, tenant, model or text of a message.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Final
 
 from prometheus_client import (
@@ -117,6 +118,11 @@ class PrometheusMetrics:
         )
         self._waiting = self._gauge("foveal_inbox_waiting", "Messages that are stored and not yet answered.")
         self._prompt_tokens = self._cached_tokens = 0
+        # `labels` checks its arguments and takes a lock, so the metrics of every request are kept by label.
+        self._requests_with = cache(self._requests.labels)
+        self._request_seconds_of = cache(self._request_seconds.labels)
+        self._exchanges_with = cache(self._exchanges.labels)
+        self._added_seconds_of = cache(self._added_seconds.labels)
 
     def text(self) -> bytes:
         """Return all metrics in the Prometheus text format."""
@@ -126,8 +132,8 @@ class PrometheusMetrics:
 
     def count_request(self, method: str, route: str, status: int, seconds: float) -> None:
         """Count a request; status 0 means that the client left before the response began."""
-        self._requests.labels(method, route, str(status)).inc()
-        self._request_seconds.labels(route).observe(seconds)
+        self._requests_with(method, route, str(status)).inc()
+        self._request_seconds_of(route).observe(seconds)
 
     def stream_started(self) -> None:
         self._streams.inc()
@@ -168,8 +174,8 @@ class PrometheusMetrics:
             self._cache_share.set(self._cached_tokens / self._prompt_tokens if self._prompt_tokens else 0.0)
 
     def _count_proxy_request(self, done: ProxyRequestEnded) -> None:
-        self._exchanges.labels(done.dialect, str(done.status)).inc()
-        self._added_seconds.labels(done.dialect).observe(done.added_seconds)
+        self._exchanges_with(done.dialect, str(done.status)).inc()
+        self._added_seconds_of(done.dialect).observe(done.added_seconds)
         self._saved_tokens.inc(max(0, done.unreduced_tokens - done.tokens))
         self._recovered.inc(done.overflow_retries)
 

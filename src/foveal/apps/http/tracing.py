@@ -56,10 +56,13 @@ class Tracing:
 
     @classmethod
     def create(cls, provider: Any = None) -> Self | None:
-        """Return tracing with the given or the process-wide tracer provider; None without OpenTelemetry."""
+        """Return tracing with the given or the process-wide tracer provider. None without OpenTelemetry, or if no
+        provider is set: its spans would go nowhere."""
         try:
             from opentelemetry import propagate, trace
         except ImportError:
+            return None
+        if provider is None and isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
             return None
         return cls(trace.get_tracer("foveal", __version__, tracer_provider=provider), trace, propagate)
 

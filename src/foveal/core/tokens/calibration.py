@@ -33,6 +33,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from typing import Final
 
 import msgspec
@@ -67,6 +68,8 @@ _MAX_SPAN_RATIO: Final = 3.0
 _SPANS_PER_CONVERSATION: Final = 64
 """A span holds at least this part of the conversation at its time, so their number grows with the logarithm of
 the length."""
+_MAX_CACHED_UNITS: Final = 1_024
+"""Results of the search for the most units within a limit that are kept."""
 
 
 class MeasuredSpan(msgspec.Struct, frozen=True, array_like=True):
@@ -140,21 +143,11 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     def units(self, tokens: int) -> int:
         """Return the most units whose expected tokens are within `tokens`; 0 when the overhead alone exceeds
         them."""
-        return self._largest_within(self.tokens, tokens)
+        return _largest_within(self, tokens, is_safe=False)
 
     def safe_units(self, tokens: int) -> int:
         """Return the most units whose upper bound is within `tokens`, or 0."""
-        return self._largest_within(self.upper, tokens)
-
-    def _largest_within(self, size: Callable[[int], int], limit: int) -> int:
-        """Return the most units whose `size`, which is monotonic, is within the limit; 0 if there are none.
-
-        Both sizes are linear on either side of the anchor, so a guess along the line is off by a few units."""
-        anchor, at_anchor = self.at_units, size(self.at_units)
-        other = anchor + 2 * limit + 2 if at_anchor <= limit else 0
-        slope = (size(other) - at_anchor) / (other - anchor) if other != anchor else 0.0
-        guess = anchor + (limit - at_anchor) / slope if slope > 0 else 0.0
-        return _nearest_within(size, limit, max(1, int(guess)))
+        return _largest_within(self, tokens, is_safe=True)
 
     # ── Requests after a reduction ───────────────────────────────────────────────────────────────────
 
@@ -306,6 +299,21 @@ def _extended(spans: tuple[MeasuredSpan, ...], new: MeasuredSpan, unreduced: int
 
 def _is_credible(units: int, reported: float) -> bool:
     return units > 0 and math.isfinite(reported) and 1 <= reported <= _MAX_PROMPT_TOKENS
+
+
+@lru_cache(maxsize=_MAX_CACHED_UNITS)
+def _largest_within(calibration: Calibration, limit: int, *, is_safe: bool) -> int:
+    """Return the most units whose size, which is monotonic, is within the limit; 0 if there are none. The size is
+    the upper bound if `is_safe`, otherwise the expected tokens. A budget needs both, and each request several
+    budgets, between which the calibration rarely changes.
+
+    Both sizes are linear on either side of the anchor, so a guess along the line is off by a few units."""
+    size = calibration.upper if is_safe else calibration.tokens
+    anchor, at_anchor = calibration.at_units, size(calibration.at_units)
+    other = anchor + 2 * limit + 2 if at_anchor <= limit else 0
+    slope = (size(other) - at_anchor) / (other - anchor) if other != anchor else 0.0
+    guess = anchor + (limit - at_anchor) / slope if slope > 0 else 0.0
+    return _nearest_within(size, limit, max(1, int(guess)))
 
 
 def _nearest_within(size: Callable[[int], int], limit: int, guess: int) -> int:

@@ -17,7 +17,7 @@ from foveal.core.log.codec import encode
 from foveal.core.log.events import Erased, Event, kind
 from foveal.errors import Conflict, StoreError, StoreUnusable, UnknownSession
 from foveal.ports import Checkpoint, SessionInfo
-from foveal.server.copying.page_size import PageSize
+from foveal.server.copying.page_size import PageSize, fitting_items
 from foveal.server.copying.progress import CopyProgress
 
 SESSIONS_PER_PAGE: Final = 200
@@ -28,6 +28,10 @@ class SessionSource(Protocol):
 
     async def read(self, session: str, *, first: int = 0, last: int | None = None) -> list[Event]: ...
 
+    async def stored_bytes(self, session: str, *, first: int, last: int) -> list[int]:
+        """Return the bytes that each event of a range takes in the store."""
+        ...
+
     async def checkpoint(self, session: str) -> Checkpoint | None: ...
 
     async def sessions(
@@ -37,8 +41,12 @@ class SessionSource(Protocol):
     async def close(self) -> None: ...
 
 
-class SessionTarget(SessionSource, Protocol):
-    """The part of a store that a copy writes."""
+class SessionTarget(Protocol):
+    """The part of a store that a copy writes, and reads back."""
+
+    async def read(self, session: str, *, first: int = 0, last: int | None = None) -> list[Event]: ...
+
+    async def checkpoint(self, session: str) -> Checkpoint | None: ...
 
     async def append(self, session: str, events: Sequence[Event]) -> None: ...
 
@@ -52,15 +60,18 @@ class SessionTarget(SessionSource, Protocol):
 
     async def erase(self, session: str) -> None: ...
 
+    async def close(self) -> None: ...
+
 
 async def copy_sessions(
     source: SessionSource, target: SessionTarget, target_name: str, progress: CopyProgress
 ) -> None:
     """Copy and compare all sessions of a tenant; raises `StoreError` at the first difference."""
     before: tuple[float, str] | None = None
+    size = PageSize()
     while page := await source.sessions(limit=SESSIONS_PER_PAGE, before=before):
         for info in page:
-            await _SessionCopy(source, target, target_name, info, progress).run()
+            await _SessionCopy(source, target, target_name, info, size, progress).run()
             progress.sessions += 1
         before = page[-1].active, page[-1].id
 
@@ -72,12 +83,14 @@ class _SessionCopy:
         target: SessionTarget,
         target_name: str,
         info: SessionInfo,
+        size: PageSize,
         progress: CopyProgress,
     ) -> None:
         self._source = source
         self._target = target
         self._target_name = target_name
         self._info = info
+        self._size = size
         self._progress = progress
 
     async def run(self) -> None:
@@ -116,9 +129,11 @@ class _SessionCopy:
         await self._target.erase(self._info.id)
 
     async def _source_pages(self, end: int) -> AsyncIterator[list[Event]]:
-        size, start = PageSize(), 0
+        start = 0
         while start < end:
-            last = min(start + size.items, end) - 1
+            last = min(start + self._size.items, end) - 1
+            sizes = await self._source.stored_bytes(self._info.id, first=start, last=last)
+            last = min(last, start + fitting_items(sizes) - 1)
             events = await self._source.read(self._info.id, first=start, last=last)
             if [event.seq for event in events] != list(range(start, last + 1)):
                 raise StoreUnusable(
@@ -126,7 +141,7 @@ class _SessionCopy:
                     f" {start} to {last} can be read: it is damaged; restore a backup"
                 )
             yield events
-            size.adapt(len(events), sum(len(encode(event)) for event in events))
+            self._size.adapt(len(events), sum(len(encode(event)) for event in events))
             start = last + 1
 
     def _compare(self, expected: Sequence[Event], found: Sequence[Event]) -> None:
@@ -170,8 +185,7 @@ class _SessionCopy:
 
     def _difference(self, what: str) -> StoreError:
         return StoreError(
-            f"{self._place} differs from the source: {what}. It was left as it is: copy to an empty target, or erase"
-            " this session in one of the two"
+            f"{self._place} differs from the source: {what}. What it has was left as it is: copy to an empty target"
         )
 
 

@@ -7,6 +7,7 @@ are moved too, so that no id is given out twice.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from foveal.errors import StoreError
@@ -22,42 +23,40 @@ class TableCopySpec(NamedTuple):
     """A table: the columns that identify a row, and the others. Columns that are not named have their defaults."""
 
     name: str
-    key: tuple[str, ...]
-    others: tuple[str, ...]
-    counter: bool = False
+    key: Sequence[str]
+    others: Sequence[str]
+    has_counter: bool = False
     """Whether the database gives out the ids in the key, each only once."""
 
 
-COPIED_TABLES: Final = (
-    # First the tokens: a server that is started on an incomplete target must not serve requests without one.
-    TableCopySpec("tokens", ("id",), ("hash", "tenant", "label", "created", "revoked")),
-    TableCopySpec("rooms", ("tenant", "session"), ("model",)),
-    TableCopySpec(
+def _table(name: str, key: str, others: str, *, has_counter: bool = False) -> TableCopySpec:
+    return TableCopySpec(name, key.split(), others.split(), has_counter)
+
+
+TOKENS_TABLE: Final = _table("tokens", "id", "hash tenant label created revoked")
+OTHER_TABLES: Final = (
+    _table("rooms", "tenant session", "model"),
+    _table(
         "inbox",
-        ("id",),
-        ("tenant", "session", "key", "kind", "content", "dialect", "at", "state", "since", "why", "problem", "sort"),
-        counter=True,
+        "id",
+        "tenant session key kind content dialect at state since why problem sort",
+        has_counter=True,
     ),
-    TableCopySpec("chats", ("face", "chat"), ("number",)),
-    TableCopySpec("chat_messages", ("face", "key"), ("chat", "session", "state", "at")),
-    TableCopySpec("pairing_codes", ("face", "code"), ("until",)),
-    TableCopySpec("pairing_misses", ("id",), ("face", "user", "at")),
-    TableCopySpec("paired", ("face", "user"), ("since",)),
-    TableCopySpec(
+    _table("chats", "face chat", "number"),
+    _table("chat_messages", "face key", "chat session state at"),
+    _table("pairing_codes", "face code", "until"),
+    _table("pairing_misses", "id", "face user at"),
+    _table("paired", "face user", "since"),
+    _table(
         "schedules",
-        ("tenant", "name"),
-        ("session", "cron", "zone", "prompt", "missed", "enabled", "source", "following", "due", "result"),
+        "tenant name",
+        "session cron zone prompt missed enabled source following due result",
     ),
     # Without `taken`: the engine of the target has none of the jobs.
-    TableCopySpec(
-        "errands",
-        ("place",),
-        ("id", "tenant", "session", "key", "kind", "prompt", "schedule", "at"),
-        counter=True,
-    ),
-    TableCopySpec("heads", ("tenant", "digest", "session"), ("seq", "turn", "words", "stale")),
-    TableCopySpec("beside", ("tenant", "session", "name"), ("words",)),
-)  # fmt: skip
+    _table("errands", "place", "id tenant session key kind prompt schedule at", has_counter=True),
+    _table("heads", "tenant digest session", "seq turn words stale"),
+    _table("beside", "tenant session name", "words"),
+)
 
 
 class ServiceTables(NamedTuple):
@@ -76,7 +75,11 @@ class ServiceTables(NamedTuple):
 
 
 async def copy_table(
-    table: TableCopySpec, source: ServiceTables, target: ServiceTables, target_name: str, progress: CopyProgress
+    table: TableCopySpec,
+    source: ServiceTables,
+    target: ServiceTables,
+    target_name: str,
+    progress: CopyProgress,
 ) -> None:
     """Copy and compare the rows of a table; raises `StoreError` at the first difference."""
     progress.begin(table.name)
@@ -89,7 +92,7 @@ async def copy_table(
         progress.count_rows(table.name, len(rows), new)
         size.adapt(len(rows), sum(_size(value) for row in rows for value in row))
         after = rows[-1][: len(table.key)]
-    if table.counter:
+    if table.has_counter:
         await _move_counter(target, table, await _read_counter(source, table))
 
 
@@ -125,21 +128,24 @@ async def _write_page(
         ((before,),) = await db.fetch(f"SELECT count(*) FROM {table.name} WHERE {of_keys}", *values)
         if before < len(rows):
             await db.execute_many(insert, rows)
-        return await db.fetch(f"SELECT {columns} FROM {table.name} WHERE {of_keys}", *values), len(rows) - before
+        found = await db.fetch(f"SELECT {columns} FROM {table.name} WHERE {of_keys}", *values)
+        return found, len(rows) - before
 
     return await tables.database.write(act, durable=False, repeatable=True)
 
 
-def _compare(table: TableCopySpec, target_name: str, rows: Sequence[RowValues], found: Sequence[RowValues]) -> None:
+def _compare(
+    table: TableCopySpec, target_name: str, rows: Sequence[RowValues], found: Sequence[RowValues]
+) -> None:
     by_key = {row[: len(table.key)]: row for row in found}
     for row in rows:
         key = row[: len(table.key)]
         other = by_key.get(key)
         if other != row:
+            what = f"the row with {_describe(table.key, key)} {_difference(table, row, other)}"
             raise StoreError(
-                f"the table {table.name} of {target_name} differs from the source: the row with"
-                f" {_describe(table.key, key)} {_difference(table, row, other)}. It was left as it is: copy to an empty"
-                " target"
+                f"the table {table.name} of {target_name} differs from the source: {what}. It was left as it is:"
+                " copy to an empty target"
             )
 
 
@@ -183,20 +189,19 @@ async def _fetch_counter(db: Transaction, tables: ServiceTables, table: TableCop
 async def _move_counter(tables: ServiceTables, table: TableCopySpec, last: int) -> None:
     """Let the counter continue after `last`, unless it is further."""
     present = await _read_counter(tables, table)
-    if tables.is_sqlite and present < last:
-
-        async def act(db: Transaction) -> None:
-            await db.execute("DELETE FROM sqlite_sequence WHERE name = ?", table.name)
-            await db.execute("INSERT INTO sqlite_sequence (name, seq) VALUES (?, ?)", table.name, last)
-
-        await tables.database.write(act, repeatable=True)
-        return
     while present < last:
+        count = min(last - present, MAX_IDS_SKIPPED_AT_ONCE)
+        await tables.database.write(partial(_skip_ids, tables, table, count))
+        present += count
+
+
+async def _skip_ids(tables: ServiceTables, table: TableCopySpec, count: int, db: Transaction) -> None:
+    if not tables.is_sqlite:
         # Not `setval`, which needs a right that servers do not need.
         sql = "SELECT max(nextval(?::regclass)) FROM generate_series(1, ?)"
-        values = f"foveal.{_sequence(table)}", min(last - present, MAX_IDS_SKIPPED_AT_ONCE)
-        rows = await tables.database.write(lambda db, values=values: db.fetch(sql, *values))
-        present = int(rows[0][0])
+        await db.fetch(sql, f"foveal.{_sequence(table)}", count)
+    elif not await db.execute("UPDATE sqlite_sequence SET seq = seq + ? WHERE name = ?", count, table.name):
+        await db.execute("INSERT INTO sqlite_sequence (name, seq) VALUES (?, ?)", table.name, count)
 
 
 def _sequence(table: TableCopySpec) -> str:

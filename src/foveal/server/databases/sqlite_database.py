@@ -46,6 +46,8 @@ class SqliteDatabase:
         self._thread = WorkerThreads("foveal-database")
         self._connection: apsw.Connection | None = None
         self._closed = False
+        self._is_durable: bool | None = None
+        """Whether the connection waits for the disk; None if it was just opened."""
 
     async def write(
         self, act: Act[T], *, tenant: str | None = None, durable: bool = True, repeatable: bool = False
@@ -57,7 +59,7 @@ class SqliteDatabase:
     async def read(self, act: Act[T], *, tenant: str | None = None) -> T:
         """Run `act` in a read transaction: it sees one state of the database."""
         self._check_open()
-        return await self._thread.run(lambda: self._run_transaction("BEGIN", act, durable=True))
+        return await self._thread.run(lambda: self._run_transaction("BEGIN", act))
 
     async def check_writable(self) -> None:
         """Raise `StoreUnusable` if the database cannot be written now."""
@@ -90,10 +92,12 @@ class SqliteDatabase:
 
     # ── Runs in the thread ───────────────────────────────────────────────────────────────────────────
 
-    def _run_transaction(self, begin: str, act: Act[T], *, durable: bool) -> T:
+    def _run_transaction(self, begin: str, act: Act[T], *, durable: bool | None = None) -> T:
+        """`durable` is None for a transaction that writes nothing."""
         with translate_errors(str(self.path)):
             connection = self._open()
-            connection.pragma("synchronous", "full" if durable else "normal")
+            if durable is not None:
+                self._set_durable(connection, durable=durable)
             connection.execute(begin)
             try:
                 result = _run_to_end(act, _SqliteTransaction(connection))
@@ -102,6 +106,11 @@ class SqliteDatabase:
             finally:
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
+
+    def _set_durable(self, connection: apsw.Connection, *, durable: bool) -> None:
+        if durable is not self._is_durable:
+            connection.pragma("synchronous", "full" if durable else "normal")
+            self._is_durable = durable
 
     def _open(self) -> apsw.Connection:
         if self._connection is None:
@@ -117,7 +126,7 @@ class SqliteDatabase:
             except BaseException:
                 connection.close()
                 raise
-            self._connection = connection
+            self._connection, self._is_durable = connection, None
         return self._connection
 
     def _prepare(self, connection: apsw.Connection) -> None:

@@ -77,6 +77,11 @@ class EngineConnections:
 class WatchedEngineConnection(psycopg.Connection[tuple[Any, ...]]):
     """A connection that is closed when the server does not reply."""
 
+    def __del__(self, *arguments: Any) -> None:
+        # A thread of DBOS may hold a connection while the engine is disposed of: it ends with its last reference.
+        if hasattr(self, "pgconn"):
+            self.close()
+
     def wait(self, gen: Generator[Any, Any, T], *arguments: Any, **options: Any) -> T:
         try:
             return super().wait(_bounded(gen, time.monotonic() + MAX_ENGINE_REPLY_S), *arguments, **options)

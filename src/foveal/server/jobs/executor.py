@@ -128,7 +128,7 @@ class DatabaseExecutor:
             await heartbeat
         sql = "DELETE FROM executors WHERE id = ?"
         with suppress(Exception):  # without this the others wait until the executor counts as dead
-            await self._database.write(lambda db: db.execute(sql, self.id))
+            await self._database.write(lambda db: db.execute(sql, self.id), repeatable=True)
 
     async def _beat_forever(self) -> None:
         is_failing = False
@@ -144,7 +144,9 @@ class DatabaseExecutor:
 
     async def _beat(self) -> None:
         name, before = f"{socket.gethostname()}:{os.getpid()}", self._clock()
-        now = await self._database.write(lambda db: _write_beat(db, self.id, name), durable=False)
+        now = await self._database.write(
+            lambda db: _write_beat(db, self.id, name), durable=False, repeatable=True
+        )
         self.clock_correction_s = now - (before + self._clock()) / 2
         monotonic = time.monotonic()
         if monotonic - self._last_beat > 2 * self._timing.heartbeat_s:

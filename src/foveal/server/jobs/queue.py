@@ -78,9 +78,12 @@ class JobQueue:
 
         async def act(db: Transaction) -> bool:
             await db.lock(f"jobs/{job.tenant}/{job.session}")  # places rise in the order of commits
-            return await insert_job(db, job)
+            # After a lost reply, the job may be there from the attempt before.
+            return await insert_job(db, job) or bool(
+                await db.fetch("SELECT 1 FROM errands WHERE id = ?", job.id)
+            )
 
-        return await self._database.write(act, tenant=job.tenant)
+        return await self._database.write(act, tenant=job.tenant, repeatable=True)
 
     async def untaken(self, limit: int = 64) -> list[Job]:
         """Return jobs that no worker has taken: the oldest of each tenant, then the second oldest, and so on."""
@@ -105,16 +108,18 @@ class JobQueue:
         """Mark jobs as taken: the engine has them in its own database."""
         rows = [(id,) for id in ids]
         sql = "UPDATE errands SET taken = 1 WHERE id = ?"
-        await self._database.write(lambda db: db.execute_many(sql, rows))
+        await self._database.write(lambda db: db.execute_many(sql, rows), repeatable=True)
 
     async def clear_taken(self) -> None:
         """Mark all jobs as not taken: a new worker starts and takes them again."""
-        await self._database.write(lambda db: db.execute("UPDATE errands SET taken = 0 WHERE taken = 1"))
+        sql = "UPDATE errands SET taken = 0 WHERE taken = 1"
+        await self._database.write(lambda db: db.execute(sql), repeatable=True)
 
     async def delete_session(self, tenant: str, session: str) -> None:
         """Delete the jobs of a session."""
         sql = "DELETE FROM errands WHERE tenant = ? AND session = ?"
-        await self._database.write(lambda db: db.execute(sql, tenant, session), tenant=tenant)
+        values = tenant, session
+        await self._database.write(lambda db: db.execute(sql, *values), tenant=tenant, repeatable=True)
 
     async def count(self) -> int:
         """Return the number of open jobs."""

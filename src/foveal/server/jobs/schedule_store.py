@@ -143,7 +143,7 @@ class ScheduleStore:
             for schedule in configured:
                 await _write(db, _configured_state(schedule, before.get(_key(schedule)), now=now))
 
-        await self._database.write(act)
+        await self._database.write(act, repeatable=True)
 
     # ── Runs ─────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -156,7 +156,7 @@ class ScheduleStore:
 
         if not await self._database.read(lambda db: _select(db, f"{_DUE} LIMIT 1", now)):
             return 0
-        return await self._database.write(act)
+        return await self._database.write(act, repeatable=True)
 
     async def queue_run_now(self, tenant: str, name: str, *, now: float) -> str:
         """Queue a job outside of the schedule's times; return its key."""
@@ -183,7 +183,7 @@ class ScheduleStore:
         sql = """UPDATE schedules SET result = 'retrying' WHERE tenant = ? AND name = ?
             AND EXISTS (SELECT 1 FROM errands WHERE id = ?)"""
         values = job.tenant, job.schedule, job.id
-        await self._database.write(lambda db: db.execute(sql, *values), tenant=job.tenant)
+        await self._database.write(lambda db: db.execute(sql, *values), tenant=job.tenant, repeatable=True)
 
     async def end_job(self, job: Job, result: RunResult) -> None:
         """Delete a job and set the state of its schedule, unless another executor has done so."""
@@ -193,7 +193,7 @@ class ScheduleStore:
                 sql = "UPDATE schedules SET result = ? WHERE tenant = ? AND name = ?"
                 await db.execute(sql, result, job.tenant, job.schedule)
 
-        await self._database.write(act, tenant=job.tenant)
+        await self._database.write(act, tenant=job.tenant, repeatable=True)
 
 
 _CHANGING: Final = "schedules"

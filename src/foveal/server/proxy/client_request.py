@@ -35,6 +35,7 @@ _MAX_TOKENS_FIELDS: Final[dict[Dialect, tuple[str, ...]]] = {
 _STORED_HISTORY_FIELDS: Final = ("previous_response_id", "conversation", "prompt")
 """Fields that refer to a part of the history which the provider stores, where the proxy cannot see it."""
 _NULL: Final = b"null"
+_decode_fields: Final = msgspec.json.Decoder(dict[str, Raw]).decode
 
 
 class ClientRequest:
@@ -59,7 +60,7 @@ class ClientRequest:
     def _read(self) -> str:
         try:
             str(self.body, "utf-8")  # msgspec does not check fields that stay raw bytes
-            self.fields = msgspec.json.decode(self.body, type=dict[str, Raw])
+            self.fields = _decode_fields(self.body)
         except (msgspec.DecodeError, UnicodeError, RecursionError):
             return "the body is not a JSON object"
         model = self._field("model")

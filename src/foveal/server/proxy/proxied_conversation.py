@@ -57,6 +57,8 @@ class ProxiedConversation:
         self.side_state: dict[str, bytes] = {}
         """Digests of the system text and the tools by name; for each instruction, by the digest of its history in
         hex, the events with its newer versions."""
+        self._indexed_side_state: dict[str, bytes] = {}
+        """The side state that the index contains."""
         self.has_unindexed_messages = False
         """The log has messages that the index does not contain."""
         self.is_outdated = False
@@ -96,6 +98,7 @@ class ProxiedConversation:
     ) -> None:
         """Set the state from the index; `newer` are the events after the last indexed message."""
         self.messages, self.side_state = list(messages), dict(side_state)
+        self.forget_indexed_side_state()
         self._positions = {message.digest: position for position, message in enumerate(self.messages)}
         self.has_unindexed_messages = any(is_message(event.fact) for event in newer)
         self.is_outdated = False
@@ -113,6 +116,15 @@ class ProxiedConversation:
 
     def mark_outdated(self) -> None:
         self.is_outdated = True
+
+    def unindexed_side_state(self) -> dict[str, bytes]:
+        """Return the side state that the index does not contain yet, and count it as contained."""
+        indexed, self._indexed_side_state = self._indexed_side_state, dict(self.side_state)
+        return {name: value for name, value in self.side_state.items() if indexed.get(name) != value}
+
+    def forget_indexed_side_state(self) -> None:
+        """Count the whole side state as not contained in the index: a write of it failed."""
+        self._indexed_side_state = {}
 
     # ── Comparing a request with the conversation ────────────────────────────────────────────────────
 
@@ -180,8 +192,8 @@ class ProxiedConversation:
         the messages that are new or different."""
         side_facts, edited = self._side_facts(request), list(self._edited_instructions(request, known))
         changed = [*side_facts, *(fact for _, fact in edited)]
-        events = list(await self.session.append(*changed)) if changed else []
-        for batch in _batches(request, known, chunks):
+        events: list[Event] = []
+        for batch in _batches(request, known, chunks, first=changed):
             events += await self.session.append(*batch)
         self.last_request = request.template(SUMMARY_FIELDS[request.dialect])
         seqs = [event.seq for event in events[len(side_facts) :]]
@@ -243,9 +255,12 @@ class ProxiedConversation:
         return message
 
 
-def _batches(request: ClientRequest, known: int, chunks: Sequence[MessageChunk]) -> Iterator[list[AnyFact]]:
-    """Yield the facts of the chunks in batches small enough that other requests do not wait long."""
-    batch: list[AnyFact] = []
+def _batches(
+    request: ClientRequest, known: int, chunks: Sequence[MessageChunk], *, first: Sequence[AnyFact]
+) -> Iterator[list[AnyFact]]:
+    """Yield the facts `first`, then those of the chunks, in batches small enough that other requests do not wait
+    long."""
+    batch = list(first)
     size = 0
     for chunk in chunks:
         batch += chunk.facts

@@ -107,10 +107,11 @@ class PendingIndex:
                 self._tenant,
                 session,
                 unwritten.messages,
-                side_state=unwritten.conversation.side_state,
+                side_state=unwritten.conversation.unindexed_side_state(),
                 rewound=unwritten.rewound,
             )
         except StoreError as problem:
+            unwritten.conversation.forget_indexed_side_state()
             self._on_failure(problem)
 
     async def write_all(self) -> None:
@@ -293,7 +294,7 @@ class TenantConversations:
     async def _begin_new(self, incoming: _Incoming, chunks: Sequence[MessageChunk]) -> Exchange:
         id = _new_session_id()
         async with self._lock(id):
-            conversation = await self._open_conversation(id, incoming, origin=PROXY_ORIGIN)
+            conversation = await self._open_conversation(id, incoming, origin=PROXY_ORIGIN, is_new=True)
             return await self._record(conversation, incoming.request, 0, chunks)
 
     async def _fork(
@@ -408,7 +409,7 @@ class TenantConversations:
         return conversation
 
     async def _open_conversation(
-        self, id: str, incoming: _Incoming, *, origin: str = ""
+        self, id: str, incoming: _Incoming, *, origin: str = "", is_new: bool = False
     ) -> ProxiedConversation:
         model = incoming.model
         settings = self._settings(model)
@@ -421,6 +422,7 @@ class TenantConversations:
             summarise=[*self._tenant.summarisers(), summariser.summariser],
             clock=self._runtime.clock,
             options=self._tenant.session_options(id),
+            is_new=is_new,
             **settings,
         )
         conversation = ProxiedConversation(session, model, reserve=settings.get("reserve"))
@@ -440,13 +442,15 @@ class TenantConversations:
         """Keep a conversation open, and close the least recently used ones above the limit."""
         old = self._open.pop(conversation.id, None)
         self._open[conversation.id] = (conversation, summariser)
-        idle = [
-            id
-            for id, (other, _) in self._open.items()
-            if other.exchange is None and other is not conversation
-        ]
-        for id in idle[: max(0, len(self._open) - MAX_IDLE_CONVERSATIONS)]:
-            self._drop(id)
+        surplus = len(self._open) - MAX_IDLE_CONVERSATIONS
+        if surplus > 0:
+            idle = [
+                id
+                for id, (other, _) in self._open.items()
+                if other.exchange is None and other is not conversation
+            ]
+            for id in idle[:surplus]:
+                self._drop(id)
         if old is not None:
             await old[0].session.close()
 

@@ -131,6 +131,9 @@ class ChatChoices:
 
     def add(self, event: Json) -> None:
         choices = event.get("choices") or []
+        if len(choices) == 1 and choices[0].get("index") == 0:  # most events
+            self._first.add(event)
+            return
         if not any(_choice_index(choice) for choice in choices):
             self._first.add(event)
             return
@@ -155,8 +158,13 @@ _STREAMED_REPLIES: Final[dict[Dialect, type[StreamedReply]]] = {
 
 def sse_events(data: bytes) -> Iterator[Json]:
     """Yield the JSON objects in a stream of server-sent events."""
-    for block in data.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n\n"):
-        lines = (line[5:].strip() for line in block.split(b"\n") if line.startswith(b"data:"))
-        text = b"\n".join(lines)
+    if b"\r" in data:
+        data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+    for block in data.split(b"\n\n"):
+        if b"\n" in block:
+            lines = (line[5:].strip() for line in block.split(b"\n") if line.startswith(b"data:"))
+            text = b"\n".join(lines)
+        else:  # most events are one line
+            text = block[5:].strip() if block.startswith(b"data:") else b""
         if text.startswith(b"{"):
             yield msgspec.json.decode(text)

@@ -6,7 +6,9 @@
 3. `transaction` takes a connection and begins; `run` sends fixed statements, BEGIN and COMMIT in one round trip.
    A connection that breaks at BEGIN is replaced: BEGIN is the check of a pooled connection.
 4. No wait for the server is endless: a connection on which no reply arrives in time is cut.
-5. Errors of psycopg become `StoreError`s that say what to do; they never contain the password.
+5. A call waits up to `MAX_POOL_WAIT_S` for a database that is away. Once that has failed, further calls fail at once
+   until the database is reached again.
+6. Errors of psycopg become `StoreError`s that say what to do; they never contain the password.
 """
 
 from __future__ import annotations
@@ -37,6 +39,8 @@ MAX_CONNECTIONS: Final = 10
 MAX_CONNECT_S: Final = 5
 MAX_POOL_WAIT_S: Final = 10.0
 """Longest wait for a free connection, and for a database that cannot be reached."""
+PROBE_INTERVAL_S: Final = 1.0
+"""Time between two attempts to reach a database that could not be reached; calls in between fail at once."""
 MAX_STATEMENT_S: Final = 10.0
 MAX_LOCK_WAIT_S: Final = 3.0
 MAX_IDLE_IN_TRANSACTION_S: Final = 10.0
@@ -121,6 +125,8 @@ class PostgresPool:
         self._url = url
         self.name: Final = describe_url(url)
         """Host, port and database, without user and password."""
+        self.current_components: Final[set[str]] = set()
+        """Components of the schema whose tables this process has found or brought to its version."""
         self.wait_s: Final = wait_s
         self._connections = connections
         self._statement_s = statement_s
@@ -129,6 +135,9 @@ class PostgresPool:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._opening = asyncio.Lock()
         self._closed = False
+        self._outage: StoreError | None = None
+        """Why the database could not be reached; None while it can be."""
+        self._next_probe = 0.0
 
     async def __aenter__(self) -> PostgresPool:
         await self.open()
@@ -242,6 +251,8 @@ class PostgresPool:
 
     async def _take(self) -> WatchedConnection:
         pool = await self._opened()
+        if self._outage is not None:
+            await self._probe(self._outage)
         try:
             return await pool.getconn()
         except PoolTimeout:
@@ -293,9 +304,22 @@ class PostgresPool:
         """Connect once and raise the error that this gives."""
         if self._closed:
             raise self._closed_error()
-        with translate_errors(self.name, connecting=True):
-            connection = await psycopg.AsyncConnection.connect(self._url, **_connect_options())
-            await connection.close()
+        try:
+            with translate_errors(self.name, connecting=True):
+                connection = await psycopg.AsyncConnection.connect(self._url, **_connect_options())
+                await connection.close()
+        except StoreError as problem:
+            self._outage, self._next_probe = problem, time.monotonic() + PROBE_INTERVAL_S
+            raise
+        self._outage = None
+
+    async def _probe(self, outage: StoreError) -> None:
+        """Raise the error of an outage unless the database can be reached again; one call at a time tries it."""
+        now = time.monotonic()
+        if now < self._next_probe:
+            raise type(outage)(str(outage))
+        self._next_probe = now + MAX_CONNECT_S + PROBE_INTERVAL_S
+        await self._check_reachable()
 
     def _closed_error(self) -> StoreError:
         return StoreError(f"the store {self.name} is closed: open it again to use it")

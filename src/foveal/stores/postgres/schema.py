@@ -20,17 +20,19 @@ The foreign key of `cut` locks a blob while an append refers to it, so that an e
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 from psycopg import sql
 
 from foveal.errors import StoreUnusable
-from foveal.stores.postgres.connection import Connection, PostgresPool, SqlStatement
+from foveal.stores.postgres.connection import Connection, ConnectionLost, PostgresPool, SqlStatement
 
 MIGRATION_LOCK: Final = 0x466F7665616C
 """`Foveal`: key of the advisory lock under which migrations run."""
 
 _MAX_MIGRATION_S: Final = 3600.0
+_MAX_MIGRATION_ATTEMPTS: Final = 5
 
 
 class Migration(NamedTuple):
@@ -199,12 +201,30 @@ async def schema_version(pool: PostgresPool, component: str) -> int:
 async def migrate(pool: PostgresPool, component: str, migrations: Sequence[Migration]) -> SchemaChange:
     """Bring a component's tables to the newest version, once even if several processes call this.
 
-    Raises `StoreUnusable` if a later version of Foveal has written them."""
+    Raises `StoreUnusable` if a later version of Foveal has written them. A process checks this once: when a later
+    version migrates the tables meanwhile, in a rolling upgrade, the process continues with them until it ends."""
     newest = migrations[-1].version
+    if component in pool.current_components:
+        return SchemaChange(component, newest, newest)
     before = await schema_version(pool, component)
     _refuse_later(pool, component, before, newest)
-    if before == newest:
-        return SchemaChange(component, before, newest)
+    if before < newest:
+        before = await _repeat_until_known(pool, component, migrations)
+    pool.current_components.add(component)
+    return SchemaChange(component, before, newest)
+
+
+async def _repeat_until_known(pool: PostgresPool, component: str, migrations: Sequence[Migration]) -> int:
+    """Run the migrations, again if the connection broke: those that were carried out are then left out."""
+    for _ in range(_MAX_MIGRATION_ATTEMPTS - 1):
+        with suppress(ConnectionLost):
+            return await _run_migrations(pool, component, migrations)
+    return await _run_migrations(pool, component, migrations)
+
+
+async def _run_migrations(pool: PostgresPool, component: str, migrations: Sequence[Migration]) -> int:
+    """Run the migrations that are missing, and return the version before."""
+    newest = migrations[-1].version
     async with pool.transaction(None, statement_s=_MAX_MIGRATION_S, lock_s=_MAX_MIGRATION_S) as connection:
         await connection.execute("SELECT pg_advisory_xact_lock(%s)", (MIGRATION_LOCK,))
         before = await _locked_version(connection, component)
@@ -218,7 +238,7 @@ async def migrate(pool: PostgresPool, component: str, migrations: Sequence[Migra
             " ON CONFLICT (component) DO UPDATE SET version = excluded.version",
             (component, newest),
         )
-    return SchemaChange(component, before, newest)
+    return before
 
 
 async def _locked_version(connection: Connection, component: str) -> int:

@@ -187,6 +187,20 @@ def events_at(session: SessionName, seqs: Sequence[int]) -> SqlStatement:
     )
 
 
+def stored_bytes(session: SessionName, first: int, last: int) -> SqlStatement:
+    """Read the bytes of the bodies and blobs of each event in a range."""
+    return SqlStatement(
+        """
+        SELECT (octet_length(body) + coalesce((
+            SELECT sum(octet_length(blob.body)) FROM foveal.cut JOIN foveal.blob USING (tenant, digest)
+            WHERE cut.tenant = event.tenant AND cut.session = event.session AND cut.seq = event.seq), 0))::bigint
+        FROM foveal.event WHERE tenant = %s AND seq BETWEEN %s AND %s
+            AND session = (SELECT key FROM foveal.session WHERE tenant = %s AND id = %s) ORDER BY seq
+        """,
+        (session.tenant, first, last, session.tenant, session.key),
+    )
+
+
 def cuts_of(tenant: str, key: int, seqs: Sequence[int]) -> tuple[SqlStatement, SqlStatement]:
     """Read (seq, offset, digest) of the cuts of events, and (digest, body) of their blobs, each once."""
     of_events = "tenant = %s AND session = %s AND seq = ANY(%s::bigint[])"

@@ -6,6 +6,8 @@
    event ids: either they are found, or they are stored now, or another writer was first.
 3. Work of more than a few milliseconds (packing, unpacking, splitting into words) runs in a thread.
 4. A cancelled call may have been carried out: after cancelling an append, read the session again.
+5. While this process holds the lease of a session, `read_new` asks the database only every `KNOWN_END_TTL_S`:
+   another process appends only what needs no lease, and the next append of this process notices it.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from typing import Final, Self
+from typing import Final, NamedTuple, Self
 from uuid import uuid4
 
 import msgspec
@@ -38,6 +40,26 @@ MAX_SESSION_EVENTS: Final = 1 << 32
 _RETRY_DELAY_S: Final = 0.05
 _MAX_KNOWN_BLOBS: Final = 10_000
 _MAX_TENANT_BYTES: Final = 1_000
+KNOWN_END_TTL_S: Final = 0.2
+"""For which the end of a session that this process holds is taken from memory."""
+_MAX_KNOWN_ENDS: Final = 1_000
+
+
+class _KnownEnd(NamedTuple):
+    """Where the log of a session ended."""
+
+    epoch: int | None
+    """Of the lease that this process held."""
+    next_seq: int
+    erased: bool | None
+    """Whether the session was erased; None if that is not known."""
+    at: float
+    """The monotonic time before the database was asked."""
+
+    def answers(self, epoch: int | None, first: int, *, now: float) -> bool:
+        """Return whether there is nothing new from seq `first` on, as far as the holder of the lease knows."""
+        is_recent = now - self.at < KNOWN_END_TTL_S
+        return is_recent and self.erased is not None and (self.epoch, self.next_seq) == (epoch, first)
 
 
 class PostgresStore:
@@ -67,6 +89,7 @@ class PostgresStore:
         self._has_tables = False
         self._known_blobs: set[bytes] = set()
         """Digests of blobs that the database had; one that was erased since then is sent again."""
+        self._known_ends: dict[str, _KnownEnd] = {}
 
     async def __aenter__(self) -> Self:
         try:
@@ -100,10 +123,16 @@ class PostgresStore:
         ids = [uuid4() for _ in events]
         name, full_id = self._name(session, writes=True), _full_id(session)
         request = AppendRequest(name, full_id, first, rows, ids, digests, self._clock())
-        done, is_fenced = await self._send_append(request)
-        if not done and not await self._has_appended(request):
-            raise LeaseLost(session) if is_fenced else await self._conflict(session, first)
+        sent = time.monotonic()
+        try:
+            done, is_fenced = await self._send_append(request)
+            if not done and not await self._has_appended(request):
+                raise LeaseLost(session) if is_fenced else await self._conflict(session, first)
+        except BaseException:
+            self._known_ends.pop(session, None)  # it may have been stored, or another writer was first
+            raise
         self._remember_blobs(digests)
+        self._remember_end(session, _KnownEnd(name.epoch, first + len(events), None, sent))
 
     async def _send_append(self, request: AppendRequest) -> tuple[bool, bool]:
         """Send a request until the reply arrives; return (whether it was done, whether the lease was lost).
@@ -165,7 +194,25 @@ class PostgresStore:
         return events
 
     async def read_new(self, session: str, *, first: int) -> tuple[list[Event], bool]:
-        return await self._read_range(session, first, MAX_SESSION_EVENTS)
+        epoch, known, sent = self._epoch_of(session), self._known_ends.get(session), time.monotonic()
+        if known is not None and known.answers(epoch, first, now=sent):
+            return [], known.erased is True
+        events, erased = await self._read_range(session, first, MAX_SESSION_EVENTS)
+        self._remember_end(session, _KnownEnd(epoch, first + len(events), erased, sent))
+        return events, erased
+
+    def _remember_end(self, session: str, end: _KnownEnd) -> None:
+        """Remember where a session ends, unless another process may append to it."""
+        if (end.epoch or 0) <= 0 or end.epoch != self._epoch_of(session):  # a lost lease has a negative epoch
+            return
+        known = self._known_ends.get(session)
+        if known is not None and known.epoch == end.epoch:
+            if known.next_seq > end.next_seq:
+                return  # a read that began before the last append
+            end = end if end.erased is not None else end._replace(erased=known.erased)
+        if len(self._known_ends) >= _MAX_KNOWN_ENDS:
+            self._known_ends.clear()
+        self._known_ends[session] = end
 
     async def _read_range(self, session: str, first: int, end: int) -> tuple[list[Event], bool]:
         await self._open()
@@ -182,6 +229,12 @@ class PostgresStore:
         if found is None:
             raise UnknownSession(session)
         return found.events
+
+    async def stored_bytes(self, session: str, *, first: int, last: int) -> list[int]:
+        """Return the bytes that each event of a range takes in the database."""
+        return [
+            size for (size,) in await self._read(statements.stored_bytes(self._name(session), first, last))
+        ]
 
     async def checkpoint(self, session: str) -> Checkpoint | None:
         found = await self._read(statements.checkpoint(self._name(session)))
@@ -260,7 +313,10 @@ class PostgresStore:
 
     async def erase(self, session: str) -> None:
         await self._open()
-        await rewriting.erase(self._pool, self._name(session, writes=True), session)
+        try:
+            await rewriting.erase(self._pool, self._name(session, writes=True), session)
+        finally:
+            self._known_ends.pop(session, None)
 
     # ── Parts ────────────────────────────────────────────────────────────────────────────────────────────
 

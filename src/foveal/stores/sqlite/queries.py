@@ -194,6 +194,16 @@ def read(connection: apsw.Connection, packer: LinePacker, key: int, seqs: range)
     return _decode_events(packer, rows, cuts)
 
 
+def stored_bytes(connection: apsw.Connection, key: int, seqs: range) -> list[int]:
+    """Return the bytes of the bodies and blobs of each event in a range."""
+    rows = connection.execute(
+        "SELECT length(body) + coalesce((SELECT sum(size) FROM cuts JOIN blobs ON blobs.id = blob"
+        " WHERE event = events.id), 0) FROM events WHERE id BETWEEN ? AND ? ORDER BY id",
+        (key * ID_STRIDE + seqs.start, key * ID_STRIDE + seqs.stop - 1),
+    )
+    return [size for (size,) in rows]
+
+
 def pick(connection: apsw.Connection, packer: LinePacker, key: int, seqs: Iterable[int]) -> list[Event]:
     """Return single events of a session, ascending."""
     ids = json.dumps(sorted({key * ID_STRIDE + seq for seq in seqs if 0 <= seq < ID_STRIDE}))

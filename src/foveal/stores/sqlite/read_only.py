@@ -48,6 +48,12 @@ class ReadOnlySqliteStore:
             key = queries.get_session(self._connection, session).key
             return queries.read(self._connection, self._packer, key, seqs)
 
+    async def stored_bytes(self, session: str, *, first: int, last: int) -> list[int]:
+        """Return the bytes that each event of a range takes in the file."""
+        with translate_errors(self.path):
+            key = queries.get_session(self._connection, session).key
+            return queries.stored_bytes(self._connection, key, range(first, last + 1))
+
     async def checkpoint(self, session: str) -> Checkpoint | None:
         if self._version < _FIRST_VERSION_WITH_CHECKPOINTS:
             return None

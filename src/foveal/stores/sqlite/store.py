@@ -92,7 +92,8 @@ class SqliteStore:
             return
         now = self._clock()
         self._use()
-        with self._last_seqs.appending(session, self._file.data_version(), events[-1].seq + 1):
+        version, creates = self._file.data_version(), events[0].seq == 0
+        with self._last_seqs.appending(session, version, events[-1].seq + 1, creates=creates):
             # A small append that waits for nothing is done here; a thread would take longer to wake the loop.
             if self._durability == "full" or not self._file.try_now(
                 lambda db: _append_one(db, session, events)

@@ -114,7 +114,8 @@ class LastSeqCache:
     SQLite's `data_version` changes when another connection has written to the file. While it is the same, a session
     ends where this store's last append left it.
 
-    1. Only a read makes an end known: it also tells whether the session is erased. An append moves a known end.
+    1. A read makes an end known, because it also tells whether the session is erased, and so does the append that
+       creates the session. Other appends move a known end.
     2. Of appends to a session that overlap, the last one to return is not always the last one that was stored.
        After them the end is unknown until it is read again."""
 
@@ -139,8 +140,11 @@ class LastSeqCache:
         self._ends[session] = version, end
 
     @contextmanager
-    def appending(self, session: str, version: int | None, end: int) -> Iterator[None]:
-        """Cover an append after which the session's next seq is `end`.
+    def appending(
+        self, session: str, version: int | None, end: int, *, creates: bool = False
+    ) -> Iterator[None]:
+        """Cover an append after which the session's next seq is `end`; with `creates`, it fails if the session
+        exists.
 
         A cancelled append may still be carried out at any later time, so its session is not cached again."""
         self.changes += 1
@@ -157,7 +161,7 @@ class LastSeqCache:
             self.changes += 1
             self._ends.pop(session, None)  # cached while this append was in progress
             is_newest = self._newest.pop(session, None) == number
-        if is_newest and known is not None and known[0] == version:
+        if is_newest and (creates or (known is not None and known[0] == version)):
             self.set_end(session, version, end)
 
     @contextmanager

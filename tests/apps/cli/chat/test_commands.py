@@ -24,7 +24,7 @@ def foveal(project: ChatProject, *args: str, input: str = "") -> subprocess.Comp
 
 
 def test_foveal_alone_starts_the_chat(project: ChatProject) -> None:
-    with Terminal(env=project.env, cwd=project.folder) as terminal:
+    with Terminal(env=project.env, cwd=project.folder, is_cold=True) as terminal:
         terminal.see("foveal  scripted/model")
         terminal.see("ctx ")
         terminal.enter("hi")

@@ -32,7 +32,7 @@ def test_the_bundled_model_answers_from_an_empty_home_without_tools_and_instruct
     (project.folder / ".git").mkdir()
     cache = {"XDG_CACHE_HOME": str(CACHE.parent.parent)}
     env = {"FOVEAL_PROVIDER": "", "OPENROUTER_API_KEY": "", "OPENAI_BASE_URL": "", **NO_KEYS, **cache}
-    with project.terminal("--session", "s", env=env) as terminal:
+    with project.terminal("--session", "s", env=env, is_cold=True) as terminal:
         terminal.see("A small model on your machine")
         terminal.see("paste long texts: /context, /why TEXT, /undo a summary")
         terminal.see("set ANTHROPIC_API_KEY or OPENAI_API_KEY")

@@ -406,6 +406,19 @@ def test_many_messages_at_once_are_answered_one_by_one(client: httpx.Client, ses
     assert texts_in_log[1::2] == [f"You said: {text}" for text in texts_in_log[::2]]
 
 
+def test_a_turn_can_be_followed_after_a_restart(tmp_path: Path) -> None:
+    with ApiServer(tmp_path) as first, first.client() as client:
+        client.post("/api/sessions", json={"id": "demo"})
+        done = client.post("/api/sessions/demo/turns", json={"text": "Hello.", "stream": False})
+    with ApiServer(tmp_path) as second, second.client() as client:
+        place = done.headers["location"]
+        assert client.get(place, params={"stream": "false"}).json() == done.json()
+        with client.stream("GET", place, headers={"Last-Event-ID": "1"}) as stream:
+            names = [name for _, name, _ in parse_events(stream.iter_lines())]
+        assert names == ["answered", "ended", "outcome"]
+        problem(client.get("/api/sessions/demo/turns/0123456789abcdef"), 404)
+
+
 def test_a_stopped_turn_keeps_its_text(client: httpx.Client, session: str) -> None:
     with client.stream("POST", f"{session}/turns", json={"text": "hold for-ever"}) as stream:
         streamed = parse_events(stream.iter_lines())

@@ -48,7 +48,7 @@ def test_schemathesis_finds_no_failure(server: ApiServer, tmp_path: Path) -> Non
         env={**os.environ, "NO_PROXY": "127.0.0.1", "NO_COLOR": "1", "PYTHONIOENCODING": "utf-8"},
         capture_output=True,
         encoding="utf-8",
-        timeout=600,
+        timeout=3_600 if SOAK else 600,
     )
     assert done.returncode == 0, done.stdout + done.stderr
 

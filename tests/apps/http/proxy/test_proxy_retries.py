@@ -112,12 +112,15 @@ async def _connections(proxy: ProxyServer) -> int:
 def test_a_retry_after_a_time_out_of_the_client_joins_the_request(tmp_path: Path) -> None:
     script = Held([b"", answer(completion("late"))])
     with RawUpstream(script) as upstream, ProxyServer(tmp_path, openai=upstream.openai) as proxy:
-        with openai.OpenAI(base_url=proxy.openai, api_key=KEY, timeout=0.5, max_retries=3) as client:
-            timer = threading.Timer(1.2, script.gate.set)
-            timer.start()
+        with (
+            openai.OpenAI(base_url=proxy.openai, api_key=KEY, timeout=1.5, max_retries=3) as client,
+            ThreadPoolExecutor() as pool,
+        ):
             said: Any = [{"role": "user", "content": "Hello"}]
-            reply = client.chat.completions.create(model="gpt-4.1", messages=said)
-        timer.join()
+            asked = pool.submit(client.chat.completions.create, model="gpt-4.1", messages=said)
+            until(lambda: proxy.do(_connections(proxy)) == 2)
+            script.gate.set()
+            reply = asked.result()
         assert reply.choices[0].message.content == "late"
         assert len(upstream.seen) == 1
         until(lambda: stored_texts(proxy) == [["late"]])

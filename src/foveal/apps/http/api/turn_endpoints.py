@@ -132,14 +132,16 @@ async def retry_turn(call: ApiCall[RetryBody, EmptyBody]) -> Response:
 
 
 async def follow_turn(call: ApiCall[EmptyBody, TurnQuery]) -> Response:
-    turn = await _find_turn(call)
+    id = call.path_params["turn"]
+    turn = _require_turn(await (await call.session()).find_turn(id), id)
     if call.query.stream:
         return event_stream(turn, after=_last_event_id(call.headers.get("last-event-id", "")))
     return json_response(await schemas.turn_to_api(turn), headers=turn_headers(turn))
 
 
 async def stop_turn(call: ApiCall[EmptyBody, EmptyBody]) -> Response:
-    turn = await _find_turn(call)
+    id = call.path_params["turn"]
+    turn = _require_turn((await call.session()).turn(id), id)  # another process cannot be reached from here
     turn.stop()
     if turn.state == "running":  # a waiting turn ends when it would start
         await turn.outcome()
@@ -184,12 +186,11 @@ def _user_message(given: NewTurn) -> UserSaid:
     return facts[0]
 
 
-async def _find_turn(call: ApiCall[EmptyBody, TurnQuery] | ApiCall[EmptyBody, EmptyBody]) -> Turn:
-    turn = (await call.session()).turn(call.path_params["turn"])
+def _require_turn(turn: Turn | None, id: str) -> Turn:
     if turn is None:
         raise HttpError(
             404,
-            f"there is no turn {call.path_params['turn']!r}; the server keeps only the latest turns that have "
+            f"there is no turn {id!r}; the server keeps only the latest turns that have "
             "ended, and their messages are among the session's events",
             code="unknown_turn",
         )

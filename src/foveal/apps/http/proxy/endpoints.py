@@ -128,7 +128,8 @@ class ProxyEndpoints:
         body = await request_body.read_bytes(request)
         client_request = ClientRequest(dialect, body, self._upstreams.request_cache)
         self._limits.check(client_request)
-        target = await self._upstreams.target(dialect, request.scope["headers"], query=request.url.query)
+        query = request.scope["query_string"].decode("latin-1")
+        target = await self._upstreams.target(dialect, request.scope["headers"], query=query)
         key = _retry_key(request, target, body)
         earlier = await self._upstreams.in_flight.find(key, request)
         if earlier is not None:

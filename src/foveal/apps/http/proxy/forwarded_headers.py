@@ -61,5 +61,7 @@ def to_client(headers: Iterable[tuple[bytes, bytes]], secret: str = "") -> list[
 
 def safe_value(value: object) -> bytes:
     """Return any value as the value of a header: printable ASCII, at most 200 characters."""
-    text = "".join(letter if 32 <= ord(letter) < 127 else "?" for letter in str(value)[:_MAX_VALUE_CHARS])
+    text = str(value)[:_MAX_VALUE_CHARS]
+    if not (text.isascii() and text.isprintable()):
+        text = "".join(letter if 32 <= ord(letter) < 127 else "?" for letter in text)
     return text.strip().encode()

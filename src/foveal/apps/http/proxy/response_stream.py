@@ -171,7 +171,8 @@ class ResponseStream(Response):
         self._is_sending = False
         self._loop = asyncio.get_running_loop()
         self._deadline = asyncio.timeout(None)
-        self._deadline_moved_at = 0.0
+        self._due_at = 0.0
+        """When the deadline is moved next."""
         headers = forwarded_headers.to_client(response.raw_headers, proxy_request.secret)
         self.raw_headers = [*headers, *proxy_request.headers()]
 
@@ -229,14 +230,13 @@ class ResponseStream(Response):
 
     # ── Streams ──────────────────────────────────────────────────────────────────────────────────────
     # An answer has hundreds of chunks, so the work per chunk is kept small: one deadline covers reading and
-    # sending, and it is moved at most `DEADLINE_MOVES` times within the time that it allows.
+    # sending, and it is moved at most `DEADLINE_MOVES` times within the time that it allows; `_due_at` is the only
+    # time that is compared for each chunk.
 
     async def _forward_stream(self, send: Send) -> None:
         await self._start(send)
         self._without_read_timeout()
         try:
-            if self._already_read:
-                await self._within_deadline(self._forward_chunk(send, self._already_read))
             is_over = False
             while not is_over:  # again if the client does not read: the response is still recorded
                 is_over = await self._within_deadline(self._forward_chunks(send))
@@ -258,7 +258,7 @@ class ResponseStream(Response):
         `TimeoutError` if the upstream is silent."""
         try:
             async with asyncio.timeout(self._silence_s) as self._deadline:
-                self._deadline_moved_at = self._loop.time()
+                self._set_due()
                 return await work
         except TimeoutError:
             if not self._is_sending:
@@ -266,34 +266,40 @@ class ResponseStream(Response):
             self._is_sending, self._disconnected_at = False, time.monotonic()
             return False
 
+    def _set_due(self) -> None:
+        """Set when the deadline is moved and the connection checked next."""
+        self._due_at = self._loop.time() + min(self._silence_s / DEADLINE_MOVES, DISCONNECT_CHECK_INTERVAL_S)
+
     def _move_deadline(self) -> None:
-        now = self._loop.time()
-        if now - self._deadline_moved_at > self._silence_s / DEADLINE_MOVES:
-            self._deadline_moved_at = now
-            self._deadline.reschedule(now + self._silence_s)
+        self._deadline.reschedule(self._loop.time() + self._silence_s)
+        self._set_due()
 
     async def _forward_chunks(self, send: Send) -> bool:
         """Forward chunks to the end of the response, and record it; return True when nothing is left to do."""
-        async for chunk in self._response.content.iter_any():
+        already_read, self._already_read = self._already_read, b""
+        if already_read:
+            await self._forward_chunk(send, already_read)
+        while chunk := await self._response.content.readany():  # b"" is the end
+            is_due = self._loop.time() > self._due_at
+            if is_due:
+                self._move_deadline()
             await self._forward_chunk(send, chunk)
-            if self._is_check_due() and await self._is_abandoned():
+            if (is_due or self._disconnected_at) and await self._is_abandoned():
                 return True
         self._deadline.reschedule(None)
         await self._finish(send)
         await self._record(streamed=True)
         return True
 
-    async def _forward_chunk(self, send: Send, chunk: bytes) -> bool:
+    async def _forward_chunk(self, send: Send, chunk: bytes) -> None:
         """Forward a chunk; if it ends the stream, record the response before the upstream closes it."""
-        self._move_deadline()
         ends = self._exchange is not None and self._keep_streamed(chunk)
         await self._send(send, chunk)
         if ends and self._early_reads_left > 0:
             self._early_reads_left -= 1
             self._deadline.reschedule(None)
             await self._record(streamed=True)
-            self._deadline.reschedule(self._loop.time() + self._silence_s)
-        return True
+            self._move_deadline()
 
     def _keep_streamed(self, chunk: bytes) -> bool:
         """Keep a chunk for the recording; return whether it ends the stream."""

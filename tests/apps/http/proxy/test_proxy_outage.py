@@ -1,0 +1,44 @@
+"""Drop-in requests while the database of the server is away."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import httpx
+
+from foveal.server.auth_tokens import AuthTokens
+from support.postgres_server import FAST, own_server
+from support.upstream import DEADLINE, ProxyServer, RawUpstream, answer, until
+
+REPLY = (
+    b'{"choices": [{"index": 0, "message": {"role": "assistant", "content": "ok"}, "finish_reason": "stop"}]}'
+)
+
+
+def test_requests_pass_while_postgresql_is_away(tmp_path: Path) -> None:
+    with (
+        own_server(settings=FAST) as database,
+        RawUpstream(lambda seen, number: iter([answer(REPLY)])) as upstream,
+        ProxyServer(tmp_path, openai=upstream.openai, server__database=database.url) as proxy,
+    ):
+        tokens = AuthTokens(proxy.service.runtime.database)
+        _, known = proxy.do(tokens.create("default", now=0.0))
+        _, unused = proxy.do(tokens.create("default", now=0.0))
+        assert _ask(proxy, known, "one").status_code == 200
+        database.stop("immediate")
+        replies = [_ask(proxy, known, text) for text in ("two", "three")]
+        assert [(reply.status_code, reply.content) for reply in replies] == [(200, REPLY)] * 2
+        assert all("not managed" in reply.headers["x-foveal-reduced"] for reply in replies)
+        assert _ask(proxy, "fv_invented", "four").status_code == 503
+        assert _ask(proxy, unused, "five").status_code == 503, (
+            "a token that was not seen before cannot be checked"
+        )
+        database.start()
+        until(lambda: _ask(proxy, unused, "six").status_code == 200)
+        until(lambda: "not managed" not in _ask(proxy, unused, "seven").headers.get("x-foveal-reduced", ""))
+
+
+def _ask(proxy: ProxyServer, token: str, text: str) -> httpx.Response:
+    body = {"model": "gpt-4.1", "messages": [{"role": "user", "content": text}]}
+    headers = {"X-Foveal-Token": token, "Authorization": "Bearer sk-client-0123456789abcdef"}
+    return httpx.post(f"{proxy.openai}/chat/completions", json=body, headers=headers, timeout=DEADLINE)
