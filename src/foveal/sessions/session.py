@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, Self, Unpack
+from typing import Any, Final, Self, Unpack
 
 from msgspec import UNSET
 from msgspec.structs import replace
@@ -58,6 +58,9 @@ from foveal.sessions.event_writer import DEFAULT_OPTIONS, EventWriter, SessionOp
 from foveal.sessions.fitter import RequestFitter
 from foveal.sessions.manual_compaction import ManualCompaction
 from foveal.sessions.offload import offload
+
+REPORTED_PER_FOLDED: Final = 8
+"""Events that a report lists in the time in which one new event is counted and folded, about."""
 
 
 def events_in_memory(model: Model, caps: Caps | None = None) -> int:
@@ -223,8 +226,9 @@ class Session:
     async def report(self) -> Report:
         """Return what fills the window and why; it lists the events that the view needs, not the whole log."""
         async with self._lock:
-            requests = self._fitter.requests
-            return report(await self._writer.refresh(), calls=requests.count, breaks=requests.breaks)
+            requests, engine = self._fitter.requests, await self._writer.refresh()
+            work = partial(report, engine, calls=requests.count, breaks=requests.breaks)
+            return await offload(work, events=len(engine.log) // REPORTED_PER_FOLDED)
 
     async def why(self, name: str | int) -> EventStatus:
         """Return how the next request shows one event, and which event is behind that."""

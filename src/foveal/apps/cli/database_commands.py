@@ -9,7 +9,6 @@ with the role that owns the database; the servers' role then needs only the righ
 
 from __future__ import annotations
 
-import asyncio
 import os
 import sys
 import time
@@ -95,6 +94,8 @@ async def _migrate_jobs(url: str, role: str | None) -> None:
     """Migrate the tables of the job engine, which only servers have."""
     if find_spec("dbos") is None:
         return
+    import asyncio
+
     from foveal.server.jobs.engine_tables import migrate_engine_tables
 
     before, after = await asyncio.to_thread(migrate_engine_tables, url, role=role)

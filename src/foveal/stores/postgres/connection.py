@@ -6,8 +6,8 @@
 3. `transaction` takes a connection and begins; `run` sends fixed statements, BEGIN and COMMIT in one round trip.
    A connection that breaks at BEGIN is replaced: BEGIN is the check of a pooled connection.
 4. No wait for the server is endless: a connection on which no reply arrives in time is cut.
-5. A call waits up to `MAX_POOL_WAIT_S` for a database that is away. Once that has failed, further calls fail at once
-   until the database is reached again.
+5. A call waits up to `MAX_POOL_WAIT_S` for a database that is away. Once that has failed, further calls fail at
+   once until the database is reached again.
 6. Errors of psycopg become `StoreError`s that say what to do; they never contain the password.
 """
 
