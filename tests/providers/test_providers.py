@@ -397,7 +397,7 @@ def test_a_lasting_server_error_is_reported_after_five_tries(dialect: Dialect) -
 
 @every_dialect
 def test_a_connection_lost_in_mid_stream_is_reported_with_the_partial_text(dialect: Dialect) -> None:
-    drop = {"openai_chat": 2, "openai_responses": 3, "anthropic": 4}[dialect]
+    drop = {"openai_chat": 2, "openai_responses": 5, "anthropic": 4}[dialect]
     said = Answer(text="The first half and the second.")
     with StandIn(script=lambda number: said, trouble=lambda number: Trouble(drop=drop)) as standin:
         error = run(fails(make_provider(dialect, standin.anthropic)))

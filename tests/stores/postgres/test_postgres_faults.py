@@ -18,7 +18,7 @@ from foveal.errors import BadSetting, Conflict, LeaseLost, StoreError, StoreUnus
 from foveal.ports import Checkpoint
 from foveal.stores import open_store
 from foveal.stores.postgres import store as store_module
-from foveal.stores.postgres.connection import PostgresPool
+from foveal.stores.postgres.connection import PROBE_INTERVAL_S, PostgresPool
 from foveal.stores.postgres.error_advice import translate_errors
 from foveal.stores.postgres.schema import STORE_MIGRATIONS, grant, migrate
 from foveal.stores.postgres.store import PostgresStore
@@ -135,6 +135,7 @@ def test_a_refused_connection_is_a_clear_error_and_the_store_works_again_later(p
             with pytest.raises(StoreUnusable, match="cannot be reached"):
                 await store.read("a")
             proxy.restore()
+            await asyncio.sleep(PROBE_INTERVAL_S)  # until then, calls fail at once
             await store.append("a", said(1, first=1))
             assert await store.read("a") == said(2)
 

@@ -39,7 +39,7 @@ MAX_CONNECTIONS: Final = 10
 MAX_CONNECT_S: Final = 5
 MAX_POOL_WAIT_S: Final = 10.0
 """Longest wait for a free connection, and for a database that cannot be reached."""
-PROBE_INTERVAL_S: Final = 1.0
+PROBE_INTERVAL_S: Final = 0.2
 """Time between two attempts to reach a database that could not be reached; calls in between fail at once."""
 MAX_STATEMENT_S: Final = 10.0
 MAX_LOCK_WAIT_S: Final = 3.0

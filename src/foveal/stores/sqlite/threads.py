@@ -112,9 +112,11 @@ class WorkerThreads:
 
     def stop(self) -> None:
         """Wait until all queued calls have ended, then end the threads."""
-        _stop_threads(self._tasks, len(self._threads))
-        while self._threads:
-            self._threads.pop().join()
+        with self._lock:  # one of the threads may be starting another
+            threads, self._threads = self._threads, []
+        _stop_threads(self._tasks, len(threads))
+        for thread in threads:
+            thread.join()
 
     def _start_thread(self) -> None:
         with self._lock:  # a call queue submits its next call from one of the threads

@@ -402,12 +402,12 @@ async def test_a_restart_answers_open_messages_once(tmp_path: Path) -> None:
             await gated.asked_once.wait()
             await api.taken()
         api.give(update)  # as if it had not been acknowledged
-        async with Bot(tmp_path, api, Scripted("One.")) as bot:
+        async with Bot(tmp_path, api, Scripted("One.", "Two.")) as bot:
             await api.taken()
             await api.said(1)
             api.hear("More.", user=USER)
-            assert texts_of(await api.said(2)) == [texts.STOPPED, "One."]
-            assert await bot.messages() == ["Hello.", "More.", "One."]
+            assert texts_of(await api.said(2)) == ["One.", "Two."]
+            assert await bot.messages() == ["Hello.", "One.", "More.", "Two."]
 
 
 @run
