@@ -608,7 +608,7 @@ def test_wrong_places_end_the_command_with_one_sentence(
 
 
 def test_a_tenant_is_named_for_store_files_only(tmp_path: Path, postgres_url: str, folder: Path) -> None:
-    with pytest.raises(BadSetting, match="only if one of FROM and TO"):
+    with pytest.raises(BadSetting, match="only if exactly one of FROM and TO"):
         copy(folder, postgres_url, tenant="default")
     with pytest.raises(BadSetting, match="has default, other"):
         copy(folder, tmp_path / "one.db")

@@ -25,7 +25,7 @@ from foveal.core.models.cost import UsageTotals
 from foveal.core.models.model import Model, model
 from foveal.core.redaction.redact import scrub
 from foveal.core.view.request import Fitted
-from foveal.errors import AnsweredElsewhere, Busy, FovealError, LeaseLost, ProviderError
+from foveal.errors import AnsweredElsewhere, Busy, FovealError, LeaseLost, ProviderError, StoreError
 from foveal.ports import Hit, Reply, ReplyPiece, SessionEnd, SessionInfo
 from foveal.server.inbox import InboxEntry
 from foveal.server.runtime import LOG, Runtime
@@ -236,6 +236,8 @@ class LiveSession:
                     self._has_new_messages = True  # this process waits for the other one, then looks again
                 await self._update_turns()
         except FovealError as problem:
+            if isinstance(problem, StoreError):
+                self._runtime.store_failed(self.tenant, problem)
             self._end_all(failed_outcome(problem, is_pending=True))
         except Exception as problem:  # noqa: BLE001 (callers that await the turns must not wait forever)
             LOG.error("a session failed: %s", type(problem).__name__)

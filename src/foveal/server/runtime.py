@@ -20,7 +20,7 @@ import msgspec
 from foveal.config import Config
 from foveal.core.log.events import Event
 from foveal.core.redaction import redact_fact, scrub
-from foveal.errors import FovealError, StoreError
+from foveal.errors import StoreError
 from foveal.ports import Provider
 from foveal.providers.selection import provider_from_config
 from foveal.server.databases import Database
@@ -102,6 +102,11 @@ class StoreFailed(ServiceEvent, frozen=True):
 
     problem: str
     """The error's class name."""
+
+
+def log_reason(problem: Exception) -> str:
+    """Return what a log may say of an error: errors of stores have no text of messages, others may."""
+    return str(problem) if isinstance(problem, StoreError) else type(problem).__name__
 
 
 # ── Shared state ───────────────────────────────────────────────────────────────────────────────────────
@@ -235,9 +240,11 @@ class Runtime:
                 LOG.error("an observer failed: %s", type(problem).__name__)
 
     async def emit_inbox_count(self) -> None:
+        """Report the number of unanswered messages; not while the database is away."""
         if self._observers:
-            unanswered = await self.inbox.unanswered()
-            self.emit(InboxCounted(tenant="", session="", count=unanswered.number))
+            with suppress(StoreError):
+                unanswered = await self.inbox.unanswered()
+                self.emit(InboxCounted(tenant="", session="", count=unanswered.number))
 
     def emit_inbox_count_soon(self) -> None:
         """Count once for all calls of the next `INBOX_COUNT_DELAY_S`: turns do not wait for it."""
@@ -250,8 +257,7 @@ class Runtime:
             while self._is_count_due:
                 await asyncio.sleep(INBOX_COUNT_DELAY_S)
                 self._is_count_due = False
-                with suppress(FovealError):
-                    await self.emit_inbox_count()
+                await self.emit_inbox_count()
         finally:
             self._counting = None
 

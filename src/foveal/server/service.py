@@ -16,7 +16,7 @@ from foveal.config import Config
 from foveal.errors import FovealError, UnknownSession
 from foveal.server.live_session import LiveSession
 from foveal.server.recently_used import RecentlyUsed
-from foveal.server.runtime import LOG, Runtime
+from foveal.server.runtime import LOG, Runtime, log_reason
 from foveal.server.storage import open_storage
 from foveal.server.tenants import Tenant
 
@@ -105,7 +105,7 @@ class Service:
                 await self.runtime.inbox.delete_session(tenant, session)
             elif (tenant, session) not in self._reported:
                 self._reported.add((tenant, session))
-                LOG.error("messages of tenant %s cannot be answered: %s", tenant, type(problem).__name__)
+                LOG.error("messages of tenant %s cannot be answered: %s", tenant, log_reason(problem))
             return False
         self._reported.discard((tenant, session))
         live.process_inbox()
@@ -114,6 +114,7 @@ class Service:
     async def _recover_periodically(self) -> None:
         """Recover what was unfinished in two checks in a row: clocks of several machines differ."""
         woken, before = asyncio.Event(), set[tuple[str, str]]()
+        is_woken = is_failing = False
         unsubscribe = self.runtime.storage.wakeups.subscribe(INBOX_TOPIC, woken.set)
         try:
             while True:
@@ -122,14 +123,18 @@ class Service:
                         BACKLOG_INTERVAL_S if self._has_backlog else RECOVERY_INTERVAL_S
                     ):
                         await woken.wait()
+                is_woken |= woken.is_set()
+                woken.clear()  # before the check: one that fails must not begin again at once
                 try:
                     now = {(tenant, session) for tenant, session, _ in await self.runtime.inbox.unfinished()}
-                    left, before = (now if woken.is_set() else now & before), now
-                    woken.clear()
+                    left, before, is_woken = (now if is_woken else now & before), now, False
                     if left:
                         await self.recover(among=left)
+                    is_failing = False
                 except Exception as problem:  # noqa: BLE001 (the next check may succeed)
-                    LOG.error("the inbox cannot be read: %s", type(problem).__name__)
+                    if not is_failing:
+                        LOG.error("the inbox cannot be read: %s", log_reason(problem))
+                    is_failing = True
         finally:
             unsubscribe()
 

@@ -6,7 +6,6 @@ most recently used ones of all tenants; then it is opened again on its next use.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from importlib.resources import files
 from typing import Final
@@ -25,10 +24,10 @@ from foveal.sessions.continuation import Carry, carried_facts
 from foveal.sessions.event_writer import SessionOptions
 from foveal.sessions.log_reader import last_opened
 from foveal.sessions.session import Session
+from foveal.stores.tenant_name import check_tenant_name
 from foveal.tools import recall_tools
 from foveal.tools.tool import Toolbox
 
-TENANT_NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 MAX_SESSION_ID_CHARS: Final = 200
 PROXY_ORIGIN: Final = "drop-in"
 """Origin of sessions that the proxy opened for clients which resend their whole history; stored in logs."""
@@ -246,14 +245,6 @@ class Tenant:
         live = self._live_sessions.setdefault(live.id, live)
         self._runtime.recent_sessions.add((self.name, live.id), live)
         return live
-
-
-def check_tenant_name(name: str) -> str:
-    """Return a valid tenant name, which becomes part of a file name; raises `BadSetting`."""
-    if not TENANT_NAME.fullmatch(name):
-        allowed = "1 to 63 lower-case letters, digits, - and _, starting with a letter or digit"
-        raise BadSetting("tenant", name, allowed)
-    return name
 
 
 def new_session_id() -> str:

@@ -204,8 +204,7 @@ class TurnRunner:
             emit_ended(TurnOutcome(why="stopped", code=LeaseLost.__name__))
             raise
         except FovealError as problem:
-            text = f"the message is kept and will be answered later: {problem}"
-            outcome = TurnOutcome(why="failed", problem=text, code=type(problem).__name__, is_pending=True)
+            outcome = failed_outcome(problem, is_pending=True)
             turn.end(outcome)
             emit_ended(outcome)
             raise
@@ -357,14 +356,16 @@ def _without_events(report: Report) -> Report:
 def failed_outcome(problem: BaseException, *, text: str = "", is_pending: bool = False) -> TurnOutcome:
     """Return the outcome of a turn that ended with an error."""
     code = type(problem).__name__
-    if not isinstance(problem, FovealError):  # its message may contain text that users must not see
-        message = f"something unexpected went wrong ({code})" + (
-            "; the message is kept" if is_pending else ""
-        )
-    else:
+    if isinstance(problem, StoreUnusable):  # its message names the database
+        message = "the store cannot be used now; the server's log has the reason"
+    elif isinstance(problem, FovealError):
         message = str(problem)
-        if isinstance(problem, ProviderError):
-            code = problem.code or code
+    else:  # its message may contain text that users must not see
+        message = f"something unexpected went wrong ({code})"
+    if isinstance(problem, ProviderError):
+        code = problem.code or code
+    if is_pending:
+        message = f"the message is kept and will be answered later: {message}"
     return TurnOutcome(why="failed", text=text, problem=message, code=code, is_pending=is_pending)
 
 

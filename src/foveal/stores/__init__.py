@@ -16,6 +16,7 @@ from foveal.errors import StoreUnusable
 from foveal.stores.memory import MemoryStore
 from foveal.stores.sqlite.connection import Durability
 from foveal.stores.sqlite.store import SqliteStore
+from foveal.stores.tenant_name import check_tenant_name
 
 if TYPE_CHECKING:
     from foveal.stores.postgres.store import PostgresStore
@@ -52,6 +53,7 @@ def open_store(
     from foveal.stores.postgres.connection import PostgresPool
     from foveal.stores.postgres.store import PostgresStore
 
+    check_tenant_name(tenant)
     pool = PostgresPool(str(path), wait_s=timeout)
     return PostgresStore(pool, tenant, owns_pool=True, durable=durability == "full")
 

@@ -16,7 +16,7 @@ import foveal
 from foveal.apps.__main__ import main
 from foveal.core.log import Call, ModelSaid, ToolReturned, UserSaid
 from foveal.core.tokens.counter import counter
-from foveal.errors import Conflict, StoreUnusable
+from foveal.errors import BadSetting, Conflict, StoreUnusable
 from foveal.ports import Store
 from foveal.recall import Recall
 from foveal.sessions import Session
@@ -128,6 +128,21 @@ def test_migrate_prints_what_it_did_and_does_it_once(
     monkeypatch.setenv("FOVEAL_DATABASE", postgres_url)
     assert main(["database", "migrate"]) == 0
     assert all(line.endswith("unchanged") for line in capsys.readouterr().out.splitlines()[1:])
+
+
+def test_migrate_for_an_unknown_role_creates_nothing(
+    postgres_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["database", "migrate", postgres_url, "--grant", "nosuchrole"]) == 1
+    printed = capsys.readouterr()
+    assert ("nosuchrole" in printed.err, "CREATE ROLE" in printed.err) == (True, True)
+    assert len(printed.out.splitlines()) == 1, "only the name of the database"
+
+
+def test_a_tenant_that_a_folder_could_not_hold_is_refused() -> None:
+    for tenant in ("../../evil", "Bad Tenant", ""):
+        with pytest.raises(BadSetting, match="tenant"):
+            open_store("postgresql://127.0.0.1:1/db", tenant=tenant)
 
 
 def test_migrate_without_a_database_says_how_to_name_one(

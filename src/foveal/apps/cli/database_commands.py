@@ -76,10 +76,12 @@ async def _migrate(url: str, role: str | None) -> int:
     require_postgres()
     from foveal.server.databases.postgres_schema import SERVICE_MIGRATIONS
     from foveal.stores.postgres.connection import PostgresPool
-    from foveal.stores.postgres.schema import STORE_MIGRATIONS, grant, migrate
+    from foveal.stores.postgres.schema import STORE_MIGRATIONS, check_role, grant, migrate
 
     async with PostgresPool(url, connections=1) as pool:
         print(visible(pool.name))
+        if role is not None:
+            await check_role(pool, role)
         for component, migrations in (("store", STORE_MIGRATIONS), ("service", SERVICE_MIGRATIONS)):
             change = await migrate(pool, component, migrations)
             _print_change(component, change.before, change.after)
@@ -127,9 +129,9 @@ async def _copy(args: Namespace) -> int:
             f"{problem} (compared so far: {_counts(progress)}; a further run continues)"
         ) from problem
     print(f"compared and equal: {_counts(progress)}")
-    print(f"copied by this run: {progress.new_events:,} events, {progress.new_rows:,} rows")
     for table, rows in progress.rows.items():
         print(f"  {table:<15} {rows:,}")
+    print(f"copied by this run: {progress.new_events:,} events, {progress.new_rows:,} rows")
     if args.live:
         print("not copied: the service tables; stop the server, then run this again without --live")
     elif not progress.rows and (source.is_file or target.is_file):

@@ -150,3 +150,6 @@ def log_to_stderr(stream: TextIO | None = None) -> None:
     root.addHandler(handler)
     root.setLevel(logging.WARNING)
     logging.getLogger("foveal").setLevel(logging.INFO)
+    # Both log every attempt of an outage. Their errors reach Foveal, which logs an outage once and with its reason.
+    logging.getLogger("psycopg.pool").setLevel(logging.CRITICAL)
+    logging.getLogger("dbos").setLevel(logging.ERROR)

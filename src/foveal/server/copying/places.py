@@ -19,9 +19,9 @@ from foveal.server.copying.session_copy import SessionSource, SessionTarget
 from foveal.server.copying.table_copy import ServiceTables
 from foveal.server.data_folder import DataFolder
 from foveal.server.databases import SqliteDatabase
-from foveal.server.tenants import check_tenant_name
 from foveal.stores import SqliteStore
 from foveal.stores.sqlite.read_only import ReadOnlySqliteStore
+from foveal.stores.tenant_name import check_tenant_name
 
 ONLY_TENANT: Final = ""
 """The tenant of a store file, whose sessions have no tenant."""
@@ -174,7 +174,7 @@ def pair_tenants(source: CopySource, tenant: str | None, *, to_file: bool) -> Te
     """Return which tenant is copied to which. `tenant` names the one of a store file; raises `BadSetting`."""
     from_file = list(source.tenants) == [ONLY_TENANT]
     if tenant is not None and from_file == to_file:
-        raise BadSetting("--tenant", tenant, "only if one of FROM and TO is a store file")
+        raise BadSetting("--tenant", tenant, "only if exactly one of FROM and TO is a store file")
     if from_file:
         return [(ONLY_TENANT, ONLY_TENANT if to_file else tenant or "default")]
     if not to_file:

@@ -14,6 +14,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import socket
 import time
@@ -33,6 +34,8 @@ from foveal.stores.postgres.error_advice import ConnectionLost, TransactionUndon
 Connection: TypeAlias = psycopg.AsyncConnection[tuple[Any, ...]]
 Rows: TypeAlias = list[tuple[Any, ...]]
 T = TypeVar("T")
+
+logging.getLogger("psycopg.pool").addHandler(logging.NullHandler())  # else it prints each attempt to connect
 
 MAX_CONNECTIONS: Final = 10
 """Connections of one process, unless the pool is made with another number."""

@@ -25,7 +25,7 @@ from typing import Final, NamedTuple
 
 from psycopg import sql
 
-from foveal.errors import StoreUnusable
+from foveal.errors import BadSetting, StoreUnusable
 from foveal.stores.postgres.connection import Connection, ConnectionLost, PostgresPool, SqlStatement
 
 MIGRATION_LOCK: Final = 0x466F7665616C
@@ -266,6 +266,13 @@ def _refuse_later(pool: PostgresPool, component: str, version: int, newest: int)
             f"{pool.name} was written by a later version of Foveal (its {component} schema is {version}, this"
             f" version knows {newest}); it was left as it is: upgrade Foveal to use it"
         )
+
+
+async def check_role(pool: PostgresPool, role: str) -> None:
+    """Raise `BadSetting` if the database server has no such role."""
+    found, *_ = await pool.run(None, SqlStatement("SELECT 1 FROM pg_roles WHERE rolname = %s", (role,)))
+    if not found:
+        raise BadSetting("role", role, "a role of this database server: create it with CREATE ROLE … LOGIN")
 
 
 async def grant(pool: PostgresPool, role: str) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import httpx
+import pytest
 
 from foveal.server.auth_tokens import AuthTokens
+from foveal.server.service import INBOX_TOPIC
 from support.postgres_server import FAST, own_server
 from support.upstream import DEADLINE, ProxyServer, RawUpstream, answer, until
 
@@ -15,7 +17,7 @@ REPLY = (
 )
 
 
-def test_requests_pass_while_postgresql_is_away(tmp_path: Path) -> None:
+def test_requests_pass_while_postgresql_is_away(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with (
         own_server(settings=FAST) as database,
         RawUpstream(lambda seen, number: iter([answer(REPLY)])) as upstream,
@@ -29,11 +31,16 @@ def test_requests_pass_while_postgresql_is_away(tmp_path: Path) -> None:
         replies = [_ask(proxy, known, text) for text in ("two", "three")]
         assert [(reply.status_code, reply.content) for reply in replies] == [(200, REPLY)] * 2
         assert all("not managed" in reply.headers["x-foveal-reduced"] for reply in replies)
+        proxy.do(proxy.service.runtime.storage.wakeups.notify(INBOX_TOPIC))
+        headers = {"Authorization": f"Bearer {known}"}
+        metrics = httpx.get(f"{proxy.url}/metrics", headers=headers, timeout=DEADLINE)
+        assert (metrics.status_code, "foveal_store_failures_total" in metrics.text) == (200, True)
         assert _ask(proxy, "fv_invented", "four").status_code == 503
         assert _ask(proxy, unused, "five").status_code == 503, (
             "a token that was not seen before cannot be checked"
         )
         database.start()
+        assert len([record for record in caplog.records if "inbox cannot be read" in record.message]) <= 1
         until(lambda: _ask(proxy, unused, "six").status_code == 200)
         until(lambda: "not managed" not in _ask(proxy, unused, "seven").headers.get("x-foveal-reduced", ""))
 
