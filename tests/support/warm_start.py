@@ -25,7 +25,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
-from multiprocessing import forkserver, reduction
+from multiprocessing import connection, forkserver, reduction
 from multiprocessing.context import ForkServerContext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -130,7 +130,9 @@ def start(
         target=_run_program, args=(args, environment, str(cwd or Path.cwd()), streams, is_terminal)
     )
     process.daemon = True  # ends with the test worker, even if a test forgets it
-    process.start()
+    with _STARTING:
+        process.start()
+        _read_exit_code_once(process)
     for inner, _, is_ours in opened:
         if is_ours:
             os.close(inner)
@@ -139,6 +141,27 @@ def start(
         for number, (_, outer, _) in enumerate(opened)
     ]
     return WarmProcess(process, args, ends)
+
+
+_STARTING: Final = threading.Lock()
+
+
+def _read_exit_code_once(process: BaseProcess) -> None:
+    """Let one thread at a time read the exit code of a process.
+
+    Each start of a process looks whether others have ended. If that happens while another thread waits for one of
+    them, both read its exit code; the second finds the pipe at its end, and the code becomes 255."""
+    popen: Any = process._popen  # type: ignore[attr-defined]
+    poll_unlocked, reading = popen.poll, threading.Lock()
+
+    def poll(flag: int = os.WNOHANG) -> int | None:
+        if flag != os.WNOHANG:
+            connection.wait([popen.sentinel])
+        with reading:
+            code: int | None = poll_unlocked(os.WNOHANG)
+            return code
+
+    popen.poll = poll
 
 
 def run(
