@@ -72,13 +72,8 @@ async def _held() -> None:
     """Do nothing: the locks are held for the whole copy."""
 
 
-# ── A folder ─────────────────────────────────────────────────────────────────────────────────────────────
-
-
-class FolderPlace:
-    """The data folder of a server."""
-
-    is_file: bool = False
+class _PathPlace:
+    """A place on the disk."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -86,6 +81,15 @@ class FolderPlace:
     @property
     def name(self) -> str:
         return str(self.path.resolve())
+
+
+# ── A folder ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class FolderPlace(_PathPlace):
+    """The data folder of a server."""
+
+    is_file: bool = False
 
     @asynccontextmanager
     async def source(self, *, is_live: bool) -> AsyncIterator[CopySource]:
@@ -132,17 +136,10 @@ class FolderPlace:
 # ── A store file ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-class FilePlace:
+class FilePlace(_PathPlace):
     """The file of one store, as the command line and the library use it."""
 
     is_file: bool = True
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    @property
-    def name(self) -> str:
-        return str(self.path.resolve())
 
     @asynccontextmanager
     async def source(self, *, is_live: bool) -> AsyncIterator[CopySource]:
