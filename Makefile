@@ -29,7 +29,7 @@ bench: $(VENV)/.bench
 	@$(PY) -m bench
 
 soak: $(VENV)/.test
-	@FOVEAL_SOAK=1 $(CACHED) $(PY) -m pytest -n 2 --dist worksteal
+	@FOVEAL_SOAK=1 $(CACHED) $(PY) -m pytest -n 2 --dist worksteal -o faulthandler_timeout=7200
 
 refresh-models: $(VENV)/.chat
 	@$(PY) tools/refresh_models.py

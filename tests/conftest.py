@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,6 +25,12 @@ settings.register_profile(
     "soak", parent=settings.get_profile("foveal"), derandomize=False, max_examples=2_000
 )
 settings.load_profile("soak" if os.environ.get("FOVEAL_SOAK") else "foveal")
+
+
+def pytest_configure() -> None:
+    """Make Ctrl-C work in the programs that tests start: a shell ignores it for commands in the background."""
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_finish() -> None:

@@ -11,6 +11,7 @@ use `subprocess` and `sys.executable`.
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import importlib
 import io
@@ -34,6 +35,9 @@ from typing import IO, Any, Final, Self
 
 from support.paths import TESTS
 
+EXIT_LIMIT_S: Final = 60.0
+"""How long a program may run after the block that uses it."""
+
 Stream = int | IO[Any] | None
 """As in `subprocess`: PIPE, DEVNULL, a descriptor, a file, or None for the stream of this process."""
 
@@ -52,8 +56,14 @@ class WarmProcess:
         return self
 
     def __exit__(self, *_: object) -> None:
+        """Close the pipes and wait for the exit; a program that does not end by itself is killed."""
         self._close()
-        self.wait()
+        try:
+            self.wait(EXIT_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            self.wait()
+            raise
 
     @property
     def returncode(self) -> int | None:
@@ -144,6 +154,7 @@ def start(
 
 
 _STARTING: Final = threading.Lock()
+PR_SET_PDEATHSIG: Final = 1
 
 
 def _read_exit_code_once(process: BaseProcess) -> None:
@@ -240,6 +251,7 @@ def _run_program(
 ) -> None:
     """Make this fork what a new interpreter would be, and run the program."""
     multiprocessing.current_process().daemon = False  # it may have children
+    _end_with_parent()
     if is_terminal:
         os.setsid()
         fcntl.ioctl(streams[0], termios.TIOCSCTTY, 0)
@@ -263,6 +275,18 @@ def _run_program(
         runpy.run_module(command[1], run_name="__main__", alter_sys=True)
     else:
         runpy.run_path(command[0], run_name="__main__")
+
+
+def _end_with_parent() -> None:
+    """Have Linux kill this process when the fork server ends, which it does with its test worker.
+
+    A worker that is killed cannot end its programs, and they would keep its output open. The fork server itself
+    ends when nobody holds its pipe any more, so this process gives up its end."""
+    server: Any = forkserver._forkserver  # type: ignore[attr-defined]
+    os.close(server._forkserver_alive_fd)
+    server._forkserver_alive_fd = None
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _text_stream(number: int, mode: str, errors: str, *, line_buffering: bool = False) -> io.TextIOWrapper:
