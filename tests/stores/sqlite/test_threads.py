@@ -55,3 +55,17 @@ def test_a_blocked_queue_does_not_stop_the_others() -> None:
 
     asyncio.run(work())
     threads.stop()
+
+
+def test_a_call_that_is_queued_while_the_threads_stop_runs_and_they_end() -> None:
+    threads = WorkerThreads("test", threads=2)
+    queue, gate, ran = CallQueue(threads), threading.Event(), list[str]()
+    queue.submit(gate.wait)
+    queue.submit(lambda: ran.append("second"))
+    stopping = threading.Thread(target=threads.stop, daemon=True)
+    with queue._changed:  # the first call ends, and its thread cannot queue the second one yet
+        gate.set()
+        stopping.start()
+        stopping.join(0.1)
+    stopping.join(10)
+    assert (stopping.is_alive(), ran) == (False, ["second"])

@@ -15,7 +15,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from threading import Condition, Lock, Thread
 from typing import Any, Final, Generic, TypeVar
 
@@ -96,7 +96,8 @@ class WorkerThreads:
         self._tasks: SimpleQueue[_ThreadTask[Any] | None] = SimpleQueue()
         self._waits = _BlockingWaits()
         self._lock = Lock()
-        weakref.finalize(self, _stop_threads, self._tasks, threads)
+        self._is_stopping = False
+        weakref.finalize(self, self._tasks.put, None)
 
     async def run(self, function: Callable[[], T]) -> T:
         """Call `function` in one of the threads and return its result. Cancelling the caller does not stop it."""
@@ -111,16 +112,23 @@ class WorkerThreads:
         return task
 
     def stop(self) -> None:
-        """Wait until all queued calls have ended, then end the threads."""
+        """Wait until all queued calls have ended, then end the threads.
+
+        A call that ends meanwhile may queue another one behind the end: that one runs here."""
         with self._lock:  # one of the threads may be starting another
-            threads, self._threads = self._threads, []
-        _stop_threads(self._tasks, len(threads))
+            threads, self._threads, self._is_stopping = self._threads, [], True
+        self._tasks.put(None)
         for thread in threads:
             thread.join()
+        with suppress(Empty):
+            while True:
+                if (task := self._tasks.get_nowait()) is not None:
+                    task.run()
+        self._is_stopping = False
 
     def _start_thread(self) -> None:
         with self._lock:  # a call queue submits its next call from one of the threads
-            if len(self._threads) < self._size:
+            if len(self._threads) < self._size and not self._is_stopping:
                 thread = Thread(target=_run_tasks, args=(self._tasks,), name=self._name, daemon=True)
                 self._threads.append(thread)
                 thread.start()
@@ -172,11 +180,7 @@ def _run_tasks(tasks: SimpleQueue[_ThreadTask[Any] | None]) -> None:
     while (task := tasks.get()) is not None:
         task.run()
         del task  # while it waits for the next task, the thread keeps nothing of this one alive
-
-
-def _stop_threads(tasks: SimpleQueue[_ThreadTask[Any] | None], threads: int) -> None:
-    for _ in range(threads):
-        tasks.put(None)
+    tasks.put(None)  # for the other threads
 
 
 def _complete(future: asyncio.Future[None]) -> None:
